@@ -151,7 +151,7 @@ def row(law: Law, seconds: float, run_s: float, seed: Sequence[int]) -> TimeSumm
             preparation=number,
         )
         study.take([subject], first=number)
-    return summary_of(study.table.of(0))
+    return summary_of(study.table.series(0))
 
 
 def cell(law: Law, seconds: float, run_s: float, series: int) -> str:

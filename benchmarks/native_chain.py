@@ -79,7 +79,7 @@ def native_rows(
     """Return the step's native rows, their sums with hot and with cold caches, what is missing."""
     model = build_model(case.model, case.batch, **case.options)
     wanted = plan(model, case.phase, case.precision, "cpu", session.cache_bytes("cpu"))
-    rows = dict(session.measure(wanted.cases))
+    rows = dict(session.measure(wanted.specs))
     total = estimate(wanted, rows)
     return rows, total.estimate.hot_s, total.estimate.cold_s, len(total.missing)
 
@@ -130,7 +130,7 @@ def measured(case: StepSpec, args: argparse.Namespace) -> Row:
             ]
             for error in study.take(subjects, rounds=args.rounds).values():
                 raise error
-    own, *others = (study.table.of(number) for number in range(len(kernels)))
+    own, *others = (study.table.series(number) for number in range(len(kernels)))
     ratios = {}
     for step, samples in zip(steps, others, strict=True):
         ratio = contrast(own, samples)

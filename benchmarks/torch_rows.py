@@ -164,7 +164,7 @@ class TorchPeer:
             except WorkerError:
                 self.close()  # whatever state it is in
                 raise
-        native, *torches = (study.table.of(number) for number in range(len(samplers)))
+        native, *torches = (study.table.series(number) for number in range(len(samplers)))
         best = min(range(len(torches)), key=lambda i: torches[i].median)
         ratio = contrast(native, torches[best])
         assert ratio is not None, "they shared all rounds"

@@ -186,7 +186,6 @@ class ForeignKernel:
         enqueue: Callable[[int], None],
         launches: int = 1,
         cache: str = "hot",
-        kept: Sequence[tuple[int, int]] = (),
     ) -> None: ...
     @staticmethod
     def of_graph(device: Device, graph: int, executions: int = 1) -> ForeignKernel: ...

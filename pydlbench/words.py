@@ -24,11 +24,13 @@ CODE_LIMIT_S: Final = 600.0
 # Of a layer.
 
 PASSES: Final = ("forward", "backward-data", "backward-weights")
-PRECISIONS: Final = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc", "bf16")
+#: 8-bit floating point (e4m3) on tensor cores: with partial sums promoted to float32, and without.
+FP8_PRECISIONS: Final = ("fp8-tc", "fp8-tc-fast")
+PRECISIONS: Final = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", *FP8_PRECISIONS, "bf16")
 #: Precisions that exist on CPUs; the others are modes of GPUs.
 CPU_PRECISIONS: Final = ("fp32", "bf16", "fp16")
 #: Precisions that exist on GPUs.
-GPU_PRECISIONS: Final = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc")
+GPU_PRECISIONS: Final = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", *FP8_PRECISIONS)
 PROPAGATIONS: Final = ("inference", "training")
 CACHES: Final = ("hot", "weights-cold", "all-cold")
 LAYOUTS: Final = ("best", "any", "nchw", "nhwc", "blocked")

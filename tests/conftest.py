@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import fcntl
 import functools
+import gc
 import importlib
 import importlib.util
 import itertools
@@ -94,6 +95,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     for item in marked:
         item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason.partition(',')[0]}"))
+
+
+def pytest_collection_finish() -> None:
+    """Spare each search for garbage what lives to the end: tests, and the frameworks' modules."""
+    gc.collect()
+    gc.freeze()
 
 
 def _has_code_built(item: pytest.Function) -> bool:

@@ -41,21 +41,25 @@ def test_with_compiler(first, second, mode):
 
 
 class _Collected:
-    """A plugin that keeps the parameters of the tests that would run."""
+    """A plugin that keeps which tests there are, their parameters, and which of them are deep."""
 
     def __init__(self) -> None:
-        self.parameters: list[dict[str, object]] = []
+        self.tests: list[tuple[str, dict[str, object], bool]] = []
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
             assert isinstance(item, pytest.Function)
-            self.parameters.append(item.callspec.params)
+            deep = item.get_closest_marker("deep") is not None
+            self.tests.append((item.originalname, item.callspec.params, deep))
 
 
-def selected(folder: Path, text: str, marker: str) -> list[dict[str, object]]:
-    """Return the parameters of a file's tests that a marker's expression selects."""
-    path = folder / f"test_{folder.name}.py"  # a module that there is once
-    path.write_text(text, encoding="utf-8")
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> _Collected:
+    """What the shared conftest.py leaves of three files of tests."""
+    folder = tmp_path_factory.mktemp("products")
+    for number, text in enumerate((_THREE, _TWO, _BUILT)):
+        # A module that there is once.
+        (folder / f"test_{folder.name}_{number}.py").write_text(text, encoding="utf-8")
     (folder / "pytest.ini").write_text(
         "[pytest]\nmarkers =\n    deep\n    gpu\n    product\n", encoding="utf-8"
     )
@@ -64,21 +68,23 @@ def selected(folder: Path, text: str, marker: str) -> list[dict[str, object]]:
     assert spec.loader is not None
     shared = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(shared)
-    collected = _Collected()
-    words = [
-        "--collect-only",
-        "--import-mode=importlib",
-        "-m",
-        marker,
-        "-p",
-        "no:cacheprovider",
+    found = _Collected()
+    words = ["--collect-only", "--import-mode=importlib", "-p", "no:cacheprovider"]
+    assert pytest.main([str(folder), *words], plugins=[shared, found]) == pytest.ExitCode.OK
+    return found
+
+
+def selected(collected: _Collected, test: str, *, deep: bool = False) -> list[dict[str, object]]:
+    """Return the parameters of a file's tests in the default set, or of all that there are."""
+    return [
+        parameters
+        for name, parameters, marked in collected.tests
+        if name == test and (deep or not marked)
     ]
-    assert pytest.main([str(path), *words], plugins=[shared, collected]) == pytest.ExitCode.OK
-    return collected.parameters
 
 
-def test_of_three_parameters_each_pair_of_values_is_seen(tmp_path):
-    kept = selected(tmp_path, _THREE, "not deep")
+def test_of_three_parameters_each_pair_of_values_is_seen(collected):
+    kept = selected(collected, "test_of_three")
     assert len(kept) == 4 * 3  # of 36; no fewer show the pairs of the two longest
     firsts, thirds = range(4), ("x", "y", "z")
     seconds = (("a", 0), ("a", 1), ("b", 0))  # given together, they are one parameter
@@ -89,15 +95,15 @@ def test_of_three_parameters_each_pair_of_values_is_seen(tmp_path):
         assert {(one[left], one[right]) for one in values} == set(itertools.product(first, second))
 
 
-def test_of_two_parameters_each_value_is_seen(tmp_path):
-    kept = selected(tmp_path, _TWO, "not deep")
+def test_of_two_parameters_each_value_is_seen(collected):
+    kept = selected(collected, "test_of_two")
     assert len(kept) == 4
     assert {one["first"] for one in kept} == set(range(4))
     assert {one["second"] for one in kept} == set("abc")
 
 
-def test_of_what_a_compiler_builds_each_value_is_seen_and_no_more(tmp_path):
-    kept = selected(tmp_path, _BUILT, "deep or not deep")
+def test_of_what_a_compiler_builds_each_value_is_seen_and_no_more(collected):
+    kept = selected(collected, "test_with_compiler", deep=True)
     seen = {mode: [one for one in kept if one["mode"] == mode] for mode in ("eager", "compiled")}
     assert (len(seen["eager"]), len(seen["compiled"])) == (4 * 3, 4)
     assert {one["first"] for one in seen["compiled"]} == set(range(4))

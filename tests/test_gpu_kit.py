@@ -6,10 +6,12 @@ import dataclasses
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +29,7 @@ _FOLDER = Path(__file__).parents[1] / "benchmarks"
 def kit(monkeypatch):
     """The kit's modules, which are scripts beside each other."""
     monkeypatch.syspath_prepend(str(_FOLDER))
-    names = ("items", "running", "steps", "summary")
+    names = ("building", "items", "running", "steps", "summary")
     made = {name: importlib.import_module(f"kit.{name}") for name in names}
     return SimpleNamespace(journal=importlib.import_module("journal"), **made)
 
@@ -221,6 +223,38 @@ def test_an_item_that_fails_hangs_or_ends_the_process_costs_itself_only(kit, tmp
     assert items["gated"]["found"] == "0"
 
 
+def test_the_kit_is_built_with_all_that_the_package_is_built_with(kit):
+    project = tomllib.loads((_FOLDER.parent / "pyproject.toml").read_text())
+    requires = project["build-system"]["requires"]
+    providers = [one["provider"] for one in project["tool"]["scikit-build"]["metadata"].values()]
+    wanted = {re.split(r"[>=<;]", one)[0] for one in requires if "onednn" not in one}
+    wanted |= {one.rpartition(".")[2].replace("_", "-") for one in providers}
+    # A provider's package may have another's name before its own: hatch-fancy-pypi-readme.
+    tools = [one.partition(">")[0] for one in kit.building.TOOLS]
+    assert {one for one in wanted if any(tool.endswith(one) for tool in tools)} == wanted
+    assert len(wanted) >= 4
+
+
+def test_a_python_of_a_version_manager_is_found_behind_what_does_not_run(
+    kit, monkeypatch, tmp_path
+):
+    def put(place: str, code: int) -> Path:
+        file = tmp_path / place
+        file.parent.mkdir(parents=True)
+        file.write_text(f"#!/bin/sh\nexit {code}\n")
+        file.chmod(0o755)
+        return file
+
+    shim = put("shims/python3.99", 127)
+    monkeypatch.setenv("PATH", str(shim.parent))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    with pytest.raises(SystemExit, match=r"no python3\.99"):
+        kit.building.interpreter("3.99")
+    put("versions/3.99.1/bin/python", 1)
+    works = put("versions/3.99.0/bin/python", 0)
+    assert kit.building.interpreter("3.99") == str(works)
+
+
 def test_the_package_takes_every_command_line(kit, tmp_path):
     taken = set()
     switches = kit.steps.Switches.of(kit.journal.Journal(tmp_path / "journal.jsonl"))
@@ -232,7 +266,7 @@ def test_the_package_takes_every_command_line(kit, tmp_path):
         for line in map(json.loads, one.given.splitlines()):
             assert read_request(read(["layers", *line])[0]).cases
             taken.add("rows")
-    assert taken == {"device", "layers", "step", "rows"}
+    assert taken == {"breakdown", "device", "layers", "step", "rows"}
 
 
 def _pair(number: int, native_s: float, **words: Any) -> list[dict[str, Any]]:
@@ -299,7 +333,7 @@ def test_without_the_journals_gpu_nothing_is_begun(kit, card, tmp_path, what):
 # What fails in the smoke run where something is planted, and what is done without from then on.
 _EFFECTS = {
     "": ({}, []),
-    "cudnn": ({"gemm fp32": "BackendMissingError"}, ["--backend torch"]),
+    "cudnn": ({}, []),
     "gate": ({"gate": "UnsupportedError"}, ["PYDLBENCH_GATE=0"]),
     "profiler": ({"profiler": "ended the process"}, ["PYDLBENCH_PROFILER=0"]),
     "memory": ({"gemm bf16-tc": "2 GB wanted"}, []),
@@ -329,11 +363,14 @@ def test_whatever_does_not_work_all_else_is_delivered(kit, card, tmp_path, plant
     assert kit.steps.Switches.of(journal).said() == without
     # All that has nothing to do with it works, and is in the summary.
     assert "found" in items["torch row"]
-    assert ("found" in items["gemm fp16-tc"]) == (planted != "cudnn")
+    assert "found" in items["gemm fp16-tc"]
+    # Without one library rows that need it say so, and no others are lost.
+    conv = items["conv fp32 forward"]["found"]
+    assert ("cuDNN cannot be loaded" in conv.get("unsupported", "")) == (planted == "cudnn")
     assert [name for name in wanted if "error" in journal.get(name)] == ["smoke"] * bool(failed)
     problems = journal.entries("rows vgg16 ").values()
     backends = {row["backend"] for one in problems for row in one["rows"]}
-    assert backends == ({"torch"} if planted == "cudnn" else {"native", "torch"})
+    assert backends == {"native", "torch"}
     for name in ("control", "smoke", "products", "vgg16"):
         assert any(line.startswith(name) for line in done.stdout.splitlines())
     assert len(done.stdout.splitlines()) <= kit.summary.LINES + len(wanted)

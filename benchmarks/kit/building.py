@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["LIMIT", "PYTHONS", "REPOSITORY", "build", "install"]
+__all__ = ["LIMIT", "PYTHONS", "REPOSITORY", "TOOLS", "build", "install", "interpreter"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: The Python of the machines, then another one that the package supports.
@@ -21,9 +21,12 @@ LIMIT = 40 << 20
 _ARCHITECTURES = "90"
 # What the package imports and images with PyTorch, CuPy and Matplotlib do not have.
 _MISSING = ("msgspec>=0.19", "platformdirs>=4")
-# What is built with, in one folder for all versions of Python: pip's build isolation would fetch it
-# for each wheel anew, and a build whose tools have moved compiles everything again.
-_TOOLS = ("scikit-build-core>=0.11", "pybind11>=3", "cmake>=3.25", "ninja")
+#: What is built with, in one folder for all versions of Python: pip's build isolation would fetch
+#: it for each wheel anew, and a build whose tools have moved compiles everything again.
+TOOLS = (
+    *("scikit-build-core>=0.11", "setuptools-scm>=8", "hatch-fancy-pypi-readme>=24"),
+    *("pybind11>=3", "cmake>=3.25", "ninja"),
+)
 _HEADERS = ("nvidia-cudnn-cu13>=9.8", "nvidia-cublas>=13")
 _CUDNN, _CUBLASLT = "nvidia/cudnn/include", "nvidia/cu13/include"
 
@@ -65,19 +68,17 @@ def install(folder: Path, site: Path) -> None:
         SystemExit: the folder has no wheels for this Python.
     """
     names = ["pydlbench", *(one.partition(">")[0] for one in _MISSING)]
-    _pip("install", "--no-index", "--no-deps", "--find-links", folder, "--target", site, *names)
+    # What is imported is compiled then; each call of the kit has a folder of its own.
+    how = ("--no-index", "--no-deps", "--no-compile", "--find-links", folder, "--target", site)
+    _pip("install", *how, *names)
 
 
 def _wheel(folder: Path, work: Path, version: str) -> None:
     """Build the package's wheel for one version of Python; only its bindings are compiled anew."""
-    python = shutil.which(f"python{version}") or ""
-    # What is on PATH may be a version manager's, which runs only where that version is chosen.
-    asked = [python, "-m", "pip", "--version"]
-    if not python or subprocess.run(asked, capture_output=True, check=False).returncode:
-        raise SystemExit(f"no python{version} that runs pip is on PATH; nearest: --python X.Y")
+    python = interpreter(version)
     tools = work / "tools"
     if not tools.exists():
-        _pip("install", "--target", tools, *_TOOLS)
+        _pip("install", "--target", tools, *TOOLS)
     headers = _headers(work)
     defines = {
         "CMAKE_DISABLE_FIND_PACKAGE_dnnl": "ON",
@@ -93,6 +94,25 @@ def _wheel(folder: Path, work: Path, version: str) -> None:
         PYDLBENCH_CUDA="1",
         CUDAARCHS=_ARCHITECTURES,
     )
+
+
+def interpreter(version: str) -> str:
+    """Return a Python of a version that runs pip.
+
+    What is on PATH may be a version manager's, which runs only where that version is chosen: pyenv
+    has the Pythons themselves in a folder.
+
+    Raises:
+        SystemExit: there is none.
+    """
+    manager = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    named = shutil.which(f"python{version}")
+    managed = sorted(manager.glob(f"{version}.*/bin/python"), reverse=True)
+    for python in (*([named] if named else ()), *map(str, managed)):
+        command = [python, "-m", "pip", "--version"]
+        if not subprocess.run(command, capture_output=True, check=False).returncode:
+            return python
+    raise SystemExit(f"no python{version} that runs pip is on PATH; nearest: --python X.Y")
 
 
 def _headers(work: Path) -> Path:

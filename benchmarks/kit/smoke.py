@@ -25,7 +25,22 @@ from pydlbench.words import GPU_PRECISIONS, PASSES
 
 GATE, PROFILER = "gate", "profiler"
 GRAPHS = tuple(f"graph of {count}" for count in (64, 256, 1024))
-_TORCH = ("torch row", PROFILER)
+# Of PyTorch, by name: what a row is made with.
+_ATTENTION = build_layer("attention", batch=2, heads=4, queries=64, size=64, causal=True)
+_DECODING = build_layer("attention", batch=2, heads=8, kv_heads=2, queries=1, keys=64, size=64)
+_NORM = build_layer("rmsnorm", batch=2, channels=64, height=4, width=4)
+_HALF: dict[str, Any] = {"precision": "bf16-tc"}
+_TORCH: dict[str, dict[str, Any]] = {
+    "torch row": {},
+    "torch cold": {"cache": "all-cold"},
+    "torch energy": {"energy": True},
+    "torch fp8-tc-fast": {"precision": "fp8-tc-fast"},
+    "attention": {"layer": _ATTENTION, **_HALF},
+    "attention backward": {"layer": _ATTENTION, "pass_": "backward-data", **_HALF},
+    "attention decode": {"layer": _DECODING, **_HALF},
+    "rmsnorm": {"layer": _NORM, **_HALF},
+    "grouped": {"layer": build_layer("gemm", m=64, k=64, n=64, batch_count=4), **_HALF},
+}
 _CONVOLVED = ("fp32", "tf32", "fp16-tc", "bf16-tc")
 _DEVICE = "cuda:0"
 _GEMM = build_layer("gemm", m=256, k=256, n=256)
@@ -89,14 +104,21 @@ def _chain() -> dict[str, Any]:
     }
 
 
-def _torch_row() -> dict[str, Any]:
+@functools.cache
+def _torch() -> Any:
     from pydlbench.backends.torch.backend import create
 
     os.environ["PYDLBENCH_PROFILER"] = "0"
-    kernel = create(_DEVICE).prepare(
-        KernelSpec(layer=_GEMM, device=_DEVICE, backend="torch"), Preparation()
-    )
-    return {"seconds": min(kernel.sample(Request(samples=3)).seconds)}
+    return create(_DEVICE)
+
+
+def _torch_row(energy: bool = False, **words: Any) -> dict[str, Any]:
+    spec = KernelSpec(device=_DEVICE, backend="torch", **{"layer": _GEMM, **words})
+    kernel = _torch().prepare(spec, Preparation(energy=energy))
+    return {
+        "algorithm": kernel.facts.algorithm,
+        "seconds": min(kernel.sample(Request(samples=3)).seconds),
+    }
 
 
 def _profiler() -> list[str]:
@@ -131,7 +153,10 @@ def _items() -> dict[str, Callable[[], Any]]:
         layer = build_layer(op, **sources, **_SIZES[entry.form])
         for pass_ in layer.passes:
             found[f"{op} {pass_}"] = functools.partial(_checked, layer=layer, pass_=pass_)
-    return {**found, "chain": _chain, **dict(zip(_TORCH, (_torch_row, _profiler), strict=True))}
+    found["chain"] = _chain
+    for name, words in _TORCH.items():
+        found[name] = functools.partial(_torch_row, **words)
+    return {**found, PROFILER: _profiler}
 
 
 if __name__ == "__main__":

@@ -17,10 +17,20 @@ __all__ = ["ENVIRONMENT", "JOURNAL", "Step", "Switches", "first_steps", "row_of"
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _KIT = REPOSITORY / "benchmarks" / "kit"
-_MODES = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc")
+_MODES = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc", "fp8-tc-fast")
+# Of convolutions: only products have 8 bits.
+_CONVOLVED = _MODES[:5]
 #: Those that PyTorch has, too.
 _COMMON = ("fp32", "tf32", "fp16-tc", "bf16-tc")
 _PRODUCT = "8192x8192:8192x8192"
+# Training with a causal mask, and the decoding of a token with grouped queries; then what lies
+# between the layers of such models.
+_ATTENTION = (
+    ("attention:mb8h16q2048d64causal1", "forward,backward-data"),
+    ("attention:mb16h32kvh8q1k4096d128", "forward"),
+    ("rmsnorm:mb4ic1ih1024iw4096", "forward,backward-data"),
+    ("8x2048x4096:8x4096x1024", "forward"),
+)
 _VGG = ("vgg16/conv1_2", "vgg16/conv3_2", "vgg16/fc6")
 # One visit of half a second: the first numbers of a card are worth more than narrow intervals.
 _BRIEF = ("--repetitions", "1", "--budget", "0.5", "--quiet")
@@ -140,7 +150,10 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
         return package(name, timeout_s, "layers", *words, *switches.words, *_BRIEF)
 
     def rows(name: str, timeout_s: float, *lines: tuple[str, ...]) -> Step:
-        words = [(*line, *backends, *switches.words, *_BRIEF, *on) for line in lines]
+        words = [
+            (*line, *(() if "--backend" in line else backends), *switches.words, *_BRIEF, *on)
+            for line in lines
+        ]
         return Step(
             name=name,
             command=(sys.executable, "-P", str(_KIT / "rows.py"), str(out / JOURNAL), name),
@@ -157,6 +170,20 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
 
     yield package("device", 120, "device", "--quiet")
     yield layers("products", 150, "--shape", _PRODUCT, "--precision", ",".join(_MODES), *backends)
+    yield layers(
+        *("sustained", 90, "--shape", _PRODUCT, "--precision", "bf16-tc,fp8-tc-fast", *backends),
+        "--energy",
+    )
+    if "torch" in switches.backends:
+        yield package(
+            *("breakdown alexnet-owt", 240, "breakdown", "alexnet-owt", "--framework", "torch"),
+            *("--mode", "eager", "--quiet"),
+        )
+        lines = (
+            ("--shape", shape, "--pass", passes, "--precision", "bf16-tc", "--backend", "torch")
+            for shape, passes in _ATTENTION
+        )
+        yield rows("attention", 180, *lines)
     yield layers(
         *("conv3", 150, "--shape", "alexnet/conv3", "--precision", "bf16-tc", "--algorithms")
     )
@@ -185,11 +212,11 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
         *("tests/cuda/test_kernel.py", "tests/cuda/test_errors.py"),
     )
     for file in sorted((REPOSITORY / "tests/cuda").glob("test_correct_*.py")):
-        # The longest has the mode as the last parameter of its tests; only products have 8 bits.
-        for mode in _MODES[:-1] if file.stem.endswith("conv2d") else ("",):
+        # The longest has the mode as the last parameter of its tests.
+        for mode in _CONVOLVED if file.stem.endswith("conv2d") else ("",):
             words = ("-k", f"{mode}]") if mode else ()
             yield tests(f"{file.stem} {mode}".strip(), 300, f"tests/cuda/{file.name}", *words)
-    for name in ("chain", "modes", "arena", "layers_gpu", "reference", "device"):
+    for name in ("foreign", "chain", "modes", "arena", "layers_gpu", "reference", "device"):
         yield tests(f"test_{name}", 240, f"tests/cuda/test_{name}.py")
     yield rows(
         *("vgg16", 300),
@@ -216,7 +243,7 @@ def _tests(name: str, timeout_s: float, *words: str) -> Step:
 
 # Exit codes of the package after which there is a document: 3 is a finding, 4 an undecided one.
 _DOCUMENTED = (0, 3, 4)
-_OF_DOCUMENT = ("steps", "estimate", "dominant")
+_OF_DOCUMENT = ("steps", "estimate", "dominant", "levels", "unexplained", "not_measured")
 _LAST_LINES = 12
 # pytest's exit code where it had nothing to run.
 _NO_TESTS = 5
@@ -261,7 +288,8 @@ def read_document(code: int, said: str) -> dict[str, Any]:
 _KEPT = (
     *("layer", "problem", "pass", "precision", "backend", "mode", "cache", "timing", "status"),
     *("reason", "tflops", "gbps", "clock_hz", "cycles", "algorithm", "library", "warnings"),
-    *("ratio", "launch_s", "power_w", "contended", "accumulate"),
+    *("ratio", "launch_s", "power_w", "energy_j", "sustained_s", "sustained_hz", "contended"),
+    *("flops", "accumulate"),
 )
 _OF_TIME = ("median", "ci_low", "ci_high", "n")
 

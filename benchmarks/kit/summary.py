@@ -197,7 +197,7 @@ def _of_number(item: str, found: Any) -> str:
 
 def _of_rows(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
     """A line per row of a few, one for all of many."""
-    if len(rows) <= len(("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc")):
+    if len(rows) <= _FEW:
         return [f"{name}: {_of_row(row)}" for row in rows]
     counts = Counter(row["status"] for row in rows)
     words = [", ".join(f"{count} {status}" for status, count in sorted(counts.items()))]
@@ -227,6 +227,11 @@ def _of_row(row: dict[str, Any]) -> str:
     ]
     clock = f"at {si(row['clock_hz'], 'Hz')}" if row.get("clock_hz") else "no clock"
     words = [f"{row.get('tflops') or 0:.4g} TFLOP/s", *shares, clock, row.get("algorithm", "-")]
+    if row.get("sustained_s") and row.get("flops"):
+        rate = si(row["flops"] / row["sustained_s"], "FLOP/s")
+        hz = si(row["sustained_hz"], "Hz") if row.get("sustained_hz") else "no clock"
+        watts = f" and {row['power_w']:.0f} W" if row.get("power_w") else ""
+        words.append(f"sustained {rate} at {hz}{watts}")
     said = f"; {row['warnings'][0][:60]}" if row.get("warnings") else ""
     return f"{_named(row)} {row['backend']} {format_seconds(seconds)}, {', '.join(words)}{said}"
 
@@ -240,6 +245,10 @@ def _of_step(name: str, entry: dict[str, Any]) -> list[str]:
         seconds = (entry["estimate"] or {}).get("time_s")
         said = "no estimate" if seconds is None else format_seconds(seconds)
         lines.append(f"{name}: {said}; dominant {entry.get('dominant')}")
+    if levels := entry.get("levels"):
+        known = {what: one["median"] for what, one in levels.items() if one}
+        words = [f"{what} {format_seconds(seconds)}" for what, seconds in known.items()]
+        lines.append(f"{name}: {', '.join(words)}")
     for one in entry.get("steps", ()):
         seconds = (one.get("time_s") or {}).get("median")
         said = format_seconds(seconds) if seconds else f"{one.get('status')} {one.get('reason')}"

@@ -5,10 +5,12 @@
 #include <pybind11/stl.h>
 
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "core/error.hpp"
 #include "cuda/libraries.hpp"
 #include "cuda/probes/probes.hpp"
 #include "cuda/runtime/device.hpp"
@@ -121,11 +123,21 @@ void register_libraries(py::module_& m) {
   m.def(
       "load_libraries",
       [](const std::optional<std::string>& cudnn, const std::optional<std::string>& cublaslt) {
-        cuda::load_cudnn(cudnn);
-        cuda::load_cublaslt(cublaslt);
+        std::exception_ptr refused;
+        const auto attempt = [&refused](auto load, const std::optional<std::string>& path) {
+          try {
+            load(path);
+          } catch (const Unsupported&) {
+            if (!refused) refused = std::current_exception();
+          }
+        };
+        attempt(cuda::load_cudnn, cudnn);
+        attempt(cuda::load_cublaslt, cublaslt);
+        if (refused) std::rethrow_exception(refused);
       },
       arg("cudnn") = py::none(), arg("cublaslt") = py::none(),
-      "Open cuDNN and cuBLASLt: the given files, or what the loader finds.");
+      "Open cuDNN and cuBLASLt: the given files, or what the loader finds. Raises what the first "
+      "refused says, when both were tried.");
   m.def(
       "libraries",
       [] {

@@ -133,25 +133,20 @@ py::list kernels(Kernel& kernel) {
 }
 
 // Python is called with the stream's address, and with the lock: sampling has released it.
-std::shared_ptr<cuda::ForeignKernel> make_enqueued(
-    cuda::Device& device, py::function enqueue, std::size_t launches, const std::string& cache,
-    const std::vector<std::pair<std::uintptr_t, std::size_t>>& kept) {
+std::shared_ptr<cuda::ForeignKernel> make_enqueued(cuda::Device& device, py::function enqueue,
+                                                   std::size_t launches, const std::string& cache) {
   // Whoever drops it last may not hold the lock.
   const auto* function = new py::function(std::move(enqueue));
   const std::shared_ptr<const py::function> shared(function, [](const py::function* dropped) {
     const py::gil_scoped_acquire lock;
     delete dropped;
   });
-  std::vector<cuda::Prefetch> prefetches;
-  for (const auto& [address, bytes] : kept) {
-    prefetches.push_back({reinterpret_cast<const void*>(address), bytes});
-  }
   const auto call = [shared](CUstream_st* stream) {
     const py::gil_scoped_acquire lock;
     (*shared)(reinterpret_cast<std::uintptr_t>(stream));
   };
   return std::make_shared<cuda::ForeignKernel>(shared_device(device), call, launches,
-                                               cache_of(cache), std::move(prefetches));
+                                               cache_of(cache));
 }
 
 std::shared_ptr<cuda::ForeignKernel> make_captured(cuda::Device& device, std::uintptr_t graph,
@@ -206,8 +201,7 @@ void register_cuda_kernels(py::module_& m) {
       .def_property_readonly("rotating_sets", &cuda::Kernel::rotating_sets);
   using Foreign = cuda::ForeignKernel;
   py::class_<Foreign, std::shared_ptr<Foreign>>(m, "ForeignKernel")
-      .def(py::init(&make_enqueued), "device"_a, "enqueue"_a, "launches"_a = 1, "cache"_a = "hot",
-           "kept"_a = std::vector<std::pair<std::uintptr_t, std::size_t>>())
+      .def(py::init(&make_enqueued), "device"_a, "enqueue"_a, "launches"_a = 1, "cache"_a = "hot")
       .def_static("of_graph", &make_captured, "device"_a, "graph"_a, "executions"_a = 1)
       .def("sample", &sample<Foreign>, "samples"_a, "inner"_a = 1, "untimed"_a = 0)
       .def("launch_times", &launch_times<Foreign>, "repetitions"_a = 20)

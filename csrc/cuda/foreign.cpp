@@ -15,12 +15,13 @@ constexpr std::size_t kLaunchesOfNode = kMostGatedLaunches / kMostGraphLaunches;
 }  // namespace
 
 ForeignKernel::ForeignKernel(std::shared_ptr<Device> device, Enqueue enqueue, std::size_t launches,
-                             CacheState cache, std::vector<Prefetch> kept)
+                             CacheState cache)
     : device_(std::move(device)) {
   PYDLBENCH_CHECK(launches >= 1, "an execution is one launch or more");
+  PYDLBENCH_CHECK(cache != CacheState::weights_cold, "a framework's weights are not known here");
   work_.launch = std::move(enqueue);
   work_.launches = launches;
-  make_sampler(cache, std::move(kept));
+  make_sampler(cache);
 }
 
 ForeignKernel::ForeignKernel(std::shared_ptr<Device> device, cudaGraph_t graph,
@@ -31,7 +32,11 @@ ForeignKernel::ForeignKernel(std::shared_ptr<Device> device, cudaGraph_t graph,
   std::size_t nodes = 0;
   PYDLBENCH_CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &nodes));
   if (nodes == 0) throw PrimitiveFailure("CUDA graph", "the framework captured nothing");
-  if (const auto* driver = graph_driver()) kernels_ = graph_kernels(*driver, graph);
+  try {
+    if (const auto* driver = graph_driver()) kernels_ = graph_kernels(*driver, graph);
+  } catch (const PrimitiveFailure&) {
+    kernels_.clear();  // timed all the same
+  }
   cudaGraphExec_t exec = nullptr;
   PYDLBENCH_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
   graph_ = GraphExec(exec);
@@ -39,13 +44,14 @@ ForeignKernel::ForeignKernel(std::shared_ptr<Device> device, cudaGraph_t graph,
     PYDLBENCH_CUDA_CHECK(cudaGraphLaunch(exec, stream));
   };
   work_.launches = kLaunchesOfNode * nodes;
-  make_sampler(CacheState::hot, {});
+  make_sampler(CacheState::hot);
 }
 
-void ForeignKernel::make_sampler(CacheState cache, std::vector<Prefetch> kept) {
+void ForeignKernel::make_sampler(CacheState cache) {
   device_->make_current();
   calls_ = shared_calls(*device_);
-  sampler_ = std::make_unique<Sampler>(*calls_, work_, cache, Timing::events, std::move(kept));
+  sampler_ =
+      std::make_unique<Sampler>(*calls_, work_, cache, Timing::events, std::vector<Prefetch>{});
 }
 
 SampleResult ForeignKernel::sample(const SampleRequest& request) {

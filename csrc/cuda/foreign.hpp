@@ -24,9 +24,9 @@ class ForeignKernel {
   using Enqueue = std::function<void(CUstream_st*)>;
 
   // Calls `enqueue` for each execution, which is about so many launches in the device's stream.
-  // With a cold cache each sample is one execution, behind a flush; `kept` is read before it.
+  // With all caches cold each sample is one execution, behind a flush.
   ForeignKernel(std::shared_ptr<Device> device, Enqueue enqueue, std::size_t launches,
-                CacheState cache, std::vector<Prefetch> kept);
+                CacheState cache);
 
   // A graph of so many executions, each on data that the one before it has left in the caches. Its
   // kernels can be asked for; it is instantiated here, and not needed afterwards.
@@ -51,7 +51,7 @@ class ForeignKernel {
     std::size_t launches = 1;
   };
 
-  void make_sampler(CacheState cache, std::vector<Prefetch> kept);
+  void make_sampler(CacheState cache);
 
   std::shared_ptr<Device> device_;
   GraphExec graph_;

@@ -19,6 +19,7 @@ struct Library {
   const char* version_function;  // size_t f(void), 10000 x major + 100 x minor + patch
   int major;                     // the only one whose ABI the headers describe
   std::vector<std::string> sonames;
+  std::string refused = std::string(name) + " is not loaded";  // why there is no handle
   void* handle = nullptr;
   std::optional<LoadedLibrary> loaded = std::nullopt;
 };
@@ -83,11 +84,12 @@ void load(Library& library, const std::optional<std::string>& path) {
     if (why.empty()) return;
     tried += (tried.empty() ? "" : "; ") + why;
   }
-  throw Unsupported(std::string(library.name) + " cannot be loaded: " + tried);
+  library.refused = std::string(library.name) + " cannot be loaded: " + tried;
+  throw Unsupported(library.refused);
 }
 
 void* handle_of(const Library& library) {
-  if (library.handle == nullptr) throw Unsupported(std::string(library.name) + " is not loaded");
+  if (library.handle == nullptr) throw Unsupported(library.refused);
   return library.handle;
 }
 
@@ -108,8 +110,6 @@ void load_cudnn(const std::optional<std::string>& path) { load(cudnn(), path); }
 void load_cublaslt(const std::optional<std::string>& path) { load(cublaslt(), path); }
 const std::optional<LoadedLibrary>& loaded_cudnn() { return cudnn().loaded; }
 const std::optional<LoadedLibrary>& loaded_cublaslt() { return cublaslt().loaded; }
-void* cudnn_library() { return handle_of(cudnn()); }
-void* cublaslt_library() { return handle_of(cublaslt()); }
 void* cudnn_symbol(const char* name) { return symbol(cudnn(), name); }
 void* cublaslt_symbol(const char* name) { return symbol(cublaslt(), name); }
 std::string cudnn_version_text() { return version_text(cudnn()); }

@@ -23,11 +23,8 @@ void load_cublaslt(const std::optional<std::string>& path);
 const std::optional<LoadedLibrary>& loaded_cudnn();
 const std::optional<LoadedLibrary>& loaded_cublaslt();
 
-// Handles for dlsym(). Throw Unsupported where the library is not loaded.
-void* cudnn_library();
-void* cublaslt_library();
-
-// A function of a library; throws Unsupported naming the function and the version that lacks it.
+// A function of a library; throws Unsupported naming the function and the version that lacks it, or
+// why the library is not loaded.
 void* cudnn_symbol(const char* name);
 void* cublaslt_symbol(const char* name);
 

@@ -10,19 +10,44 @@
 
 namespace pydlbench::cuda {
 
-enum class Mode { fp32, tf32, fp16, fp16_tc, bf16_tc, fp8_tc };
+enum class Mode { fp32, tf32, fp16, fp16_tc, bf16_tc, fp8_tc, fp8_tc_fast };
 enum class DataType { float32, float16, bfloat16, float8_e4m3, int32, int8 };
 
+struct ModeFacts {
+  Mode mode;
+  const char* name;
+  DataType storage;      // of tensors
+  bool on_tensor_cores;  // whether the arithmetic must be, or must not be, that of tensor cores
+  int least_capability;  // major x 10 + minor of the oldest GPUs that have it
+};
+
+// In the order of Mode.
+inline constexpr ModeFacts kModeFacts[] = {
+    {Mode::fp32, "fp32", DataType::float32, false, 50},
+    {Mode::tf32, "tf32", DataType::float32, true, 80},
+    {Mode::fp16, "fp16", DataType::float16, false, 53},
+    {Mode::fp16_tc, "fp16-tc", DataType::float16, true, 70},
+    {Mode::bf16_tc, "bf16-tc", DataType::bfloat16, true, 80},
+    {Mode::fp8_tc, "fp8-tc", DataType::float8_e4m3, true, 89},
+    {Mode::fp8_tc_fast, "fp8-tc-fast", DataType::float8_e4m3, true, 89},
+};
+
+constexpr const ModeFacts& facts_of(Mode mode) {
+  return kModeFacts[static_cast<std::size_t>(mode)];
+}
+constexpr DataType storage(Mode mode) { return facts_of(mode).storage; }
+constexpr bool on_tensor_cores(Mode mode) { return facts_of(mode).on_tensor_cores; }
+constexpr const char* name_of(Mode mode) { return facts_of(mode).name; }
+// The modes of matrix products only.
+constexpr bool is_fp8(Mode mode) { return storage(mode) == DataType::float8_e4m3; }
+
 inline Mode mode_of(std::string_view name) {
-  if (name == "fp32") return Mode::fp32;
-  if (name == "tf32") return Mode::tf32;
-  if (name == "fp16") return Mode::fp16;
-  if (name == "fp16-tc") return Mode::fp16_tc;
-  if (name == "bf16-tc") return Mode::bf16_tc;
-  if (name == "fp8-tc") return Mode::fp8_tc;
-  throw Unsupported(std::string(name) +
-                    " is not a GPU mode; there is: fp32, tf32, fp16, fp16-tc, "
-                    "bf16-tc, fp8-tc");
+  std::string choices;
+  for (const auto& mode : kModeFacts) {
+    if (mode.name == name) return mode.mode;
+    choices += (choices.empty() ? "" : ", ") + std::string(mode.name);
+  }
+  throw Unsupported(std::string(name) + " is not a GPU mode; there is: " + choices);
 }
 
 inline Pass pass_of(std::string_view name) {
@@ -33,45 +58,6 @@ inline Pass pass_of(std::string_view name) {
   throw Unsupported("pass " + std::string(name) +
                     ": no such pass; there is: forward-inference, "
                     "forward-training, backward-data, backward-weights");
-}
-
-// What tensors are stored in.
-constexpr DataType storage(Mode mode) {
-  switch (mode) {
-    case Mode::fp32:
-    case Mode::tf32:
-      return DataType::float32;
-    case Mode::fp16:
-    case Mode::fp16_tc:
-      return DataType::float16;
-    case Mode::bf16_tc:
-      return DataType::bfloat16;
-    case Mode::fp8_tc:
-      return DataType::float8_e4m3;
-  }
-  return DataType::float32;
-}
-
-// Whether the arithmetic must be, or must not be, that of tensor cores: every mode says one of
-// both.
-constexpr bool on_tensor_cores(Mode mode) { return mode != Mode::fp32 && mode != Mode::fp16; }
-
-// The oldest compute capability (major x 10 + minor) that has the mode.
-constexpr int least_capability(Mode mode) {
-  switch (mode) {
-    case Mode::fp32:
-      return 50;
-    case Mode::fp16:
-      return 53;
-    case Mode::fp16_tc:
-      return 70;
-    case Mode::tf32:
-    case Mode::bf16_tc:
-      return 80;
-    case Mode::fp8_tc:
-      return 89;
-  }
-  return 0;
 }
 
 constexpr std::size_t bytes_of(DataType type) {
@@ -107,27 +93,9 @@ constexpr double smallest_normal(DataType type) {
   return 0.0;
 }
 
-inline const char* name_of(Mode mode) {
-  switch (mode) {
-    case Mode::fp32:
-      return "fp32";
-    case Mode::tf32:
-      return "tf32";
-    case Mode::fp16:
-      return "fp16";
-    case Mode::fp16_tc:
-      return "fp16-tc";
-    case Mode::bf16_tc:
-      return "bf16-tc";
-    case Mode::fp8_tc:
-      return "fp8-tc";
-  }
-  return "?";
-}
-
 // Throws Unsupported where a GPU of this compute capability (major x 10 + minor) lacks the mode.
 inline void require_capability(Mode mode, int capability) {
-  const int least = least_capability(mode);
+  const int least = facts_of(mode).least_capability;
   if (capability >= least) return;
   const auto dotted = [](int both) {
     return std::to_string(both / 10) + "." + std::to_string(both % 10);

@@ -206,22 +206,22 @@ class _Analysis:
         ]
         self._incomplete = {level for level, some in missing.items() if some}
         rounds = _Rounds(table, parts)
-        self._beside = rounds.beside
+        self._steps = rounds.steps
         self._step = rounds.step_s
-        disturbed = seen_in_rounds(self._beside).keys()
-        quiet = [number for number in self._step if number not in disturbed]
+        self._disturbed = seen_in_rounds(self._steps).keys() & self._step.keys()
+        quiet = [number for number in self._step if number not in self._disturbed]
         # Of fewer the middle would be that of a few rounds.
         self._quiet = quiet if 2 * len(quiet) >= len(self._step) else list(self._step)
         self._experiments = [*experiments, *rounds.caches]
         self._calls, self._gaps, self._host = rounds.calls, rounds.gaps, rounds.host
         known = next(iter(self._calls.values()))
         every = range(len(parts.calls))
-        self._by_itself = [one for one in every if known[one].alone is not None]
-        self._layered = [one for one in self._by_itself if known[one].native is not None]
+        self._by_itself = [place for place in every if known[place].alone is not None]
+        self._layered = [place for place in self._by_itself if known[place].native is not None]
         self._columns: list[_Column] = []
-        places = [one for one in self._layered if self._in_place(self._call(one))]
+        places = [place for place in self._layered if self._in_place(self._call(place))]
         if places:
-            names = ", ".join(dict.fromkeys(self._call(one).operator for one in places))
+            names = ", ".join(dict.fromkeys(self._call(place).operator for place in places))
             self._not_measured.append(
                 f"native kernels that overwrite an operand, for {len(places)} calls ({names}): "
                 "native layers write to memory of their own, which takes longer"
@@ -229,7 +229,7 @@ class _Analysis:
 
     def result(self) -> Breakdown:
         self._make_columns()
-        flat = [one.seconds[number] for number in self._quiet for one in self._columns]
+        flat = [column.seconds[number] for number in self._quiet for column in self._columns]
         middles = middle_rounds(flat, len(self._columns))
         step_s = sum(middles)
         terms = tuple(
@@ -239,7 +239,7 @@ class _Analysis:
         levels, reasons = self._levels(terms)
         calls = self._call_rows()
         step = self._estimate(self._step)
-        unexplained = [one.share for one in terms if one.kind == "unexplained"]
+        unexplained = [term.share for term in terms if term.kind == "unexplained"]
         low, high = self._unexplained(sum(unexplained))
         return Breakdown(
             levels=levels,
@@ -247,7 +247,7 @@ class _Analysis:
             terms=terms,
             calls=calls,
             modules=_modules(calls, step_s),
-            between_calls_s=sum(one.seconds for one in terms if one.level == "step"),
+            between_calls_s=sum(term.seconds for term in terms if term.level == "step"),
             not_measured=tuple(self._not_measured),
             unexplained=sum(unexplained) if unexplained else None,
             unexplained_low=low,
@@ -262,7 +262,7 @@ class _Analysis:
     def _make_columns(self) -> None:
         """Make the terms, from the limit to the step; in each round they sum to the step."""
         if self._layered:
-            self._add("limit", "limit", "limit", self._layered, lambda one: one.limit or 0.0)
+            self._add("limit", "limit", "limit", self._layered, lambda call: call.limit or 0.0)
             self._add(DIFFERENCES["native"], "difference", "native", self._layered, _kernels)
         for level, calls, of_call in (
             ("alone", self._layered, _choice),
@@ -274,15 +274,15 @@ class _Analysis:
                 self._apart(
                     level,
                     "calls without a native layer",
-                    [one for one in self._by_itself if one not in set(self._layered)],
-                    lambda one: one.alone or 0.0,
+                    [place for place in self._by_itself if place not in set(self._layered)],
+                    lambda call: call.alone or 0.0,
                     "calls that no native layer stands for, each by itself",
                 )
         self._apart(
             "in_context",
             "calls that are not run alone",
-            [one for one in range(len(self._parts.calls)) if one not in set(self._by_itself)],
-            lambda one: one.in_context,
+            [place for place in range(len(self._parts.calls)) if place not in set(self._by_itself)],
+            lambda call: call.in_context,
             "calls that could not be made ready by themselves: their share of the traced step",
         )
         for name in self._parts.gaps:
@@ -291,7 +291,7 @@ class _Analysis:
         if self._parts.gaps:  # nothing else is between the kernels of calls
             return
         between = {
-            number: step_s - sum(one.in_context for one in self._calls[number])
+            number: step_s - sum(call.in_context for call in self._calls[number])
             for number, step_s in self._step.items()
         }
         how = _HOWS["step"]
@@ -309,7 +309,7 @@ class _Analysis:
     ) -> None:
         """Add what calls have of a term, without what experiments explain of it."""
         seconds = {
-            number: sum(of_call(every[one]) for one in calls)
+            number: sum(of_call(every[place]) for place in calls)
             - sum(in_round(experiment.seconds, number) for experiment in explained)
             for number, every in self._calls.items()
         }
@@ -324,13 +324,17 @@ class _Analysis:
         own = [
             each
             for each in self._experiments
-            if each.level == level and any(_is_about(each, self._call(one)) for one in calls)
+            if each.level == level and any(_is_about(each, self._call(place)) for place in calls)
         ]
-        for one in own:
-            seconds = {number: in_round(one.seconds, number) for number in self._step}
-            self._columns.append(_Column(one.term, "experiment", level, one.how, seconds))
-        about = [one for one in calls if any(_is_about(each, self._call(one)) for each in own)]
-        others = [one for one in calls if one not in set(about)]
+        for experiment in own:
+            seconds = {number: in_round(experiment.seconds, number) for number in self._step}
+            self._columns.append(
+                _Column(experiment.term, "experiment", level, experiment.how, seconds)
+            )
+        about = [
+            place for place in calls if any(_is_about(each, self._call(place)) for each in own)
+        ]
+        others = [place for place in calls if place not in set(about)]
         if about:
             complete = level not in self._incomplete
             self._add(
@@ -365,7 +369,7 @@ class _Analysis:
         if not calls:
             return
         self._add(term, "difference", level, calls, of_call, how)
-        operators = dict.fromkeys(self._call(one).operator for one in calls)
+        operators = dict.fromkeys(self._call(place).operator for place in calls)
         reasons = [
             f"{name} ({reason})" if (reason := self._parts.lacks.get(name)) else name
             for name in operators
@@ -380,13 +384,15 @@ class _Analysis:
 
     def _detail(self, calls: Sequence[int], of_call: Callable[[_Seconds], float]) -> str:
         """Name the calls that have most of a term, in the median of the rounds."""
-        found: dict[str, list[int]] = defaultdict(list)
-        for one in calls:
-            call = self._call(one)
-            found[f"{call.module} {call.operator}"].append(one)
+        places: dict[str, list[int]] = defaultdict(list)
+        for place in calls:
+            call = self._call(place)
+            places[f"{call.module} {call.operator}"].append(place)
         gaps = {
-            name: median(sum(of_call(every[one]) for one in own) for every in self._calls.values())
-            for name, own in found.items()
+            name: median(
+                sum(of_call(every[place]) for place in own) for every in self._calls.values()
+            )
+            for name, own in places.items()
         }
         least = _WORTH * median(self._step.values())
         ranked = sorted(gaps, key=lambda name: -abs(gaps[name]))[:_NAMED]
@@ -396,7 +402,7 @@ class _Analysis:
     # --- numbers over rounds ------------------------------------------------------------------
 
     def _estimate(self, values: Mapping[int, float]) -> Estimate:
-        return estimate_values(values, self._beside)
+        return estimate_values(values, self._steps)
 
     def _interval(
         self, values: Mapping[int, float], middle: float
@@ -427,7 +433,7 @@ class _Analysis:
         reasons: dict[str, str] = {}
         for place, name in enumerate(LEVELS):
             below = LEVELS[: place + 1]
-            own = [number for number, one in enumerate(terms) if one.level in below]
+            own = [number for number, term in enumerate(terms) if term.level in below]
             if name in ("limit", "native") and not self._layered:
                 reasons[name] = "no native layer stands for a call that was run alone"
             elif name == "alone" and not self._by_itself:
@@ -435,7 +441,7 @@ class _Analysis:
             else:
                 middle = sum(terms[number].seconds for number in own)
                 sums = {
-                    number: sum(self._columns[one].seconds[number] for one in own)
+                    number: sum(self._columns[each].seconds[number] for each in own)
                     for number in self._step
                 }
                 low, high = self._interval(sums, middle)
@@ -448,11 +454,11 @@ class _Analysis:
         Args:
             share: what is printed; it lies within.
         """
-        own = [one for one in self._columns if one.kind == "unexplained"]
+        own = [column for column in self._columns if column.kind == "unexplained"]
         if not own:
             return None, None
         shares = {
-            number: sum(one.seconds[number] for one in own) / step_s
+            number: sum(each.seconds[number] for each in own) / step_s
             for number, step_s in self._step.items()
         }
         return self._interval(shares, share)
@@ -462,19 +468,19 @@ class _Analysis:
     def _call_rows(self) -> tuple[BrokenDownCall, ...]:
         """Return calls that are alike as one, the longest first."""
         steps_s = [self._step[number] for number in self._quiet]
-        taken = [[one.in_context for one in self._calls[number]] for number in self._quiet]
+        taken = [[call.in_context for call in self._calls[number]] for number in self._quiet]
         host = [self._host[number] for number in self._quiet] if self._parts.gaps else []
         rounds = Rounds(steps_s, steps_s, taken, host_s=host)
-        found, _ = calls_in_context(self._parts.calls, rounds)
+        in_context, _ = calls_in_context(self._parts.calls, rounds)
         places_of = alike(self._parts.calls)
         rows = []
-        for row in found:
+        for row in in_context:
             places = places_of[row.module, row.direction, row.operator]
             known = msgspec.structs.asdict(row) | {
-                "signatures": tuple(dict.fromkeys(self._call(one).signature for one in places)),
-                "limit_s": self._median_sum(places, lambda one: one.limit),
-                "alone_s": self._median_sum(places, lambda one: one.alone),
-                "native_s": self._median_sum(places, lambda one: one.native),
+                "signatures": tuple(dict.fromkeys(self._call(place).signature for place in places)),
+                "limit_s": self._median_sum(places, lambda call: call.limit),
+                "alone_s": self._median_sum(places, lambda call: call.alone),
+                "native_s": self._median_sum(places, lambda call: call.native),
             }
             rows.append(BrokenDownCall(**known))
         return tuple(rows)
@@ -484,30 +490,42 @@ class _Analysis:
     ) -> float | None:
         """Return the median over rounds of what calls take together; None where one is unknown."""
         sums = [
-            _sum_known(of_call(self._calls[number][one]) for one in places)
+            _sum_known(of_call(self._calls[number][place]) for place in places)
             for number in self._quiet
         ]
-        known = [one for one in sums if one is not None]
+        known = [total for total in sums if total is not None]
         return median(known) if known else None
 
     def _contradictions(self) -> tuple[str, ...]:
-        """Name native layers that take much longer than the framework's own calls."""
-        found: dict[tuple[str, str], int] = {}
+        """Name native layers that take much longer than the framework's own calls.
+
+        Where most rounds were disturbed, this is the likely reason for all of them: they are named
+        together.
+        """
+        places: dict[tuple[str, str], int] = {}
         for place in self._layered:
             call = self._call(place)
             if not self._in_place(call):
-                found.setdefault((call.signature, call.direction), place)
-        texts = []
-        for place in found.values():
+                places.setdefault((call.signature, call.direction), place)
+        doubtful: dict[int, float] = {}
+        for place in places.values():
             pairs = [(every[place].native, every[place].alone) for every in self._calls.values()]
             ratios = [native / alone for native, alone in pairs if native is not None and alone]
             if ratios and (ratio := median(ratios)) > _DOUBTFUL:
-                call = self._call(place)
-                texts.append(
-                    f"the native layer of {call.module} {call.operator} takes {ratio:.1f} times as "
-                    "long as the framework's own call"
-                )
-        return tuple(texts)
+                doubtful[place] = ratio
+        disturbed, rounds = len(self._disturbed), len(self._step)
+        if len(doubtful) > 1 and 2 * disturbed > rounds:
+            together = (
+                f"{len(doubtful)} native layers take {min(doubtful.values()):.1f} to "
+                f"{max(doubtful.values()):.1f} times as long as the framework's own calls, and "
+                f"{disturbed} of {rounds} rounds were disturbed: repeat on an idle machine"
+            )
+            return (together,)
+        return tuple(
+            f"the native layer of {self._call(place).module} {self._call(place).operator} takes "
+            f"{ratio:.1f} times as long as the framework's own call"
+            for place, ratio in doubtful.items()
+        )
 
 
 class _Rounds:
@@ -523,10 +541,10 @@ class _Rounds:
     """
 
     def __init__(self, table: Table, parts: StepParts) -> None:
-        steps, traced = table.of(STEP), table.of(TRACED)
+        steps, traced = table.series(STEP), table.series(TRACED)
         count, others = len(parts.calls), len(parts.gaps)
         width = count + (others + count if others else 0)
-        shares = {one.round: _shares(one, width) for one in traced}
+        shares = {each.round: _shares(each, width) for each in traced}
         plain = steps.by_round()
         self.step_s = {number: plain[number] for number in sorted(plain.keys() & shares.keys())}
         if not self.step_s:
@@ -543,55 +561,55 @@ class _Rounds:
             number: [share * step_s for share in shares[number][behind:]]
             for number, step_s in self.step_s.items()
         }
-        self.beside: list[Series] = [steps, traced]
+        self.steps: list[Series] = [steps, traced]
         alone: dict[str, dict[int, float]] = {}
         self.caches: list[Experiment] = []
         if parts.alone and ALONE in table:
-            series = table.of(ALONE)
-            self.beside.append(series)
+            series = table.series(ALONE)
+            self.steps.append(series)
             repeated = by_part(series, parts.alone, parts.repeats)
             alone = {name: times[-1] for name, times in repeated.items()}
             if parts.repeats > 1:
                 self.caches.append(_caches(parts, repeated))
-        subjects = {one.subject for some in parts.native.values() for one in some}
-        native = {one: table.of(one) for one in subjects if one in table}
-        seconds = {one: series.by_round() for one, series in native.items()}
-        clocks = {one: series.clocks_by_round() for one, series in native.items()}
+        subjects = {each.subject for some in parts.native.values() for each in some}
+        native = {subject: table.series(subject) for subject in subjects if subject in table}
+        seconds = {each: series.by_round() for each, series in native.items()}
+        clocks = {each: series.clocks_by_round() for each, series in native.items()}
 
         def layers(call: ProgramCall, number: int) -> tuple[float | None, float | None]:
             """Return what native layers take in a round, and their limit."""
             own = parts.native.get((call.signature, call.direction))
-            if own is None or any(one.subject not in native for one in own):
+            if own is None or any(each.subject not in native for each in own):
                 return None, None
             native_s = limit_s = 0.0
-            for one in own:
-                taken = in_round(seconds[one.subject], number)
+            for entry in own:
+                taken = in_round(seconds[entry.subject], number)
                 native_s += taken
-                limit_s += _limit(one, taken, clocks[one.subject], number)
+                limit_s += _limit(entry, taken, clocks[entry.subject], number)
             return native_s, limit_s
 
         self.calls: dict[int, list[_Seconds]] = {}
         for number, step_s in self.step_s.items():
-            found: dict[tuple[str, str], tuple[float | None, float | None, float | None]] = {}
+            seconds_of: dict[tuple[str, str], tuple[float | None, float | None, float | None]] = {}
             for call in parts.calls:
                 key = call.signature, call.direction
-                if key not in found:
+                if key not in seconds_of:
                     own = alone.get(call.signature)
                     alone_s = None if own is None else in_round(own, number)
-                    found[key] = (alone_s, *layers(call, number))
+                    seconds_of[key] = (alone_s, *layers(call, number))
             self.calls[number] = [
-                _Seconds(share * step_s, *found[call.signature, call.direction])
+                _Seconds(share * step_s, *seconds_of[call.signature, call.direction])
                 for call, share in zip(parts.calls, shares[number][:count], strict=True)
             ]
 
 
 def _shares(visit: Visit, parts: int) -> list[float]:
     """Return each part's share of the traced step that it is of: the mean of a visit's."""
-    if not visit.parts or any(len(one) != parts for one in visit.parts):
+    if not visit.parts or any(len(part) != parts for part in visit.parts):
         raise ValueError(f"a traced step without the seconds of its {parts} parts")
     rows = [
-        [seconds / step_s for seconds in one]
-        for one, step_s in zip(visit.parts, visit.seconds, strict=True)
+        [seconds / step_s for seconds in each]
+        for each, step_s in zip(visit.parts, visit.seconds, strict=True)
     ]
     return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
 
@@ -606,15 +624,15 @@ def by_part(
         names: of the calls.
         repeats: how often each runs in a row.
     """
-    found: dict[str, list[dict[int, float]]] = {
+    by_term: dict[str, list[dict[int, float]]] = {
         name: [{} for _ in range(repeats)] for name in names
     }
     for visit in series:
         taken = iter(middle_rounds(list(itertools.chain(*visit.parts)), repeats * len(names)))
         for name in names:
-            for times in found[name]:
+            for times in by_term[name]:
                 times[visit.round] = next(taken)
-    return found
+    return by_term
 
 
 def _caches(parts: StepParts, repeated: Mapping[str, Sequence[Mapping[int, float]]]) -> Experiment:
@@ -648,41 +666,41 @@ def _is_about(experiment: Experiment, call: ProgramCall) -> bool:
     return experiment.signatures is None or call.signature in experiment.signatures
 
 
-def _kernels(one: _Seconds) -> float:
-    return (one.native or 0.0) - (one.limit or 0.0)
+def _kernels(call: _Seconds) -> float:
+    return (call.native or 0.0) - (call.limit or 0.0)
 
 
-def _choice(one: _Seconds) -> float:
-    return (one.alone or 0.0) - (one.native or 0.0)
+def _choice(call: _Seconds) -> float:
+    return (call.alone or 0.0) - (call.native or 0.0)
 
 
-def _context(one: _Seconds) -> float:
-    return one.in_context - (one.alone or 0.0)
+def _context(call: _Seconds) -> float:
+    return call.in_context - (call.alone or 0.0)
 
 
 def _sum_known(values: Iterable[float | None]) -> float | None:
-    found = 0.0
-    for one in values:
-        if one is None:
+    total = 0.0
+    for value in values:
+        if value is None:
             return None
-        found += one
-    return found
+        total += value
+    return total
 
 
 def _modules(calls: Sequence[BrokenDownCall], step_s: float) -> tuple[BrokenDownModule, ...]:
     """Return the modules, the longest first."""
     alike: dict[str, list[BrokenDownCall]] = defaultdict(list)
-    for one in calls:
-        alike[one.module].append(one)
+    for call in calls:
+        alike[call.module].append(call)
     rows = [
         BrokenDownModule(
             module=module,
-            seconds=(seconds := sum(one.in_context_s for one in own)),
+            seconds=(seconds := sum(each.in_context_s for each in own)),
             share=seconds / step_s,
-            limit_s=_sum_known(one.limit_s for one in own),
-            alone_s=_sum_known(one.alone_s for one in own),
-            native_s=_sum_known(one.native_s for one in own),
+            limit_s=_sum_known(each.limit_s for each in own),
+            alone_s=_sum_known(each.alone_s for each in own),
+            native_s=_sum_known(each.native_s for each in own),
         )
         for module, own in alike.items()
     ]
-    return tuple(sorted(rows, key=lambda one: -one.seconds))
+    return tuple(sorted(rows, key=lambda row: -row.seconds))

@@ -33,7 +33,7 @@ class ReadyCalls:
     ready at a time, anew in each visit. Pages that are freed are kept.
 
     Args:
-        case: how the step runs.
+        step: how the step runs.
         session: whose worker is asked.
         calls: those of one signature are one.
         logging: in a process of its own, whose libraries log what they execute in each call.
@@ -47,17 +47,17 @@ class ReadyCalls:
 
     def __init__(
         self,
-        case: StepSpec,
+        step: StepSpec,
         session: Session,
         calls: Sequence[RecordedCall],
         *,
         logging: bool = False,
     ) -> None:
-        self._case, self._session, self._logging = case, session, logging
+        self._step, self._session, self._logging = step, session, logging
         # Forwards and backwards a call may be the same.
-        once = list({one.signature: one for one in calls}.values())
+        once = list({call.signature: call for call in calls}.values())
         self._batches = [once]
-        available = session.room_bytes(case.device)
+        available = session.room_bytes(step.device)
         if available:
             room = _ROOM_LOGGED if logging else _ROOM
             self._batches = list(batches(once, int(room * available)))
@@ -83,14 +83,14 @@ class ReadyCalls:
 
     def _prepare(self, number: int) -> RemoteKernel[OperatorsFacts]:
         worker = self._session.worker(
-            self._case.framework, self._case.device, warm=True, logging=self._logging
+            self._step.framework, self._step.device, warm=True, logging=self._logging
         )
         kernel = worker.build(
             operations.prepare_logged_calls if self._logging else operations.prepare_calls,
             OperatorsFacts,
             # What is fed is an operator of its own.
-            case=msgspec.structs.replace(self._case, feed="resident").to_dict(),
-            signatures=[one.signature for one in self._batches[number]],
+            case=msgspec.structs.replace(self._step, feed="resident").to_dict(),
+            signatures=[each.signature for each in self._batches[number]],
         )
         self.refused |= kernel.facts.refused
         self.executions |= kernel.facts.executions

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def prepare_native_chain(
-    case: StepSpec,
+    step: StepSpec,
     session: Session,
     rows: Mapping[KernelSpec, Measurement] | None = None,
     *,
@@ -49,7 +49,7 @@ def prepare_native_chain(
     check named ``agreement``, and a note that says so.
 
     Args:
-        case: model, batch and phase; framework for the comparison.
+        step: model, batch and phase; framework for the comparison.
         session: whose workers are used.
         rows: native rows of the same session: their kernels are the chain's first choice in the
             way to lay tensors out that takes each kernel as it was the fastest alone.
@@ -65,18 +65,18 @@ def prepare_native_chain(
         PydlbenchError: the chain computes something else than the framework, or itself; it must not
             be timed.
     """
-    check_chained(case)
+    check_chained(step)
     with tempfile.TemporaryDirectory() as name:
         saved, listed = Path(name) / "native", Path(name) / "listed"
-        reference = Path(name) / case.framework
-        notes = _recorded(case, session, listed, reference) if _is_recorded(case) else None
+        reference = Path(name) / step.framework
+        notes = _recorded(step, session, listed, reference) if _is_recorded(step) else None
         recorded = notes is not None
         if not recorded:
-            check_listed(build_model(case.model, case.batch, **case.options), case.phase)
-        kernel = session.worker("native", case.device).build(
+            check_listed(build_model(step.model, step.batch, **step.options), step.phase)
+        kernel = session.worker("native", step.device).build(
             operations.prepare_native_chain,
             ChainFacts,
-            case=case.to_dict(),
+            case=step.to_dict(),
             choices=choices_of(rows or {}),
             save=str(saved),
             timing=timing,
@@ -87,54 +87,54 @@ def prepare_native_chain(
                 notes = (*kernel.facts.notes, *notes)
                 kernel.facts = msgspec.structs.replace(kernel.facts, notes=notes)
                 kernel.facts = _with_check(
-                    kernel.facts, _recorded_agreement(reference, saved), case
+                    kernel.facts, _recorded_agreement(reference, saved), step
                 )
             else:
-                kernel.facts = _checked(kernel.facts, saved, case, session)
-            wrong = [one for one in kernel.facts.checks if one.status != "ok"]
+                kernel.facts = _checked(kernel.facts, saved, step, session)
+            wrong = [each for each in kernel.facts.checks if each.status != "ok"]
             if wrong:
-                said = "; ".join(f"{one.name}: {one.detail}" for one in wrong)
-                raise PydlbenchError(f"the native chain of {case.model} is wrong: {said}")
+                errors = "; ".join(f"{each.name}: {each.detail}" for each in wrong)
+                raise PydlbenchError(f"the native chain of {step.model} is wrong: {errors}")
         except BaseException:
             kernel.release()
             raise
     return kernel
 
 
-def _is_recorded(case: StepSpec) -> bool:
+def _is_recorded(step: StepSpec) -> bool:
     """Whether a recorded step tells the kernels: of all models of the user's own.
 
     A local response normalisation, which PyTorch calls as several operators, is one kernel of the
     graph's.
     """
-    if case.own is not None:
+    if step.own is not None:
         return True
-    if case.framework != RECORDED_FRAMEWORK or case.backward:
+    if step.framework != RECORDED_FRAMEWORK or step.backward:
         return False
-    model = build_model(case.model, case.batch, **case.options)
+    model = build_model(step.model, step.batch, **step.options)
     return all(node.op != "lrn" for node in model)
 
 
 def _recorded(
-    case: StepSpec, session: Session, listed: Path, reference: Path
+    step: StepSpec, session: Session, listed: Path, reference: Path
 ) -> tuple[str, ...] | None:
     """List a step's kernels in the framework's process; return notes.
 
     None where there is no such framework: a model of the catalogue still has its graph.
     """
     try:
-        found: list[str] = session.worker(case.framework, case.device).call(
+        notes: list[str] = session.worker(step.framework, step.device).call(
             operations.list_links,
             lambda _: None,
-            case=case.to_dict(),
+            case=step.to_dict(),
             listed=str(listed),
             saved=str(reference),
         )
     except BackendMissingError:
-        if case.own is not None:
+        if step.own is not None:
             raise
         return None
-    return tuple(found)
+    return tuple(notes)
 
 
 def _recorded_agreement(reference: Path, saved: Path) -> Agreement:
@@ -149,23 +149,23 @@ def _recorded_agreement(reference: Path, saved: Path) -> Agreement:
 def choices_of(rows: Mapping[KernelSpec, Measurement]) -> dict[str, str]:
     """Return ``<algorithm> <layout>`` of hot native rows by problem."""
     return {
-        problem_text(case.layer, case.pass_, case.propagation): f"{row.algorithm} {row.layout}"
-        for case, row in rows.items()
-        if row.ok and case.backend == "native" and case.cache == "hot"
+        problem_text(step.layer, step.pass_, step.propagation): f"{row.algorithm} {row.layout}"
+        for step, row in rows.items()
+        if row.ok and step.backend == "native" and step.cache == "hot"
     }
 
 
-def _checked(facts: ChainFacts, saved: Path, case: StepSpec, session: Session) -> ChainFacts:
+def _checked(facts: ChainFacts, saved: Path, step: StepSpec, session: Session) -> ChainFacts:
     """Return the facts with the framework's verdict, or with the note that there is none."""
     try:
-        agreement = agree_with(saved, case, case.framework, session)
+        agreement = agree_with(saved, step, step.framework, session)
     except (BackendMissingError, UnsupportedError) as error:
         note = f"unchecked against a framework: {error}"
         return msgspec.structs.replace(facts, notes=(*facts.notes, note))
-    return _with_check(facts, agreement, case)
+    return _with_check(facts, agreement, step)
 
 
-def _with_check(facts: ChainFacts, agreement: Agreement, case: StepSpec) -> ChainFacts:
+def _with_check(facts: ChainFacts, agreement: Agreement, step: StepSpec) -> ChainFacts:
     verdict = agreement.check
-    named = msgspec.structs.replace(verdict, detail=f"{case.framework}: {verdict.detail}")
+    named = msgspec.structs.replace(verdict, detail=f"{step.framework}: {verdict.detail}")
     return msgspec.structs.replace(facts, checks=(*facts.checks, named))

@@ -46,7 +46,7 @@ class Timed:
     confidence: float | None = _LEVEL
 
     @classmethod
-    def of(cls, time: TimeSummary) -> Timed:
+    def from_summary(cls, time: TimeSummary) -> Timed:
         """Take a row's time.
 
         Fewer visits than have a distribution-free interval have one that takes them for normal;
@@ -121,12 +121,12 @@ def dominance(
     width = _half_width(parts[first], whole, share, times) / total
     levels = [times[key].confidence for key in whole.keys() | parts[first].keys()]
     known = [level for level in levels if level is not None]
-    told = len(known) == len(levels)
+    complete = len(known) == len(levels)
     return Dominance(
         name=first,
         share=share,
-        ci_low=max(0.0, share - width) if told else None,
-        ci_high=min(1.0, share + width) if told else None,
+        ci_low=max(0.0, share - width) if complete else None,
+        ci_high=min(1.0, share + width) if complete else None,
         confidence=min(known, default=_LEVEL),
         rivals=tuple(
             name

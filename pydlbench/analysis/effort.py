@@ -51,11 +51,11 @@ def half_width_s(
         weights: how often each row is in the sum.
         rows: at least these; one without a time counts as nothing.
     """
-    times = {case: time for case in weights if (time := rows[case].time) is not None}
-    complete = {case: one for case, one in times.items() if len(one.visit_s) >= LEAST_ROUNDS}
-    rounds = min((len(one.visit_s) for one in complete.values()), default=0)
+    times = {spec: time for spec in weights if (time := rows[spec].time) is not None}
+    complete = {spec: each for spec, each in times.items() if len(each.visit_s) >= LEAST_ROUNDS}
+    rounds = min((len(each.visit_s) for each in complete.values()), default=0)
     sums = [
-        sum(weights[case] * one.visit_s[number] for case, one in complete.items())
+        sum(weights[spec] * each.visit_s[number] for spec, each in complete.items())
         for number in range(rounds)
     ]
     confidence = next(iter(times.values())).confidence if times else 0.95
@@ -63,9 +63,9 @@ def half_width_s(
     if interval is None:  # at a level that so few rounds have none for
         complete = {}
     squares = 0.0 if interval is None else ((interval.high - interval.low) / 2) ** 2
-    for case, one in times.items():
-        if case not in complete:
-            squares += (weights[case] * _own_half_width_s(one)) ** 2
+    for spec, entry in times.items():
+        if spec not in complete:
+            squares += (weights[spec] * _own_half_width_s(entry)) ** 2
     return math.sqrt(squares)
 
 
@@ -86,22 +86,22 @@ def sharing(weights: Mapping[KernelSpec, float], hot: Mapping[KernelSpec, Kernel
         hot: of a case with cold caches, the same with hot ones.
     """
 
-    def reason(cases: Sequence[KernelSpec], rows: Mapping[KernelSpec, Measurement]) -> str | None:
-        (case,) = cases  # native rows compete with nobody
-        row = rows.get(case)
+    def reason(specs: Sequence[KernelSpec], rows: Mapping[KernelSpec, Measurement]) -> str | None:
+        (spec,) = specs  # native rows compete with nobody
+        row = rows.get(spec)
         if row is None or row.time is None or row.contended:
             return None
-        if _is_like(row, rows.get(hot.get(case, case))):
+        if _is_like(row, rows.get(hot.get(spec, spec))):
             return "as fast as with hot caches, and bound by its arithmetic"
         if row.time.repetitions < _SHARED:
             return None
         variances = {
-            one: (weight * _deviation(time)) ** 2
-            for one, weight in weights.items()
-            if one in rows and (time := rows[one].time) is not None
+            each: (weight * _deviation(time)) ** 2
+            for each, weight in weights.items()
+            if each in rows and (time := rows[each].time) is not None
         }
-        own = variances.get(case, 0.0)
-        tail = sum(one for one in variances.values() if one <= own)
+        own = variances.get(spec, 0.0)
+        tail = sum(each for each in variances.values() if each <= own)
         if tail > _TAIL * sum(variances.values()):
             return None
         return f"it has less than {_TAIL:.0%} of the sum's variance, others like it included"

@@ -88,9 +88,10 @@ def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement], **more: Any) ->
     for term in plan.terms:
         reason = _reason(rows[term.hot])
         if reason is None:
-            timed.setdefault(term.work.node, []).append(term)
+            timed.setdefault(term.step_pass.node, []).append(term)
         else:
-            missing.append({"layer": term.work.node, "pass": term.work.pass_, "reason": reason})
+            step_pass = term.step_pass
+            missing.append({"layer": step_pass.node, "pass": step_pass.pass_, "reason": reason})
     total = _sum(range_of(term, rows) for terms in timed.values() for term in terms)
     first: dict[tuple[KernelSpec, ...], str] = {}
     layers = tuple(
@@ -178,11 +179,13 @@ def _leads(
     for layer in layers:
         part = parts.setdefault(layer.like, {})
         for term in timed[layer.name]:
-            for case in (term.hot, term.cold if rows[term.cold].ok else term.hot):
-                part[case] = part.get(case, 0.0) + 0.5
-    cases = {case for part in parts.values() for case in part}
-    found = {case: Timed.of(time) for case in cases if (time := rows[case].time) is not None}
-    return dominance(parts, found)
+            for spec in (term.hot, term.cold if rows[term.cold].ok else term.hot):
+                part[spec] = part.get(spec, 0.0) + 0.5
+    specs = {spec for part in parts.values() for spec in part}
+    times = {
+        spec: Timed.from_summary(time) for spec in specs if (time := rows[spec].time) is not None
+    }
+    return dominance(parts, times)
 
 
 def _reason(row: Measurement) -> str | None:
@@ -203,8 +206,8 @@ def range_of(term: Term, rows: Mapping[KernelSpec, Measurement]) -> Range:
 
 def _sum(ranges: Iterable[Range]) -> Range:
     total = ZERO
-    for one in ranges:
-        total += one
+    for each in ranges:
+        total += each
     return total
 
 
@@ -253,17 +256,17 @@ def _layer(
 
 def _pass(term: Term) -> str:
     """Return the pass, or what training does to tensors besides: ``l2`` terms, the ``update``."""
-    work = term.work
-    op = work.layer.op
+    step_pass = term.step_pass
+    op = step_pass.layer.op
     if op in ("sgd", "momentum"):
         return "update"
-    if (work.layer.name or "").endswith("/gradient-sum"):
+    if (step_pass.layer.name or "").endswith("/gradient-sum"):
         return "backward-data"
-    return "l2" if op == "l2" and work.node != LOSS else work.pass_
+    return "l2" if op == "l2" and step_pass.node != LOSS else step_pass.pass_
 
 
 def _kind(term: Term) -> str:
-    layer = term.work.layer
+    layer = term.step_pass.layer
     return layer.op if layer.kind in MEMORY_BOUND and layer.kind != "resize" else layer.kind
 
 
@@ -279,8 +282,8 @@ def _weights(
     weights: dict[KernelSpec, float] = {}
     for term in terms:
         cold = term.cold if rows is None or rows[term.cold].ok else term.hot
-        for case in (term.hot, cold):
-            weights[case] = weights.get(case, 0.0) + 0.5
+        for spec in (term.hot, cold):
+            weights[spec] = weights.get(spec, 0.0) + 0.5
     return weights
 
 
@@ -296,12 +299,12 @@ class Term:
     """One piece of a step's work.
 
     Attributes:
-        work: which node's, in which pass.
+        step_pass: which node's, in which pass.
         hot: what is measured for it, its operands in the cache as far as they fit.
         cold: the same with nothing in the cache; ``hot`` where the operands would not fit anyway.
     """
 
-    work: StepPass
+    step_pass: StepPass
     hot: KernelSpec
     cold: KernelSpec
 
@@ -323,13 +326,13 @@ class Kernels:
         return sharing(_weights(self.terms), cold)
 
     @property
-    def cases(self) -> tuple[KernelSpec, ...]:
+    def specs(self) -> tuple[KernelSpec, ...]:
         """What is to be measured: each distinct case once, hot and cold ones beside each other."""
-        found: dict[KernelSpec, None] = {}
+        specs: dict[KernelSpec, None] = {}
         for term in self.terms:
-            found.setdefault(term.hot)
-            found.setdefault(term.cold)
-        return tuple(found)
+            specs.setdefault(term.hot)
+            specs.setdefault(term.cold)
+        return tuple(specs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -392,29 +395,29 @@ def terms_of(
     # Without names -> as it is called where it first occurs.
     known: dict[KernelSpec, KernelSpec] = {}
 
-    def shared(case: KernelSpec) -> KernelSpec:
-        return known.setdefault(nameless(case), case)
+    def shared(spec: KernelSpec) -> KernelSpec:
+        return known.setdefault(nameless(spec), spec)
 
     terms = []
-    for one in works:
+    for part in works:
         hot = KernelSpec(
-            layer=one.layer,
-            pass_=one.pass_,
+            layer=part.layer,
+            pass_=part.pass_,
             precision=precision,
-            propagation=one.propagation,
+            propagation=part.propagation,
             cache=HOT,
             device=device,
         )
         cold = hot
         if (
             cache_bytes is None
-            or one.layer.bytes(one.pass_, ITEM_BYTES[precision]) < 4 * cache_bytes
+            or part.layer.bytes(part.pass_, ITEM_BYTES[precision]) < 4 * cache_bytes
         ):
             cold = msgspec.structs.replace(hot, cache=COLD)
-        terms.append(Term(work=one, hot=shared(hot), cold=shared(cold)))
+        terms.append(Term(step_pass=part, hot=shared(hot), cold=shared(cold)))
     return tuple(terms)
 
 
-def nameless(case: KernelSpec) -> KernelSpec:
+def nameless(spec: KernelSpec) -> KernelSpec:
     """Return a case whose layer has no name: what two layers have in common that are alike."""
-    return msgspec.structs.replace(case, layer=dataclasses.replace(case.layer, name=None))
+    return msgspec.structs.replace(spec, layer=dataclasses.replace(spec.layer, name=None))

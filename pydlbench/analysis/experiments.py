@@ -86,13 +86,13 @@ def log_experiments(
     }
     if not own:
         return []
-    alone = by_part(table.of(ALONE), parts.alone, parts.repeats)
+    alone = by_part(table.series(ALONE), parts.alone, parts.repeats)
     subjects = {kernel.subject for key in own for kernel in parts.native[key]}
-    native = {one: table.of(one).by_round() for one in subjects}
+    native = {subject: table.series(subject).by_round() for subject in subjects}
     reorders: dict[int, float] = {}
     kernels: dict[int, float] = {}
     creation: dict[int, float] = {}
-    series = table.of(LOG)
+    series = table.series(LOG)
     cost = _writing(series, names)
     for visit in series:
         flat = middle_rounds(list(itertools.chain(*visit.parts)), LOGGED * len(names))
@@ -103,7 +103,9 @@ def log_experiments(
             seconds = in_round(alone[key[0]][-1], visit.round)
             whole -= cost[key[0]]
             scale = seconds / whole if whole > 0 else 0.0
-            layers_s = sum(in_round(native[one.subject], visit.round) for one in parts.native[key])
+            layers_s = sum(
+                in_round(native[kernel.subject], visit.round) for kernel in parts.native[key]
+            )
             reordered_s += count * scale * reordered
             executed_s += count * (scale * (executed - reordered) - layers_s)
             created_s += count * scale * created
@@ -141,11 +143,11 @@ def log_experiments(
 def _writing(series: Series, names: Sequence[str]) -> dict[str, float]:
     """Return what writing the log of each call costs: the shortest with one less that without."""
     rows = [row for visit in series for row in visit.parts]
-    found = {}
+    excess = {}
     for place, name in enumerate(names):
         plain, logged = (min(row[LOGGED * place + part] for row in rows) for part in (0, 1))
-        found[name] = max(0.0, logged - plain)
-    return found
+        excess[name] = max(0.0, logged - plain)
+    return excess
 
 
 def alternatives(table: Table, hows: Mapping[str, str]) -> list[Alternative]:
@@ -155,21 +157,21 @@ def alternatives(table: Table, hows: Mapping[str, str]) -> list[Alternative]:
         table: with visits of steps, and of those changed as far as there are some.
         hows: by subject, how such a step differs.
     """
-    steps = table.of(STEP)
-    found = []
+    steps = table.series(STEP)
+    rows = []
     for name, how in hows.items():
         if name not in table:
             continue
-        changed = table.of(name)
+        changed = table.series(name)
         plain_s, changed_s = steps.by_round(), changed.by_round()
-        saved = {number: plain_s[number] - one for number, one in changed_s.items()}
+        saved = {number: plain_s[number] - each for number, each in changed_s.items()}
         made = estimate_values(saved, [steps, changed])
         low = high = None
         if made.interval is not None:
             low, high = made.interval.low, made.interval.high
         elif (half := half_width_of_few(made.values)) is not None:
             low, high = made.median - half, made.median + half
-        found.append(
+        rows.append(
             Alternative(
                 change=name,
                 median=changed.median,
@@ -180,24 +182,24 @@ def alternatives(table: Table, hows: Mapping[str, str]) -> list[Alternative]:
                 how=how,
             )
         )
-    return found
+    return rows
 
 
-def faults_contradiction(terms: Sequence[Term], beside: Sequence[Alternative]) -> str:
+def faults_contradiction(terms: Sequence[Term], changed: Sequence[Alternative]) -> str:
     """Return how counted page faults and kept pages exclude each other; empty if they do not.
 
     Args:
         terms: of the breakdown.
-        beside: steps with one thing changed.
+        changed: steps with one thing changed.
     """
-    term = next((one for one in terms if one.term == FRESH_MEMORY), None)
-    kept = next((one for one in beside if one.change == STEP_KEPT), None)
+    term = next((term for term in terms if term.term == FRESH_MEMORY), None)
+    kept = next((each for each in changed if each.change == STEP_KEPT), None)
     if term is None or kept is None:
         return ""
     ends = (term.ci_low, term.ci_high, kept.ci_low, kept.ci_high)
     if None in ends:
         return ""
-    low, high, least, most = (one or 0.0 for one in ends)
+    low, high, least, most = (each or 0.0 for each in ends)
     if low <= most and least <= high:
         return ""
     scale = Scale.fit(max(abs(term.seconds), abs(kept.saved)))
@@ -218,9 +220,11 @@ def fresh_memory(table: Table) -> Experiment | None:
     """
     if PAGES not in table or PAGES_KEPT not in table:
         return None
-    new, kept = table.of(PAGES), table.of(PAGES_KEPT)
+    new, kept = table.series(PAGES), table.series(PAGES_KEPT)
     more = (new.faults or 0.0) - (kept.faults or 0.0)
-    counted = {one.round: one.faults for one in table.of(STEP) if one.faults is not None}
+    counted = {
+        visit.round: visit.faults for visit in table.series(STEP) if visit.faults is not None
+    }
     new_s, kept_s = new.by_round(), kept.by_round()
     cost = {
         number: max(0.0, new_s[number] - kept_s[number]) / more
@@ -253,13 +257,13 @@ def wakeups(table: Table) -> Experiment | str:
         they may cost more.
     """
     counted = {
-        one.round: one.voluntary / (len(one.seconds) * one.inner)
-        for one in table.of(STEP)
-        if one.voluntary is not None
+        visit.round: visit.voluntary / (len(visit.seconds) * visit.inner)
+        for visit in table.series(STEP)
+        if visit.voluntary is not None
     }
     if WAKEUP not in table or not counted:
         return "sleeping threads, or what waking one costs, were not counted"
-    cost, step_s = table.of(WAKEUP).by_round(), table.of(STEP).median
+    cost, step_s = table.series(WAKEUP).by_round(), table.series(STEP).median
     seconds = {number: count * in_round(cost, number) for number, count in counted.items()}
     each = f"{1e6 * median(cost.values()):.1f} us each: a byte to a sleeping thread"
     asleep = f"threads fall asleep {median(counted.values()):.1f} times in a step"

@@ -57,7 +57,7 @@ _COUNTED: Final = 2
 
 
 def forecast_step(
-    case: StepSpec,
+    spec: StepSpec,
     session: Session,
     store: Reader | None,
     *,
@@ -69,7 +69,7 @@ def forecast_step(
     """Forecast a step from operators that were timed apart; it is not timed.
 
     Args:
-        case: the step; on a GPU in PyTorch's eager mode.
+        spec: the step; on a GPU in PyTorch's eager mode.
         session: whose workers are used.
         store: of the rows; None knows none.
         measures: measure what the store lacks; else it is missing in the sum.
@@ -82,24 +82,24 @@ def forecast_step(
         UnsupportedError: the framework's calls cannot be listed, or not be timed by signature.
         WorkerError: a worker died.
     """
-    if case.on_gpu and case.mode != FRAMEWORK_MODES[GPU_FRAMEWORK][0]:
+    if spec.on_gpu and spec.mode != FRAMEWORK_MODES[GPU_FRAMEWORK][0]:
         raise UnsupportedError(
-            f"{case.framework} {case.mode}: on a GPU calls are forecast one by one, as PyTorch's "
+            f"{spec.framework} {spec.mode}: on a GPU calls are forecast one by one, as PyTorch's "
             "eager mode makes them; nearest: --framework torch --mode eager"
         )
     tell("operators of the step")
-    made = _Forecaster(case, session, store, measures, visits, keep, tell)
-    steps = listed(case, session)
+    made = _Forecaster(spec, session, store, measures, visits, keep, tell)
+    steps = listed(spec, session)
     rows = made.rows(steps.calls)
     factors, untold = made.factors(steps.calls, rows)
-    faults = None if case.on_gpu else made.faults(program_of(steps))
+    faults = None if spec.on_gpu else made.faults(program_of(steps))
     if faults is not None and faults.counts:
         cost = made.rows([FAULT])
         rows.times |= cost.times
         rows.fresh |= cost.fresh
     known = interval(scored(store, made.place))
     known = known._replace(reach=known.reach + untold)
-    return conclude(case, made.place, steps, rows, faults, factors=factors, known=known)
+    return conclude(spec, made.place, steps, rows, faults, factors=factors, known=known)
 
 
 def class_of(call: RecordedCall, cache_bytes: int) -> str:
@@ -142,14 +142,14 @@ def believed(
     return factors, untold
 
 
-def counted_faults(case: StepSpec, session: Session) -> float | None:
+def counted_faults(spec: StepSpec, session: Session) -> float | None:
     """Run a step in a process of its own, and count the page faults that it has there.
 
     How many of its blocks are fresh depends on all that the process has given back before, so that
     it is made ready as one that is timed. What the step takes is not looked at.
 
     Args:
-        case: the step, on a CPU.
+        spec: the step, on a CPU.
         session: whose worker is ended before and after.
 
     Returns:
@@ -159,10 +159,10 @@ def counted_faults(case: StepSpec, session: Session) -> float | None:
         UnsupportedError: the framework has not what is asked for.
         WorkerError: the worker died.
     """
-    worker = session.worker(case.framework, case.device)
+    worker = session.worker(spec.framework, spec.device)
     worker.close()
     try:
-        kernel = prepare_step(case, session, preparation=StepPreparation(checks=False))
+        kernel = prepare_step(spec, session, preparation=StepPreparation(checks=False))
         return kernel.sample(Request(samples=_COUNTED, untimed=_COUNTED)).faults
     finally:
         worker.close()
@@ -173,7 +173,7 @@ class _Forecaster:
 
     def __init__(
         self,
-        case: StepSpec,
+        spec: StepSpec,
         session: Session,
         store: Reader | None,
         measures: bool,
@@ -182,17 +182,17 @@ class _Forecaster:
         tell: Callable[[str], None],
     ) -> None:
         self._keep = keep
-        self._case, self._session, self._store = case, session, store
+        self._spec, self._session, self._store = spec, session, store
         self._measures, self._visits, self._tell = measures, visits, tell
-        described = session.worker(case.framework, case.device).describe()
+        described = session.worker(spec.framework, spec.device).describe()
         self.place = Place(
-            framework=case.framework,
-            mode=str(case.mode),
-            precision=case.precision,
-            device=case.device,
+            framework=spec.framework,
+            mode=str(spec.mode),
+            precision=spec.precision,
+            device=spec.device,
             threads=len(session.cpus),
-            processor=session.processor(case.device),
-            library=f"{case.framework} {described['version']}",
+            processor=session.processor(spec.device),
+            library=f"{spec.framework} {described['version']}",
         )
 
     def rows(self, calls: Sequence[RecordedCall]) -> Rows:
@@ -201,7 +201,7 @@ class _Forecaster:
         missing = [call for call in calls if call.signature not in rows.times]
         if missing and self._measures:
             measured = measure_rows(
-                *(self._case, self._session, self.place, missing, rows),
+                *(self._spec, self._session, self.place, missing, rows),
                 visits=self._visits,
                 tell=self._tell,
             )
@@ -226,7 +226,7 @@ class _Forecaster:
         again = Rows()
         chosen = stored[:_AGAIN]
         list(
-            measure_rows(self._case, self._session, self.place, chosen, again, visits=1)
+            measure_rows(self._spec, self._session, self.place, chosen, again, visits=1)
         )  # not kept: one visit is less than what is stored
         ratios: dict[str, list[float]] = {}
         cache_bytes = self._session.cache_bytes()
@@ -254,7 +254,7 @@ class _Forecaster:
 
     def faults(self, program: str) -> StepFaults | None:
         """Look the step's page faults up, or count them in processes of their own."""
-        step = json.dumps(self._case.to_dict(), sort_keys=True)
+        step = json.dumps(self._spec.to_dict(), sort_keys=True)
         record = StepFaults(
             place=self.place, step=step, program=program, created_utc=now_utc(), counts=()
         )
@@ -264,7 +264,7 @@ class _Forecaster:
         if not self._measures:
             return None
         self._tell("page faults of the step")
-        counts = [counted_faults(self._case, self._session) for _ in range(self._visits)]
+        counts = [counted_faults(self._spec, self._session) for _ in range(self._visits)]
         record = msgspec.structs.replace(
             record, counts=tuple(count for count in counts if count is not None)
         )
@@ -278,7 +278,7 @@ class _Forecaster:
 
 
 def conclude(
-    case: StepSpec,
+    spec: StepSpec,
     place: Place,
     step: OperatorsFacts,
     rows: Rows,
@@ -290,7 +290,7 @@ def conclude(
     """Return the forecast of a step from what is known of its calls.
 
     Args:
-        case: the step.
+        spec: the step.
         place: of the rows.
         step: what it consists of: its calls, its batch, and what was noticed.
         rows: of its calls and of a page fault, as far as there are some.
@@ -308,7 +308,7 @@ def conclude(
     faults_s = None if counted is None or cost is None else counted * cost.seconds
     seconds = operators_s + (faults_s or 0.0)
     device: dict[str, Any] = {}
-    if case.on_gpu:
+    if spec.on_gpu:
         seconds, device = _pipelined(step, rows)
     known = known or interval([])
     every = list(there)
@@ -319,13 +319,13 @@ def conclude(
     unknown = sum(call.count * call.bytes for call in absent)
     reasons = _reasons(absent, rows)
     return ForecastRecord(
-        model=case.model,
-        options=case.options,
-        own=case.own,
+        model=spec.model,
+        options=spec.options,
+        own=spec.own,
         batch=step.batch,
-        phase=case.phase,
-        layout=case.layout,
-        feed=case.feed,
+        phase=spec.phase,
+        layout=spec.layout,
+        feed=spec.feed,
         place=place,
         program=program_of(step),
         created_utc=now_utc(),
@@ -350,7 +350,7 @@ def conclude(
         status="failed" if reasons else "ok",
         reason="; ".join(reasons) or None,
         types=step.types or None,
-        notes=(*step.notes, *_notes(case, there, rows, faults_s)),
+        notes=(*step.notes, *_notes(spec, there, rows, faults_s)),
     )
 
 
@@ -367,9 +367,9 @@ def _pipelined(step: OperatorsFacts, rows: Rows) -> tuple[float, dict[str, Any]]
 
 
 def _terms(every: Sequence[RecordedCall], rows: Rows, total_s: float) -> tuple[ForecastTerm, ...]:
-    found = []
-    for one in every:
-        row = rows.times.get(one.signature)
+    terms = []
+    for call in every:
+        row = rows.times.get(call.signature)
         how: dict[str, Any] = {}
         if row is not None:
             how = {
@@ -377,51 +377,51 @@ def _terms(every: Sequence[RecordedCall], rows: Rows, total_s: float) -> tuple[F
                 "enqueue_s": row.host_s if row.enqueue_s else None,
                 "ci_low": row.ci_low,
                 "ci_high": row.ci_high,
-                "share": one.count * row.seconds / total_s if total_s > 0 else 0.0,
-                "source": "measured" if one.signature in rows.fresh else "stored",
+                "share": call.count * row.seconds / total_s if total_s > 0 else 0.0,
+                "source": "measured" if call.signature in rows.fresh else "stored",
                 "created_utc": row.created_utc,
             }
-        found.append(
+        terms.append(
             ForecastTerm(
-                operator=one.operator,
-                signature=one.signature,
-                names=one.names,
-                count=one.count,
-                direction=one.direction,
+                operator=call.operator,
+                signature=call.signature,
+                names=call.names,
+                count=call.count,
+                direction=call.direction,
                 **how,
             )
         )
-    return tuple(sorted(found, key=lambda term: -term.share))
+    return tuple(sorted(terms, key=lambda term: -term.share))
 
 
 def _reasons(absent: Sequence[RecordedCall], rows: Rows) -> list[str]:
     """Return which rows a forecast lacks: a sum without them is no forecast."""
-    found = []
+    reasons = []
     if absent:
-        few = ", ".join(dict.fromkeys(one.operator for one in absent[:4]))
-        profiled = [one.profiled for one in absent if one.profiled is not None]
+        few = ", ".join(dict.fromkeys(each.operator for each in absent[:4]))
+        profiled = [each.profiled for each in absent if each.profiled is not None]
         share = f" ({sum(profiled):.1%} of a profiled step)" if len(profiled) == len(absent) else ""
-        found.append(
+        reasons.append(
             f"{len(absent)} operators have no row{share}: {few}{', ...' * (len(absent) > 4)}"
         )
         why = list(
             dict.fromkeys(
-                rows.refused[one.signature] for one in absent if one.signature in rows.refused
+                rows.refused[each.signature] for each in absent if each.signature in rows.refused
             )
         )
-        found += why[:2]
-    return found
+        reasons += why[:2]
+    return reasons
 
 
 def _notes(
-    case: StepSpec, there: Sequence[RecordedCall], rows: Rows, faults_s: float | None
+    spec: StepSpec, there: Sequence[RecordedCall], rows: Rows, faults_s: float | None
 ) -> list[str]:
     notes = []
-    if case.on_gpu:
+    if spec.on_gpu:
         notes.append("the host's time in modules and autograd, beside its calls, is not included")
-    if case.own is not None:
+    if spec.own is not None:
         notes.append("to record its calls the step was run several times, untimed")
-    if faults_s is None and not case.on_gpu:
+    if faults_s is None and not spec.on_gpu:
         notes.append("page faults were not counted: they are not in the forecast")
     single = sum(rows.times[call.signature].ci_low is None for call in there)
     if single:

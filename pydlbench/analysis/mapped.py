@@ -13,6 +13,7 @@ from pydlbench.analysis.operators import listed
 from pydlbench.backends.steps.groups import EQUATION, CallGroup, is_group
 from pydlbench.models.passes import StepPass
 from pydlbench.ops.meaning import Meaning
+from pydlbench.ops.pointwise import out_of_place
 from pydlbench.ops.seen import meaning_of
 from pydlbench.records.estimate import Recorded
 from pydlbench.records.operator import RecordedCall
@@ -45,13 +46,13 @@ class MappedCall:
 
     Attributes:
         count: how often the step makes it.
-        work: what it computes.
+        meaning: what it computes.
         terms: the native kernels of one execution; none where no layer stands for it.
         lacks: why there are none, or not all of a group's; empty where all there need be are there.
     """
 
     count: int
-    work: Meaning
+    meaning: Meaning
     terms: tuple[Term, ...]
     lacks: str = ""
 
@@ -71,36 +72,37 @@ def map_calls(
     """
     propagation = "inference" if phase == "forward" else "training"
 
-    def mapped(one: RecordedCall) -> MappedCall:
-        work = _work(one)
-        own = _precision(work.dtypes, precision, device)
+    def mapped(call: RecordedCall) -> MappedCall:
+        meaning = _meaning(call)
+        own = _precision(meaning.dtypes, precision, device)
         layers = [
             StepPass(
-                node=(*one.names, "")[0],
-                layer=each.layer,
+                node=(*call.names, "")[0],
+                # Native kernels of GPUs do not work in place.
+                layer=each.layer if device == "cpu" else out_of_place(each.layer),
                 pass_=each.pass_,
                 # A batch normalisation says by itself whose statistics it takes.
                 propagation=each.propagation
                 if getattr(each.layer, "op", None) == "batchnorm"
                 else propagation,
             )
-            for each in work.layers
+            for each in meaning.layers
         ]
-        lacks = work.layers_missing or ""
+        lacks = meaning.layers_missing or ""
         if layers and own is None:
-            lacks = f"computed in {' and '.join(work.dtypes)}, in which there is no layer"
+            lacks = f"computed in {' and '.join(meaning.dtypes)}, in which there is no layer"
         return MappedCall(
-            count=one.count,
-            work=work,
+            count=call.count,
+            meaning=meaning,
             terms=terms_of(layers, own, device, cache_bytes) if own is not None else (),
             lacks=lacks,
         )
 
-    found = {}
-    for one in calls:
-        parts = [mapped(each) for each in _calls_in(one)]
-        found[one.signature, one.direction] = _together(one.count, parts)
-    return found
+    stand_ins = {}
+    for call in calls:
+        parts = [mapped(each) for each in _calls_in(call)]
+        stand_ins[call.signature, call.direction] = _together(call.count, parts)
+    return stand_ins
 
 
 def _calls_in(call: RecordedCall) -> list[RecordedCall]:
@@ -122,27 +124,27 @@ def _together(count: int, parts: Sequence[MappedCall]) -> MappedCall:
     """Return what stands for calls that run as one."""
     if len(parts) == 1:
         return parts[0] if parts[0].count == count else dataclasses.replace(parts[0], count=count)
-    own = [one for one in parts if one.work.kind != "view"]
-    kinds = {one.work.kind for one in own}
-    flops = [one.work.flops for one in own]
-    products = [one.work.product_flops for one in own]
-    lacks = [one.lacks for one in own if one.lacks]
+    own = [part for part in parts if part.meaning.kind != "view"]
+    kinds = {each.meaning.kind for each in own}
+    flops = [each.meaning.flops for each in own]
+    products = [each.meaning.product_flops for each in own]
+    lacks = [each.lacks for each in own if each.lacks]
     return MappedCall(
         count=count,
-        work=Meaning(
+        meaning=Meaning(
             kind=next(iter(kinds)) if len(kinds) == 1 else "group" if kinds else "view",
-            layers=tuple(layer for one in own for layer in one.work.layers),
+            layers=tuple(layer for each in own for layer in each.meaning.layers),
             layers_missing="; ".join(dict.fromkeys(lacks)) or None,
             flops=None if None in flops else sum(filter(None, flops)),
             product_flops=None if None in products else sum(filter(None, products)),
-            dtypes=tuple(dict.fromkeys(kind for one in own for kind in one.work.dtypes)),
+            dtypes=tuple(dict.fromkeys(kind for each in own for kind in each.meaning.dtypes)),
         ),
-        terms=tuple(term for one in own for term in one.terms),
+        terms=tuple(term for each in own for term in each.terms),
         lacks="; ".join(dict.fromkeys(lacks)),
     )
 
 
-def _work(call: RecordedCall) -> Meaning:
+def _meaning(call: RecordedCall) -> Meaning:
     """Return what a call computes, of whichever framework it is."""
     if call.signature.startswith(EQUATION):
         return Meaning.unknown("equations of JAX are read by no rule so far")
@@ -159,36 +161,36 @@ def _precision(dtypes: Sequence[str], precision: str, device: str) -> str | None
     """
     allowed = CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS
     known = _PRECISIONS.get(dtypes[0], ()) if len(dtypes) == 1 else ()
-    found = [one for one in known if one in allowed]
-    return precision if precision in found else next(iter(found), None)
+    own = [value for value in known if value in allowed]
+    return precision if precision in own else next(iter(own), None)
 
 
-def map_step(case: StepSpec, session: Session) -> dict[tuple[str, str], MappedCall]:
+def map_step(step: StepSpec, session: Session) -> dict[tuple[str, str], MappedCall]:
     """Return what stands for the calls of a step, as its framework's first mode makes them.
 
     Other modes of PyTorch run other kernels, which compute the same.
 
     Args:
-        case: the step.
+        step: the step.
         session: whose worker records.
 
     Raises:
         UnsupportedError: the step cannot be recorded.
         PydlbenchError: the user's own code failed.
     """
-    first = case
-    if case.framework != ONNX_FRAMEWORK:
-        mode = FRAMEWORK_MODES[case.framework][0]
-        first = msgspec.structs.replace(case, mode=mode, feed="resident")
+    first = step
+    if step.framework != ONNX_FRAMEWORK:
+        mode = FRAMEWORK_MODES[step.framework][0]
+        first = msgspec.structs.replace(step, mode=mode, feed="resident")
     calls = listed(first, session).calls
-    cache_bytes = session.cache_bytes(case.device)
-    return map_calls(calls, case.phase, case.precision, case.device, cache_bytes)
+    cache_bytes = session.cache_bytes(step.device)
+    return map_calls(calls, step.phase, step.precision, step.device, cache_bytes)
 
 
 def kernels_of(mapped: Mapping[tuple[str, str], MappedCall]) -> Kernels:
     """Return the native kernels of a step, each as often as its calls are made."""
     return Kernels(
-        terms=_sharing(term for one in mapped.values() for term in one.terms * one.count)
+        terms=_sharing(term for each in mapped.values() for term in each.terms * each.count)
     )
 
 
@@ -218,36 +220,37 @@ def recorded_plan(
         types: that an ONNX file computes in.
     """
     mapped = map_calls(calls, phase, precision, device, cache_bytes)
-    pairs = [(one, mapped[one.signature, one.direction]) for one in calls]
+    pairs = [(call, mapped[call.signature, call.direction]) for call in calls]
     terms = _sharing(
-        dataclasses.replace(term, work=dataclasses.replace(term.work, node=owner))
+        dataclasses.replace(term, step_pass=dataclasses.replace(term.step_pass, node=owner))
         for call, stands in pairs
         for owner in _owners(call)
         for term in stands.terms
     )
-    counted = [(call, stands) for call, stands in pairs if stands.work.kind != "view"]
+    counted = [(call, stands) for call, stands in pairs if stands.meaning.kind != "view"]
 
     reasons: dict[str, list[str]] = {}
     for call, stands in counted:
         if not stands.terms:
             reasons.setdefault(call.operator, []).append(stands.lacks)
 
-    def share(of: Callable[[RecordedCall], int]) -> float:
-        whole = sum(of(call) for call, _ in counted)
-        return sum(of(call) for call, stands in counted if stands.terms) / whole if whole else 0.0
+    def share(weight: Callable[[RecordedCall], int]) -> float:
+        whole = sum(weight(call) for call, _ in counted)
+        mapped_weight = sum(weight(call) for call, stands in counted if stands.terms)
+        return mapped_weight / whole if whole else 0.0
 
     return Plan(
         name=name,
-        title=f"{sum(one.count for one in calls)} calls, {len(calls)} distinct",
+        title=f"{sum(call.count for call in calls)} calls, {len(calls)} distinct",
         batch=batch,
         phase=phase,
         precision=precision,
         terms=terms,
         recorded=Recorded(
             calls=tuple(calls),
-            native_calls=share(lambda one: one.count),
-            native_bytes=share(lambda one: one.count * one.bytes),
-            unmapped={name: "; ".join(dict.fromkeys(found)) for name, found in reasons.items()},
+            native_calls=share(lambda call: call.count),
+            native_bytes=share(lambda call: call.count * call.bytes),
+            unmapped={name: "; ".join(dict.fromkeys(each)) for name, each in reasons.items()},
             notes=tuple(notes),
             types=types,
         ),
@@ -258,18 +261,20 @@ def _sharing(terms: Iterable[Term]) -> tuple[Term, ...]:
     """Return pieces of work, of cases that are alike the first one for all."""
     shared: dict[KernelSpec, KernelSpec] = {}
 
-    def first(case: KernelSpec) -> KernelSpec:
-        return shared.setdefault(nameless(case), case)
+    def first(spec: KernelSpec) -> KernelSpec:
+        return shared.setdefault(nameless(spec), spec)
 
-    return tuple(Term(work=one.work, hot=first(one.hot), cold=first(one.cold)) for one in terms)
+    return tuple(
+        Term(step_pass=term.step_pass, hot=first(term.hot), cold=first(term.cold)) for term in terms
+    )
 
 
 def _owners(call: RecordedCall) -> list[str]:
     """Return the module of each of the calls; one that several share is the first one's."""
     names = [name or MODEL for name in call.shares()]
-    found = [
+    owners = [
         name
         for name, share in zip(names, call.shares().values(), strict=True)
         for _ in range(int(share + _ROUNDING))
     ]
-    return found + names[:1] * (call.count - len(found))
+    return owners + names[:1] * (call.count - len(owners))

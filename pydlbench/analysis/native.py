@@ -35,12 +35,12 @@ class Owner(NamedTuple):
     node: str
 
 
-def owner_of(work: StepPass) -> Owner:
+def owner_of(step_pass: StepPass) -> Owner:
     """Return where a piece of a step's work belongs."""
-    last = (work.layer.name or "").rpartition("/")[2]
-    if work.node == LOSS or last == "l2":
-        return Owner("loss", work.node)
-    return Owner({"update": "optimizer", "gradient-sum": "sum"}.get(last, "node"), work.node)
+    last = (step_pass.layer.name or "").rpartition("/")[2]
+    if step_pass.node == LOSS or last == "l2":
+        return Owner("loss", step_pass.node)
+    return Owner({"update": "optimizer", "gradient-sum": "sum"}.get(last, "node"), step_pass.node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +58,13 @@ class NativeSum:
     @property
     def by_node(self) -> dict[str, float]:
         """Seconds by node's name, all passes; sums of gradients at it are left out."""
-        return {one.node: seconds for one, seconds in self.seconds.items() if one.part == "node"}
+        return {
+            owner.node: seconds for owner, seconds in self.seconds.items() if owner.part == "node"
+        }
 
     def of_part(self, part: str) -> float:
         """Return the seconds of all owners of one kind, see :class:`Owner`."""
-        return sum(seconds for one, seconds in self.seconds.items() if one.part == part)
+        return sum(seconds for owner, seconds in self.seconds.items() if owner.part == part)
 
     def of_pointwise(self, model: Model) -> float:
         """Return the seconds of all nodes that no library computes, and of sums of gradients."""
@@ -81,7 +83,7 @@ def native_sum(wanted: Kernels, rows: Mapping[KernelSpec, Measurement]) -> Nativ
     seconds: defaultdict[Owner, float] = defaultdict(float)
     incomplete: set[str] = set()
     for term in wanted.terms:
-        owner = owner_of(term.work)
+        owner = owner_of(term.step_pass)
         if rows[term.hot].ok:
             seconds[owner] += range_of(term, rows).middle
         else:

@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from pydlbench.runner.session import Session
 
 
-def listed(case: StepSpec, session: Session) -> OperatorsFacts:
+def listed(step: StepSpec, session: Session) -> OperatorsFacts:
     """Return the distinct calls of a step that is not timed, its blocks of memory, and its batch.
 
     Where images come from the host, that is a call of its own, of kind ``feed``.
 
     Args:
-        case: the step.
+        step: the step.
         session: whose worker records, each step once.
 
     Raises:
         UnsupportedError: the framework cannot tell them.
     """
-    resident = msgspec.structs.replace(case, feed="resident")
+    resident = msgspec.structs.replace(step, feed="resident")
     key = msgspec.json.encode(resident, order="sorted")
     if key not in session.recorded:
-        worker = session.worker(case.framework, case.device)
+        worker = session.worker(step.framework, step.device)
         kernel = worker.build(operations.record_calls, OperatorsFacts, case=resident.to_dict())
         kernel.release()
         session.recorded[key] = kernel.facts
-    found: OperatorsFacts = session.recorded[key]
-    fed = _fed(case)
-    order = (*range(len(fed)), *(len(fed) + place for place in found.order))
-    return msgspec.structs.replace(found, calls=(*fed, *found.calls), order=order)
+    facts: OperatorsFacts = session.recorded[key]
+    fed = _fed(step)
+    order = (*range(len(fed)), *(len(fed) + place for place in facts.order))
+    return msgspec.structs.replace(facts, calls=(*fed, *facts.calls), order=order)
 
 
 def kind_of(call: RecordedCall) -> str:
@@ -68,15 +68,15 @@ def kind_of(call: RecordedCall) -> str:
     return "layer" if any(map(runs_library, names)) else "pointwise"
 
 
-def _fed(case: StepSpec) -> tuple[RecordedCall, ...]:
+def _fed(step: StepSpec) -> tuple[RecordedCall, ...]:
     """Return what brings images and labels from the host; nothing where they lie there."""
-    if case.feed != "host":
+    if step.feed != "host":
         return ()
-    model = build_model(case.model, case.batch, **case.options)
+    model = build_model(step.model, step.batch, **step.options)
     shape = (model.batch, *model.image)
     return (
         RecordedCall(
-            signature=feed_text(case.layout, shape, model.loss.kind == "cross-entropy"),
+            signature=feed_text(step.layout, shape, model.loss.kind == "cross-entropy"),
             operator="feed",
             names=("feed",),
             bytes=4 * math.prod(shape),

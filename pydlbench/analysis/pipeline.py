@@ -87,10 +87,10 @@ def enqueued(
     """
     return [
         Enqueued(
-            host_s.get(one.signature, 0.0),
-            device_s[one.signature],
-            one.operator in _WAITING,
+            host_s.get(each.signature, 0.0),
+            device_s[each.signature],
+            each.operator in _WAITING,
         )
-        for one in (calls[place] for place in order)
-        if one.signature in device_s
+        for each in (calls[place] for place in order)
+        if each.signature in device_s
     ]

@@ -77,13 +77,13 @@ def stored_rows(
     """
     if store is None:
         return {}
-    by_key = {place.key("operator", one.signature): one.signature for one in calls}
-    found = store.newest(by_key)
-    return {by_key[key]: OperatorTime.from_dict(document) for key, document in found.items()}
+    by_key = {place.key("operator", call.signature): call.signature for call in calls}
+    newest = store.newest(by_key)
+    return {by_key[key]: OperatorTime.from_dict(document) for key, document in newest.items()}
 
 
 def measure_rows(
-    case: StepSpec,
+    step: StepSpec,
     session: Session,
     place: Place,
     calls: Sequence[RecordedCall],
@@ -97,7 +97,7 @@ def measure_rows(
     The visits of a row lie as far apart as the others' take: all are visited once, then again.
 
     Args:
-        case: how the step runs whose calls they are.
+        step: how the step runs whose calls they are.
         session: whose workers are used.
         place: of the rows.
         calls: that have no row yet.
@@ -110,15 +110,15 @@ def measure_rows(
         WorkerError: a worker died.
     """
     # Forwards and backwards a call may be the same.
-    once = list({one.signature: one for one in calls}.values())
-    available = session.room_bytes(case.device)
+    once = list({call.signature: call for call in calls}.values())
+    available = session.room_bytes(step.device)
     together = list(batches(once, int(_ROOM * available) if available else _TOGETHER))
     visited: dict[str, list[_Visit]] = {}
     for visit in range(visits):
         for number, batch in enumerate(together):
             tell(f"operators {number + 1} of {len(together)}, visit {visit + 1} of {visits}")
-            for signature, one in _visit(case, session, place, batch, rows).items():
-                visited.setdefault(signature, []).append(one)
+            for signature, entry in _visit(step, session, place, batch, rows).items():
+                visited.setdefault(signature, []).append(entry)
             if visit + 1 < visits:
                 continue
             when = now_utc()
@@ -132,10 +132,10 @@ def measure_rows(
                     operator=call.operator,
                     place=place,
                     created_utc=when,
-                    visits_s=tuple(one.seconds for one in own),
-                    enqueue_s=tuple(one.enqueue_s for one in own if one.enqueue_s is not None),
-                    samples=sum(one.samples for one in own),
-                    disturbed=sum(not one.ours for one in own),
+                    visits_s=tuple(each.seconds for each in own),
+                    enqueue_s=tuple(each.enqueue_s for each in own if each.enqueue_s is not None),
+                    samples=sum(each.samples for each in own),
+                    disturbed=sum(not each.ours for each in own),
                 )
                 rows.times[call.signature] = row
                 rows.fresh.add(call.signature)
@@ -151,15 +151,15 @@ def batches(calls: Sequence[RecordedCall], room: int = _TOGETHER) -> Iterator[li
     """
     batch: list[RecordedCall] = []
     size = 0
-    for one in calls:
-        if one == FAULT:
-            yield [one]
+    for call in calls:
+        if call == FAULT:
+            yield [call]
             continue
-        each = one.bytes or room // _NUMBER
+        each = call.bytes or room // _NUMBER
         if batch and size + each > room:
             yield batch
             batch, size = [], 0
-        batch.append(one)
+        batch.append(call)
         size += each
     if batch:
         yield batch
@@ -182,7 +182,7 @@ class _Visit(NamedTuple):
 
 
 def _visit(
-    case: StepSpec,
+    step: StepSpec,
     session: Session,
     place: Place,
     batch: Sequence[RecordedCall],
@@ -199,8 +199,8 @@ def _visit(
         kernel = worker.build(
             operations.prepare_calls,
             OperatorsFacts,
-            case=case.to_dict(),
-            signatures=[one.signature for one in batch],
+            case=step.to_dict(),
+            signatures=[each.signature for each in batch],
         )
         rows.refused |= kernel.facts.refused
         names = kernel.facts.names

@@ -103,7 +103,7 @@ _REPEATS: Final = 2
 
 
 def break_down_step(
-    case: StepSpec,
+    step: StepSpec,
     session: Session,
     *,
     rounds: int = LEAST_ROUNDS,
@@ -114,7 +114,7 @@ def break_down_step(
     """Measure a step and its parts, and say where its time goes.
 
     Args:
-        case: the step.
+        step: the step.
         session: whose workers are used.
         rounds: in each of which the step has a new process; six at least.
         native: rows of native kernels that were found before.
@@ -127,10 +127,10 @@ def break_down_step(
         UnsupportedError: the step cannot be traced; says why.
         WorkerError: a worker died.
     """
-    measured = _Measured(case, session, max(LEAST_ROUNDS, rounds), native or {}, tell)
+    measured = _Measured(step, session, max(LEAST_ROUNDS, rounds), native or {}, tell)
     try:
         measured.start()
-        predicted = forecast(case)
+        predicted = forecast(step)
         if not isinstance(predicted, str):
             measured.forecast_s = predicted.seconds
         elif predicted:
@@ -219,7 +219,7 @@ class CallsAlone:
         if len(chunks) > 1:  # each of them had rounds of its own, and counters
             rows = [tuple(row)]
             chunk = msgspec.structs.replace(chunk, faults=None, voluntary=None)
-        return with_parts(chunk, [sum(one[:: self.width]) for one in rows], rows)
+        return with_parts(chunk, [sum(row[:: self.width]) for row in rows], rows)
 
 
 def with_parts(chunk: Chunk, seconds: Sequence[float], parts: Sequence[Sequence[float]]) -> Chunk:
@@ -242,13 +242,13 @@ def seldom(seconds: Mapping[KernelSpec, float]) -> frozenset[KernelSpec]:
         seconds: of each in the sum.
     """
     rest = _TAIL * sum(seconds.values())
-    found = []
-    for spec in sorted(seconds, key=lambda one: seconds[one]):
+    small = []
+    for spec in sorted(seconds, key=seconds.__getitem__):
         rest -= seconds[spec]
         if rest < 0:
             break
-        found.append(spec)
-    return frozenset(found)
+        small.append(spec)
+    return frozenset(small)
 
 
 def _updates(term: Term) -> bool:
@@ -262,28 +262,28 @@ class _Measured:
 
     def __init__(
         self,
-        case: StepSpec,
+        step: StepSpec,
         session: Session,
         rounds: int,
         native: Mapping[KernelSpec, Measurement],
         tell: Callable[[str], None],
     ) -> None:
-        self._case, self._session, self._rounds, self._tell = case, session, rounds, tell
+        self._step, self._session, self._rounds, self._tell = step, session, rounds, tell
         self._begin = time.monotonic()
         self._rows = dict(native)
         # New processes in each round are beside the session's, which stay; those of two rounds
         # start at a time.
         self._fresh = (session.sibling(), session.sibling())
-        self._beside = session.sibling()
+        self._sibling = session.sibling()
         order = random_order(session.options.seed)
         # Bursts on the cores say nothing of a GPU.
-        self._study = Study(order, None if case.on_gpu else session.interference)
+        self._study = Study(order, None if step.on_gpu else session.interference)
         self._kernels: list[RemoteKernel[OperatorsFacts] | RemoteKernel[StepFacts] | None] = []
         self._subjects: list[Subject] = []
-        self._sizes: dict[str, Size | None] = {}
+        self._sizes: dict[str, Size | None] = {}  # of steps, by what is changed in them
         # Of steps with one thing changed those that can be made ready, as far as is known. A GPU's
         # memory is not the C library's.
-        self._changed = [] if case.on_gpu else [STEP_KEPT]
+        self._changed = [] if step.on_gpu else [STEP_KEPT]
         self._missing: dict[str, dict[str, str]] = {"alone": {}, "in_context": {}}
         self.notes: list[str] = []
         self.unfused: list[str] = []
@@ -294,7 +294,7 @@ class _Measured:
         self._alone: CallsAlone | None = None
         self._logged: CallsAlone | None = None
         # On a GPU each call is timed by itself, behind a read of its first tensor.
-        self._repeats = 1 if case.on_gpu else _REPEATS
+        self._repeats = 1 if step.on_gpu else _REPEATS
         self._gaps: Sequence[str] = ()
         self._facts: StepFacts
         self._tracing: Tracing
@@ -304,31 +304,31 @@ class _Measured:
 
     def start(self) -> None:
         """Start the processes that stay side by side: each imports for seconds on one core."""
-        case, session = self._case, self._session
+        step, session = self._step, self._session
         self._tell("processes")
         workers = [
-            session.worker(case.framework, case.device),
-            session.worker(case.framework, case.device, warm=True),
+            session.worker(step.framework, step.device),
+            session.worker(step.framework, step.device, warm=True),
         ]
-        if case.on_gpu:
-            workers.append(session.worker("native", case.device))
+        if step.on_gpu:
+            workers.append(session.worker("native", step.device))
         else:
             workers += [session.worker(), session.worker(warm=True)]
         if self._logs_calls():
-            workers.append(session.worker(case.framework, case.device, warm=True, logging=True))
+            workers.append(session.worker(step.framework, step.device, warm=True, logging=True))
         start_together(workers)
 
     def _logs_calls(self) -> bool:
-        case = self._case
-        logs = capabilities.of(case.framework).steps.logs_calls
-        return logs and case.mode == "eager" and not case.on_gpu
+        step = self._step
+        logs = capabilities.of(step.framework).steps.logs_calls
+        return logs and step.mode == "eager" and not step.on_gpu
 
     def prepare(self) -> None:
         """Make all ready that stays over the rounds."""
-        case, session = self._case, self._session
+        step, session = self._step, self._session
         self._tell("traced step")
         how = StepPreparation(checks=False, trace=True)
-        kernel = prepare_step(case, session, preparation=how)
+        kernel = prepare_step(step, session, preparation=how)
         self._kernels.append(kernel)
         self._facts = kernel.facts
         if kernel.facts.trace is None:
@@ -336,22 +336,29 @@ class _Measured:
         _, self._tracing = traced_rounds(kernel, kernel.facts.trace, briefly=True)
         self._calls, self._gaps = kernel.facts.trace.calls, kernel.facts.trace.gaps
         self._traced = TracedStep(kernel, self._tracing.way, len(self._calls), len(self._gaps))
-        self._add(TRACED, self._traced.sample, self._parts_policy())
+        # Nothing of the step has to be run once more to know how long it takes.
+        tracing = self._tracing
+        pair_s = tracing.traced_s + tracing.untraced_s
+        size = Size(execution_s=tracing.traced_s, wall_s=pair_s)
+        self._add(TRACED, self._traced.sample, self._parts_policy(), size)
+        size = Size(execution_s=tracing.untraced_s, wall_s=tracing.untraced_s)
+        self._sizes |= dict.fromkeys((STEP, *_HOWS), size)
         self._tell("calls")
         self._list_calls()
         self._tell("native layers")
         self._find_native()
         if any(_NORM in call.operator for call in self._calls):
             self._changed.append(STEP_FOLDED)
-            self.unfused.append(_UNFUSED.format(framework=case.framework, mode=case.mode))
+            self.unfused.append(_UNFUSED.format(framework=step.framework, mode=step.mode))
         self._tell("calls alone")
         self._make_calls()
-        if not case.on_gpu:
+        if not step.on_gpu:
             self._make_probes()
 
     def _step_policy(self) -> Policy:
-        policy = step_policy(Policy(budget_s=STEP_BUDGET_S, visits=self._rounds))
-        return gpu_policy(policy, self._facts.timing) if self._case.on_gpu else policy
+        policy = Policy(budget_s=STEP_BUDGET_S, visits=self._rounds)
+        policy = step_policy(policy, settled=not self._step.backward)
+        return gpu_policy(policy, self._facts.timing) if self._step.on_gpu else policy
 
     def _parts_policy(self) -> Policy:
         """Of subjects that stay over the rounds, and take as long as a step or longer."""
@@ -370,22 +377,22 @@ class _Measured:
         self._subjects.append(Subject(key=key, sample=sample, policy=policy, size=size))
 
     def _list_calls(self) -> None:
-        case, session = self._case, self._session
+        step, session = self._step, self._session
         try:
-            self._listed = listed(case, session)
+            self._listed = listed(step, session)
         except UnsupportedError as error:
             self.notes.append(f"no calls alone: {error}")
             return
-        cache = session.cache_bytes(case.device)
-        self._mapped = map_calls(self._listed.calls, case.phase, case.precision, case.device, cache)
+        cache = session.cache_bytes(step.device)
+        self._mapped = map_calls(self._listed.calls, step.phase, step.precision, step.device, cache)
 
     def _find_native(self) -> None:
         """Find the fastest native kernel of each layer that was not found before."""
         wanted = dict.fromkeys(
             nameless(term.hot)
-            for one in self._mapped.values()
-            if not one.lacks
-            for term in one.terms
+            for each in self._mapped.values()
+            if not each.lacks
+            for term in each.terms
         )
         known = {nameless(spec): row for spec, row in self._rows.items()}
         missing = [spec for spec in wanted if spec not in known]
@@ -405,12 +412,12 @@ class _Measured:
     def _native_seconds(self) -> dict[KernelSpec, float]:
         """Return what each native kernel takes in a step, all of its executions together."""
         seconds = dict.fromkeys(self._rows, 0.0)
-        for one in self._mapped.values():
-            for term in one.terms:
+        for each in self._mapped.values():
+            for term in each.terms:
                 spec = nameless(term.hot)
                 row = self._rows.get(spec)
                 if row is not None and row.ok and row.time is not None:
-                    seconds[spec] += one.count * row.time.median
+                    seconds[spec] += each.count * row.time.median
         return seconds
 
     def _native_sampler(self, spec: KernelSpec, row: Measurement) -> Callable[[Request], Chunk]:
@@ -426,22 +433,22 @@ class _Measured:
 
     def _make_calls(self) -> None:
         """Make distinct calls ready, each alone, and once more where their libraries log."""
-        case, session = self._case, self._session
-        own = [one for one in self._listed.calls if kind_of(one) != "feed"]
+        step, session = self._step, self._session
+        own = [call for call in self._listed.calls if kind_of(call) != "feed"]
         if not own:
             return
-        ready = ReadyCalls(case, session, own)
+        ready = ReadyCalls(step, session, own)
         self._kernels.append(ready.kernel)
         self._alone = CallsAlone(ready, [], width=self._repeats, repeats=self._repeats)
         self._add(ALONE, self._alone.sample, self._parts_policy())
-        if case.on_gpu:
+        if step.on_gpu:
             return
         if not self._logs_calls():
-            reason = f"nothing logs what {case.framework} {case.mode} executes in each call"
+            reason = f"nothing logs what {step.framework} {step.mode} executes in each call"
             self._no_log(reason)
             return
         try:
-            log = ReadyCalls(case, session, own, logging=True)
+            log = ReadyCalls(step, session, own, logging=True)
         except PydlbenchError as error:
             self._no_log(" ".join(str(error).split()))
             return
@@ -470,7 +477,7 @@ class _Measured:
 
     def take(self) -> None:
         """Take the rounds, with a new process for the step in each."""
-        case = self._case
+        step = self._step
         how = StepPreparation(checks=False)
         for number in range(self._rounds):
             self._tell(f"round {number + 1} of {self._rounds}")
@@ -478,21 +485,21 @@ class _Measured:
             if number % 2 == 0:  # the other one waits, stopped while anybody is timed
                 ahead = self._fresh[: self._rounds - number]
                 start_together(
-                    [one.worker(case.framework, case.device) for one in ahead]
+                    [session.worker(step.framework, step.device) for session in ahead]
                     + [
-                        self._beside.worker(case.framework, case.device, warm=key == STEP_KEPT)
+                        self._sibling.worker(step.framework, step.device, warm=key == STEP_KEPT)
                         for later in range(len(ahead))
                         if (key := self._turn(number + later)) is not None
                     ]
                 )
-            kernel = prepare_step(case, fresh, preparation=how)
+            kernel = prepare_step(step, fresh, preparation=how)
             steps = [self._fresh_step(STEP, kernel, number), *self._changed_step(number)]
-            due = [one for one in self._subjects if self._is_due(one.key, number)]
+            due = [subject for subject in self._subjects if self._is_due(subject.key, number)]
             errors = self._study.take([*steps, *due], first=number)
-            self._sizes |= {str(one.key): one.size for one in steps}
-            fresh.worker(case.framework, case.device).close()
+            self._sizes |= {str(subject.key): subject.size for subject in steps}
+            fresh.worker(step.framework, step.device).close()
             kept = self._turn(number) == STEP_KEPT
-            self._beside.worker(case.framework, case.device, warm=kept).close()
+            self._sibling.worker(step.framework, step.device, warm=kept).close()
             for key in (STEP, TRACED):
                 if key in errors:
                     raise errors[key]
@@ -501,7 +508,7 @@ class _Measured:
                 self.notes.append(f"{subject}: {words}")
                 if subject == LOG:
                     self._no_log(words)
-            self._subjects = [one for one in self._subjects if one.key not in errors]
+            self._subjects = [subject for subject in self._subjects if subject.key not in errors]
 
     def _fresh_step(self, key: str, kernel: RemoteKernel[StepFacts], number: int) -> Subject:
         """Return a step in a process that is new in this round."""
@@ -526,7 +533,7 @@ class _Measured:
             return []
         how = StepPreparation(checks=False, folded=key == STEP_FOLDED)
         try:
-            kernel = prepare_step(self._case, self._beside, warm=key == STEP_KEPT, preparation=how)
+            kernel = prepare_step(self._step, self._sibling, warm=key == STEP_KEPT, preparation=how)
         except PydlbenchError as error:
             self._changed.remove(key)
             self.unfused.append(f"{key}: {' '.join(str(error).split())}")
@@ -543,25 +550,25 @@ class _Measured:
         """Free what workers hold."""
         with releasing(self._kernels):
             pass
-        for one in (*self._fresh, self._beside):
-            one.close()
+        for session in (*self._fresh, self._sibling):
+            session.close()
 
     # --- the record ---------------------------------------------------------------------------
 
     def record(self) -> BreakdownRecord:
         """Return what the table says."""
-        case, table = self._case, self._study.table
+        step, table = self._step, self._study.table
         native: dict[tuple[str, str], Sequence[NativeKernel]] = {}
         lacks: dict[str, str] = {}
         in_place: set[tuple[str, str]] = set()
-        operators = {(one.signature, one.direction): one.operator for one in self._listed.calls}
-        for key, one in self._mapped.items():
-            kernels = self._native_kernels(one, table)
+        operators = {(call.signature, call.direction): call.operator for call in self._listed.calls}
+        for key, each in self._mapped.items():
+            kernels = self._native_kernels(each, table)
             if kernels is None:
-                lacks[operators[key]] = one.lacks or "its native layers have no time"
+                lacks[operators[key]] = each.lacks or "its native layers have no time"
             else:
                 native[key] = kernels
-                if operators[key].endswith("_") and not any(map(_updates, one.terms)):
+                if operators[key].endswith("_") and not any(map(_updates, each.terms)):
                     in_place.add(key)
         if self._alone is not None:
             for call in self._listed.calls:
@@ -577,38 +584,38 @@ class _Measured:
             lacks=lacks,
         )
         experiments = self._log_experiments(table, parts)
-        if not case.on_gpu:
+        if not step.on_gpu:
             experiments += self._counted(table)
-        found = break_down(
+        broken_down = break_down(
             table,
             parts,
             experiments,
             self._missing,
         )
-        beside = alternatives(table, _HOWS)
-        wrong = faults_contradiction(found.terms, beside)
-        found = msgspec.structs.replace(
-            found,
-            alternatives=tuple(beside),
-            not_measured=(*found.not_measured, *self.unfused),
-            contradictions=(*found.contradictions, *([wrong] if wrong else [])),
+        changed = alternatives(table, _HOWS)
+        wrong = faults_contradiction(broken_down.terms, changed)
+        broken_down = msgspec.structs.replace(
+            broken_down,
+            alternatives=tuple(changed),
+            not_measured=(*broken_down.not_measured, *self.unfused),
+            contradictions=(*broken_down.contradictions, *([wrong] if wrong else [])),
         )
         return BreakdownRecord(
-            **msgspec.structs.asdict(found),
-            measured=found.levels.step,
-            model=case.model,
-            options=dict(case.options),
-            own=case.own,
+            **msgspec.structs.asdict(broken_down),
+            measured=broken_down.levels.step,
+            model=step.model,
+            options=dict(step.options),
+            own=step.own,
             batch=self._facts.batch,
-            phase=case.phase,
-            precision=case.precision,
-            framework=case.framework,
-            mode=str(case.mode),
-            device=case.device,
-            layout=case.layout,
+            phase=step.phase,
+            precision=step.precision,
+            framework=step.framework,
+            mode=str(step.mode),
+            device=step.device,
+            layout=step.layout,
             library=self._facts.library,
             threads=len(self._session.cpus),
-            processes=table.of(STEP).processes,
+            processes=table.series(STEP).processes,
             program=program_hash((call.signature, call.direction) for call in self._calls),
             trace=self._tracing_of_rounds(),
             forecast_s=self.forecast_s,
@@ -628,25 +635,25 @@ class _Measured:
 
     def _native_kernels(self, call: MappedCall, table: Table) -> tuple[NativeKernel, ...] | None:
         """Return the native kernels of a call; none of a view, None where one has no time."""
-        if call.work.kind == "view":
+        if call.meaning.kind == "view":
             return ()
         if call.lacks or not call.terms:
             return None
-        found = []
+        kernels = []
         for term in call.terms:
             spec = nameless(term.hot)
             if spec not in table:
                 return None
             roof, clock = self._rows[spec].roofline, self._rows[spec].clock_hz
             bound = roof is not None and roof.bound == "compute"
-            found.append(
+            kernels.append(
                 NativeKernel(
                     subject=spec,
                     limit_s=None if roof is None else roof.time_s,
                     limit_hz=clock if bound else None,
                 )
             )
-        return tuple(found)
+        return tuple(kernels)
 
     def _log_experiments(self, table: Table, parts: StepParts) -> list[Experiment]:
         """Return what logs tell of the calls in which libraries log."""
@@ -654,17 +661,17 @@ class _Measured:
         if logged is None or self._alone is None or LOG not in table:
             return []
         executing = [name for name in logged.names if logged.ready.executions.get(name)]
-        found = log_experiments(
+        experiments = log_experiments(
             table, parts, logged.names, executing, self._alone.ready.facts.dispatch_s
         )
-        if not found:
+        if not experiments:
             self._no_log("no library logs a call that a native layer stands for")
-        return found
+        return experiments
 
     def _counted(self, table: Table) -> list[Experiment]:
         """Return what counters tell of the step: page faults, and threads that fell asleep."""
         uncounted = "page faults, or what one costs, were not counted"
-        found = []
+        experiments = []
         for name, experiment in (
             (FRESH_MEMORY, fresh_memory(table) or uncounted),
             (WAKEUPS, wakeups(table)),
@@ -672,5 +679,5 @@ class _Measured:
             if isinstance(experiment, str):
                 self._missing["in_context"][name] = experiment
             else:
-                found.append(experiment)
-        return found
+                experiments.append(experiment)
+        return experiments

@@ -12,6 +12,7 @@ from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.chunk import Chunk, Request
 
@@ -184,6 +185,16 @@ def check_case(case: KernelSpec) -> None:
         raise UnsupportedError(f"--timing {case.timing} is for GPUs; CPUs have one clock")
     if case.pass_ not in case.layer.passes:
         raise UnsupportedError(f"{case.layer.kind} has no {case.pass_} pass")
+
+
+def check_all_is_read(layer: Layer) -> None:
+    """Refuse windows that end before the images do, which oneDNN alone has.
+
+    Raises:
+        UnsupportedError: padding after the images is negative.
+    """
+    if min(layer.fields.get("pad_after", (0,))) < 0:
+        raise UnsupportedError("negative padding is there in oneDNN only")
 
 
 def check_not_emulated(precision: str, isa: Collection[str]) -> None:

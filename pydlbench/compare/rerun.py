@@ -297,7 +297,7 @@ def _sample(
     ]
     for error in study.take(subjects, rounds=_ROUNDS).values():
         raise error
-    _add(pair.passes, study.table.of(0), study.table.of(1))
+    _add(pair.passes, study.table.series(0), study.table.series(1))
     both = [kernels[side].facts for side in (0, 1)]
     pair.passes.algorithms[:] = [getattr(facts, "algorithm", None) for facts in both]
     pair.passes.libraries[:] = [facts.library for facts in both]

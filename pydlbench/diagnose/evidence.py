@@ -131,14 +131,14 @@ class Observations:
         """The number of the model's nodes, or of its modules that make calls."""
         if self.model is not None:
             return len(self.model.nodes)
-        return len({term.work.node for term in self.plan.terms})
+        return len({term.step_pass.node for term in self.plan.terms})
 
     @property
     def convolves(self) -> bool:
         """Whether the step has a convolution."""
         if self.model is not None:
             return any(node.op == "conv" for node in self.model)
-        return any(call.work.kind == "convolution" for call in self.mapped.values())
+        return any(call.meaning.kind == "convolution" for call in self.mapped.values())
 
     def share(self, seconds: float) -> str:
         """Return seconds as a share of the step, in words: ``21 %``."""
@@ -205,7 +205,7 @@ class Observations:
 
     def framework_case(self, term: Term) -> KernelSpec:
         """Return the spec with which the framework runs one part of the plan alone."""
-        pass_work = term.work
+        pass_work = term.step_pass
         return KernelSpec(
             layer=pass_work.layer,
             pass_=pass_work.pass_,
@@ -232,8 +232,8 @@ class Observations:
         names = {node.name: None if node.layer is None else node.layer.name for node in model}
         by_node: dict[str, list[Term]] = {}
         for term in self.plan.terms:
-            if term.work.layer.name == names.get(term.work.node):
-                by_node.setdefault(term.work.node, []).append(term)
+            if term.step_pass.layer.name == names.get(term.step_pass.node):
+                by_node.setdefault(term.step_pass.node, []).append(term)
         return {name: tuple(terms) for name, terms in by_node.items()}
 
     def _alone_by_module(self) -> dict[str, float]:
@@ -303,10 +303,10 @@ class Observations:
         sites: dict[Layer, Site] = {}
         for calls in self._alike("layer"):
             terms = () if calls.stands is None else calls.stands.terms
-            terms = tuple(each for each in terms if each.work.layer.op == "conv")
+            terms = tuple(each for each in terms if each.step_pass.layer.op == "conv")
             if not terms:
                 continue
-            layer = terms[0].work.layer
+            layer = terms[0].step_pass.layer
             known = sites.get(layer)
             sites[layer] = Site(
                 name=calls.name if known is None else known.name,
@@ -378,7 +378,7 @@ def like(count: int) -> str:
 def _alone(stands: MappedCall) -> bool:
     """Return whether the framework computes each of a call's native layers separately."""
     distinct = len({term.hot for term in stands.terms}) == len(stands.terms)
-    return bool(stands.terms) and distinct and stands.work.kind not in _JOINED
+    return bool(stands.terms) and distinct and stands.meaning.kind not in _JOINED
 
 
 # -----------------------------------------------------------------------------
@@ -415,10 +415,10 @@ def observe(
     if not step.ok:
         kind = UnsupportedError if step.status == "skipped" else PrimitiveError
         raise kind(f"{spec.label}: {step.reason}")
-    spec = msgspec.structs.replace(spec, batch=step.case.batch)
+    spec = msgspec.structs.replace(spec, batch=step.spec.batch)
     tell("native layers")
     model, mapped, wanted = _plan(spec, session)
-    rows = dict(session.measure(wanted.cases))
+    rows = dict(session.measure(wanted.specs))
     seen = Observations(
         spec=spec,
         model=model,

@@ -187,7 +187,7 @@ def _of_excess(seen: Observations, excess: Excess) -> Iterator[Hypothesis]:
             cause="the framework's operator is slower than the native library's kernel",
             experiment=AgainstNative(spec=spec, count=excess.count),
             next=layer_command(spec),
-            where=f"{excess.name} {term.work.pass_}",
+            where=f"{excess.name} {term.step_pass.pass_}",
             most_s=most,
         )
 
@@ -240,7 +240,7 @@ def find_channels(seen: Observations) -> Iterator[Hypothesis]:
                     count=site.count,
                 ),
                 next=layer_command(msgspec.structs.replace(spec, layer=padded)),
-                where=f"{site.name} {term.work.pass_}",
+                where=f"{site.name} {term.step_pass.pass_}",
                 most_s=min(site.seconds, seen.step_s),
             )
 
@@ -259,7 +259,7 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
         ready = on_padded_images(layer).replace(name=None)
         size = 4 * ready.batch * ready.in_channels * math.prod(ready.in_size)
         for term in site.terms:
-            if term.work.pass_ == "backward-weights":
+            if term.step_pass.pass_ == "backward-weights":
                 continue  # reads what the forward pass has padded
             spec = seen.framework_case(term)
             rows, columns = zip(layer.pad_before, layer.pad_after, strict=True)
@@ -276,7 +276,7 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
                     changed=msgspec.structs.replace(spec, layer=ready),
                 ),
                 next=layer_command(spec),
-                where=f"{site.name} {term.work.pass_}",
+                where=f"{site.name} {term.step_pass.pass_}",
                 most_s=site.seconds,
             )
 
@@ -301,7 +301,8 @@ def find_roofs(seen: Observations) -> Iterator[Hypothesis]:
     gaps: list[tuple[float, Term, int, Measurement]] = []
     for term, count in Counter(seen.plan.terms).items():
         row = seen.rows[term.hot]
-        if term.work.layer.kind not in _KINDS or not row.ok or row.time is None or row.contended:
+        listed = term.step_pass.layer.kind in _KINDS
+        if not listed or not row.ok or row.time is None or row.contended:
             continue
         if row.roofline is None or row.roofline.efficiency >= _FAR:
             continue
@@ -319,7 +320,7 @@ def _below(
     """Yield changes that may bring a layer, or several equal ones, closer to the roofline."""
     assert row.time is not None
     assert row.roofline is not None
-    kernel_work, name = term.work, f"{term.work.node}{like(count)}"
+    kernel_work, name = term.step_pass, f"{term.step_pass.node}{like(count)}"
     where = f"{name} {kernel_work.pass_}"
     symptom = (
         f"{where} reaches {percent(row.roofline.efficiency)} of its roof "
@@ -469,7 +470,7 @@ def _larger(seen: Observations) -> tuple[StepChange, StepSpec] | None:
     batch = 2 * seen.plan.batch
     changes: dict[str, Any] = {"batch": batch}
     if seen.spec.own is not None:
-        inputs = tuple(map(OwnInput.of, seen.step.inputs))
+        inputs = tuple(map(OwnInput.parse, seen.step.inputs))
         doubled = tuple(tensor.with_batch(seen.plan.batch, batch) for tensor in inputs)
         if doubled == inputs:
             return None
@@ -614,7 +615,7 @@ def find_loss(seen: Observations) -> Iterator[Hypothesis]:
     if not seen.matters(own, _LARGE_LOSS):
         return
     for term in seen.plan.terms:
-        loss_work = term.work
+        loss_work = term.step_pass
         if loss_work.node != LOSS:
             continue
         spec = seen.framework_case(term)
@@ -641,10 +642,11 @@ def find_batch(seen: Observations) -> Iterator[Hypothesis]:
     seconds_of: dict[str, float] = {}
     for term in seen.plan.terms:
         row = seen.rows[term.hot]
-        if term.work.layer.kind != "gemm" or row.roofline is None or row.time is None:
+        if term.step_pass.layer.kind != "gemm" or row.roofline is None or row.time is None:
             continue
         if row.roofline.bound == "memory":
-            seconds_of[term.work.node] = seconds_of.get(term.work.node, 0.0) + row.time.median
+            node = term.step_pass.node
+            seconds_of[node] = seconds_of.get(node, 0.0) + row.time.median
     seconds = sum(seconds_of.values())
     if not seen.matters(seconds, _LARGE_PRODUCTS):
         return

@@ -27,11 +27,13 @@ def trailing_pad(size: int, window: int, stride: int, leading: int, out: int) ->
 
     With a stride above one, several trailing pads give the same outputs, since the last positions
     are not read. The symmetric pad is chosen if it is among them, else the smallest. Layers that
-    compute the same are then equal, and have the same descriptor.
+    compute the same are then equal, and have the same descriptor. Where windows would have more
+    places, the pad is negative: minus the elements behind the last window.
     """
-    if output_size(size, window, stride, leading, leading) == out:
-        return leading
-    return max(0, (out - 1) * stride + window - size - leading)
+    for pad in (leading, 0):
+        if output_size(size, window, stride, leading, pad) == out:
+            return pad
+    return (out - 1) * stride + window - size - leading
 
 
 def derived_pad(size: int, window: int, stride: int, out: int) -> int:

@@ -5,8 +5,10 @@ of operands for ops that are defined by them (``12x128x64:12x64x128``), fields i
 spelling and a value, with optional ``_`` between them, and a name ``n"..."`` at the end.
 
 A field of windows has a value for each side: ``id`` ``ih`` ``iw``. Fewer letters mean fewer sides.
-A missing value is that of the side before (``kw`` is ``kh``, ``kh`` is ``kd``). If the first side
-has none, it is 1, and 0 for padding and dilation.
+A side without a kernel has the values of the side before (``kw`` is ``kh``, ``kh`` is ``kd``) where
+it has none of its own. A side with a kernel stands for itself: its stride is 1, it has no dilation,
+and its padding follows from the output's size, else it has none. If the first side has no kernel,
+it is 1.
 """
 
 from __future__ import annotations
@@ -213,6 +215,7 @@ def _fill_sides(op: Op, values: dict[str, Any], end: int) -> dict[str, Any]:
     first = min((SIDES.index(side) for sides in given.values() for side in sides), default=1)
     sides = SIDES[first:]
     filled: dict[str, list[int | None]] = {}
+    windows = given.get("kernel", {})
     # The output size of the side before is used only if the sides agree in all other fields.
     for field in sorted(op.sided, key=lambda field: field.name == op.output):
         here = given[field.name]
@@ -223,8 +226,8 @@ def _fill_sides(op: Op, values: dict[str, Any], end: int) -> dict[str, Any]:
             before = by_side[-1] if by_side else None
             if field.name == op.output and number:
                 alike = all(entries[number] == entries[number - 1] for entries in filled.values())
-                before = before if alike else None
-            elif not by_side:
+                before = before if alike and side not in windows else None
+            elif not by_side or (side in windows and field.default is not REQUIRED):
                 before = 1 if field.default is REQUIRED else field.default
             by_side.append(here.get(side, before))
             if by_side[-1] is None and field.default is REQUIRED:

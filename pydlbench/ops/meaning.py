@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self
 
 from pydlbench.errors import PydlbenchError, UnsupportedError
+from pydlbench.ops import pointwise
 from pydlbench.ops.resize import flops_of_pixel
 from pydlbench.ops.resize import taps as taps_of
 from pydlbench.ops.table import OPS, build_layer
@@ -343,6 +344,14 @@ def together(parts: Iterable[Meaning], **more: Any) -> Meaning:
         **{name: added(name) for name in ("flops", "product_flops", "reads", "writes")},
     }
     return Meaning(**own | more)
+
+
+def overwriting(part: Meaning) -> Meaning:
+    """Return the meaning of a call that overwrites its first operand: its layer does as well."""
+    if len(part.layers) != 1 or part.layers[0].pass_ != "forward":
+        return part
+    (step,) = part.layers
+    return replace(part, layers=(replace(step, layer=pointwise.in_place(step.layer)),))
 
 
 def _counted(rule: Callable[_P, Iterator[Meaning | LayerPass]]) -> Callable[_P, Meaning]:

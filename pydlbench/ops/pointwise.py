@@ -9,7 +9,10 @@ optimizers have nothing behind them.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
+import operator
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError
@@ -263,8 +266,9 @@ def _settle_lrn(values: dict[str, Any]) -> None:
 def _lrn(np: Any, layer: Layer, t: Any) -> Any:
     half, channels = layer.local_size // 2, layer.channels
     squares = np.pad(t.src**2, [(0, 0), (half, half), (0, 0), (0, 0)])
-    total = sum(squares[:, first : first + channels] for first in range(layer.local_size))
-    return t.src / (layer.k + layer.alpha / layer.local_size * total) ** layer.beta
+    around = [squares[:, first : first + channels] for first in range(layer.local_size)]
+    total = functools.reduce(operator.add, around)
+    return t.src * (layer.k + layer.alpha / layer.local_size * total) ** -layer.beta
 
 
 def _channels(array: Any) -> Any:
@@ -420,16 +424,26 @@ def _softmax_passes(forward: int, backward: int) -> dict[str, Pass]:
     }
 
 
-def _softmax(np: Any, x: Any, axis: int) -> tuple[Any, Any]:
-    """Return the probabilities along an axis, and their logarithms."""
+def _powers(np: Any, x: Any, axis: int) -> tuple[Any, Any, Any]:
+    """Return what is below zero along an axis, its exponentials and their sum."""
     moved = x - x.max(axis, keepdims=True)
     powers = np.exp(moved)
-    total = powers.sum(axis, keepdims=True)
-    return powers / total, moved - np.log(total)
+    return moved, powers, powers.sum(axis, keepdims=True)
+
+
+def _softmax(np: Any, _layer: Layer, t: Any) -> Any:
+    _, powers, total = _powers(np, t.src, -1)
+    return powers / total
+
+
+def _log_softmax(np: Any, _layer: Layer, t: Any) -> Any:
+    moved, _, total = _powers(np, t.src, -1)
+    return moved - np.log(total)
 
 
 def _cross_entropy(np: Any, layer: Layer, t: Any) -> Any:
-    probabilities, logs = _softmax(np, t.src, 1)
+    moved, powers, total = _powers(np, t.src, 1)
+    probabilities, logs = powers / total, moved - np.log(total)
     rows = len(t.src)  # of a part of the batch, too
     loss = -logs.reshape(rows, layer.channels)[range(rows), t.labels.astype(int)].mean()
     return {"dst": probabilities, "loss": loss.reshape(1)}
@@ -441,7 +455,7 @@ _SOFTMAXES: Final = (
     _pointwise(
         "softmax",
         _softmax_passes(5, 4),
-        lambda np, _, t: _softmax(np, t.src, -1)[0],
+        _softmax,
         dims=_in_rows,
         form="rows",
     ),
@@ -450,7 +464,7 @@ _SOFTMAXES: Final = (
     _pointwise(
         "log-softmax",
         _softmax_passes(5, 4),
-        lambda np, _, t: _softmax(np, t.src, -1)[1],
+        _log_softmax,
         dims=_in_rows,
         form="rows",
     ),
@@ -617,10 +631,48 @@ _OPTIMIZERS: Final = (
     ),
 )
 
+# -----------------------------------------------------------------------------
+# Forward passes whose result overwrites ``src``, which memory written anew costs more than.
+
+_IN_PLACE: Final = "-in-place"
+#: Ops that frameworks are often told to compute in place.
+_OVERWRITING: Final = ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "add")
+
+
+def _overwriting(op: Op) -> Op:
+    name = op.name + _IN_PLACE
+    forward = op.passes["forward"]
+    return dataclasses.replace(
+        op,
+        name=name,
+        key=name,
+        prefix=f"{name}:",
+        passes={"forward": dataclasses.replace(forward, writes=("src",), updates=("src",))},
+        reference=lambda np, layer, t: {"src": op.reference(np, layer, t)},
+        native=lambda layer: {**op.native(layer), "op": name},
+        no_gpu="kernels in place are there on CPUs only",
+    )
+
+
+def in_place(layer: Layer) -> Layer:
+    """Return the layer whose result overwrites ``src``; the layer itself if there is none."""
+    name = layer.entry.key
+    return _other(layer, name + _IN_PLACE) if name in _OVERWRITING else layer
+
+
+def out_of_place(layer: Layer) -> Layer:
+    """Return the layer whose result has memory of its own."""
+    name = layer.entry.key
+    return _other(layer, name.removesuffix(_IN_PLACE)) if name.endswith(_IN_PLACE) else layer
+
+
+def _other(layer: Layer, name: str) -> Layer:
+    op = next(op for op in POINTWISE_OPS if op.name == name)
+    return op.build(layer.name, **layer.fields)
+
+
+_OUT_OF_PLACE: Final = (*_ACTIVATIONS, *_NORMALISATIONS, *_SOFTMAXES, *_OTHERS, *_OPTIMIZERS)
 POINTWISE_OPS: Final = (
-    *_ACTIVATIONS,
-    *_NORMALISATIONS,
-    *_SOFTMAXES,
-    *_OTHERS,
-    *_OPTIMIZERS,
+    *_OUT_OF_PLACE,
+    *(_overwriting(op) for op in _OUT_OF_PLACE if op.name in _OVERWRITING),
 )

@@ -212,14 +212,20 @@ def _attention_pass(
 
 
 def _attend(np: Any, layer: Layer, t: Any) -> Any:
-    shared = layer.heads // layer.kv_heads
-    key, value = np.repeat(t.key, shared, 1), np.repeat(t.value, shared, 1)
-    scores = t.query @ np.swapaxes(key, 2, 3) / math.sqrt(layer.size)
+    """Return the result; of some queries of a head where ``t.first`` is the first one's place."""
+    # Heads of queries that share keys are further rows of one product.
+    rows = t.query.reshape(*t.key.shape[:2], -1, layer.size)
+    scores = rows @ np.swapaxes(t.key, 2, 3) / math.sqrt(layer.size)
     if layer.causal:
-        seen = np.arange(layer.keys) <= np.arange(layer.queries)[:, None]
-        scores = np.where(seen, scores, -np.inf)
+        place = (np.arange(scores.shape[2]) + getattr(t, "first", 0)) % layer.queries
+        scores = np.where(np.arange(layer.keys) <= place[:, None], scores, _UNSEEN)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ value
+    result = weights / weights.sum(-1, keepdims=True) @ t.value
+    return result.reshape(*t.query.shape[:-1], layer.value_size)
+
+
+#: Score of a key that a query does not attend to: its weight is zero.
+_UNSEEN: Final = -1e30
 
 
 def _no_native(layer: Layer) -> dict[str, Any]:

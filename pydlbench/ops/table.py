@@ -13,6 +13,7 @@ from pydlbench.ops.recurrent import RECURRENT_OPS
 from pydlbench.ops.resize import RESIZES
 from pydlbench.ops.tensors import TENSOR_OPS
 from pydlbench.ops.windows import CONV, DECONV, POOL
+from pydlbench.words import FP8_PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +48,8 @@ MEMORY_BOUND: Final = frozenset(_kinds(memory_bound=True))
 
 #: Bytes of one stored element, by precision.
 ITEM_BYTES: Final[Mapping[str, int]] = MappingProxyType(
-    {"fp32": 4, "tf32": 4, "fp16": 2, "fp16-tc": 2, "bf16": 2, "bf16-tc": 2, "fp8-tc": 1}
+    {"fp32": 4, "tf32": 4, "fp16": 2, "fp16-tc": 2, "bf16": 2, "bf16-tc": 2}
+    | dict.fromkeys(FP8_PRECISIONS, 1)
 )
 
 

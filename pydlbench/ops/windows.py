@@ -25,6 +25,7 @@ from pydlbench.ops.op import Layer, Op, Pass, Shapes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_MOST_CUT: Final = 2**63
 _GROUPS: Final = Field(name="groups", spelling="g", default=1)
 _BATCH: Final = Field(name="batch", spelling="mb", default=1, shown=True)
 _IN: Final = Field(name="in_channels", spelling="ic")
@@ -45,7 +46,8 @@ def _out_size(*, derived: bool) -> Field:
 
 
 def _pad_after(*, derived: bool) -> Field:
-    return Field(name="pad_after", type="sides", default=None, least=0, derived=derived)
+    """Return the field; it is negative where windows end before the images do."""
+    return Field(name="pad_after", type="sides", default=None, least=-_MOST_CUT, derived=derived)
 
 
 def spread_sides(op: Op, values: dict[str, Any]) -> dict[str, Any]:
@@ -108,6 +110,8 @@ def _settle_side(
     """
     window = extent(kernel, dilation)
     reach = (size - 1) * stride + window
+    # Only where the leading pad alone is given, windows may end before the images do.
+    cuts = before is not None and after is None and not transposed
     if transposed and out is None:
         before = before or 0
         out = reach - before - (before if after is None else after)
@@ -116,7 +120,7 @@ def _settle_side(
     if before is None:
         before = 0 if places is None else derived_pad(images, window, stride, places)
     if places is not None:
-        after = max(0, (places - 1) * stride + window - images - before)
+        after = max(-images if cuts else 0, (places - 1) * stride + window - images - before)
     elif after is None:
         after = before
     padded = images + before + after
@@ -172,7 +176,7 @@ def _shown(layer: Layer, field: Field) -> bool:
     """Whether a descriptor contains leading pads, also zeros for which benchdnn derives others."""
     if field.name != "pad_before":
         return False
-    return any(layer.pad_before) or any(
+    return any((*layer.pad_before, min(layer.pad_after) < 0)) or any(
         abs((axis.out - 1) * axis.stride + extent(axis.kernel, axis.dilation) - axis.size) > 1
         for axis in axes(layer)
     )
@@ -251,13 +255,16 @@ _PASSES: Final = {
 }
 
 
+def _slide(axis: Axis, tap: int) -> slice:
+    """Return the positions of padded images that a tap meets along a side."""
+    first = tap * axis.dilation
+    return slice(first, first + (axis.out - 1) * axis.stride + 1, axis.stride)
+
+
 def _windows_of(layer: Layer, padded: Any, taps: tuple[int, ...]) -> Any:
     """Return the view of padded images that a tap meets over all outputs."""
-    cut = [slice(None), slice(None)]
-    for axis, tap in zip(axes(layer), taps, strict=True):
-        first = tap * axis.dilation
-        cut.append(slice(first, first + (axis.out - 1) * axis.stride + 1, axis.stride))
-    return padded[tuple(cut)]
+    cut = [_slide(axis, tap) for axis, tap in zip(axes(layer), taps, strict=True)]
+    return padded[(slice(None), slice(None), *cut)]
 
 
 def _pads(layer: Layer) -> list[tuple[int, int]]:
@@ -400,16 +407,21 @@ def _pool_executed(layer: Layer) -> int:
 
 def _pool(np: Any, layer: Layer, t: Any) -> Any:
     largest = layer.mode == "max"
-    images = np.pad(t.src, _pads(layer), constant_values=-np.inf if largest else 0.0)
-    taps = itertools.product(*map(range, layer.kernel))
-    seen = np.stack([_windows_of(layer, images, tap) for tap in taps])
+    images = np.pad(t.src, _pads(layer), constant_values=-math.inf if largest else 0.0)
+    # The innermost side first: of equal maxima the first one, row by row, is that of the window.
+    for number, axis in reversed(list(enumerate(axes(layer), start=2))):
+        before = (slice(None),) * number
+        seen = [images[(*before, _slide(axis, tap))] for tap in range(axis.kernel)]
+        images = (
+            functools.reduce(lambda most, x: np.maximum(x, most), seen) if largest else sum(seen)
+        )
     if largest:
-        return seen.max(0)
+        return images
     counts = np.ones(())
     for axis in axes(layer):
         counts = np.multiply.outer(counts, axis.elements_inside())
     with np.errstate(invalid="ignore"):
-        return seen.sum(0) / (math.prod(layer.kernel) if layer.count_include_pad else counts)
+        return images / (math.prod(layer.kernel) if layer.count_include_pad else counts)
 
 
 POOL: Final = Op(

@@ -319,7 +319,7 @@ class Problem:
             return False
         if not self._count(run):
             return True
-        series = self._study.table.of(run.usual)
+        series = self._study.table.series(run.usual)
         return series.faults is None or series.faults * _FAULT_S >= _WORTH * series.median
 
     def _sample(self, runs: Sequence[BackendRun], number: int) -> None:
@@ -371,7 +371,7 @@ class Problem:
         timed = [run for run in runs if self._count(run) >= _FEW and run.row is None]
         for run in timed:
             self._settle_rival(run, beyond_doubt=self._count(run) < _RIVAL_REPETITIONS)
-        series = {index: self._study.table.of(run.usual) for index, run in enumerate(timed)}
+        series = {index: self._study.table.series(run.usual) for index, run in enumerate(timed)}
         if len(series) < 2:
             return
         best, to_best = ratios(series, _references(dict(enumerate(timed))))
@@ -386,8 +386,8 @@ class Problem:
         if rival is None:
             return
         if rival in table and first in table:
-            to_first = ratio(table.of(rival), table.of(first))
-            back = ratio(table.of(first), table.of(rival))
+            to_first = ratio(table.series(rival), table.series(first))
+            back = ratio(table.series(first), table.series(rival))
             if beyond_doubt and not (to_first.above(1.0) or back.above(1.0)):
                 return
             near = max(to_first.median, back.median) <= NEAR
@@ -425,7 +425,7 @@ class Problem:
         table = self._study.table
         for run in runs:
             for arm in run.arms:
-                arm.samples = table.of(arm) if arm in table else None
+                arm.samples = table.series(arm) if arm in table else None
         if not runs:
             return []
         detail = {id(run): self._detail(run, complete, reason) for run in runs}

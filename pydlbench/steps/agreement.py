@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from pydlbench.runner.session import Session
 
 
-def agree(case: StepSpec, session: Session, frameworks: tuple[str, str] = FRAMEWORKS) -> Agreement:
+def agree(step: StepSpec, session: Session, frameworks: tuple[str, str] = FRAMEWORKS) -> Agreement:
     """Run a step once in each of two frameworks and compare output and gradients, whole tensors.
 
     In float32, with dropout off, each framework in its first mode.
 
     Args:
-        case: model, batch and phase; the rest is as said.
+        step: model, batch and phase count.
         session: whose workers are used.
         frameworks: which two; the errors are relative to the first one.
 
@@ -36,16 +36,16 @@ def agree(case: StepSpec, session: Session, frameworks: tuple[str, str] = FRAMEW
     first, other = frameworks
     with tempfile.TemporaryDirectory() as name:
         second = Path(name) / other
-        _saved(case, other, session, second)
-        return agree_with(second, case, first, session)
+        _saved(step, other, session, second)
+        return agree_with(second, step, first, session)
 
 
-def agree_with(saved: Path, case: StepSpec, framework: str, session: Session) -> Agreement:
+def agree_with(saved: Path, step: StepSpec, framework: str, session: Session) -> Agreement:
     """Compare what somebody has saved of a step with a framework's numbers, whole tensors.
 
     Args:
         saved: folder with output and gradients, named after who saved them; its files are deleted.
-        case: the step; see :func:`agree`.
+        step: the step; see :func:`agree`.
         framework: whose numbers the errors are relative to.
         session: whose workers are used.
 
@@ -54,22 +54,24 @@ def agree_with(saved: Path, case: StepSpec, framework: str, session: Session) ->
     """
     with tempfile.TemporaryDirectory() as name:
         reference, disturbed = Path(name) / framework, Path(name) / DISTURBED
-        _saved(case, framework, session, reference)
-        found = compare(reference, saved)
-        if found.check.status != "ok":
-            _saved(case, framework, session, reference)
-            _saved(case, framework, session, disturbed, DISTURBANCE)
-            found = msgspec.structs.replace(found, floors=compare(reference, disturbed).norms)
-        return found
+        _saved(step, framework, session, reference)
+        agreement = compare(reference, saved)
+        if agreement.check.status != "ok":
+            _saved(step, framework, session, reference)
+            _saved(step, framework, session, disturbed, DISTURBANCE)
+            agreement = msgspec.structs.replace(
+                agreement, floors=compare(reference, disturbed).norms
+            )
+        return agreement
 
 
 def _saved(
-    case: StepSpec, framework: str, session: Session, folder: Path, disturbance: float = 0.0
+    step: StepSpec, framework: str, session: Session, folder: Path, disturbance: float = 0.0
 ) -> None:
     """Have a framework write output and gradients into a folder."""
     folder.mkdir(exist_ok=True)
     own = msgspec.structs.replace(
-        case, framework=framework, mode=None, precision="fp32", layout="nhwc", dropout=False
+        step, framework=framework, mode=None, precision="fp32", layout="nhwc", dropout=False
     )
     how = StepPreparation(checks=False, save=str(folder), disturbance=disturbance)
     prepare_step(own, session, preparation=how).release()
@@ -109,12 +111,12 @@ def _errors(first: Path, second: Path) -> tuple[float, float]:
 
     Where all is zero, the difference itself; infinite where it is not finite.
     """
-    one, other = np.load(first), np.load(second)
-    if one.shape != other.shape:
+    own, other = np.load(first), np.load(second)
+    if own.shape != other.shape:
         return math.inf, math.inf
-    largest = float(np.abs(one).max())
-    norm = math.sqrt(np.dot(one.ravel(), one.ravel()))
-    np.subtract(one, other, out=other)
+    largest = float(np.abs(own).max())
+    norm = math.sqrt(np.dot(own.ravel(), own.ravel()))
+    np.subtract(own, other, out=other)
     error = float(np.abs(other).max()) / (largest or 1.0)
     whole = math.sqrt(np.dot(other.ravel(), other.ravel())) / (norm or 1.0)
     return (error, whole) if math.isfinite(error) else (math.inf, math.inf)

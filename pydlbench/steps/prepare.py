@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def prepare_step(
-    case: StepSpec,
+    step: StepSpec,
     session: Session,
     *,
     warm: bool = False,
@@ -29,7 +29,7 @@ def prepare_step(
     """Have a step made ready in its framework's process; raises what is raised there.
 
     Args:
-        case: the step.
+        step: the step.
         session: whose workers are used.
         warm: in a process of its own whose allocator keeps the pages that were freed.
         allocator: of that process, see :meth:`pydlbench.runner.session.Session.worker`.
@@ -38,33 +38,33 @@ def prepare_step(
     Returns:
         A kernel to sample.
     """
-    worker = session.worker(case.framework, case.device, warm=warm, allocator=allocator)
+    worker = session.worker(step.framework, step.device, warm=warm, allocator=allocator)
     how = preparation or StepPreparation()
-    return worker.build(operations.prepare_step, StepFacts, case=case.to_dict(), preparation=how)
+    return worker.build(operations.prepare_step, StepFacts, case=step.to_dict(), preparation=how)
 
 
-def settled(cases: Sequence[StepSpec], session: Session) -> list[StepSpec]:
+def settled(steps: Sequence[StepSpec], session: Session) -> list[StepSpec]:
     """Return steps of a model of the user's own in the framework that the model is of.
 
     Modes become their counterparts. The user's code runs once more for it, in a worker.
 
     Args:
-        cases: of one model, in the framework whose worker is asked.
+        steps: of one model, in the framework whose worker is asked.
         session: whose worker.
 
     Raises:
         PydlbenchError: the user's code failed.
     """
-    first = cases[0]
+    first = steps[0]
     worker = session.worker(first.framework, first.device)
-    found = worker.call(operations.find_framework, lambda _: None, case=first.to_dict())
-    if found == first.framework or found not in FRAMEWORKS:
-        return list(cases)
+    framework = worker.call(operations.find_framework, lambda _: None, case=first.to_dict())
+    if framework == first.framework or framework not in FRAMEWORKS:
+        return list(steps)
     worker.close()  # it has both frameworks by now
     places = FRAMEWORK_MODES[first.framework]
     return [
         msgspec.structs.replace(
-            one, framework=found, mode=FRAMEWORK_MODES[found][places.index(str(one.mode))]
+            step, framework=framework, mode=FRAMEWORK_MODES[framework][places.index(str(step.mode))]
         )
-        for one in cases
+        for step in steps
     ]

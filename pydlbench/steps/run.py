@@ -36,31 +36,31 @@ if TYPE_CHECKING:
 _READ: Final = 200
 
 
-def step_policy(case: StepSpec, session: Session, facts: StepFacts) -> Policy:
+def step_policy(step: StepSpec, session: Session, facts: StepFacts) -> Policy:
     """Return the constants of sampling for a step."""
     policy = Policy(budget_s=session.options.budget_s)
-    policy = policies.step_policy(policy)
-    return gpu_policy(policy, facts.timing) if case.on_gpu else policy
+    policy = policies.step_policy(policy, settled=not step.backward)
+    return gpu_policy(policy, facts.timing) if step.on_gpu else policy
 
 
 def run(
-    case: StepSpec, session: Session, *, preparation: StepPreparation | None = None
+    step: StepSpec, session: Session, *, preparation: StepPreparation | None = None
 ) -> StepRecord:
     """Check and time one step; one that cannot be run is a record that says why.
 
     Args:
-        case: the step.
+        step: the step.
         session: whose workers and settings are used.
         preparation: with which checks; None is all of them.
 
     Raises:
         UsageError: no such model, or an option that it does not have.
     """
-    return run_in_turn([case], session, preparation=preparation)[0]
+    return run_in_turn([step], session, preparation=preparation)[0]
 
 
 def run_in_turn(
-    cases: Sequence[StepSpec],
+    steps: Sequence[StepSpec],
     session: Session,
     *,
     visits: int | None = None,
@@ -74,7 +74,7 @@ def run_in_turn(
     first.
 
     Args:
-        cases: the steps.
+        steps: the steps.
         session: whose workers and settings are used.
         visits: of each step; None is as the session's options say.
         preparation: with which checks; None is all of them. With ``trace`` steps are traced, too,
@@ -86,50 +86,50 @@ def run_in_turn(
     """
     how = preparation or StepPreparation()
     visits = visits or session.options.repetitions or LEAST_ROUNDS
-    turns = _Turns(cases, session, msgspec.structs.replace(how, trace=False), visits)
+    turns = _Turns(steps, session, msgspec.structs.replace(how, trace=False), visits)
     try:
         while not turns.finished:
             turns.visit(progress)
         records = turns.records()
     finally:
         turns.close()
-    return _traced(cases, records, session, progress) if how.trace else records
+    return _traced(steps, records, session, progress) if how.trace else records
 
 
 def _traced(
-    cases: Sequence[StepSpec],
+    steps: Sequence[StepSpec],
     records: Sequence[StepRecord],
     session: Session,
     progress: Callable[[int, int, str], None] | None,
 ) -> list[StepRecord]:
     """Return records of steps with what their calls take, of those that have a time."""
-    found = []
-    for place, (case, record) in enumerate(zip(cases, records, strict=True)):
+    traced = []
+    for place, (step, record) in enumerate(zip(steps, records, strict=True)):
         if record.time is None:
-            found.append(record)
+            traced.append(record)
             continue
         if progress:
-            progress(place, len(cases), f"{case.label}: traced step")
-        found.append(msgspec.structs.replace(record, **trace_step(case, session)))
-    return found
+            progress(place, len(steps), f"{step.label}: traced step")
+        traced.append(msgspec.structs.replace(record, **trace_step(step, session)))
+    return traced
 
 
-def planned_rounds(store: Reader | None, cases: Sequence[StepSpec], width: float) -> int:
+def planned_rounds(store: Reader | None, steps: Sequence[StepSpec], width: float) -> int:
     """Return how many fresh processes give medians whose intervals are so narrow.
 
     Args:
         store: whose undisturbed runs of the same steps tell their scatter; None knows none.
-        cases: the steps.
+        steps: the steps.
         width: half of the interval that is wanted, relative to the median.
     """
-    stored = [] if store is None else [one for _, one in store.documents("step", _READ)]
-    return planned((_known_scatter(stored, case) for case in cases), width)
+    stored = [] if store is None else [document for _, document in store.documents("step", _READ)]
+    return planned((_known_scatter(stored, step) for step in steps), width)
 
 
-def _known_scatter(stored: Sequence[Mapping[str, Any]], case: StepSpec) -> float | None:
+def _known_scatter(stored: Sequence[Mapping[str, Any]], step: StepSpec) -> float | None:
     """Return the scatter of the newest undisturbed run of a step; None without one."""
-    same = case.to_dict()
-    if case.batch is None:  # the record has the model's own
+    same = step.to_dict()
+    if step.batch is None:  # the record has the model's own
         del same["batch"]
     for document in stored:
         times = list((document.get("rounds_s") or {}).values())
@@ -143,7 +143,7 @@ class _Turns:
     """Steps that take turns, in one visit or more.
 
     Args:
-        cases: the steps.
+        steps: the steps.
         session: whose workers and settings are used.
         preparation: with which checks.
         visits: of each step.
@@ -151,22 +151,22 @@ class _Turns:
 
     def __init__(
         self,
-        cases: Sequence[StepSpec],
+        steps: Sequence[StepSpec],
         session: Session,
         preparation: StepPreparation,
         visits: int,
     ) -> None:
-        self._cases = cases
+        self._steps = steps
         self._session = session
         self._preparation = preparation
         self._visits = visits
         # One framework starts on one core: the process of the next visit starts beside it, and is
         # stopped while anybody is timed.
-        alone = len({(case.framework, case.device) for case in cases}) == 1
-        pairs = alone and self._visits > 1 and not cases[0].on_gpu
+        alone = len({(step.framework, step.device) for step in steps}) == 1
+        pairs = alone and self._visits > 1 and not steps[0].on_gpu
         self._sessions = [session, session.sibling()] if pairs else [session]
         self._lap = 0
-        on_gpus = all(case.on_gpu for case in cases)
+        on_gpus = all(step.on_gpu for step in steps)
         order = random_order(session.options.seed)
         self._study = Study(order, None if on_gpus else session.interference)
         # By number of the step: why it has no time, why its visits came to an end, what is known
@@ -179,7 +179,7 @@ class _Turns:
     @property
     def finished(self) -> bool:
         """Whether no step wants another visit."""
-        done = len(self._refused) + len(self._ended) == len(self._cases)
+        done = len(self._refused) + len(self._ended) == len(self._steps)
         return done or self._lap >= self._visits
 
     def visit(self, progress: Callable[[int, int, str], None] | None = None) -> None:
@@ -188,7 +188,7 @@ class _Turns:
         Args:
             progress: called with steps that are done, parts of them too, all, and what comes next.
         """
-        count = len(self._cases)
+        count = len(self._steps)
         place = self._lap % len(self._sessions)
         session = self._sessions[place]
         if place == 0:
@@ -199,14 +199,14 @@ class _Turns:
             preparation = msgspec.structs.replace(preparation, checks=False)
         kernels: dict[int, RemoteKernel[StepFacts]] = {}
         with releasing(kernels.values()):
-            for index, case in enumerate(self._cases):
+            for index, step in enumerate(self._steps):
                 if index in self._refused or index in self._ended:
                     continue
                 if progress:
                     what = "checks" if self._lap == 0 else f"repetition {self._lap + 1}"
-                    progress(index if self._visits == 1 else done, count, f"{case.label}: {what}")
+                    progress(index if self._visits == 1 else done, count, f"{step.label}: {what}")
                 try:
-                    kernels[index] = prepare_step(case, session, preparation=preparation)
+                    kernels[index] = prepare_step(step, session, preparation=preparation)
                 except PydlbenchError as error:
                     if isinstance(error, ValueError):  # a word that is none: not a row's matter
                         raise
@@ -222,11 +222,11 @@ class _Turns:
         for session in ahead:
             if self._lap:
                 session.renew()
-        frameworks = dict.fromkeys((case.framework, case.device) for case in self._cases)
+        frameworks = dict.fromkeys((step.framework, step.device) for step in self._steps)
         if len(ahead) == 1:
             ahead[0].start(frameworks)
         else:
-            start_together([one.worker(*each) for one in ahead for each in frameworks])
+            start_together([session.worker(*each) for session in ahead for each in frameworks])
 
     def close(self) -> None:
         """End the processes that are not the session's own."""
@@ -237,7 +237,7 @@ class _Turns:
         rounds = ROUNDS if self._visits == 1 else 1
         subjects = []
         for index, kernel in kernels.items():
-            policy = step_policy(self._cases[index], self._session, kernel.facts)
+            policy = step_policy(self._steps[index], self._session, kernel.facts)
             subjects.append(
                 Subject(
                     key=index,
@@ -263,47 +263,47 @@ class _Turns:
         if index in self._study.table:
             self._ended[index] = " ".join(str(error).split())
         else:
-            self._refused[index] = _refused(self._cases[index], self._session, error)
+            self._refused[index] = _refused(self._steps[index], self._session, error)
 
     def records(self) -> list[StepRecord]:
         """Return a record for each step, in the order given."""
-        found = []
-        for index, case in enumerate(self._cases):
+        records = []
+        for index, step in enumerate(self._steps):
             if index in self._refused:
-                found.append(self._refused[index])
+                records.append(self._refused[index])
                 continue
-            series = self._study.table.of(index)
-            record = record_of(case, self._session, self._facts[index], series)
+            series = self._study.table.series(index)
+            record = record_of(step, self._session, self._facts[index], series)
             if why := self._ended.get(index):
                 words = f"a repetition failed, the row has {series.preparations}: {why}"
                 record = msgspec.structs.replace(record, warnings=(*record.warnings, words))
-            found.append(record)
-        return found
+            records.append(record)
+        return records
 
 
-def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Series) -> StepRecord:
+def record_of(step: StepSpec, session: Session, facts: StepFacts, samples: Series) -> StepRecord:
     """Return the record of a timed step.
 
     A check that failed makes the row ``failed``; its time stands beside it all the same.
 
     Args:
-        case: the step.
+        step: the step.
         session: whose workers ran it.
         facts: of its kernel.
         samples: its times.
     """
-    found = estimate(samples)
+    estimated = estimate(samples)
     time = summary_of(samples)
-    wrong = [one for one in facts.checks if one.status != "ok"]
+    wrong = [check for check in facts.checks if check.status != "ok"]
     warnings = []
-    if found.disturbed:
+    if estimated.disturbed:
         warnings.append(
-            f"{found.disturbed} of {found.rounds} rounds were disturbed: {found.reason}"
+            f"{estimated.disturbed} of {estimated.rounds} rounds were disturbed: {estimated.reason}"
         )
     return StepRecord(
-        case=msgspec.structs.replace(case, batch=facts.batch),
+        spec=msgspec.structs.replace(step, batch=facts.batch),
         status="failed" if wrong else "ok",
-        reason="; ".join(f"{one.name}: {one.detail}" for one in wrong) or None,
+        reason="; ".join(f"{check.name}: {check.detail}" for check in wrong) or None,
         time=time,
         images_per_s=facts.batch / time.median,
         samples_s=tuple(samples.seconds),
@@ -311,7 +311,7 @@ def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Serie
         inner=samples.inner,
         faults=samples.faults,
         busy=samples.busy,
-        threads=_threads(case, session),
+        threads=_threads(step, session),
         checks=facts.checks,
         output=facts.output,
         parameters=facts.parameters,
@@ -323,23 +323,23 @@ def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Serie
         types=facts.types or None,
         notes=facts.notes,
         warnings=tuple(warnings),
-        disturbed=found.disturbed,
-        contended=found.contended,
-        contention_reason=found.reason if found.contended else None,
+        disturbed=estimated.disturbed,
+        contended=estimated.contended,
+        contention_reason=estimated.reason if estimated.contended else None,
         stop_reason=f"{samples.preparations} processes, {samples.spent_s:.3g} s"
         if samples.preparations > 1
         else f"{len(samples)} rounds, {samples.spent_s:.3g} s",
     )
 
 
-def _threads(case: StepSpec, session: Session) -> int | None:
-    return None if case.on_gpu else len(session.cpus)
+def _threads(step: StepSpec, session: Session) -> int | None:
+    return None if step.on_gpu else len(session.cpus)
 
 
-def _refused(case: StepSpec, session: Session, error: PydlbenchError) -> StepRecord:
+def _refused(step: StepSpec, session: Session, error: PydlbenchError) -> StepRecord:
     absent = isinstance(error, (UnsupportedError, BackendMissingError))
     status = "skipped" if absent else "failed"
-    return StepRecord(case=case, status=status, reason=str(error), threads=_threads(case, session))
+    return StepRecord(spec=step, status=status, reason=str(error), threads=_threads(step, session))
 
 
 # -----------------------------------------------------------------------------
@@ -373,27 +373,27 @@ def image_bytes(model: Model, phase: str, precision: str) -> float:
     return _ACTIVATIONS * memory(model, phase, precision)["activations"] / model.batch
 
 
-def check_memory_of_parts(model: Model, case: StepSpec, available: int | None) -> None:
+def check_memory_of_parts(model: Model, step: StepSpec, available: int | None) -> None:
     """Make sure that a step has room as often as ``breakdown`` and ``diagnose`` hold it.
 
     Args:
         model: with its batch.
-        case: the step.
+        step: the step.
         available: bytes of the host's memory, or of the case's GPU; None where nobody knows.
 
     Raises:
         UsageError: it has not; with the largest batch that has.
     """
     # The parts have a process of their own; a GPU has the step and its graph in one.
-    held = _CHECKED + (not case.on_gpu and case.mode in _LOGGED)
-    processes = 1 if case.on_gpu else held + 1
-    there = msgspec.structs.replace(case, device="cpu")
+    held = _CHECKED + (not step.on_gpu and step.mode in _LOGGED)
+    processes = 1 if step.on_gpu else held + 1
+    there = msgspec.structs.replace(step, device="cpu")
     check_memory(model, [there] * held, available, processes)
 
 
 def check_memory(
     model: Model,
-    cases: Sequence[StepSpec],
+    steps: Sequence[StepSpec],
     available: int | None,
     processes: int | None = None,
 ) -> None:
@@ -401,29 +401,29 @@ def check_memory(
 
     Args:
         model: theirs, with their batch.
-        cases: steps of one batch and phase; a GPU's activations are not the host's.
+        steps: steps of one batch and phase; a GPU's activations are not the host's.
         available: bytes of the host's memory; None where nobody knows.
         processes: that they run in; None is one for each framework and device.
 
     Raises:
         UsageError: they have not; with the largest batch that has.
     """
-    if available is None or not cases:
+    if available is None or not steps:
         return
     if processes is None:
-        processes = len({(one.framework, one.device) for one in cases})
+        processes = len({(step.framework, step.device) for step in steps})
     fixed = processes * _PROCESS
     each = 0.0
-    for case in cases:
-        fixed += fixed_bytes(model, case.phase, case.precision)
-        if not case.on_gpu:
-            each += image_bytes(model, case.phase, case.precision)
+    for step in steps:
+        fixed += fixed_bytes(model, step.phase, step.precision)
+        if not step.on_gpu:
+            each += image_bytes(model, step.phase, step.precision)
     needed = fixed + model.batch * each
     if needed <= available:
         return
     batch = int((available - fixed) // each) if each else 0
-    alike = len(set(_ways(cases))) == 1
-    count = len(cases)
+    alike = len(set(_ways(steps))) == 1
+    count = len(steps)
     turns = f"{count} steps in turn" if not alike else f"{count} times the step and its operators"
     several = f" for {turns}" if count > 1 else ""
     near = f"--batch {batch}" if batch >= 1 else "a smaller model"
@@ -435,5 +435,5 @@ def check_memory(
     )
 
 
-def _ways(cases: Sequence[StepSpec]) -> list[tuple[str, str | None, str]]:
-    return [(case.framework, case.mode, case.precision) for case in cases]
+def _ways(steps: Sequence[StepSpec]) -> list[tuple[str, str | None, str]]:
+    return [(step.framework, step.mode, step.precision) for step in steps]

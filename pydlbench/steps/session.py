@@ -24,7 +24,7 @@ class StepSession(Session):
 
     def steps(
         self,
-        cases: Sequence[StepSpec],
+        steps: Sequence[StepSpec],
         *,
         visits: int | None = None,
         checks: bool,
@@ -39,18 +39,18 @@ class StepSession(Session):
         from pydlbench.steps.run import run_in_turn
 
         how = StepPreparation(checks=checks, trace=trace)
-        return run_in_turn(cases, self, visits=visits, preparation=how, progress=progress)
+        return run_in_turn(steps, self, visits=visits, preparation=how, progress=progress)
 
-    def agreement(self, case: StepSpec, frameworks: tuple[str, str]) -> Agreement:
+    def agreement(self, step: StepSpec, frameworks: tuple[str, str]) -> Agreement:
         """Hold two frameworks' numbers of a step against each other."""
         from pydlbench.steps.agreement import agree
 
-        return agree(case, self, frameworks)
+        return agree(step, self, frameworks)
 
     def protocol(
-        self, case: ProtocolSpec, write: Callable[[str], None], note: Callable[[str], None]
+        self, spec: ProtocolSpec, write: Callable[[str], None], note: Callable[[str], None]
     ) -> ProtocolResult:
         """Run a published protocol; ``write`` takes what it prints, ``note`` what is to be said."""
         from pydlbench.protocols.runner import run_in_worker
 
-        return run_in_worker(case, self, write, note)
+        return run_in_worker(spec, self, write, note)

@@ -75,17 +75,17 @@ class Rounds:
         rounds = [seconds[begin : begin + width] for begin in range(0, len(seconds), width)]
         behind = 2 + calls
         return cls(
-            [one[0] for one in rounds],
-            [one[1] for one in rounds],
-            [one[2:behind] for one in rounds],
-            [one[behind : behind + gaps] for one in rounds] if gaps else (),
-            [one[behind + gaps :] for one in rounds] if gaps else (),
+            [row[0] for row in rounds],
+            [row[1] for row in rounds],
+            [row[2:behind] for row in rounds],
+            [row[behind : behind + gaps] for row in rounds] if gaps else (),
+            [row[behind + gaps :] for row in rounds] if gaps else (),
         )
 
     @property
     def ratios(self) -> list[float]:
         """What tracing costs, by round."""
-        return [one / other for one, other in zip(self.traced_s, self.plain_s, strict=True)]
+        return [traced / plain for traced, plain in zip(self.traced_s, self.plain_s, strict=True)]
 
     def middle(self, calls: int) -> list[float]:
         """Return the seconds of each of so many calls, and of what is between them.
@@ -121,11 +121,11 @@ class Rounds:
         return not self.cheap and not by_chance
 
 
-def trace_step(case: StepSpec, session: Session) -> dict[str, Any]:
+def trace_step(step: StepSpec, session: Session) -> dict[str, Any]:
     """Trace a step, and return what a :class:`~pydlbench.records.step.StepRecord` has of it.
 
     Args:
-        case: the step; it is made ready once more, in the process that timed it last.
+        step: the step; it is made ready once more, in the process that timed it last.
         session: whose workers are used.
 
     Returns:
@@ -133,7 +133,7 @@ def trace_step(case: StepSpec, session: Session) -> dict[str, Any]:
     """
     how = StepPreparation(checks=False, trace=True)
     try:
-        kernel = prepare_step(case, session, preparation=how)
+        kernel = prepare_step(step, session, preparation=how)
         try:
             facts = kernel.facts.trace
             if facts is None:
@@ -146,7 +146,7 @@ def trace_step(case: StepSpec, session: Session) -> dict[str, Any]:
             raise
         return {"untraced": " ".join(str(error).split())}
     # A GPU's kernels have no roofline of the CPU's.
-    limit_s = (lambda _: None) if case.on_gpu else limits_of(facts.calls, session)
+    limit_s = (lambda _: None) if step.on_gpu else limits_of(facts.calls, session)
     return {
         "trace": tracing,
         "program": program_hash((call.signature, call.direction) for call in facts.calls),
@@ -235,7 +235,7 @@ def _scaled(rounds: Rounds) -> Rounds:
 
     def shorter(rows: Sequence[Sequence[float]]) -> list[list[float]]:
         pairs = zip(rows, rounds.ratios, strict=bool(rows))
-        return [[one / ratio for one in row] for row, ratio in pairs]
+        return [[seconds / ratio for seconds in row] for row, ratio in pairs]
 
     parts = map(shorter, (rounds.calls_s, rounds.gaps_s, rounds.host_s))
     return Rounds(rounds.plain_s, rounds.plain_s, *parts)
@@ -281,10 +281,10 @@ def in_context(
         rounds: of traced steps.
         limit_s: the roofline of a call, in seconds.
     """
-    found, between_s = calls_in_context(calls, rounds, limit_s)
-    modules = _modules(found, between_s + sum(one.in_context_s for one in found))
+    rows, between_s = calls_in_context(calls, rounds, limit_s)
+    modules = _modules(rows, between_s + sum(row.in_context_s for row in rows))
     return {
-        "calls": tuple(found),
+        "calls": tuple(rows),
         "modules": modules,
         "between_calls_s": between_s,
         "dominant": _dominant(calls, rounds, modules) if modules else None,
@@ -293,10 +293,10 @@ def in_context(
 
 def alike(calls: Sequence[ProgramCall]) -> dict[tuple[str, str, str], list[int]]:
     """Return the places of calls by module, direction and operator."""
-    found: dict[tuple[str, str, str], list[int]] = {}
+    groups: dict[tuple[str, str, str], list[int]] = {}
     for place, call in enumerate(calls):
-        found.setdefault((call.module, call.direction, call.operator), []).append(place)
-    return found
+        groups.setdefault((call.module, call.direction, call.operator), []).append(place)
+    return groups
 
 
 def calls_in_context(
@@ -314,44 +314,44 @@ def calls_in_context(
     *seconds, between_s = rounds.middle(len(calls))
     step_s = sum(seconds) + between_s
     host = list(zip(*rounds.host_s, strict=True))
-    found = [
+    rows = [
         CallInContext(
             operator=operator,
             module=module,
             direction=direction,
             count=len(places),
-            in_context_s=(taken := sum(seconds[one] for one in places)),
-            host_s=sum(median(host[one]) for one in places) if host else None,
+            in_context_s=(taken := sum(seconds[place] for place in places)),
+            host_s=sum(median(host[place]) for place in places) if host else None,
             share=taken / step_s,
-            limit_s=_sum_known([limit_s(calls[one]) for one in places]),
-            flops=flops_of([calls[one] for one in places]),
+            limit_s=_sum_known([limit_s(calls[place]) for place in places]),
+            flops=flops_of([calls[place] for place in places]),
         )
         for (module, direction, operator), places in alike(calls).items()
     ]
-    return sorted(found, key=lambda one: -one.in_context_s), between_s
+    return sorted(rows, key=lambda row: -row.in_context_s), between_s
 
 
 def _sum_known(limits: Sequence[float | None]) -> float | None:
-    known = [one for one in limits if one is not None]
+    known = [limit for limit in limits if limit is not None]
     return sum(known) if len(known) == len(limits) else None
 
 
 def _modules(calls: Sequence[CallInContext], step_s: float) -> tuple[ModuleInContext, ...]:
     """Return the modules, the longest first."""
     alike: dict[str, list[CallInContext]] = {}
-    for one in calls:
-        alike.setdefault(one.module, []).append(one)
-    found = []
+    for call in calls:
+        alike.setdefault(call.module, []).append(call)
+    modules = []
     for module, own in alike.items():
-        seconds = sum(one.in_context_s for one in own)
-        unknown = sum(one.in_context_s for one in own if one.limit_s is None)
+        seconds = sum(call.in_context_s for call in own)
+        unknown = sum(call.in_context_s for call in own if call.limit_s is None)
         limit_s = None
         if unknown <= _UNKNOWN * seconds:
-            limit_s = sum(one.limit_s or 0.0 for one in own)
-        found.append(
+            limit_s = sum(call.limit_s or 0.0 for call in own)
+        modules.append(
             ModuleInContext(module=module, seconds=seconds, share=seconds / step_s, limit_s=limit_s)
         )
-    return tuple(sorted(found, key=lambda one: -one.seconds))
+    return tuple(sorted(modules, key=lambda row: -row.seconds))
 
 
 def _dominant(
@@ -362,7 +362,7 @@ def _dominant(
     Few rounds' median may lie beside the share of sums that add up: the interval covers both.
     """
     first, *others = modules
-    shares = {one.module: _shares(calls, rounds, one.module) for one in modules}
+    shares = {row.module: _shares(calls, rounds, row.module) for row in modules}
     interval = median_interval(shares[first.module])
     return Dominant(
         name=first.module,
@@ -370,7 +370,7 @@ def _dominant(
         ci_low=None if interval is None else min(interval.low, first.share),
         ci_high=None if interval is None else max(interval.high, first.share),
         rivals=tuple(
-            one.module for one in others if _alike(shares[first.module], shares[one.module])
+            row.module for row in others if _alike(shares[first.module], shares[row.module])
         ),
     )
 
@@ -386,7 +386,7 @@ def _shares(calls: Sequence[ProgramCall], rounds: Rounds, module: str) -> list[f
 
 def _alike(larger: Sequence[float], smaller: Sequence[float]) -> bool:
     """Whether two modules cannot be told apart: the interval of their difference has zero in it."""
-    interval = median_interval([one - other for one, other in zip(larger, smaller, strict=True)])
+    interval = median_interval([more - less for more, less in zip(larger, smaller, strict=True)])
     return interval is None or interval.low <= 0
 
 
@@ -398,8 +398,8 @@ def limits_of(
     calls: Sequence[ProgramCall], session: Session, levels: Sequence[str] = _LEVELS
 ) -> Callable[[ProgramCall], float | None]:
     """Return what tells a call's roofline on the CPU; None of one that nobody knows."""
-    meanings = {one: meaning_of_call(one) for one in calls}
-    wanted = dict.fromkeys(precision_of(one) for one in meanings.values())
+    meanings = {call: meaning_of_call(call) for call in calls}
+    wanted = dict.fromkeys(precision_of(meaning) for meaning in meanings.values())
     try:
         device = session.devices.cpu(wanted, levels=levels)
         bandwidths = device.levels(levels)
@@ -450,8 +450,8 @@ def _executed(meaning: Meaning) -> float | None:
     """Return FLOPs without padded taps, as far as layers tell."""
     if meaning.flops is None:
         return None
-    padded = sum(one.layer.flops(one.pass_) for one in meaning.layers)
-    executed = sum(one.layer.flops_executed(one.pass_) for one in meaning.layers)
+    padded = sum(each.layer.flops(each.pass_) for each in meaning.layers)
+    executed = sum(each.layer.flops_executed(each.pass_) for each in meaning.layers)
     return max(0, meaning.flops - (padded - executed))
 
 
@@ -470,4 +470,4 @@ def _moved(meaning: Meaning) -> int | None:
 
 def precision_of(meaning: Meaning) -> str:
     """Return the precision of the peak that a call is held against."""
-    return next((PRECISIONS[one] for one in meaning.dtypes if one in PRECISIONS), "fp32")
+    return next((PRECISIONS[dtype] for dtype in meaning.dtypes if dtype in PRECISIONS), "fp32")

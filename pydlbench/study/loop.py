@@ -190,7 +190,8 @@ def request_for(subject: Subject, *, alone: bool = False) -> Request:
 def _warm_up(subject: Subject) -> None:
     """Find a subject's size, and warm it up, where its process has not sampled it before."""
     policy, size = subject.policy, subject.size
-    if size is not None and size.process == subject.process:
+    known = size is not None and size.execution_s >= policy.ready_limit_s
+    if known or (size is not None and size.process == subject.process):
         return
     inner = 1 if size is None else request_for(subject).inner
     # What is known to take long need not be run twice to be warm.

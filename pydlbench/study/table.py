@@ -263,7 +263,7 @@ class Table:
     def __contains__(self, subject: Hashable) -> bool:
         return subject in self._visits
 
-    def of(self, subject: Hashable) -> Series:
+    def series(self, subject: Hashable) -> Series:
         """Return a subject's visits.
 
         Raises:

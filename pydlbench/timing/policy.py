@@ -50,6 +50,8 @@ class Policy:
     # Faster kernels have a round that does not count in each new process: clocks settle within
     # milliseconds. Slower ones ran for longer than that when they were prepared.
     warm_limit_s: float = 0.002
+    # What is known to take longer is warm once it was made ready; by default nothing is.
+    ready_limit_s: float = math.inf
     # Attempts until the inner count fits; each multiplies it by up to 100, so 5 reach 1e10.
     max_calibrations: int = 5
 
@@ -110,12 +112,16 @@ def gpu_policy(policy: Policy, timing: str, cache: str = "hot") -> Policy:
     )
 
 
-def step_policy(policy: Policy) -> Policy:
+def step_policy(policy: Policy, *, settled: bool = False) -> Policy:
     """Return the constants for a framework's whole step.
 
     Args:
         policy: the constants for a kernel.
+        settled: a process that has run the step once, to make it ready, has all of its memory:
+            that is so without a backward pass, whose gradients are allocated anew.
     """
     # The first steps of a process build kernels and memory pools: of short ones a round that does
-    # not count, of long ones a step. The median of three excludes an interrupted step.
-    return replace(policy, least_samples=3, warm_limit_s=0.1)
+    # not count, of long ones a step, unless it is settled. The median of three excludes an
+    # interrupted step.
+    ready_limit_s = 0.1 if settled else math.inf
+    return replace(policy, least_samples=3, warm_limit_s=0.1, ready_limit_s=ready_limit_s)

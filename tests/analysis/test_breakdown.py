@@ -21,7 +21,7 @@ from pydlbench.records.trace import ProgramCall
 from pydlbench.study.table import Interference, Table, Visit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pydlbench.records.breakdown import Breakdown, Term
 
@@ -202,6 +202,16 @@ def test_a_native_row_50_times_off_shows_in_kernels_and_is_named() -> None:
     assert "conv1 aten.convolution" in found.contradictions[0]
 
 
+@pytest.mark.parametrize(("slow_rounds", "contradictions"), [((0, 1, 2), 2), (range(ROUNDS), 1)])
+def test_slow_native_layers_are_named_together_where_most_rounds_were_disturbed(
+    slow_rounds: Sequence[int], contradictions: int
+) -> None:
+    native = {"nconv": 130 * MS, "nrelu": 30 * MS}
+    machine = Machine(native=native, slow_rounds=tuple(slow_rounds), slow=3.0)
+    broken_down = break_down(machine.table(), machine.parts())
+    assert len(broken_down.contradictions) == contradictions
+
+
 def test_a_call_in_place_that_is_faster_contradicts_nothing() -> None:
     machine = Machine(native={"nconv": 10 * MS, "nrelu": 9 * MS})
     found = break_down(machine.table(), machine.parts())
@@ -269,9 +279,9 @@ def test_interference_widens_intervals_and_moves_no_number() -> None:
 def test_where_half_of_the_rounds_were_quiet_numbers_are_of_these() -> None:
     machine = Machine()
     table = machine.table()
-    native = table.of("nconv")
+    native = table.series("nconv")
     table.forget("nconv")
-    step = table.of(STEP)
+    step = table.series(STEP)
     table.forget(STEP)
     for visit in native:  # in three rounds somebody else slows the native kernel down, not the step
         slow = visit.round in (0, 2, 4)
@@ -333,7 +343,7 @@ def test_the_limit_follows_the_clock_of_the_round() -> None:
 def test_a_kernel_that_missed_a_round_has_its_median_there() -> None:
     machine = Machine()
     table = machine.table()
-    series = table.of("nconv")
+    series = table.series("nconv")
     table.forget("nconv")
     for visit in series:
         if visit.round != 3:

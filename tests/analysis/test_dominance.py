@@ -58,12 +58,12 @@ def test_what_two_parts_share_does_not_blur_their_difference():
 def test_a_share_has_an_interval_where_every_time_has_one_and_its_level():
     parts = {"a": {0: 1.0}, "b": {1: 1.0}}
     times = {number: time_summary([3.0 - number] * 8, 0.9) for number in (0, 1)}
-    found = dominance(parts, {key: Timed.of(time) for key, time in times.items()})
+    found = dominance(parts, {key: Timed.from_summary(time) for key, time in times.items()})
     assert found.record() == {"median": 0.6, "ci_low": 0.6, "ci_high": 0.6, "confidence": 0.9}
     assert share_text(found) == "60.0 % (90 % 60.0 .. 60.0)"
     # Three samples have no interval at that level; quartiles are none.
     times[1] = time_summary([2.0, 2.0, 2.1], 0.9)
-    found = dominance(parts, {key: Timed.of(time) for key, time in times.items()})
+    found = dominance(parts, {key: Timed.from_summary(time) for key, time in times.items()})
     assert found.record() == {"median": 0.6}
     assert (found.clear, share_text(found)) == (True, "60 %")
 
@@ -75,7 +75,7 @@ def test_few_visits_have_an_interval_that_holds_as_often_as_it_says(visits):
     for _ in range(1000):
         seconds = [rng.gauss(1.0, 0.01) for _ in range(visits)]
         time = msgspec.structs.replace(time_summary(seconds, 0.95), visit_s=tuple(seconds))
-        one = Timed.of(time)
+        one = Timed.from_summary(time)
         held += abs(one.seconds - 1.0) <= one.half_width_s
     assert one.confidence == 0.95
     assert 925 <= held <= 975
@@ -88,8 +88,8 @@ def test_nothing_dominates_an_empty_sum():
 
 def test_the_estimate_says_what_leads_and_which_part_was_disturbed():
     made = plan(build_model("mnist", 1))
-    conv2 = next(t.hot.layer for t in made.terms if t.work.layer.name == "mnist/conv2")
-    rows = {case: row(case, 50.0 if case.layer == conv2 else 1.0) for case in made.cases}
+    conv2 = next(t.hot.layer for t in made.terms if t.step_pass.layer.name == "mnist/conv2")
+    rows = {case: row(case, 50.0 if case.layer == conv2 else 1.0) for case in made.specs}
     found = estimate(made, rows)
     share = found.dominant_group["share"]
     assert (found.dominant_group["layer"], found.disturbed_share) == ("conv2", 0)
@@ -101,13 +101,13 @@ def test_the_estimate_says_what_leads_and_which_part_was_disturbed():
 @pytest.mark.parametrize("large", [True, False])
 def test_a_disturbed_part_silences_a_sum_only_where_it_is_large(large):
     made = plan(build_model("mnist", 1))
-    conv2 = next(t.hot.layer for t in made.terms if t.work.layer.name == "mnist/conv2")
+    conv2 = next(t.hot.layer for t in made.terms if t.step_pass.layer.name == "mnist/conv2")
     rows = {
         case: msgspec.structs.replace(
             row(case, 500.0 if case.layer == conv2 else 1.0),
             contended=(case.layer == conv2) is large,
         )
-        for case in made.cases
+        for case in made.specs
     }
     found = estimate(made, rows)
     assert found.tells is not large

@@ -22,15 +22,15 @@ def mapped():
 def test_native_kernels_are_measured_once_and_summed_as_often_as_they_are_called(mapped):
     kernels = kernels_of(mapped)
     assert len(kernels.terms) == 3
-    assert {one.work.layer.kind for one in kernels.terms} == {"conv2d"}
-    assert len(kernels.cases) == 2
+    assert {one.step_pass.layer.kind for one in kernels.terms} == {"conv2d"}
+    assert len(kernels.specs) == 2
 
 
 def test_the_work_of_a_recorded_step_is_that_of_its_modules():
     how = {"phase": "forward", "precision": "fp32", "device": "cpu", "cache_bytes": None}
     found = recorded_plan(CALLS, name="my.py:build", batch=2, notes=("drawn by chance",), **how)
-    assert Counter(one.work.node for one in found.terms) == {"a": 2, "b": 1}
-    assert len(found.cases) == 2
+    assert Counter(one.step_pass.node for one in found.terms) == {"a": 2, "b": 1}
+    assert len(found.specs) == 2
     assert found.recorded.native_calls == 3 / 4  # a view is no work
     assert set(found.recorded.unmapped) == {"my.op"}
     assert found.recorded.notes == ("drawn by chance",)
@@ -56,13 +56,13 @@ def test_a_group_has_what_its_calls_have_and_lacks_what_one_of_them_lacks():
     call = RecordedCall(signature=group.text, operator="mm+mm", count=3)
     (found,) = map_calls([call], "forward", "fp32", "cpu", None).values()
     assert (found.count, found.lacks) == (3, "")
-    assert found.work.flops == 2 * alone.work.flops
+    assert found.meaning.flops == 2 * alone.meaning.flops
     assert len(found.terms) == 2 * len(alone.terms)
     other = CallGroup(calls=(first.signature, "no.such.call()"))
     call = RecordedCall(signature=other.text, operator="mm+call")
     (found,) = map_calls([call], "forward", "fp32", "cpu", None).values()
     assert "no.such" in found.lacks
-    assert found.work.flops is None
+    assert found.meaning.flops is None
     assert len(found.terms) == len(alone.terms)
     equation = RecordedCall(signature="jax.add[](float32[2])", operator="add")
     (found,) = map_calls([equation], "forward", "fp32", "cpu", None).values()
@@ -99,7 +99,7 @@ def test_calls_in_types_that_no_precision_of_ours_has_are_told_with_them(dtypes)
     (found,) = map_calls([product(*dtypes)], "forward", "fp32", "cpu", None).values()
     assert found.terms == ()
     assert all(one in found.lacks for one in dtypes)
-    assert found.work.flops == 2 * 4 * 4 * 4
+    assert found.meaning.flops == 2 * 4 * 4 * 4
     (complexes,) = map_calls(
         [product("complex64", "complex64")], "forward", "fp32", "cpu", None
     ).values()
@@ -117,10 +117,10 @@ def test_the_native_kernels_of_a_recorded_step_are_those_of_its_graph():
     calls = record_calls(create("cpu"), case).facts.calls
 
     def products(kernels):
-        terms = [one for one in kernels.terms if one.work.layer.multiply_adds]
+        terms = [one for one in kernels.terms if one.step_pass.layer.multiply_adds]
         return Counter(
-            (dataclasses.replace(one.work.layer, name=None), one.work.pass_, one.work.propagation)
-            for one in terms
+            (dataclasses.replace(each.layer, name=None), each.pass_, each.propagation)
+            for each in (term.step_pass for term in terms)
         )
 
     recorded = kernels_of(map_calls(calls, "training", "fp32", "cpu", None))

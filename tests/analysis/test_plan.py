@@ -11,7 +11,7 @@ from pydlbench.models.passes import step_passes
 def test_a_plan_has_a_term_for_each_piece_of_work():
     model = build_model("alexnet-owt", 2)
     found = plan(model, "training")
-    assert [term.work for term in found.terms] == list(step_passes(model, "training"))
+    assert [term.step_pass for term in found.terms] == list(step_passes(model, "training"))
 
 
 def test_identical_kernels_are_measured_once():
@@ -19,19 +19,19 @@ def test_identical_kernels_are_measured_once():
     found = plan(model, "training")
     assert len(found.terms) > 1000
     assert len({term.hot for term in found.terms}) < 300
-    assert len(found.cases) == len(set(found.cases))
+    assert len(found.specs) == len(set(found.specs))
 
 
 def test_kernels_that_differ_in_their_names_only_are_one_case():
     found = plan(build_model("vgg16", 1))
-    conv = [t for t in found.terms if t.work.node in ("conv3_2", "conv3_3")]
-    convolutions = [t for t in conv if t.work.layer.kind == "conv2d"]
-    assert len({t.work.layer.name for t in convolutions}) == 2
+    conv = [t for t in found.terms if t.step_pass.node in ("conv3_2", "conv3_3")]
+    convolutions = [t for t in conv if t.step_pass.layer.kind == "conv2d"]
+    assert len({t.step_pass.layer.name for t in convolutions}) == 2
     assert len({t.hot for t in convolutions}) == 1
 
 
 def test_hot_and_cold_stand_beside_each_other():
-    cases = plan(build_model("mnist", 1)).cases
+    cases = plan(build_model("mnist", 1)).specs
     assert [case.cache for case in cases[:4]] == ["hot", "all-cold", "hot", "all-cold"]
 
 
@@ -40,17 +40,17 @@ def test_what_no_cache_holds_is_measured_once():
     some = plan(model, cache_bytes=1 << 20)
     none = plan(model, cache_bytes=1)
     both = plan(model, cache_bytes=1 << 40)
-    assert {case.cache for case in none.cases} == {"hot"}
-    assert len(none.cases) < len(some.cases) < len(both.cases)
+    assert {case.cache for case in none.specs} == {"hot"}
+    assert len(none.specs) < len(some.specs) < len(both.specs)
     for term in some.terms:
-        big = term.work.layer.bytes(term.work.pass_, 4) >= 4 << 20
+        big = term.step_pass.layer.bytes(term.step_pass.pass_, 4) >= 4 << 20
         assert term.cold.cache == ("hot" if big else "all-cold")
 
 
 def test_bf16_needs_half_the_bytes():
     model = build_model("vgg11", 4)
-    assert len(plan(model, precision="bf16", cache_bytes=1 << 22).cases) > len(
-        plan(model, precision="fp32", cache_bytes=1 << 22).cases
+    assert len(plan(model, precision="bf16", cache_bytes=1 << 22).specs) > len(
+        plan(model, precision="fp32", cache_bytes=1 << 22).specs
     )
 
 

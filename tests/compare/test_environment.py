@@ -40,24 +40,15 @@ def test_repeats_on_one_machine_do_not_differ(differ):
             "OMP_WAIT_POLICY absent and active",
         ),
         ({"environment": {"python": "3.13"}}, "system", "3.11 and 3.13"),
+        ({"algorithm": "brgconv"}, "kernel", "jit, then brgconv"),
+        ({"clock_hz": 3.6e9}, "clock", "10.0 % lower"),
     ],
 )
 def test_what_may_change_times_is_named(differ, change, what, text):
     (found,) = differ(**change)
-    assert (found.what, found.counts) == (what, True)
+    # Another kernel or clock is in the ratio already.
+    assert (found.what, found.counts) == (what, what not in ("kernel", "clock"))
     assert text in found.text
-
-
-def test_another_kernel_is_named_and_is_in_the_ratio_already(differ):
-    (found,) = differ(algorithm="brgconv")
-    assert (found.what, found.counts) == ("kernel", False)
-    assert "jit, then brgconv" in found.text
-
-
-def test_another_clock_is_named(differ):
-    (found,) = differ(clock_hz=3.6e9)
-    assert (found.what, found.counts) == ("clock", False)
-    assert "10.0 % lower" in found.text
 
 
 def test_a_run_is_not_compared_with_itself_unawares(row, side):

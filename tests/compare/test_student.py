@@ -25,16 +25,14 @@ def test_quantiles_are_those_of_the_tables(p, n, expected):
     assert quantile(p, n) == pytest.approx(expected, abs=6e-4)
 
 
-def test_one_degree_of_freedom_is_cauchy():
-    t = np.array([0.3, 1.0, 5.0])
-    expected = [1 - 2 / math.pi * math.atan(x) for x in t]
-    assert two_sided(t, np.ones(3, dtype=int)) == pytest.approx(expected)
-
-
-def test_two_degrees_of_freedom_have_a_closed_form():
-    t = np.array([0.5, 2.0, 9.0])
-    expected = [1 - x / math.sqrt(2 + x * x) for x in t]
-    assert two_sided(t, np.full(3, 2)) == pytest.approx(expected)
+@pytest.mark.parametrize(
+    ("freedom", "within"),
+    [(1, lambda t: 2 / math.pi * math.atan(t)), (2, lambda t: t / math.sqrt(2 + t * t))],
+    ids=["Cauchy", "two"],
+)
+def test_tails_have_closed_forms(freedom, within):
+    t = np.array([0.3, 1.0, 2.0, 5.0, 9.0])
+    assert two_sided(t, np.full(5, freedom)) == pytest.approx([1 - within(x) for x in t])
 
 
 def test_quantile_and_tail_are_inverse_for_mixed_degrees():

@@ -26,6 +26,7 @@ NATIVE = {
     "fp16-tc": HMMA | ACC32 | IN16,
     "bf16-tc": HMMA | ACC32 | INBF,
     "fp8-tc": HMMA | ACC32 | INFP8,
+    "fp8-tc-fast": HMMA | ACC32 | INFP8,
 }
 # cublasStatus_t.
 SUCCESS, ALLOC_FAILED, INVALID_VALUE, EXECUTION_FAILED, NOT_SUPPORTED = 0, 3, 7, 13, 15
@@ -243,7 +244,7 @@ def _computes(library: Library) -> set[int]:
     return {int(line.split()[2]) for line in library.record if line.startswith("operation")}
 
 
-@pytest.mark.parametrize("mode", ["fp32", "tf32", "fp16-tc", "bf16-tc", "fp8-tc"])
+@pytest.mark.parametrize("mode", ["fp32", "tf32", "fp16-tc", "bf16-tc", "fp8-tc", "fp8-tc-fast"])
 def test_a_library_that_gives_no_flags_leaves_the_modes_their_algorithms(library, mode):
     """They are of the compute type that was asked for; nothing is claimed of tensor cores."""
     library.behave(gives_flags=False)
@@ -322,14 +323,16 @@ def test_fp16_lists_both_accumulators(library):
     assert calls[1].endswith("half alpha 15360 beta 0")  # 0x3c00 is one
 
 
-def test_fp8(library):
-    """TN, scales of one, no fast accumulation, a 16-bit C that nothing reads."""
-    library.offer(1, NATIVE["fp8-tc"])
-    (plan,) = library.plans("fp8-tc")
+@pytest.mark.parametrize(("mode", "fast"), [("fp8-tc", 0), ("fp8-tc-fast", 1)])
+def test_fp8(library, mode, fast):
+    """TN, scales of one, fast accumulation by the mode, a 16-bit C that nothing reads."""
+    library.offer(1, NATIVE[mode])
+    (plan,) = library.plans(mode)
     assert plan.layout.endswith("TN")
     assert plan.variant == "transposed"
     record = library.record
-    assert "fast accumulation 0" in record
+    assert f"fast accumulation {fast}" in record
+    assert any(note.startswith("FAST_ACCUM on") for note in plan.notes) is bool(fast)
     assert [line for line in record if line.startswith("scale")] == [
         f"scale {attribute} is 1" for attribute in (17, 18, 20)
     ]
@@ -337,9 +340,9 @@ def test_fp8(library):
     assert matrices == [R_8F_E4M3, R_8F_E4M3, R_16BF, R_8F_E4M3]
     library.run(0, [1, 2, 3])
     assert f"c type {R_16BF} none" in library.record[-1]
-    assert library.plans("fp8-tc", "backward-data")[0].variant == "plain"
+    assert library.plans(mode, "backward-data")[0].variant == "plain"
     with pytest.raises(RuntimeError, match="multiples of 16, and k is 24"):
-        library.plans("fp8-tc", sizes=(1, 16, 24, 32))
+        library.plans(mode, sizes=(1, 16, 24, 32))
 
 
 def test_a_fused_fp8_product_has_a_bfloat16_bias(library):

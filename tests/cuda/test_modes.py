@@ -13,7 +13,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.words import PASSES
+from pydlbench.words import FP8_PRECISIONS, PASSES
 
 pytestmark = pytest.mark.gpu
 
@@ -103,8 +103,9 @@ def test_modes_on_tensor_cores(gpu, name, pass_, mode):
         assert plan.accumulate == "float32", plan.algorithm
 
 
-def test_fp8_is_on_tensor_cores_too(gpu):
-    for plan in _plans(gpu, _case("gemm", "forward", "fp8-tc")):
+@pytest.mark.parametrize("mode", FP8_PRECISIONS)
+def test_fp8_is_on_tensor_cores_too(gpu, mode):
+    for plan in _plans(gpu, _case("gemm", "forward", mode)):
         assert plan.tensor_cores is (None if _is_silent(plan) else True), plan.algorithm
         types = {tensor["role"]: tensor["type"] for tensor in plan.tensors}
         assert types["src"] == types["weights"] == "float8_e4m3"

@@ -27,7 +27,6 @@ from pydlbench.fleet.engines import (
 from pydlbench.fleet.gather import TABLE
 from pydlbench.fleet.node import Order, Slot, store_name
 from pydlbench.fleet.run import Plan, run_rounds
-from pydlbench.fleet.verdict import judge_visits
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
@@ -130,42 +129,6 @@ def test_slots_of_this_process_have_their_visits_and_their_deaths(local, tmp_pat
     (again,) = ended(local)
     assert again.brought.reason is None
     assert (tmp_path / store_name("b", 0)).is_file()
-
-
-@pytest.mark.deep
-def test_a_planted_slowdown_is_found_and_nothing_where_there_is_none(tmp_path, monkeypatch):
-    """Fleets of two slots with one that is 5 % slower, and fleets without."""
-    pytest.importorskip("distributed")
-    cpus = sorted(os.sched_getaffinity(0))
-    slots = [Slot(name=name, cpus=(cpus[number % len(cpus)],)) for number, name in enumerate("ab")]
-    engine = DaskEngine.local(slots)
-    found = {1.0: 0, 1.05: 0}
-    for factor in found:
-        for number in range(2):
-            monkeypatch.setenv(VARIABLE, json.dumps({"slow": {"b": factor}}))
-            verdict = fleet_of(engine, tmp_path / f"{factor}-{number}", seed=number)
-            names = {one.node for one in verdict.slow}
-            assert names <= {"b"}
-            found[factor] += names == {"b"}
-    engine.close()
-    assert found == {1.0: 0, 1.05: 2}
-
-
-def fleet_of(engine, folder, seed=0, rounds=6):
-    """Run a fleet to its end, and judge it."""
-    folder.mkdir()
-    plan = Plan(
-        fleet=RUN.id,
-        text=f"# {seed}\n{FILE}",
-        folder=folder,
-        rounds=rounds,
-        program=PROGRAM,
-        seed=seed,
-    )
-    with Store.open(folder / "store.sqlite") as store:
-        store.begin(RUN, "fleet", request={"text": FILE})
-        assert run_rounds(engine, store, plan, lambda _: None)[1] == 0
-        return judge_visits([one.document for one in store.entries(RUN.id, TABLE)], 0.03)
 
 
 # -----------------------------------------------------------------------------

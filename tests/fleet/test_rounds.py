@@ -138,16 +138,6 @@ def test_what_a_visit_brings_is_kept_with_the_times_of_its_rows(store, plan, tmp
     assert one["machine"] == "Invented 9000"
 
 
-def test_a_visit_that_dies_is_tried_again(store, plan, tmp_path):
-    def dies_once(node, number, tries):
-        return "its worker has died" if (node, number, tries) == ("node-3", 1, 1) else None
-
-    engine = InventedEngine(tmp_path / "nodes", dies_once)
-    assert run_rounds(engine, store, plan, print) == (12, 0)
-    assert kept(store)["node-3", 1]["tries"] == 2
-    assert Counter(engine.begun)["node-3", 1] == 2
-
-
 def test_a_node_that_is_there_is_not_given_up_while_other_visits_are_kept(
     store, plan, tmp_path, monkeypatch
 ):
@@ -165,18 +155,7 @@ def test_a_node_that_is_there_is_not_given_up_while_other_visits_are_kept(
     invented = SimpleNamespace(monotonic=lambda: clock[0], time=time.time, sleep=time.sleep)
     monkeypatch.setattr(run, "time", invented)
     assert run_rounds(engine, store, plan, print) == (12, 0)
-
-
-def test_a_node_that_always_dies_costs_its_rounds_and_is_named(store, plan, tmp_path):
-    engine = InventedEngine(
-        tmp_path / "nodes", lambda node, *_: "its worker has died" if node == "node-3" else None
-    )
-    said = []
-    assert run_rounds(engine, store, plan, said.append) == (9, 3)
-    assert whole(store) == {one for one in EVERY if one[0] != "node-3"}
-    assert kept(store)["node-3", 0]["reason"] == "its worker has died"
-    assert kept(store)["node-3", 0]["tries"] == 3
-    assert sum("node-3" in line for line in said) == 3
+    assert kept(store)[first[0]]["tries"] == Counter(engine.begun)[first[0]] == 2
 
 
 def test_a_node_that_leaves_is_given_up_and_one_that_comes_is_taken(store, plan, tmp_path):
@@ -224,14 +203,22 @@ def test_a_failed_round_is_measured_when_the_run_is_gone_on_with(store, plan, tm
         (brought(data=None), "its store cannot be read"),
         (brought("no end within 5 s"), "no end within 5 s"),
         (brought("the disk is full", data=b""), "the disk is full"),
+        ("its worker has died", "its worker has died"),
     ],
 )
-def test_what_cannot_be_brought_back_costs_its_visit(store, plan, tmp_path, answer, reason):
+def test_what_cannot_be_brought_back_costs_its_visits_and_is_named(
+    store, plan, tmp_path, answer, reason
+):
     engine = InventedEngine(
         tmp_path / "nodes", lambda node, *_: answer if node == "node-0" else None
     )
-    assert run_rounds(engine, store, plan, print) == (9, 3)
-    assert reason in kept(store)["node-0", 0]["reason"]
+    said = []
+    assert run_rounds(engine, store, plan, said.append) == (9, 3)
+    assert whole(store) == {one for one in EVERY if one[0] != "node-0"}
+    visit = kept(store)["node-0", 0]
+    assert reason in visit["reason"]
+    assert visit["tries"] == Counter(engine.begun)["node-0", 0] == 3
+    assert sum("node-0" in line for line in said) == 3
 
 
 def test_a_file_that_nodes_refuse_ends_the_run_at_once(store, plan, tmp_path):

@@ -35,12 +35,19 @@ def of(verdict, node, metric=WHOLE):
     return found
 
 
-def change(some, node, **values):
-    """Put what was read beside a node's rows into its visits."""
+def alter(some, *nodes, number=None, **changes):
+    """Change the visits of some nodes, in one round or in all."""
     for visit in some:
-        if node in (None, visit["node"]):
+        if visit["node"] in nodes and number in (None, visit["round"]):
+            visit.update(changes)
+
+
+def change(some, node, *, number=None, factor=1.0, **values):
+    """Put what was read beside a node's rows, or all nodes', into its visits; times by a factor."""
+    for visit in some:
+        if node in (None, visit["node"]) and number in (None, visit["round"]):
             for value in visit["values"].values():
-                value.update(values)
+                value.update(values, time_s=factor * value["time_s"])
 
 
 def test_the_slow_node_is_named_and_nobody_else(some):
@@ -87,11 +94,7 @@ def test_what_all_nodes_have_is_no_reason(some):
 
 
 def test_rows_that_other_work_disturbed_count_only_where_there_are_no_others(some):
-    for visit in some:
-        if visit["node"] == "node-5" and visit["round"] == 2:
-            for value in visit["values"].values():
-                value["time_s"] *= 1.5
-                value["contended"] = True
+    change(some, "node-5", number=2, factor=1.5, contended=True)
     verdict = judge_visits(some, 0.03)
     assert of(verdict, "node-5").rounds == 4
     assert of(verdict, "node-5").verdict == "SAME"
@@ -103,10 +106,8 @@ def test_rows_that_other_work_disturbed_count_only_where_there_are_no_others(som
 
 def test_a_round_that_does_not_count_explains_nothing(some):
     change(some, None, clock_hz=4e9)
-    for visit in some:
-        if visit["node"] == f"node-{SLOW}" and visit["round"] == 2:
-            for value in visit["values"].values():
-                value.update(clock_hz=2e9, throttle=["power cap"], contended=True)
+    beside = {"clock_hz": 2e9, "throttle": ["power cap"], "contended": True}
+    change(some, f"node-{SLOW}", number=2, **beside)
     found = of(judge_visits(some, 0.03), f"node-{SLOW}")
     assert (found.verdict, found.rounds) == ("SLOW", 4)
     assert [one.what for one in found.evidence] == ["unexplained"]
@@ -123,11 +124,9 @@ def test_the_command_is_that_of_the_slowest_metric_on_that_slot(some):
 
 
 def test_kinds_are_never_mixed_and_what_differs_is_named(some):
-    for visit in some:
-        if visit["node"] in ("node-8", "node-9"):
-            visit["kind"], visit["versions"] = "two", {"numpy": "1"}
-            for value in visit["values"].values():
-                value["time_s"] *= 2
+    alter(some, "node-8", "node-9", kind="two", versions={"numpy": "1"})
+    for node in ("node-8", "node-9"):
+        change(some, node, factor=2)
     verdict = judge_visits(some, 0.03)
     assert {one.node for one in verdict.slow} == {f"node-{SLOW}"}
     groups = {one.node: one.group for one in verdict.nodes}
@@ -136,11 +135,8 @@ def test_kinds_are_never_mixed_and_what_differs_is_named(some):
 
 
 def test_a_node_of_its_own_kind_and_one_that_was_changed_are_named(some):
-    for visit in some:
-        if visit["node"] == "node-8":
-            visit["kind"] = "other"
-        if visit["node"] == "node-9" and visit["round"] == 0:
-            visit["kind"] = "before"
+    alter(some, "node-8", kind="other")
+    alter(some, "node-9", number=0, kind="before")
     verdict = judge_visits(some, 0.03)
     assert any(note.startswith("node-8: the only node of its kind") for note in verdict.notes)
     assert any(note.startswith("node-9: changed between rounds") for note in verdict.notes)
@@ -156,12 +152,9 @@ def test_cards_in_other_hosts_are_compared_and_their_hosts_named(some):
 
 
 def test_clocks_that_disagree_and_rounds_that_failed_are_named(some):
-    some[0]["clock_offset_s"] = some[20]["clock_offset_s"] = 90.0
-    for visit in some:
-        if visit["node"] == "node-0":
-            visit["clock_offset_s"] = 90.0
-        if visit["node"] == "node-1" and visit["round"] == 1:
-            visit.update(status="failed", reason="its worker has died", values={})
+    alter(some, "node-0", clock_offset_s=90.0)
+    failed = {"status": "failed", "reason": "its worker has died", "values": {}}
+    alter(some, "node-1", number=1, **failed)
     verdict = judge_visits(some, 0.03)
     assert any(note.startswith("node-0: clock differs") for note in verdict.notes)
     node = next(one for one in verdict.nodes if one.node == "node-1")

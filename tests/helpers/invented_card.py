@@ -22,6 +22,9 @@ from types import ModuleType
 __path__.append({real!r})
 
 class Kernel:
+    facts = ModuleType("facts")
+    facts.algorithm, facts.timing = "aten::mm", "cuda-graph"
+
     def sample(self, request):
         from pydlbench.timing.chunk import Chunk
         return Chunk(seconds=(1e-3,) * request.samples)
@@ -40,7 +43,8 @@ class Session:
         from pydlbench.__main__ import row
         for case in cases:
             time.sleep(float(os.environ["CARD_SECONDS"]))
-            words = (case.layer.name, case.pass_, case.precision, case.backend, case.cache)
+            name = case.layer.name or case.layer.problem
+            words = (name, case.pass_, case.precision, case.backend, case.cache)
             made = ModuleType("row")
             made.to_dict = lambda words=words: row(*words)
             yield case, made
@@ -56,10 +60,7 @@ def create(device):
 
 stub("pydlbench.backends.torch.backend", create=create)
 stub("pydlbench.backends.torch.gpu", kernel_names=kernel_names)
-chain = Kernel()
-chain.facts = ModuleType("facts")
-chain.facts.timing = "cuda-graph"
-stub("pydlbench.backends.native.model_chain", prepare_model=lambda *_: chain)
+stub("pydlbench.backends.native.model_chain", prepare_model=lambda *_: Kernel())
 if os.path.basename(sys.argv[0]) == "rows.py":
     stub("pydlbench.runner.session", Session=Session)
 """
@@ -72,7 +73,7 @@ from pydlbench.errors import UnsupportedError
 PLANTED = os.environ.get("CARD_PLANTED")
 FACTS = {"name": "NVIDIA H200", "capability": "9.0", "driver_version": 13000, "uuid": "GPU-0"}
 _module = Module()
-libraries, built_with = _module.libraries, _module.built_with
+built_with = _module.built_with
 push_range, pop_range = _module.push_range, _module.pop_range
 
 class Device(_Device):
@@ -89,13 +90,21 @@ def launch_seconds(device):
         raise UnsupportedError("starting a kernel waits for the device")
     return {"empty_kernel_s": 2e-6}
 
+NO_CUDNN = "cuDNN cannot be loaded: libcudnn.so.9: no such file"
+
+def libraries():
+    found = ("cublaslt",) if PLANTED == "cudnn" else ("cudnn", "cublaslt")
+    return {name: {"version": "9.0", "path": f"/lib/lib{name}.so"} for name in found}
+
 def load_libraries(cudnn, cublaslt):
     if PLANTED == "cudnn":
-        raise UnsupportedError("cuDNN cannot be loaded: libcudnn.so.9: no such file")
+        raise UnsupportedError(NO_CUDNN)
 
 def plans(device, kind, pass_, mode, fields, **words):
     if PLANTED == "gate" and os.environ.get("PYDLBENCH_GATE") != "0":
         raise UnsupportedError("starting a kernel waits for the device")
+    if PLANTED == "cudnn" and kind == "conv2d":
+        raise UnsupportedError(NO_CUDNN)
     if PLANTED == "memory" and mode == "bf16-tc":
         return [Plan("engine 7", fails="memory")]
     if PLANTED == "launch" and (kind, mode) == ("gemm", "tf32"):
@@ -133,6 +142,9 @@ if __name__ == "__main__":
             for precision in values("--precision", ["fp32"])
             for backend in values("--backend", ["native"])
         ]
+    elif words[0] == "breakdown":
+        found["levels"] = {"limit": {"median": 0.01}, "native": None, "step": {"median": 0.02}}
+        found["unexplained"] = 0.05
     elif words[0] == "step":
         found["steps"] = [{"mode": "eager", "phase": "forward", "time_s": {"median": 0.02}}]
     print(json.dumps(found))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from breakdown_records import document_of, make_record
 from invented_rows import time_of
 
 from pydlbench.cli.fleet import judged
@@ -117,53 +116,12 @@ def layers_document(rows: Any, run: RunRecord = RUN, **changes: Any) -> dict[str
     return {"interrupted": False, **document, **changes}
 
 
-def model_document(rows: Any, name: str = "alexnet-owt", batch: int = 4) -> dict[str, Any]:
-    """What ``model --json`` writes; every node once, its kernels as in ``rows``."""
-    model = build_model(name, batch)
-    by_problem = {row.problem: row for row in rows}
-    layers: dict[str, dict[str, Any]] = {}
-    for part in step_passes(model, "forward"):
-        row = by_problem[part.layer.problem]
-        one = layers.setdefault(
-            part.node,
-            {"name": part.node, "kind": row.kind, "time_s": 0.0, "low": 0.0, "high": 0.0}
-            | {"roof_s": 0.0, "share": 0.1, "bound": "compute", "efficiency": None}
-            | {"contended": row.contended},
-        )
-        for key, factor in (("time_s", 1.0), ("low", 0.95), ("high", 1.05)):
-            one[key] += factor * row.time.median
-        one["roof_s"] += row.roofline.time_s
-    total = sum(one["time_s"] for one in layers.values())
-    return {
-        "run": RUN.to_dict(),
-        "model": name,
-        "batch": batch,
-        "phase": "forward",
-        "precision": "fp32",
-        "estimate": {"time_s": total, "low": 0.95 * total, "high": 1.05 * total}
-        | {"hot_s": 0.95 * total, "cold_s": 1.05 * total, "images_per_s": batch / total},
-        "layers": list(layers.values()),
-        "dominant": next(iter(layers)),
-        "dominant_share": {"median": 0.1, "ci_low": 0.09, "ci_high": 0.11},
-        "dominant_clear": True,
-        "disturbed_share": sum(row.contended for row in rows) / len(rows),
-        "missing": [],
-        "measurements": [row.to_dict() for row in rows],
-    }
-
-
-def breakdown_document(**changes: Any) -> dict[str, Any]:
-    """What ``breakdown --json`` writes of one framework and mode."""
-    record = make_record(**{"batch": 4, **changes})
-    return {"run": RUN.to_dict(), "kind": "breakdown", **document_of(record)}
-
-
 def step_record(seconds: float = 0.1, **changes: Any) -> StepRecord:
     """A framework's step."""
     case = {"model": "alexnet-owt", "batch": 4, "framework": "torch", "mode": "eager", **changes}
     batch = case["batch"]
     return StepRecord(
-        case=StepSpec(**case),
+        spec=StepSpec(**case),
         status="ok",
         time=time_of(seconds),
         images_per_s=batch / seconds,

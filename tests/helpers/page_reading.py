@@ -69,8 +69,3 @@ def parse(html: str) -> Node:
     reader.close()
     assert reader.at is reader.root, f"<{reader.at.tag}> is never closed"
     return reader.root
-
-
-def by_id(root: Node, ident: str) -> Node:
-    """Return the element of that name."""
-    return next(node for node in root.all() if node.attributes.get("id") == ident)

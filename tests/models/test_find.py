@@ -14,18 +14,6 @@ def names(*patterns: str) -> list[str | None]:
     return [layer.name for layer in find_layers(patterns)]
 
 
-def test_a_bare_name_is_alexnets():
-    (layer,) = find_layers(["conv3"])
-    assert layer.name == "alexnet/conv3"
-    assert layer.problem == "mb128ic192ih13oc384oh13kh3ph1"
-
-
-def test_a_bare_name_that_alexnet_lacks_is_the_first_models_if_all_agree():
-    assert names("L1") == ["convnet/L1"]
-    assert names("conv3_3") == ["vgg16/conv3_3"]  # VGG-19's is the same problem
-    assert names("pool3") == ["vgg11/pool3"]
-
-
 def test_an_ambiguous_bare_name_lists_its_meanings():
     with pytest.raises(UsageError) as caught:
         find_layers(["fc7"])
@@ -45,6 +33,11 @@ def test_a_models_name_is_all_its_layers_in_order():
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [
+        ("conv3", ["alexnet/conv3"]),  # a bare name is AlexNet's
+        # Else it is the first model's, where all agree.
+        ("L1", ["convnet/L1"]),
+        ("conv3_3", ["vgg16/conv3_3"]),
+        ("pool3", ["vgg11/pool3"]),
         ("alexnet/conv[45]", ["alexnet/conv4", "alexnet/conv5"]),
         ("conv?", [f"alexnet/conv{number}" for number in range(1, 6)]),
         ("vgg1[16]/fc8", ["vgg11/fc8", "vgg16/fc8"]),
@@ -53,7 +46,7 @@ def test_a_models_name_is_all_its_layers_in_order():
         ("*owt/fc*", ["alexnet-owt/fc6", "alexnet-owt/fc7", "alexnet-owt/fc8"]),
     ],
 )
-def test_globs(pattern, expected):
+def test_names_and_globs(pattern, expected):
     assert names(pattern) == expected
 
 

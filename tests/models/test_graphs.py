@@ -5,10 +5,17 @@ from collections import Counter
 from typing import Any, get_args
 
 import pytest
+from catalogue import REPRESENTATIVES, built
 
-from pydlbench.models import build_model, model_names
+from pydlbench import models
+from pydlbench.models import build_model
 from pydlbench.models.graph import INPUT, Init, Model, Node, Op, Optimizer, trained_tensors
 from pydlbench.ops.table import build_layer
+
+
+def test_each_family_has_a_representative():
+    for family in models._families():
+        assert models._models(family).keys() & set(REPRESENTATIVES), family
 
 
 def taken(model: Model, node: Node) -> list[tuple[int, ...]]:
@@ -16,51 +23,48 @@ def taken(model: Model, node: Node) -> list[tuple[int, ...]]:
     return [model.image if one == INPUT else model[one].shape for one in node.inputs]
 
 
-@pytest.mark.parametrize("name", model_names())
+#: What of a map a node without a layer keeps.
+KEPT = {"flatten": math.prod, "shift": math.prod, "crop": lambda shape: shape[0]}
+#: What a layer takes and gives for one image, by its op.
+SHAPES = {
+    "conv": lambda one: ((one.in_channels, *one.in_size), (one.out_channels, *one.out_size)),
+    "deconv": lambda one: (one.shapes()["src"][1:], one.shapes()["dst"][1:]),
+    "gemm": lambda one: ((one.k,), (one.n,)),
+    "pool": lambda one: ((one.channels, *one.in_size), (one.channels, *one.out_size)),
+}
+
+
+@pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_each_layer_fits_what_it_takes_and_gives(name):
-    model = build_model(name, 3)
-    assert model.batch == 3
+    model = built(name)
     for node in model:
-        layer, (source, *_) = node.layer, taken(model, node)
+        layer, sources = node.layer, taken(model, node)
         where = f"{name}/{node.name}"
         assert node.op in get_args(Op)
-        assert len(set(taken(model, node))) == 1 or node.op in ("concat", "scale"), where
+        assert len(set(sources)) == 1 or node.op in ("concat", "scale"), where
+        if layer is not None:
+            assert (layer.name, layer.batch) == (where, model.batch)
         if layer is None:
-            assert node.op in ("flatten", "shift", "crop"), where
-        elif layer.op == "conv":
-            assert source == (layer.in_channels, layer.in_size[0], layer.in_size[1]), where
-            assert node.shape == (layer.out_channels, layer.out_size[0], layer.out_size[1]), where
-        elif layer.op == "deconv":
-            assert source == layer.shapes()["src"][1:], where
-            assert node.shape == layer.shapes()["dst"][1:], where
-        elif layer.op == "gemm":
-            assert (source, node.shape) == ((layer.k,), (layer.n,)), where
-        elif layer.op == "pool":
-            assert source == (layer.channels, layer.in_size[0], layer.in_size[1]), where
-            assert node.shape == (layer.channels, layer.out_size[0], layer.out_size[1]), where
+            before, after = sources[0], node.shape
+            kept = {"flatten": math.prod, "shift": math.prod, "crop": lambda shape: shape[0]}[
+                node.op
+            ]
+            assert kept(before) == kept(after), where
+            assert node.op != "crop" or all(map(int.__ge__, before, after)), where
         elif layer.kind == "pointwise":
             assert layer.op == node.op, where
             assert layer.shapes()["dst"][1 : 1 + len(node.shape)] == node.shape, where
-            sources = [layer.shapes()[role] for role in layer.reads("forward") if role[:3] == "src"]
-            assert [(*shape, 1, 1)[:3] for shape in taken(model, node)] == [
-                dims[1:] for dims in sources
+            roles = [role for role in layer.reads("forward") if role.startswith("src")]
+            assert [(*shape, 1, 1)[:3] for shape in sources] == [
+                layer.shapes()[role][1:] for role in roles
             ], where
-        elif node.op == "crop":
-            assert node.shape[0] == source[0], where
-            assert all(size <= before for size, before in zip(node.shape, source, strict=True)), (
-                where
-            )
         else:
-            assert node.op in ("flatten", "shift"), where
-            assert math.prod(source) == math.prod(node.shape), where
-        if layer is not None:
-            assert layer.name == where
-            assert layer.batch == 3, where
+            assert (sources[0], node.shape) == SHAPES[layer.op](layer), where
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_everything_leads_to_the_output(name):
-    model = build_model(name, 1)
+    model = built(name)
     used = {one for node in model for one in node.inputs}
     assert {node.name for node in model} - used == {model.output.name}
     assert INPUT in used
@@ -76,10 +80,11 @@ def test_everything_leads_to_the_output(name):
     assert model.source
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_the_batch_changes_nothing_else(name):
-    one, three = build_model(name, 1), build_model(name, 3)
-    for first, second in zip(one, three, strict=True):
+    model, other = built(name), built(name, 3)
+    assert (model.batch, other.batch) == (2, 3)
+    for first, second in zip(model, other, strict=True):
         assert (first.name, first.op, first.inputs, first.shape) == (
             *(second.name, second.op, second.inputs, second.shape),
         )

@@ -5,9 +5,10 @@ import math
 from collections import Counter
 
 import pytest
+from catalogue import REPRESENTATIVES, built, listed
 
 from pydlbench.errors import UsageError
-from pydlbench.models import build_model, model_names
+from pydlbench.models import build_model
 from pydlbench.models.builder import Builder
 from pydlbench.models.counts import macs, parameters
 from pydlbench.models.graph import INPUT, Decay, Loss, Model, Optimizer, trained_tensors
@@ -122,21 +123,21 @@ def test_a_gradient_of_the_input():
     ]
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_lists_agree_with_counts(name):
-    model = build_model(name, 2)
-    lists = {phase: step_passes(model, phase) for phase in PHASES}
+    model = built(name)
+    nodes = {*(node.name for node in model), "loss"}
+    lists = {phase: listed(name, phase) for phase in PHASES}
     for phase, items in lists.items():
         flops = sum(
             item.layer.flops(item.pass_)
             for item in items
             if item.layer.op in ("conv", "deconv", "gemm")
         )
-        assert flops == 2 * 2 * macs(model, phase)
-        for item in items:
-            assert item.pass_ in item.layer.passes
-            assert str(item.layer.name).startswith(f"{name}/")
-            assert item.node in (*(node.name for node in model), "loss")
+        assert flops == 2 * model.batch * macs(model, phase)
+        assert {item.node for item in items} <= nodes
+        assert all(item.pass_ in item.layer.passes for item in items)
+        assert all(str(item.layer.name).startswith(f"{name}/") for item in items)
         once = Counter(
             (item.layer.name, item.pass_)
             for item in items
@@ -146,44 +147,48 @@ def test_lists_agree_with_counts(name):
     assert set(lists["forward-backward"]) <= set(lists["training"])
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_every_trained_tensor_gets_its_gradient_and_update(name):
     model = build_model(name, 1, optimizer="momentum")
     items = step_passes(model, "training")
     updated = [item.layer for item in items if str(item.layer.name).endswith("/update")]
     assert sum(layer.weight_elements for layer in updated) == parameters(model)
-    done = {(item.layer.name, item.pass_) for item in items}
+    wanted = set()
     for node in model:
-        tensors = trained_tensors(node)
-        if node.op == "batchnorm":
-            assert (f"{name}/{node.name}", "backward-data") in done
-        elif tensors:
-            assert (f"{name}/{node.name}", "backward-weights") in done
+        layer = f"{name}/{node.name}"
+        if node.op in ("batchnorm", "relu", "pool", "lrn", "concat", "dropout"):
+            wanted.add((layer, "backward-data"))
+        elif trained_tensors(node):
+            wanted.add((layer, "backward-weights"))
         if node.bias:
-            assert (f"{name}/{node.name}/bias", "backward-weights") in done
-            assert (f"{name}/{node.name}/bias", "forward") in done
-        if node.op in ("relu", "pool", "lrn", "concat", "dropout"):
-            assert (f"{name}/{node.name}", "backward-data") in done
+            wanted |= {(f"{layer}/bias", "forward"), (f"{layer}/bias", "backward-weights")}
+    assert wanted <= {(item.layer.name, item.pass_) for item in items}
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_gradients_are_summed_where_an_output_has_several_takers(name):
-    model = build_model(name, 1)
-    takers = Counter(one for node in model for one in node.inputs if one != INPUT)
-    expected = {node: number - 1 for node, number in takers.items() if number > 1}
-    items = step_passes(model, "forward-backward")
-    sums = [item for item in items if str(item.layer.name).endswith("/gradient-sum")]
-    assert Counter(item.node for item in sums) == expected
-    for item in sums:
-        assert item.layer.operands("forward")["dst"] == math.prod(model[item.node].shape)
+    model, items = built(name), listed(name, "forward-backward")
+    takers: dict[str, list[str]] = {}
+    for node in model:
+        for source in node.inputs:
+            takers.setdefault(source, []).append(node.name)
+    several = {node: names for node, names in takers.items() if len(names) > 1 and node != INPUT}
+    sums = [
+        (place, item)
+        for place, item in enumerate(items)
+        if str(item.layer.name).endswith("/gradient-sum")
+    ]
+    assert Counter(item.node for _, item in sums) == {
+        node: len(names) - 1 for node, names in several.items()
+    }
     # It stands behind all takers' backward passes and before the node's own.
     back = [(item.node, n) for n, item in enumerate(items) if item.pass_.startswith("backward")]
     first, last = dict(reversed(back)), dict(back)
-    takers_of = {node: [one.name for one in model if node in one.inputs] for node in expected}
-    for position, item in enumerate(items):
-        if item in sums:
-            assert position < first.get(item.node, len(items))
-            assert all(last.get(one, -1) < position for one in takers_of[item.node])
+    for place, item in sums:
+        elements = model.batch * math.prod(model[item.node].shape)
+        assert item.layer.operands("forward")["dst"] == elements
+        assert place < first.get(item.node, len(items))
+        assert all(last.get(taker, -1) < place for taker in several[item.node])
 
 
 def test_few_distinct_layers():

@@ -187,6 +187,7 @@ def operands(seed: int, **shapes: tuple[int, ...]) -> dict[str, NDArray[np.float
     return {role: rng.uniform(-1, 1, shape).astype(np.float32) for role, shape in shapes.items()}
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("name", CONVS)
 def test_convolutions_of_any_sides(name, pass_):
@@ -206,6 +207,7 @@ def test_convolutions_of_any_sides(name, pass_):
     assert {"any", "nhwc", "blocked"} <= variants
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("name", CONVS)
 def test_transposed_convolutions_of_any_sides(name, pass_):
@@ -237,6 +239,7 @@ def test_transposed_convolutions_of_any_sides(name, pass_):
     check(f"deconv{len(fields['kernel'])}d", {**fields, **exchanged}, pass_, inputs, reference)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("pass_", PASSES[:3])
 @pytest.mark.parametrize(("mode", "whole"), [("max", False), ("avg", False), ("avg", True)])
 @pytest.mark.parametrize("name", POOLS)
@@ -286,6 +289,7 @@ def test_a_maximum_of_padding_alone_is_the_lowest_number_and_has_no_gradient(pas
     )
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("pass_", PASSES[:3])
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 @pytest.mark.parametrize(

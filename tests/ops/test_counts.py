@@ -104,6 +104,14 @@ COUNTS = [
     ("l2:ic120", "backward-weights", 240, None, 2 * 360),
     ("sgd:ic120", "forward", 240, None, 2 * 360),
     ("momentum:ic120", "forward", 480, None, 2 * 600),
+    # What lies where the source was is written as well.
+    *(
+        (f"{op}-in-place:mb2ic3ih4iw5", "forward", 120 * flops, None, 2 * 240)
+        for op, flops in (
+            *(("relu", 1), ("relu6", 2), ("hardswish", 5), ("hardsigmoid", 4), ("silu", 5)),
+        )
+    ),
+    ("add-in-place:mb2ic3ih4iw5", "forward", 120, None, 2 * 360),
     *(
         (f"elementwise:{op}:4x6{':4x1' * (operands - 1)}", "forward", flops * 24, None, size)
         for operands, size, each in (

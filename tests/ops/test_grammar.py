@@ -95,6 +95,16 @@ def test_benchdnn_reads_the_same_layer(layer):
         ("mb16ic64_iw32oc8ow16_kw3sw2", "mb16ic64iw32oc8ow16kw3sw2"),
         ("mb2ic3id8oc4kd3", "mb2ic3id8oc4od6kd3"),
         ("ic3id4ih8oc4kd1kh3ph1", "mb1ic3id4ih8iw8oc4od4oh8ow8kd1kh3kw3pd0ph1pw1"),
+        # A side with a kernel of its own takes no stride, pad or dilation from the side before.
+        (
+            "g16ic16oc16_ih15oh7kh6sh2ph3_iw10ow10kw3",
+            "g16mb1ic16ih15iw10oc16oh7ow10kh6kw3sh2sw1ph3pw1",
+        ),
+        (
+            "ic65oc65_id5od5kd3pd1_ih1oh1kh1_iw1ow1kw1",
+            "mb1ic65id5ih1iw1oc65od5oh1ow1kd3kh1kw1pd1ph0pw0",
+        ),
+        ("ic3ih20iw33oc8kh3kw1sh2ph1dh1", "mb1ic3ih20iw33oc8oh9ow33kh3kw1sh2sw1ph1pw0dh1dw0"),
         # Of the first side what a later one has is 1 where it is missing.
         ("ic3ih1iw33oc8kw3", "mb1ic3ih1iw33oc8oh1ow31kh1kw3"),
         # benchdnn's own shape, inputs/deconv: the output's size is what gives the padding.
@@ -259,6 +269,14 @@ def test_any_text_is_a_layer_or_one_line_of_help(start, fields):
         assert "\n" not in message
     else:
         assert parse_problem(layer.problem, pool="max") == dataclasses.replace(layer, name=None)
+
+
+def test_windows_may_end_before_the_images_do_where_the_pad_is_given():
+    layer = parse_problem("ic1_iw4ow2kw1sw1pw0", pool="max")
+    assert (layer.pad_before, layer.pad_after, layer.out_size) == ((0,), (-2,), (2,))
+    assert layer.problem == "mb1ic1iw4ow2kw1pw0"
+    assert parse_problem(layer.problem, pool="max") == layer == read_layer(layer.to_dict())
+    assert layer.replace(batch=3).out_size == (2,)
 
 
 def test_a_pooling_that_does_not_exist_is_refused():

@@ -705,7 +705,9 @@ RESIZES = [
 ]
 
 ELEMENTS = [
-    (aten("relu_.default(T2x3x4x4)"), "relu:mb2ic3ih4", 96),
+    (aten("relu_.default(T2x3x4x4)"), "relu-in-place:mb2ic3ih4", 96),
+    (aten("add_.Tensor(T2x3x4x4, T2x3x4x4)"), "add-in-place:mb2ic3ih4", 96),
+    (aten("add_.Tensor(T7, 1e-08)"), "elementwise:add:7:1", 7),
     (aten("threshold_backward.default(T2x3, T2x3, 0)"), "relu:mb2ic3 backward-data", 6),
     (aten("hardtanh.default(T2x3, 0.0, 6.0)"), "relu6:mb2ic3", 12),
     (aten("add.Tensor(T2x3x5, T2x3x5)"), "add:mb2ic3ih1iw5", 30),
@@ -731,7 +733,7 @@ ELEMENTS = [
     (aten("mul.Tensor(T4x6, float32[4, 6](0, 1))"), "elementwise:mul:4x6:1x6", 24),
     (aten("add.Tensor(T4x6, float32[4, 6](0, 1))"), "elementwise:add:4x6:1x6", 24),
     (aten("mul.Tensor(T2x3x1x1, T2x3x4x4)"), "scale:mb2ic3ih4", 96),
-    (aten("silu_.default(T2x3)"), "silu:mb2ic3", 30),
+    (aten("silu_.default(T2x3)"), "silu-in-place:mb2ic3", 30),
     (aten("elu.default(T2x3, 1.0)"), "elu:mb2ic3", 18),
     (
         aten("gelu_backward.default(T2x3, T2x3, approximate='tanh')"),

@@ -47,108 +47,105 @@ def test_each_fault_is_named_with_its_seconds_and_share(parts, name):
     assert cause.to_dict()["cause"] == name
 
 
-def test_unpacked_weights_are_what_packing_brings_the_fastest():
-    found = evidence(18e-3, kind="gemm", packing=1.6, kernel="MKL SGEMM(N,N)", kernel_s=18e-3)
-    assert named(found) == {"weights not packed": 6e-3, "slower kernel": 2e-3}
-    assert unexplained_s(found) == pytest.approx(0)
-
-
-def test_unpacked_weights_cannot_bring_more_than_the_kernel_loses():
-    found = evidence(18e-3, kind="gemm", packing=2, kernel="SGEMM", kernel_s=13e-3)
-    assert named(found) == {"weights not packed": 3e-3}
-    found = evidence(18e-3, kind="gemm", packing=3, allocation_s=5e-3)
-    assert named(found) == {"weights not packed": 3e-3, "allocation": 5e-3}
-
-
-def test_all_at_once_add_up_to_the_gap():
-    found = evidence(
+FAST_KERNEL = {"kernel": "brg:avx512", "kernel_s": 4e-3}
+SPENT = Account(time_s=10e-3, allocation_s=4e-3, empty_s=1e-3, reorder_s=1e-3, **FAST_KERNEL)
+FAULTS = {
+    "packing brings the fastest as much": (
+        18e-3,
+        {"kind": "gemm", "packing": 1.6, "kernel": "MKL SGEMM(N,N)", "kernel_s": 18e-3},
+        {"weights not packed": 6e-3, "slower kernel": 2e-3},
+    ),
+    "packing brings no more than the kernel loses": (
+        18e-3,
+        {"kind": "gemm", "packing": 2, "kernel": "SGEMM", "kernel_s": 13e-3},
+        {"weights not packed": 3e-3},
+    ),
+    "packing brings no more than is left": (
+        18e-3,
+        {"kind": "gemm", "packing": 3, "allocation_s": 5e-3},
+        {"weights not packed": 3e-3, "allocation": 5e-3},
+    ),
+    "all at once": (
         25e-3,
-        allocation_s=4e-3,
-        empty_s=1e-3,
-        reorder_s=3e-3,
-        kernel="ref:any",
-        kernel_s=15e-3,
-    )
-    assert [cause.name for cause in causes(found)] == [
-        "generic kernel",
-        "allocation",
-        "reorders",
-        "dispatch",
-    ]
-    assert sum(cause.share for cause in causes(found)) == pytest.approx(13 / 15)
-    assert unexplained_s(found) == pytest.approx(2e-3)
+        {"allocation_s": 4e-3, "empty_s": 1e-3, "reorder_s": 3e-3, "kernel": GENERIC[0]}
+        | {"kernel_s": 15e-3},
+        {"generic kernel": 5e-3, "allocation": 4e-3, "reorders": 3e-3, "dispatch": 1e-3},
+    ),
+    "no evidence": (30e-3, {}, {}),
+    "a kernel that is as fast, whatever it is called": (
+        30e-3,
+        {"kernel": "ref:any", "kernel_s": 10e-3},
+        {},
+    ),
+    "a kernel that nobody timed": (30e-3, {"kernel": "ref:any"}, {}),
+    "what the fastest spends as well": (
+        16e-3,
+        {"best": SPENT, "allocation_s": 4e-3, "empty_s": 1e-3, "reorder_s": 3e-3}
+        | {"kernel": "jit", "kernel_s": 8e-3},
+        {"slower kernel": 4e-3, "reorders": 2e-3},
+    ),
+    "a logged call that was slow is scaled into the time": (
+        18e-3,
+        {"allocation_s": 2e-3, "reorder_s": 8e-3, "kernel": "jit", "kernel_s": 24e-3},
+        {"reorders": 4e-3, "allocation": 2e-3, "slower kernel": 2e-3},
+    ),
+    "the log leaves room for the call itself": (
+        18e-3,
+        {"empty_s": 4e-3, "kernel": "jit", "kernel_s": 18e-3},
+        {"dispatch": 4e-3, "slower kernel": 4e-3},
+    ),
+    "the device waits for no call in its queue": (18e-3, {"empty_s": 9e-3, "queued": True}, {}),
+    "the device waits for a call that takes longer": (
+        18e-3,
+        {"empty_s": 17e-3, "queued": True},
+        {"dispatch": 7e-3},
+    ),
+    "a small cause": (20e-3, {"empty_s": 0.4e-3, "reorder_s": 0.6e-3}, {"reorders": 0.6e-3}),
+    "no gap": (10e-3, {"reorder_s": 6e-3}, {}),
+    **{
+        f"a convolution falls back to {kernel}": (
+            20e-3,
+            {"kernel": kernel, "kernel_s": 15e-3},
+            {"generic kernel": 5e-3},
+        )
+        for kernel in GENERIC
+    },
+    **{
+        f"{kernel} is tuned": (
+            20e-3,
+            {"kernel": kernel, "kernel_s": 15e-3},
+            {"slower kernel": 5e-3},
+        )
+        for kernel in TUNED
+    },
+    **{
+        f"{kernel} is for products": (
+            20e-3,
+            {"kind": "gemm", "kernel": kernel, "kernel_s": 15e-3},
+            {"slower kernel": 5e-3},
+        )
+        for kernel in ("gemm:jit:f32", "MKL SGEMM(T,N)")
+    },
+}
 
 
-def test_without_evidence_nothing_is_invented():
-    found = evidence(30e-3)
-    assert causes(found) == []
-    assert unexplained_s(found) == pytest.approx(20e-3)
+@pytest.mark.parametrize(("time_s", "parts", "expected"), FAULTS.values(), ids=FAULTS)
+def test_causes_have_their_seconds_and_the_rest_is_unexplained(time_s, parts, expected):
+    found = evidence(time_s, **parts)
+    assert named(found) == expected
+    if time_s > BEST.time_s:
+        assert sum(cause.share for cause in causes(found)) == pytest.approx(
+            sum(expected.values()) / (time_s - BEST.time_s)
+        )
+        assert unexplained_s(found) == pytest.approx(
+            time_s - BEST.time_s - sum(expected.values()), abs=1e-9
+        )
 
 
-def test_a_kernel_that_is_as_fast_is_no_cause_whatever_it_is_called():
-    assert causes(evidence(30e-3, kernel="ref:any", kernel_s=10e-3)) == []
-    assert causes(evidence(30e-3, kernel="ref:any")) == []
-
-
-def test_what_the_fastest_spends_as_well_is_no_cause():
-    best = Account(
-        time_s=10e-3,
-        allocation_s=4e-3,
-        empty_s=1e-3,
-        reorder_s=1e-3,
-        kernel="brg:avx512",
-        kernel_s=4e-3,
-    )
-    found = evidence(
-        16e-3, best, allocation_s=4e-3, empty_s=1e-3, reorder_s=3e-3, kernel="jit", kernel_s=8e-3
-    )
-    assert named(found) == {"slower kernel": 4e-3, "reorders": 2e-3}
-    assert unexplained_s(found) == pytest.approx(0)
-
-
-def test_a_logged_call_that_was_slow_is_scaled_into_the_time():
-    found = evidence(18e-3, allocation_s=2e-3, reorder_s=8e-3, kernel="jit", kernel_s=24e-3)
-    assert named(found) == {"reorders": 4e-3, "allocation": 2e-3, "slower kernel": 2e-3}
-    assert unexplained_s(found) == pytest.approx(0)
-
-
-def test_the_log_leaves_room_for_the_call_itself():
-    found = evidence(18e-3, empty_s=4e-3, kernel="jit", kernel_s=18e-3)
-    assert named(found) == {"dispatch": 4e-3, "slower kernel": 4e-3}
-    assert unexplained_s(found) == pytest.approx(0)
-
-
-def test_calls_in_a_queue_cost_only_what_the_device_waits_for():
-    assert causes(evidence(18e-3, empty_s=9e-3, queued=True)) == []
-    assert named(evidence(18e-3, empty_s=17e-3, queued=True)) == {"dispatch": 7e-3}
-
-
-def test_small_causes_are_left_out_and_stay_unexplained():
-    found = evidence(20e-3, empty_s=0.4e-3, reorder_s=0.6e-3)
-    assert named(found) == {"reorders": 0.6e-3}
-    assert unexplained_s(found) == pytest.approx(9.4e-3)
-
-
-def test_no_gap_no_causes():
-    assert causes(evidence(10e-3, reorder_s=6e-3)) == []
-
-
-@pytest.mark.parametrize("kernel", GENERIC)
-def test_kernels_that_a_convolution_falls_back_to(kernel):
-    assert named(evidence(20e-3, kernel=kernel, kernel_s=15e-3)) == {"generic kernel": 5e-3}
-
-
-@pytest.mark.parametrize("kernel", TUNED)
-def test_tuned_kernels_are_slower_ones(kernel):
-    assert named(evidence(20e-3, kernel=kernel, kernel_s=15e-3)) == {"slower kernel": 5e-3}
-
-
-@pytest.mark.parametrize("kernel", ["gemm:jit:f32", "MKL SGEMM(T,N)"])
-def test_a_product_is_what_such_kernels_are_for(kernel):
-    found = evidence(20e-3, kind="gemm", kernel=kernel, kernel_s=15e-3)
-    assert named(found) == {"slower kernel": 5e-3}
+def test_causes_come_with_the_largest_first():
+    _, parts, expected = FAULTS["all at once"]
+    assert [cause.name for cause in causes(evidence(25e-3, **parts))] == list(expected)
 
 
 def test_a_call_that_takes_longer_empty_than_full_needs_no_log():
-    found = evidence(18e-3, empty_s=19e-3)
-    assert named(found) == {"dispatch": 19e-3}
+    assert named(evidence(18e-3, empty_s=19e-3)) == {"dispatch": 19e-3}

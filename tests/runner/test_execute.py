@@ -253,24 +253,6 @@ def test_rows_with_some_of_their_visits_survive_an_interrupt(store_path, measure
         assert (info.status, info.measurements) == ("done", 2)
 
 
-def test_rows_with_some_of_their_visits_survive_what_ends_their_task(store_path, measurement):
-    cases = [KernelSpec(layer=one) for one in find_layers(["alexnet/conv3", "alexnet/conv4"])]
-    rows = tuple(Row(fields={"name": one.label}, label=one.label, spec=one) for one in cases)
-
-    class Lost(Machine):
-        def check_room(self, cases):
-            pass
-
-        def measure(self, cases, progress, **_):
-            progress(0.5, len(cases), "")
-            yield cases[0], measurement(layer="conv3", stop_rule="interrupted")
-            raise UnsupportedError("the device is gone")
-
-    results = run(store_path, Lost(), [KernelTask(rows=rows)], tolerant=True)
-    assert [one.status for one in results.outcomes] == ["ok", "skipped"]
-    assert results.finished == 1
-
-
 def test_a_result_is_kept_whole_before_an_interrupt_counts():
     done = []
 

@@ -101,106 +101,132 @@ def seconds(causes):
     return {name: pytest.approx(cause["seconds"], abs=1e-9) for name, cause in causes.items()}
 
 
-def test_planted_single_thread():
-    causes = found(entry("numba", 2 * KERNEL_S, busy=1))
-    assert seconds(causes) == {"one thread": KERNEL_S, "unexplained": 0}
-    assert says(causes["one thread"]["how"], "2 threads", "50 %")
-
-
-def test_planted_threads_that_wait_for_each_other():
+ALONE = {"kernel": "loops", "alone_s": 6e-3, "call_s": 8e-3, "alone_by": "with kept results"}
+TRACE = {"alone_s": 2e-3, "alone_reorder_s": 1e-3, "call_s": 4e-3, "alone_by": "by its trace"}
+LOG = {"kernel": "jit:avx2", "kernel_s": 6e-3, "reorder_s": 2e-3, "call_s": 5e-3}
+LOGGED = {"slower kernel": 2e-3, "reorders": 0.5e-3, "unexplained": 0.5e-3}
+#: What is planted in a slow backend, the fastest one's busy threads, causes, what their texts name.
+PLANTED = {
+    "a single thread": (
+        entry("numba", 2 * KERNEL_S, busy=1),
+        THREADS,
+        {"one thread": KERNEL_S, "unexplained": 0},
+        {"one thread": ("2 threads", "50 %")},
+    ),
     # Three quarters of the threads' time, and a kernel that is slower besides.
-    causes = found(entry("numba", 4e-3, busy=1.5))
-    assert seconds(causes) == {"rest of the call": 2e-3, "idle threads": 1e-3, "unexplained": 0}
-
-
-def test_threads_that_only_waited_for_their_cpus_are_not_idle():
-    causes = found(entry("numba", 2 * KERNEL_S, busy=1, waited=0.5))
-    assert "one thread" not in causes
-    assert causes["rest of the call"]["seconds"] == pytest.approx(KERNEL_S)
-
-
-def test_what_is_idle_in_the_fastest_as_well_is_no_cause():
-    fast = entry("native", KERNEL_S, busy=1)
-    causes = found(entry("numba", 2 * KERNEL_S, busy=1.5), fast)
-    assert seconds(causes) == {"rest of the call": 1e-3, "unexplained": 0}
-    causes = found(entry("numba", 2 * KERNEL_S, busy=1.3), fast)
-    assert seconds(causes) == {"rest of the call": 0.8e-3, "idle threads": 0.2e-3, "unexplained": 0}
-
-
-def test_threads_idle_while_the_call_is_made_are_no_second_cause():
+    "threads that wait for each other": (
+        entry("numba", 4e-3, busy=1.5),
+        THREADS,
+        {"rest of the call": 2e-3, "idle threads": 1e-3, "unexplained": 0},
+        {},
+    ),
+    "threads that only waited for their cpus": (
+        entry("numba", 2 * KERNEL_S, busy=1, waited=0.5),
+        THREADS,
+        {"rest of the call": KERNEL_S, "unexplained": 0},
+        {},
+    ),
+    "threads as idle as the fastest's": (
+        entry("numba", 2 * KERNEL_S, busy=1.5),
+        1,
+        {"rest of the call": 1e-3, "unexplained": 0},
+        {},
+    ),
+    "threads more idle than the fastest's": (
+        entry("numba", 2 * KERNEL_S, busy=1.3),
+        1,
+        {"rest of the call": 0.8e-3, "idle threads": 0.2e-3, "unexplained": 0},
+        {},
+    ),
     # One thread dispatches, then both compute.
-    causes = found(entry("numba", 3e-3, busy=(2e-3 + 2 * 1e-3) / 3e-3, empty_s=2e-3))
-    assert seconds(causes) == {"dispatch": 2e-3, "unexplained": 0}
+    "threads idle while the call is made": (
+        entry("numba", 3e-3, busy=(2e-3 + 2 * 1e-3) / 3e-3, empty_s=2e-3),
+        THREADS,
+        {"dispatch": 2e-3, "unexplained": 0},
+        {},
+    ),
+    "a slow kernel without a log": (
+        entry("numba", 2e-3, algorithm="plain loops"),
+        THREADS,
+        {"rest of the call": 1e-3, "unexplained": 0},
+        {"rest of the call": ("plain loops", "2.00 ms", "40 %", "80 %", "2 threads", "100 %")},
+    ),
+    # Nobody knows what this kernel reaches.
+    "a difference of times alone": (
+        entry("numba", 2e-3, roof=False),
+        THREADS,
+        {"unexplained": 1e-3},
+        {},
+    ),
+    "allocation and dispatch beside a slow kernel": (
+        entry("torch", 4e-3, kept_s=3e-3, empty_s=0.5e-3),
+        THREADS,
+        {"rest of the call": 1.5e-3, "allocation": 1e-3, "dispatch": 0.5e-3, "unexplained": 0},
+        {"rest of the call": ("kept pages", "does nothing")},
+    ),
+    # Timed on a machine that was at half its pace: what counts is its share of a call there.
+    "a kernel that was timed alone": (
+        entry("numba", 4e-3, evidence={**ALONE, "detail": "all vectors are short"}),
+        THREADS,
+        {"slower kernel": 2e-3, "unexplained": 1e-3},
+        {"slower kernel": ("loops", "3.00 ms", "with kept results", "75 %", "vectors are short")},
+    ),
+    "reorders that only a trace shows": (
+        entry("tensorflow", 4e-3, evidence=TRACE),
+        THREADS,
+        {"reorders": 1e-3, "slower kernel": 1e-3, "unexplained": 1e-3},
+        {"reorders": ("by its trace", "25 %")},
+    ),
+    "a logged call slower than the one beside it": (
+        entry("torch", 4e-3, evidence=LOG),
+        THREADS,
+        {"slower kernel": 2e-3, "reorders": 1e-3, "unexplained": 0},
+        {},
+    ),
+    # When the log was made, the machine may have been at half its pace, or at thrice.
+    **{
+        f"a log of a moment at a pace of {pace}": (
+            entry(
+                "torch",
+                4e-3,
+                evidence={
+                    "kernel": "jit:avx2",
+                    "kernel_s": 3e-3 / pace,
+                    "reorder_s": 0.5e-3 / pace,
+                    "call_s": 4e-3 / pace,
+                },
+            ),
+            THREADS,
+            LOGGED,
+            {"slower kernel": ("log", "75 %"), "reorders": ("log", "12 %")},
+        )
+        for pace in (0.5, 1, 3)
+    },
+    # Of 8 ms with kept pages 16 ms of two threads, of which they had 12.8 and one made the call.
+    "all at once": (
+        entry("torch", 10e-3, busy=1.6, kept_s=8e-3, empty_s=1e-3),
+        THREADS,
+        {"rest of the call": 4.9e-3, "allocation": 2e-3, "idle threads": 1.1e-3, "dispatch": 1e-3}
+        | {"unexplained": 0},
+        {},
+    ),
+}
 
 
-def test_planted_slow_kernel_without_a_log_is_named_with_what_it_reaches():
-    causes = found(entry("numba", 2e-3, algorithm="plain loops"))
-    assert seconds(causes) == {"rest of the call": 1e-3, "unexplained": 0}
-    how = causes["rest of the call"]["how"]
-    assert says(how, "plain loops", "2.00 ms", "40 %", "80 %", "2 threads", "100 %")
-
-
-def test_a_difference_of_times_alone_is_no_cause():
-    """Nobody knows what this kernel reaches: it stays unexplained."""
-    causes = found(entry("numba", 2e-3, roof=False))
-    assert seconds(causes) == {"unexplained": 1e-3}
-
-
-def test_a_generic_kernel_that_nobody_timed_is_a_rest_too():
-    causes = found(entry("numba", 2e-3, algorithm="ref:any"))
-    assert seconds(causes) == {"rest of the call": 1e-3, "unexplained": 0}
-
-
-def test_planted_allocation_and_dispatch_beside_a_slow_kernel():
-    causes = found(entry("torch", 4e-3, kept_s=3e-3, empty_s=0.5e-3))
-    assert seconds(causes) == {
-        "rest of the call": 1.5e-3,
-        "allocation": 1e-3,
-        "dispatch": 0.5e-3,
-        "unexplained": 0,
-    }
-    assert says(causes["rest of the call"]["how"], "kept pages", "does nothing")
-
-
-def test_a_kernel_that_was_timed_alone_leaves_the_rest_unexplained():
-    """Timed on a machine that was at half its pace: what counts is its share of a call there."""
-    alone = {"kernel": "loops", "alone_s": 6e-3, "call_s": 8e-3, "alone_by": "with kept results"}
-    causes = found(entry("numba", 4e-3, evidence={**alone, "detail": "all vectors are short"}))
-    assert seconds(causes) == {"slower kernel": 2e-3, "unexplained": 1e-3}
-    how = causes["slower kernel"]["how"]
-    assert says(how, "loops", "3.00 ms", "with kept results", "75 %", "all vectors are short")
-
-
-def test_planted_reorders_that_only_a_trace_shows():
-    alone = {"alone_s": 2e-3, "alone_reorder_s": 1e-3, "call_s": 4e-3, "alone_by": "by its trace"}
-    causes = found(entry("tensorflow", 4e-3, evidence=alone))
-    assert seconds(causes) == {"reorders": 1e-3, "slower kernel": 1e-3, "unexplained": 1e-3}
-    assert says(causes["reorders"]["how"], "by its trace", "25 %")
+@pytest.mark.parametrize(("slow", "busy", "expected", "texts"), PLANTED.values(), ids=PLANTED)
+def test_what_is_planted_is_named_with_its_seconds(slow, busy, expected, texts):
+    causes = found(slow, entry("native", KERNEL_S, algorithm="brg:avx512", busy=busy))
+    assert seconds(causes) == expected
+    assert sum(cause["share"] for cause in causes.values()) == pytest.approx(1)
+    assert all(says(causes[name]["how"], *values) for name, values in texts.items())
 
 
 def test_the_librarys_log_counts_before_a_trace():
     slow = entry("tensorflow", 4e-3, evidence={"alone_s": 2e-3, "call_s": 4e-3, "alone_by": "so"})
     slow.log = {"kernel": "jit:avx2", "kernel_s": 3e-3, "reorder_s": 0.5e-3, "call_s": 4e-3}
     causes = found(slow)
-    assert seconds(causes) == {"slower kernel": 2e-3, "reorders": 0.5e-3, "unexplained": 0.5e-3}
+    assert seconds(causes) == LOGGED
     assert says(causes["slower kernel"]["how"], "jit:avx2", "3.00 ms", "log")
-
-
-@pytest.mark.parametrize("pace", [0.5, 1, 3])
-def test_a_log_of_another_moment_counts_by_its_share_of_the_call_beside_it(pace):
-    """When the log was made, the machine may have been at half its pace, or at thrice."""
-    log = {"kernel": "jit:avx2", "kernel_s": 3e-3, "reorder_s": 0.5e-3, "call_s": 4e-3}
-    log = {name: one if name == "kernel" else one / pace for name, one in log.items()}
-    causes = found(entry("torch", 4e-3, evidence=log))
-    assert seconds(causes) == {"slower kernel": 2e-3, "reorders": 0.5e-3, "unexplained": 0.5e-3}
-    assert says(causes["slower kernel"]["how"], "log", "75 %")
-    assert says(causes["reorders"]["how"], "log", "12 %")
-
-
-def test_a_logged_call_that_was_slower_than_the_one_beside_it_is_all_of_it():
-    log = {"kernel": "jit:avx2", "kernel_s": 6e-3, "reorder_s": 2e-3, "call_s": 5e-3}
-    causes = found(entry("torch", 4e-3, evidence=log))
-    assert seconds(causes) == {"slower kernel": 2e-3, "reorders": 1e-3, "unexplained": 0}
 
 
 def packing(*times):
@@ -244,13 +270,3 @@ def test_weights_that_are_the_result_are_not_unpacked(pass_, named):
     for one in (slow, fast):
         one.spec = msgspec.structs.replace(one.spec, pass_=pass_)
     assert ("weights not packed" in found(slow, fast)) == named
-
-
-def test_all_faults_at_once_are_not_counted_twice():
-    slow = entry("torch", 10e-3, busy=1.6, kept_s=8e-3, empty_s=1e-3)
-    causes = found(slow)
-    assert sum(cause["share"] for cause in causes.values()) == pytest.approx(1)
-    # Of 8 ms with kept pages 16 ms of two threads, of which they had 12.8 and one made the call.
-    assert causes["idle threads"]["seconds"] == pytest.approx(1.1e-3)
-    assert causes["allocation"]["seconds"] == pytest.approx(2e-3)
-    assert causes["rest of the call"]["seconds"] == pytest.approx(4.9e-3)

@@ -200,32 +200,27 @@ def test_a_bandwidth_that_was_never_undisturbed_is_no_roof(rate, bound):
     assert ["l2" in one for one in held.warnings] == ([] if bound else [True])
 
 
+BIAS = parse_problem("bias:mb2ic5ih10")
+
+
 @pytest.mark.parametrize(
-    ("pass_", "output"),
-    [("forward", 2000), ("backward-data", 1000), ("backward-weights", 200)],
+    ("layer", "pass_", "elements", "output"),
+    [
+        (CASE.layer, "forward", 3200, 2000),
+        (CASE.layer, "backward-data", 3200, 1000),
+        (CASE.layer, "backward-weights", 3200, 200),
+        (BIAS, "backward-weights", 1005, 5),  # whose result is not the weights
+    ],
 )
-def test_memory_that_is_needed(pass_, output):
-    case = KernelSpec(layer=CASE.layer, pass_=pass_)
-    assert memory_needed(case, case.layer, 777) == 3200 * (4 + 3 * 4) + 4 * output
-
-
-def test_memory_of_a_result_that_is_not_the_weights():
-    layer = parse_problem("bias:mb2ic5ih10")
-    case = KernelSpec(layer=layer, pass_="backward-weights")
-    assert memory_needed(case, layer, 0) == 1005 * (4 + 3 * 4) + 4 * 5
-
-
-def test_cold_caches_need_two_pools():
-    layer = build_layer(
-        "conv", batch=2, in_channels=4, in_size=5, out_channels=8, kernel=3, padding=1
-    )
-    elements = sum(layer.operands("forward").values())
+def test_memory_that_is_needed(layer, pass_, elements, output):
+    words = {"layer": layer, "pass_": pass_}
+    assert memory_needed(KernelSpec(**words), layer, 777) == elements * (4 + 3 * 4) + 4 * output
     hot, cold = (
-        memory_needed(KernelSpec(layer=layer, precision="bf16", cache=cache), layer, 1000)
+        memory_needed(KernelSpec(**words, precision="bf16", cache=cache), layer, 1000)
         for cache in ("hot", "all-cold")
     )
-    assert hot == elements * (4 + 3 * 2) + 4 * layer.operands("forward")["dst"]
-    assert cold - hot == 2 * (1000 + 2 * elements * 2)
+    assert hot == elements * (4 + 3 * 2) + 4 * output
+    assert cold - hot == 2 * (1000 + 2 * elements * 2)  # two pools
 
 
 @pytest.mark.parametrize("cache", ["hot", "all-cold"])
@@ -240,13 +235,8 @@ def test_a_gpu_row_needs_inputs_and_output_of_the_host_and_is_not_refused(cache)
 
 def test_memory_that_is_held_until_the_last_one_is_timed():
     layer = build_layer("gemm", m=1, k=200, n=4)  # 1004 elements
-    held = {
-        cache: memory_held(KernelSpec(layer=layer, precision="bf16", cache=cache), layer, 1000)
-        for cache in ("hot", "all-cold")
-    }
     # A pool spans the caches and ends with a whole copy.
-    assert held == {"hot": 1004 * 2, "all-cold": 1000 + 2 * 1004 * 2}
+    for cache, size in (("hot", 1004 * 2), ("all-cold", 1000 + 2 * 1004 * 2)):
+        case = KernelSpec(layer=layer, precision="bf16", cache=cache)
+        assert memory_held(case, layer, 1000) == size < memory_needed(case, layer, 1000)
     assert memory_held(KernelSpec(layer=layer, device="cuda:0"), layer, 1000) == 0
-    for cache in ("hot", "all-cold"):
-        case = KernelSpec(layer=layer, cache=cache)
-        assert memory_held(case, layer, 1000) < memory_needed(case, layer, 1000)

@@ -32,10 +32,39 @@ def requests(text: str) -> list[tuple[str, ...]]:
     return [words for table in parse(text).tables for words in table.requests]
 
 
-def test_a_list_goes_whole_to_an_option_that_takes_many():
-    text = '[[layers]]\nshape = ["conv3", "conv4"]\nbatch = [1, 16]'
-    words = ("--shape=conv3", "--shape=conv4", "--batch=1", "--batch=16")
-    assert requests(text) == [words]
+TABLES = '[[layers]]\n[[estimate]]\nmodel = "m"\nbatch = 8'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            '[[layers]]\nshape = ["conv3", "conv4"]\nbatch = [1, 16]',
+            ["--shape=conv3 --shape=conv4 --batch=1 --batch=16"],
+        ),
+        ('[[estimate]]\nmodel = "-x"\nbatch = 1', ["--batch=1 -x"]),
+        (
+            '[[estimate]]\nmodel = "m"\nset = {lrn = "off", classes = 10}',
+            ["--set=lrn=off --set=classes=10 m"],
+        ),
+        (
+            '[[estimate]]\nmodel = "m"\nset = [["lrn=off"], ["lrn=on", "classes=10"]]',
+            ["--set=lrn=off m", "--set=lrn=on --set=classes=10 m"],
+        ),
+        ("[[layers]]\nenergy = true", ["--energy"]),
+        ("[[layers]]\nenergy = false", [""]),
+        (
+            f'[defaults]\nbatch = 4\nphase = "training"\n{TABLES}',
+            ["--batch=4", "--batch=8 --phase=training m"],
+        ),
+    ],
+    ids=[
+        *("a list of an option that takes many", "an argument", "options together"),
+        *("options that alternate", "a flag", "no flag", "defaults"),
+    ],
+)
+def test_tables_become_requests(text, words):
+    assert [" ".join(request) for request in requests(text)] == words
 
 
 def test_a_list_is_an_axis_of_an_option_that_takes_one():
@@ -43,25 +72,6 @@ def test_a_list_is_an_axis_of_an_option_that_takes_one():
     found = requests(text)
     assert len(found) == len(set(found)) == 4
     assert ("--batch=2", "--phase=forward", "mnist") in found
-
-
-def test_arguments_stand_behind_options():
-    (words,) = requests('[[estimate]]\nmodel = "-x"\nbatch = 1')
-    assert words == ("--batch=1", "-x")
-
-
-def test_options_that_are_given_again_stay_together_or_alternate():
-    together = '[[estimate]]\nmodel = "m"\nset = {lrn = "off", classes = 10}'
-    assert requests(together) == [("--set=lrn=off", "--set=classes=10", "m")]
-    apart = '[[estimate]]\nmodel = "m"\nset = [["lrn=off"], ["lrn=on", "classes=10"]]'
-    assert [len(words) for words in requests(apart)] == [2, 3]
-
-
-def test_flags_are_true_or_false():
-    assert requests("[[layers]]\nenergy = true") == [("--energy",)]
-    assert requests("[[layers]]\nenergy = false") == [()]
-    with pytest.raises(UsageError, match=r'energy = "yes": not true or false; nearest: energy ='):
-        parse('[[layers]]\nenergy = "yes"')
 
 
 def test_a_table_may_take_some_of_the_defaults_only():
@@ -72,12 +82,6 @@ def test_a_table_may_take_some_of_the_defaults_only():
         ((),),
         (("--batch=4", "--shape=a"),),
     ]
-
-
-def test_defaults_reach_the_tables_that_know_them_and_can_be_overridden():
-    tables = '[[layers]]\n[[estimate]]\nmodel = "m"\nbatch = 8'
-    text = f'[defaults]\nbatch = 4\nphase = "training"\n{tables}'
-    assert requests(text) == [("--batch=4",), ("--batch=8", "--phase=training", "m")]
 
 
 def test_tables_are_numbered_where_there_are_several():
@@ -97,6 +101,10 @@ def test_tables_are_numbered_where_there_are_several():
         ("title = 3\n[[layers]]", "a.toml: title: not a text"),
         ("[layers]\nbatch = 1", r"a.toml: layers: not a list of tables; nearest: \[\[layers\]\]"),
         ("[[layers]]\nshapes = 1", r"a.toml: \[\[layers\]\]: shapes: no such key; nearest: shape"),
+        (
+            '[[layers]]\nenergy = "yes"',
+            'energy = "yes": not true or false; nearest: energy =',
+        ),
         ("[[layers]]\nqqq = 1", "no such key; choices: batch, device, energy, shape"),
         ('[[layers]]\njson = "x"', r"\[\[layers\]\]: json: belongs elsewhere"),
         ("[[layers]]\nbatch = []", r"batch = \[\]: empty; nearest: leave it out"),

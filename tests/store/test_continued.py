@@ -1,5 +1,7 @@
 """A run that was gone on with has in its record what both attempts found."""
 
+import pytest
+
 from pydlbench.store.resume import continued
 
 FP32 = {"precision": "fp32", "measured_flops_per_s": 1e12, "reason": None}
@@ -13,10 +15,32 @@ def cpu(threads=2, **probed):
     return {**bare, "libraries": {}, **probed}
 
 
-def test_identity_is_the_first_ones(run_of):
-    before = run_of(0, command=("pydlbench", "layers"))
-    joined = continued(before, run_of(1, command=("pydlbench", "layers", "--resume")))
-    assert joined == before
+LOST = {"precision": "fp32", "measured_flops_per_s": None, "reason": "no worker"}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "joined"),
+    [
+        # A probe that could not run does not undo the one that did.
+        (cpu(peaks=[FP32]), cpu(peaks=[LOST]), cpu(peaks=[FP32])),
+        (cpu(), {}, cpu()),
+        ({}, cpu(), cpu()),
+    ],
+    ids=["lost", "none now", "none before"],
+)
+def test_what_is_known_of_a_device_stays(run_of, before, now, joined):
+    assert continued(run_of(device=before), run_of(device=now)).device == joined
+
+
+def test_identity_is_the_first_ones_and_environments_are_joined(run_of):
+    before = run_of(
+        command=("pydlbench", "layers"), environment={"packages": {"a": "1"}, "os": "x"}
+    )
+    environment = {"packages": {"b": "2"}, "os": "x"}
+    again = run_of(1, command=("pydlbench", "layers", "--resume"), environment=environment)
+    joined = continued(before, again)
+    assert (joined.id, joined.command) == (before.id, before.command)
+    assert joined.environment == {"packages": {"a": "1", "b": "2"}, "os": "x"}
 
 
 def test_probes_of_both_are_there_and_the_later_counts(run_of):
@@ -31,10 +55,9 @@ def test_probes_of_both_are_there_and_the_later_counts(run_of):
     assert "by_threads" not in device
 
 
-def test_a_probe_that_could_not_run_does_not_undo_the_one_that_did(run_of):
-    lost = {"precision": "fp32", "measured_flops_per_s": None, "reason": "no worker"}
-    pair = run_of(device=cpu(peaks=[FP32])), run_of(device=cpu(peaks=[lost]))
-    assert continued(*pair).device["peaks"] == [FP32]
+def test_what_was_probed_goes_before_what_was_only_looked_at(run_of):
+    pair = run_of(device=cpu(2)), run_of(device=cpu(1, peaks=[FP32]))
+    assert continued(*pair).device["threads"] == 1
 
 
 def test_other_numbers_of_threads_stand_beside_each_other(run_of):
@@ -50,11 +73,6 @@ def test_other_numbers_of_threads_stand_beside_each_other(run_of):
     assert third["by_threads"]["2"]["peaks"] == third["peaks"] == [BF16]
 
 
-def test_what_was_probed_goes_before_what_was_only_looked_at(run_of):
-    pair = run_of(device=cpu(2)), run_of(device=cpu(1, peaks=[FP32]))
-    assert continued(*pair).device["threads"] == 1
-
-
 def test_a_gpu_has_the_host_beside_it(run_of):
     card = {"kind": "cuda", "name": "card", "peaks": [BF16], "host": cpu(peaks=[])}
     host = cpu(peaks=[FP32])
@@ -64,14 +82,3 @@ def test_a_gpu_has_the_host_beside_it(run_of):
         assert device["host"]["peaks"] == [FP32]
     both = continued(run_of(device=card), run_of(device={**card, "host": host})).device
     assert both["host"]["peaks"] == [FP32]
-
-
-def test_without_any_device_the_other_one_is_taken(run_of):
-    for pair in (({}, cpu()), (cpu(), {})):
-        assert continued(*(run_of(device=device) for device in pair)).device == cpu()
-
-
-def test_the_environment_is_joined(run_of):
-    before = run_of(environment={"packages": {"a": "1"}, "os": "x"})
-    now = run_of(environment={"packages": {"b": "2"}, "os": "x"})
-    assert continued(before, now).environment == {"packages": {"a": "1", "b": "2"}, "os": "x"}

@@ -169,8 +169,8 @@ def test_intervals_hold_on_machines_that_drift(machine, name, law, pause):
         for number in range(6):
             study.take([a, b], first=number)
             host.now += pause
-        ratio = contrast(study.table.of("b"), study.table.of("a"))
-        row = estimate(study.table.of("a"))
+        ratio = contrast(study.table.series("b"), study.table.series("a"))
+        row = estimate(study.table.series("a"))
         held["ratio"] += ratio.interval.low <= 1.04 <= ratio.interval.high
         held["row"] += row.interval.low <= 2e-3 <= row.interval.high
         widths.append(ratio.interval.half_width(ratio.median))

@@ -16,7 +16,7 @@ def test_every_round_has_all_subjects_in_a_new_order(machine, study):
     subjects = [host.subject(name, 1e-3 * (1 + i)) for i, name in enumerate("abcd")]
     assert study.take(subjects, rounds=9) == {}
     assert [study.table.rounds(name) for name in "abcd"] == [9] * 4
-    assert list(study.table.of("b").by_round()) == list(range(9))
+    assert list(study.table.series("b").by_round()) == list(range(9))
     orders = [key for key, _ in host.requests][-36:]
     rounds = {tuple(orders[i : i + 4]) for i in range(0, 36, 4)}
     assert all(sorted(one) == list("abcd") for one in rounds)
@@ -63,9 +63,9 @@ def test_an_interrupted_round_keeps_the_visits_that_were_made(machine):
     (other,) = set(subjects) - {last}
     assert stopped.table.rounds(last) == 2
     assert stopped.table.rounds(other) >= 2
-    assert all(one.interference == seen for one in stopped.table.of(other))
+    assert all(one.interference == seen for one in stopped.table.series(other))
     with pytest.raises(ValueError, match="no visits"):
-        stopped.table.of("c")
+        stopped.table.series("c")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_the_size_of_a_visit(machine, study, seconds, samples, inner, untimed, t
     request = [one for key, one in host.requests if key == "a"][-1]
     assert (request.samples, request.inner) == (samples, inner)
     assert (request.untimed, request.touch) == (untimed, touch)
-    assert study.table.of("a").inner == inner
+    assert study.table.series("a").inner == inner
 
 
 def test_a_budget_bounds_visits(machine, study):
@@ -109,7 +109,7 @@ def test_a_fresh_process_is_sized_and_warmed_up_and_one_that_goes_on_is_not(mach
     assert len(host.requests) == 4
     study.take([host.subject("a", 1e-3, process=2, size=first.size, preparation=2)], first=2)
     assert len(host.requests) == 7
-    found = study.table.of("a")
+    found = study.table.series("a")
     assert (found.preparations, found.processes) == (3, 2)
 
 
@@ -150,7 +150,7 @@ def test_bursts_are_read_before_and_after_a_round_and_the_slower_one_counts(mach
     study, host = Study(random.Random(0), read), machine()
     study.take([host.subject("a", 1e-3), host.subject("b", 1e-3)], rounds=2)
     for name in "ab":
-        beside = [one.interference for one in study.table.of(name)]
+        beside = [one.interference for one in study.table.series(name)]
         assert [(one.fma, one.memory, one.llc) for one in beside] == [
             (0.9, 8e9, None),
             (0.9, 5e9, None),
@@ -162,7 +162,7 @@ def test_bursts_of_a_chunk_count_before_those_around_it(study):
         return Chunk(seconds=(1e-3,) * request.samples, canary=(0.99, 0.6))
 
     study.take([machine_less(sample)])
-    (visit,) = study.table.of("a")
+    (visit,) = study.table.series("a")
     assert visit.interference.fma == 0.6
 
 
@@ -179,22 +179,25 @@ def test_who_was_sized_beside_others_has_the_right_size_afterwards(machine, stud
     inner = [request.inner for _, request in host.requests]
     assert inner[0] == 1
     assert inner[-1] == 126
-    assert study.table.of("a").median == pytest.approx(2**-20)
+    assert study.table.series("a").median == pytest.approx(2**-20)
 
 
 def test_visits_beside_others_have_as_many_samples_as_those_without(machine, study):
     host = machine(state=lambda now: 8.0 if 0.1 < now < 0.6 else 1.0)
     study.take([host.subject("a", 1e-3), host.subject("b", 1e-3)], rounds=6)
-    found = study.table.of("a")
+    found = study.table.series("a")
     assert max(one.median for one in found) > 7 * min(one.median for one in found)
     assert {len(one.seconds) for one in found} == {15}
 
 
-def test_a_long_step_has_one_sample_that_does_not_count_in_a_new_process(machine, study):
+@pytest.mark.parametrize(
+    ("settled", "sizes"), [(False, [(1, 0), (3, 0)]), (True, [(3, 0)])], ids=["training", "forward"]
+)
+def test_a_long_step_is_warm_in_a_new_process_after_one_run_or_two(machine, study, settled, sizes):
     host = machine()
-    policy = step_policy(Policy(budget_s=10.0))
+    policy = step_policy(Policy(budget_s=10.0), settled=settled)
     size = Size(execution_s=0.4, wall_s=0.4, process=1)
     study.take([host.subject("step", 0.4, policy=policy, process=2, size=size)])
     requests = [request for _, request in host.requests]
-    assert [(one.samples, one.untimed) for one in requests] == [(1, 0), (3, 0)]
-    assert len(study.table.of("step").seconds) == 3
+    assert [(request.samples, request.untimed) for request in requests] == sizes
+    assert len(study.table.series("step").seconds) == 3

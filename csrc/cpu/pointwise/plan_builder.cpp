@@ -1,6 +1,7 @@
 #include "cpu/pointwise/plan_builder.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "core/error.hpp"
@@ -26,6 +27,25 @@ std::string layout_of(const std::vector<Argument>& arguments) {
     text += (text.empty() ? "" : ", ") + argument.role + " " + format_name(argument.desc, "nchw");
   }
   return text.empty() ? "plain" : text;
+}
+
+// Makes the result, which is the last argument, one with the source, which is the first.
+void overwrite_source(Candidate& candidate) {
+  auto& arguments = candidate.run.arguments;
+  auto& src = arguments.front();
+  src.second_index = arguments.back().index;
+  src.is_output = src.is_updated = true;
+  arguments.pop_back();
+  if (!candidate.own) return;
+  const auto tensors = arguments.size();
+  candidate.own = std::make_shared<OwnWork>(
+      OwnWork{candidate.own->workspace_bytes,
+              [tensors, run = candidate.own->run](Pointers p, void* workspace) {
+                std::array<void*, 3> with_result{};
+                std::copy(p, p + tensors, with_result.begin());
+                with_result.at(tensors) = p[0];
+                run(with_result.data(), workspace);
+              }});
 }
 
 }  // namespace
@@ -73,6 +93,7 @@ Argument PlanBuilder::channel_floats(const std::string& role, Use use, int index
 }
 
 void PlanBuilder::add(Candidate candidate) {
+  if (in_place) overwrite_source(candidate);
   candidate.primitive = problem.op + " " + name_of(pass);
   candidate.variant = variant;
   candidate.layout = layout_of(candidate.run.arguments);

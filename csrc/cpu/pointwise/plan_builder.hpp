@@ -34,6 +34,7 @@ struct PlanBuilder {
   memory::data_type type;
   bool thorough;
   std::vector<Candidate>& candidates;
+  bool in_place = false;  // whether the result, of as many elements, overwrites the first source
   std::string variant{};  // of the candidates that are added next
   Tag tag = Tag::nchw;
 

@@ -32,7 +32,7 @@ std::vector<std::shared_ptr<Plan>> gemm_plans(const Device& device, const PlainG
   cublaslt::check_mode(mode, problem, capability);
   device.make_current();
   auto session = std::make_shared<cublaslt::Session>(cublaslt::Lt::loaded());
-  if (mode == Mode::fp8_tc) session->one = one_on(device);
+  if (is_fp8(mode)) session->one = one_on(device);
   return cublaslt::plans(session, problem, pass, mode, capability, workspace_limit, fused);
 }
 

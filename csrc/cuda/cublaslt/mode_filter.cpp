@@ -19,6 +19,7 @@ std::vector<Compute> computes(Mode mode) {
     case Mode::fp16_tc:
     case Mode::bf16_tc:
     case Mode::fp8_tc:
+    case Mode::fp8_tc_fast:
       return {Compute::float32};
   }
   return {};
@@ -51,9 +52,9 @@ std::optional<std::string> refusal(Mode mode, Compute compute, std::uint64_t fla
     if (inputs & others) return "rounds its inputs";
   } else if (operations != 0) {
     // Integer and float64 units apart; bits that newer libraries add are units of some kind.
-    const auto others = mode == Mode::fp8_tc ? 0 : flag::imma | flag::dmma;
+    const auto others = is_fp8(mode) ? 0 : flag::imma | flag::dmma;
     if (!(operations & flag::tensor_operations & ~others)) {
-      return mode == Mode::fp8_tc ? "uses no tensor cores" : "uses no floating-point tensor cores";
+      return is_fp8(mode) ? "uses no tensor cores" : "uses no floating-point tensor cores";
     }
   }
   // bfloat16 kernels have been seen to call their inputs float16; the compute type decides there.
@@ -114,12 +115,12 @@ std::vector<std::string> names(std::uint64_t flags) {
 
 void check_mode(Mode mode, const PlainGemm& problem, int capability) {
   require_capability(mode, capability);
-  if (mode != Mode::fp8_tc) return;
+  if (!is_fp8(mode)) return;
   for (const auto& [letter, size] :
        {std::pair{"m", problem.m}, {"k", problem.k}, {"n", problem.n}}) {
     if (size % 16 != 0) {
-      throw Unsupported(std::string("fp8-tc needs sizes that are multiples of 16, and ") + letter +
-                        " is " + std::to_string(size));
+      throw Unsupported(std::string(name_of(mode)) + " needs sizes that are multiples of 16, and " +
+                        letter + " is " + std::to_string(size));
     }
   }
 }

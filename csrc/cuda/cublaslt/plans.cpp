@@ -59,11 +59,12 @@ class GemmPlan final : public Plan {
   PlanFacts facts_;
 };
 
-// The mode has partial sums of 8-bit products moved to float32 (search.cpp), between which Hopper's
-// tensor cores keep some 14 bits; inference often does without.
+// Hopper's tensor cores sum 8-bit products in some 14 bits. With FAST_ACCUM off (search.cpp)
+// partial sums are moved to float32 again and again; inference often does without.
 constexpr char kPromotedSums[] =
     "FAST_ACCUM off: partial sums are promoted to float32, which is slower than figures that are "
     "published with it on";
+constexpr char kFastSums[] = "FAST_ACCUM on: partial sums are not promoted to float32";
 
 PlanFacts facts(const Described& described, const Found& found, Pass pass, Mode mode, bool plain) {
   PlanFacts facts;
@@ -78,7 +79,9 @@ PlanFacts facts(const Described& described, const Found& found, Pass pass, Mode 
   facts.accumulate = accumulate(described.compute, found.flags);
   facts.tensor_cores = tensor_cores(found.flags);
   facts.notes = names(found.flags);
-  if (mode == Mode::fp8_tc) facts.notes.emplace_back(kPromotedSums);
+  if (is_fp8(mode)) {
+    facts.notes.emplace_back(mode == Mode::fp8_tc_fast ? kFastSums : kPromotedSums);
+  }
   if (!facts.tensor_cores) {
     facts.notes.emplace_back("the library names no operations: the mode is what was asked for");
   }
@@ -121,7 +124,7 @@ std::vector<std::shared_ptr<Plan>> plans(const std::shared_ptr<const Session>& s
   }
   check_mode(mode, problem, capability);
   const auto type = storage(mode);
-  const auto bias_type = mode == Mode::fp8_tc ? DataType::bfloat16 : type;
+  const auto bias_type = is_fp8(mode) ? DataType::bfloat16 : type;
 
   std::vector<std::shared_ptr<Plan>> plans;
   Names names;

@@ -100,7 +100,7 @@ Product product(const PlainGemm& problem, Pass pass, const Storage& storage, Dat
 
 std::vector<Storage> storages(Pass pass, Mode mode) {
   const Storage plain{}, weights_transposed{false, true, false};
-  if (mode != Mode::fp8_tc) return {plain, weights_transposed};
+  if (!is_fp8(mode)) return {plain, weights_transposed};
   switch (pass) {
     case Pass::forward_inference:
     case Pass::forward_training:

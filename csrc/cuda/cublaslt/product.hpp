@@ -38,9 +38,6 @@ struct Product {
   std::vector<TensorSpec> tensors;  // inputs, then the result; the bias in between
   std::size_t bias = 0;             // its index where the product is fused
   std::string layout;               // "src mk, weights nk, dst mn, TN"
-
-  // Both operands with the reduced dimension contiguous, the only way FP8 tensor cores read.
-  bool is_tn() const { return a.transpose && !b.transpose; }
 };
 
 // `type` is that of the matrices, `bias_type` that of the bias. A fused product (forward only) has
@@ -48,7 +45,8 @@ struct Product {
 Product product(const PlainGemm& problem, Pass pass, const Storage& storage, DataType type,
                 bool fused, DataType bias_type);
 
-// The storages to try, the plain one first; for FP8 those that are TN.
+// The storages to try, the plain one first; for FP8 those that are TN: both operands with the
+// reduced dimension contiguous, the only way FP8 tensor cores read.
 std::vector<Storage> storages(Pass pass, Mode mode);
 
 }  // namespace pydlbench::cuda::cublaslt

@@ -49,7 +49,7 @@ Layout layout(const Lt& lt, const Product& product, const Seen& seen, DataType t
 }
 
 // The scale of the operands and of the result is one: uniform values in [-1, 1] need no other.
-void set_fp8(const Session& session, const Operation& operation) {
+void set_fp8(const Session& session, Mode mode, const Operation& operation) {
   const auto& lt = session.lt;
   const void* one = session.one.get();
   for (const auto attribute :
@@ -57,8 +57,8 @@ void set_fp8(const Session& session, const Operation& operation) {
         CUBLASLT_MATMUL_DESC_D_SCALE_POINTER}) {
     set(lt, operation, attribute, one);
   }
-  // Fast accumulation keeps fewer bits than float32 between promotions.
-  set(lt, operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{0});
+  // It leaves partial sums in the tensor cores' accumulators, which have fewer bits than float32.
+  set(lt, operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{mode == Mode::fp8_tc_fast});
 }
 
 AlgorithmConfig config_of(const Lt& lt, const cublasLtMatmulAlgo_t& algorithm) {
@@ -147,7 +147,7 @@ std::shared_ptr<const Described> describe(std::shared_ptr<const Session> session
       std::int32_t{product.a.transpose ? CUBLAS_OP_T : CUBLAS_OP_N});
   set(lt, operation, CUBLASLT_MATMUL_DESC_TRANSB,
       std::int32_t{product.b.transpose ? CUBLAS_OP_T : CUBLAS_OP_N});
-  if (mode == Mode::fp8_tc) set_fp8(*session, operation);
+  if (is_fp8(mode)) set_fp8(*session, mode, operation);
   if (fused) {
     set(lt, operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
         static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_RELU_BIAS));
@@ -159,7 +159,7 @@ std::shared_ptr<const Described> describe(std::shared_ptr<const Session> session
   }
   const auto type = storage(mode);
   // With an FP8 result the library requires a 16-bit C, although beta is zero and C is not read.
-  const auto c_type = mode == Mode::fp8_tc ? DataType::bfloat16 : type;
+  const auto c_type = is_fp8(mode) ? DataType::bfloat16 : type;
   auto a = layout(lt, product, product.a, type), b = layout(lt, product, product.b, type);
   auto c = layout(lt, product, product.d, c_type), d = layout(lt, product, product.d, type);
   return std::make_shared<Described>(Described{std::move(session), std::move(product), compute,

@@ -162,8 +162,9 @@ std::vector<DataType> compute_types(Mode mode, bool fused) {
 }
 
 void check_request(const Target& target, Pass pass, Mode mode, const PlanRequest& request) {
-  if (mode == Mode::fp8_tc) {
-    throw Unsupported("fp8-tc is for GEMM: cuDNN's convolutions are measured in the other modes");
+  if (is_fp8(mode)) {
+    throw Unsupported(std::string(name_of(mode)) +
+                      " is for GEMM: cuDNN's convolutions are measured in the other modes");
   }
   require_capability(mode, target.capability());
   if (request.fused && !is_forward(pass)) {

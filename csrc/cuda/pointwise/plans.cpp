@@ -88,8 +88,9 @@ std::vector<std::shared_ptr<Plan>> pointwise_plans(const PointwiseProblem& probl
                                                    const PointwiseTarget& target) {
   const Op& op = find_op(problem.op);
   check_pass(problem, pass);
-  if (mode == Mode::fp8_tc) {
-    throw Unsupported("pointwise kernels have no fp8-tc: that mode is for matrix products");
+  if (is_fp8(mode)) {
+    throw Unsupported("pointwise kernels have no " + std::string(name_of(mode)) +
+                      ": that mode is for matrix products");
   }
   require_capability(mode, target.capability);
   check_problem(problem);

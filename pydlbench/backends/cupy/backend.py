@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydlbench.backends.base import DEFAULT_WORKSPACE
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, entry_of
-from pydlbench.backends.frameworks.device_clock import DeviceClock
+from pydlbench.backends.frameworks.device_clock import (
+    CACHES_OF_SAMPLER,
+    DeviceClock,
+    sampler_module,
+)
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR
 from pydlbench.devices.cpu.affinity import own_cpus
@@ -40,6 +44,7 @@ class CupyBackend(FrameworkBackend):
     """
 
     name = "cupy"
+    caches = CACHES_OF_SAMPLER
 
     def __init__(self, device: str, cpus: Sequence[int]) -> None:
         super().__init__(device, cpus)
@@ -63,6 +68,10 @@ class CupyBackend(FrameworkBackend):
         self._runtime = Runtime(index)
         facts = cupy.cuda.runtime.getDeviceProperties(index)
         self.watcher: Monitor = Monitor(_uuid(bytes(facts["uuid"])))
+
+    def check_clock(self) -> None:
+        """Make sure that the native sampler is there."""
+        sampler_module()
 
     def describe(self) -> dict[str, Any]:
         """Return versions of CuPy and of what it stands on, and the GPU's capability."""
@@ -104,10 +113,12 @@ class CupyBackend(FrameworkBackend):
 
         return CupyOperator(fill, "dst", lambda result: result, "fp32")
 
-    def clock(self, operator: Operator) -> HostClock:
+    def clock(self, operator: Operator, cache: str = "hot") -> HostClock:
         """Return what times an operator: the native sampler, around launches."""
         settled = cast("CupyOperator", operator).settled
-        return DeviceClock(operator, self._runtime, watcher=self.watcher, guard=settled)
+        return DeviceClock(
+            operator, self._runtime, watcher=self.watcher, guard=settled, cache=cache
+        )
 
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with how its time is taken."""

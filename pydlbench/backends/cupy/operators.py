@@ -114,7 +114,7 @@ class Runtime:
     def _sampler(self) -> Sampler:
         return Sampler(self._index)
 
-    def enqueued(self, call: Callable[[], Any]) -> DeviceWork:
+    def enqueued(self, call: Callable[[], Any], cache: str = "hot") -> DeviceWork:
         """Return a call as work, made in the sampler's stream."""
 
         def enqueue(stream: int) -> None:
@@ -122,7 +122,7 @@ class Runtime:
                 call()
 
         self.wait()  # operands are there
-        return self._sampler.enqueued(enqueue)
+        return self._sampler.enqueued(enqueue, cache)
 
     def captured(self, call: Callable[[], Any], times: int) -> DeviceWork:  # noqa: ARG002 - refuses
         """Refuse: CuPy does not capture cuBLAS."""

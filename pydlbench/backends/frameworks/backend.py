@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,10 +13,12 @@ from pydlbench.backends import autotune
 from pydlbench.backends.base import (
     KernelFacts,
     Preparation,
+    check_all_is_read,
     check_case,
     insufficient_memory,
     is_out_of_memory,
 )
+from pydlbench.backends.frameworks.device_clock import DeviceClock, is_lost
 from pydlbench.backends.frameworks.verdicts import check_fused, fused_inputs, judge
 from pydlbench.backends.host_clock import HostClock, Operator
 from pydlbench.backends.verification.inputs import make_inputs
@@ -136,9 +139,6 @@ def renamed(facts: KernelFacts, algorithm: str, **known: Any) -> KernelFacts:
 # -----------------------------------------------------------------------------
 # What a framework raises, as errors of ours: each costs one variant, unless the device is lost.
 
-# By name: no framework is imported here. A GPU's context is beyond use after it.
-_LOST = ("AcceleratorError",)
-
 
 @contextlib.contextmanager
 def translated(algorithm: str) -> Iterator[None]:
@@ -160,8 +160,7 @@ def translated(algorithm: str) -> Iterator[None]:
         if is_out_of_memory(error):
             raise InsufficientMemoryError(f"{algorithm}: {insufficient_memory(error)}") from error
         text = " ".join(str(error).split())
-        lost = type(error).__name__ in _LOST
-        kind = DeviceLostError if lost else PrimitiveError
+        kind = DeviceLostError if is_lost(error) else PrimitiveError
         raise kind(f"{algorithm}: {type(error).__name__}: {text[:300]}") from error
 
 
@@ -274,6 +273,8 @@ class FrameworkBackend(abc.ABC):
     # Two or three layouts, where the native search has dozens of kernels.
     effort = replace(autotune.CPU_EFFORT, finals_s=0.15)
     watcher: Watcher | None = None  # of the GPU, where there is one
+    #: The states of the cache that rows are timed with.
+    caches: tuple[str, ...] = ("hot",)
     #: Its events and graphs, where steps can be timed by them.
     runtime: StepRuntime | None = None
 
@@ -298,16 +299,39 @@ class FrameworkBackend(abc.ABC):
     def empty(self, mode: str | None) -> Operator:
         """Return an operator that does as good as nothing, called the way this mode calls."""
 
-    def clock(self, operator: Operator) -> HostClock:
-        """Return what times an operator on this device."""
+    def clock(self, operator: Operator, cache: str = "hot") -> HostClock:
+        """Return what times an operator on this device.
+
+        Args:
+            operator: that is timed.
+            cache: one of :attr:`caches`.
+        """
+        del cache  # there is one state
         return HostClock(operator, self.cpus)
+
+    def check_clock(self) -> None:  # noqa: B027 - the host's clock is always there
+        """Make sure that what times rows on this device is there.
+
+        Raises:
+            UnsupportedError: it is not; the message says how to get it.
+        """
 
     def prepare(self, case: KernelSpec, preparation: Preparation) -> FrameworkKernel:
         """Find the fastest right variant of a case; see ``pydlbench.backends.base.Backend``."""
         check_case(case)
         check_fused(case)
-        if case.cache != "hot":
-            raise UnsupportedError(f"{self.name} is timed with hot caches only")
+        check_all_is_read(case.layer)
+        self.check_clock()
+        if case.cache not in self.caches:
+            raise UnsupportedError(
+                f"{self.name}: --cache {case.cache} is not timed on this device; there is: "
+                f"{', '.join(self.caches)}"
+            )
+        if case.cache != "hot" and case.timing == "cuda-graph":
+            raise UnsupportedError(
+                f"{self.name}: in a CUDA graph all executions have the same operands, which are "
+                "hot after the first; nearest: --timing events"
+            )
         wanted = wanted_variant(case)
         found = [
             one
@@ -319,7 +343,8 @@ class FrameworkBackend(abc.ABC):
             order = getattr(case.layer, "weights_tag", "any")
             what = f"--layout {case.layout}" if order == "any" else f"weights as {order}"
             raise UnsupportedError(f"{self.name} has no operator with {what}")
-        search = _FrameworkAutotuner(found, case, preparation, self.effort, self.clock)
+        clock = functools.partial(self.clock, cache=case.cache)
+        search = _FrameworkAutotuner(found, case, preparation, self.effort, clock)
         known = preparation.verified and len(found) == 1
         chosen = search.take() if known else search.tune()
         variant: Variant = chosen.source
@@ -339,6 +364,9 @@ class FrameworkBackend(abc.ABC):
         )
         if not (known and preparation.described):
             facts = self.completed(facts, built.operator, case)
+        if preparation.energy and not known and isinstance(built.clock, DeviceClock):
+            with translated(variant.algorithm):
+                facts = replace(facts, **built.clock.sustained()._asdict())
         facts.evidence["variant"] = _name(variant)
         return FrameworkKernel(built.clock, facts)
 

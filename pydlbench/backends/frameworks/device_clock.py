@@ -12,16 +12,21 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.native.modules import native_module
+from pydlbench.backends.native.sustained import Sustained, sustained
+from pydlbench.errors import BackendMissingError, DeviceLostError, UnsupportedError
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from pydlbench.backends.host_clock import Operator, Watcher
+    from pydlbench.backends.host_clock import Operator
+    from pydlbench.backends.native.sustained import EnergyMeter
     from pydlbench.timing.chunk import Request
 
+#: The states of the cache that the sampler brings about for what it did not build.
+CACHES_OF_SAMPLER: Final = ("hot", "all-cold")
 #: Calls in the graph that tells what a launch costs.
 _LAUNCHES: Final = 10
 
@@ -35,12 +40,21 @@ class DeviceWork(Protocol):
     def launch_times(self, repetitions: int) -> Mapping[str, float]:
         """Return seconds per execution by several clocks."""
 
+    def run_for(self, seconds: float) -> Mapping[str, Any]:
+        """Launch executions back to back for so long; return how many, and their seconds."""
+
+    def kernels(self) -> Sequence[Mapping[str, Any]]:
+        """Return what a graph launches, by the driver's word; nothing of what is no graph."""
+
 
 class DeviceRuntime(Protocol):
     """What timing needs of a framework on a GPU, and the host's clock."""
 
-    def enqueued(self, call: Callable[[], Any]) -> DeviceWork:
-        """Return a call as work: made for each execution, in the sampler's stream."""
+    def enqueued(self, call: Callable[[], Any], cache: str = "hot") -> DeviceWork:
+        """Return a call as work: made for each execution, in the sampler's stream.
+
+        With ``all-cold`` caches a sample is one execution behind a flush of the cache.
+        """
 
     def captured(self, call: Callable[[], Any], times: int) -> DeviceWork:
         """Return a graph of so many calls as work.
@@ -69,6 +83,33 @@ class StepRuntime(DeviceRuntime, Protocol):
         """Return how many blocks the driver was asked for until now."""
 
 
+# By name: no framework is imported here.
+_LOST: Final = ("AcceleratorError",)
+# What a call does that no graph can have: ``cudaErrorStreamCaptureUnsupported``, and those that
+# follow from it.
+_OF_CAPTURES: Final = range(900, 909)
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether a GPU's context is beyond use after an error of a framework's, or of ours."""
+    if isinstance(error, DeviceLostError):
+        return True
+    of_capture = getattr(error, "error_code", None) in _OF_CAPTURES
+    return type(error).__name__ in _LOST and not of_capture
+
+
+def sampler_module() -> Any:
+    """Return the native module for GPUs.
+
+    Raises:
+        UnsupportedError: it was not built, or cannot be loaded: no row of any framework is timed.
+    """
+    try:
+        return native_module("_cuda")
+    except BackendMissingError as error:
+        raise UnsupportedError(f"rows on a GPU are timed by pydlbench._cuda: {error}") from error
+
+
 class Sampler:
     """The native sampler of one GPU, for work of a framework.
 
@@ -76,16 +117,18 @@ class Sampler:
         index: of the GPU.
 
     Raises:
-        BackendMissingError: the native module for GPUs was not built.
+        UnsupportedError: see :func:`sampler_module`.
     """
 
     def __init__(self, index: int) -> None:
-        self._native: Any = native_module("_cuda")
+        self._native: Any = sampler_module()
         self._device = self._native.Device(index)
 
-    def enqueued(self, enqueue: Callable[[int], None]) -> DeviceWork:
+    def enqueued(self, enqueue: Callable[[int], None], cache: str) -> DeviceWork:
         """Return what is enqueued by a function that is given the stream's address."""
-        work: DeviceWork = self._native.ForeignKernel(self._device, enqueue, _LAUNCHES_OF_CALL)
+        work: DeviceWork = self._native.ForeignKernel(
+            self._device, enqueue, _LAUNCHES_OF_CALL, cache
+        )
         return work
 
     def captured(self, graph: int, times: int) -> DeviceWork:
@@ -118,6 +161,7 @@ class DeviceClock(HostClock):
         timing: ``events``, or ``cuda-graph``: a sample is one graph of its executions then.
         watcher: of the GPU; None where nobody watches.
         guard: see :class:`HostClock`.
+        cache: ``hot``, or ``all-cold``: between events then.
     """
 
     def __init__(
@@ -125,11 +169,13 @@ class DeviceClock(HostClock):
         operator: Operator,
         runtime: DeviceRuntime,
         timing: str = "events",
-        watcher: Watcher | None = None,
+        watcher: EnergyMeter | None = None,
         guard: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        cache: str = "hot",
     ) -> None:
         super().__init__(operator, (), guard, watcher)
-        self.timing = timing
+        self.timing = timing if cache == "hot" else "events"
+        self._meter, self._cache = watcher, cache
         self._call, self._runtime = operator.call, runtime
         self._enqueued: DeviceWork | None = None
         self._graph: tuple[int, DeviceWork] | None = None
@@ -143,17 +189,44 @@ class DeviceClock(HostClock):
         """Return seconds per execution by three clocks, and what the host needs to launch one."""
         with self._guard():
             times = self._called().launch_times(repetitions)
-            graph = self._captured(_LAUNCHES).sample(repetitions, _LAUNCHES, _LAUNCHES)
-        return {
-            "event": times["event_s"],
-            "graph": median(graph["seconds"].tolist()),
-            "host": times["wall_s"],
-            "enqueue": times["host_s"],
-        }
+            graph = self._some_captured()
+            seconds = graph and graph.sample(repetitions, _LAUNCHES, _LAUNCHES)["seconds"]
+        found = {"event": times["event_s"], "host": times["wall_s"], "enqueue": times["host_s"]}
+        return found if seconds is None else {**found, "graph": median(seconds.tolist())}
+
+    def kernels(self) -> list[dict[str, Any]]:
+        """Return what one call launches, in a graph of several."""
+        with self._guard():
+            graph = self._some_captured()
+        found = () if graph is None else graph.kernels()
+        return [dict(one) for one in found[: len(found) // _LAUNCHES]]
+
+    def sustained(self) -> Sustained:
+        """Return what a second of executions in a row takes; nothing where nobody watches."""
+        if self._meter is None:
+            return Sustained()
+        with self._guard():
+            in_graph = self.timing == "cuda-graph"
+            work = self._captured(_LAUNCHES) if in_graph else self._called()
+
+        def run_for(seconds: float) -> Mapping[str, Any]:
+            with self._guard():  # of the thread that launches
+                return work.run_for(seconds)
+
+        return sustained(run_for, self._meter)
+
+    def _some_captured(self) -> DeviceWork | None:
+        """Return a graph of some calls; None of those between events that no graph can have."""
+        try:
+            return self._captured(_LAUNCHES)
+        except RuntimeError as error:
+            if self.timing == "cuda-graph" or is_lost(error):
+                raise
+            return None
 
     def _called(self) -> DeviceWork:
         if self._enqueued is None:
-            self._enqueued = self._runtime.enqueued(self._call)
+            self._enqueued = self._runtime.enqueued(self._call, self._cache)
         return self._enqueued
 
     def _captured(self, times: int) -> DeviceWork:

@@ -17,6 +17,7 @@ from pydlbench.backends.frameworks.backend import translated
 from pydlbench.backends.jax.net import Net
 from pydlbench.backends.jax.settings import jax, place_of
 from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays
+from pydlbench.backends.steps.definition import Losses
 from pydlbench.backends.steps.inputs import trained
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER, FunctionStep, Run
 from pydlbench.errors import UnsupportedError
@@ -27,15 +28,27 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.steps.definition import LossKind, StepDefinition
+    from pydlbench.backends.steps.definition import StepDefinition
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.backends.steps.trace import StepTracer
 
 jnp = jax.numpy
 
 
+def _cross_entropy(logits: Any, labels: Any) -> Any:
+    """Classes are the last dimension."""
+    logarithms = jax.nn.log_softmax(logits.astype(jnp.float32))
+    return -jnp.mean(jnp.take_along_axis(logarithms, labels[..., None], axis=-1))
+
+
 class JaxModel(CatalogueModel):
     """A model with its weights and a minibatch."""
+
+    losses = Losses(
+        total=lambda tensor: jnp.sum(tensor.astype(jnp.float32)),
+        half_square=lambda tensor: jnp.sum(jnp.square(tensor.astype(jnp.float32))) / 2,
+        cross_entropy=_cross_entropy,
+    )
 
     def _build(self, batch: Batch, *, separate: bool) -> None:
         del separate
@@ -83,10 +96,12 @@ class JaxModel(CatalogueModel):
 
     def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Take over weights by name, and begin anew with what dropout draws."""
-        tensors = {name: self._tensor(name, one) for name, one in weights.items()}
+        tensors = {name: self._tensor(name, tensor) for name, tensor in weights.items()}
         self.state = {
-            "trained": {name: one for name, one in tensors.items() if name in self._names},
-            "buffers": {name: one for name, one in tensors.items() if name not in self._names},
+            "trained": {name: tensor for name, tensor in tensors.items() if name in self._names},
+            "buffers": {
+                name: tensor for name, tensor in tensors.items() if name not in self._names
+            },
             "key": jax.device_put(jax.random.key(self.case.seed), self.place.device),
         }
 
@@ -105,24 +120,7 @@ class JaxModel(CatalogueModel):
 
     def placed(self, arrays: tuple[NDArray[Any], ...]) -> tuple[Any, ...]:
         """Return arrays of the host's on the device."""
-        return tuple(jax.device_put(one, self.place.device) for one in arrays)
-
-    def loss(self, kind: LossKind, output: Any, labels: Any, weights: Mapping[str, Any]) -> Any:
-        """Return the loss of an output, in float32; ``model`` has L2 terms of the weights."""
-        output, form = output.astype(jnp.float32), self.loss_form(kind)
-        if form == "cross-entropy" and labels is not None:
-            if output.ndim == 4 and self.net.images == "nchw":
-                output = output.transpose(0, 2, 3, 1)  # classes are the last
-            logarithms = jax.nn.log_softmax(output)
-            total = -jnp.mean(jnp.take_along_axis(logarithms, labels[..., None], axis=-1))
-        elif form == "l2":
-            total = jnp.sum(output * output) / 2
-        else:
-            total = jnp.sum(output)
-        for name, factor in self.decays(kind):
-            tensor = weights[name].astype(jnp.float32)
-            total += factor * jnp.sum(tensor * tensor) / 2
-        return total
+        return tuple(jax.device_put(array, self.place.device) for array in arrays)
 
     # -------------------------------------------------------------------------
     # What a step says of itself, to be checked before it is timed.
@@ -133,7 +131,7 @@ class JaxModel(CatalogueModel):
 
     def elements(self) -> int:
         """Return the number of trained elements."""
-        return sum(int(one.size) for one in self.state["trained"].values())
+        return sum(int(tensor.size) for tensor in self.state["trained"].values())
 
     def flops(self) -> int:
         """Return the FLOPs of all convolutions and products in the traced step."""
@@ -156,8 +154,8 @@ class JaxModel(CatalogueModel):
         """Run the step, and subtract its gradients times the rate from the weights."""
         gradients = self.step.run()["gradients"]
         self.state["trained"] = {
-            name: (one - rate * gradients[name]).astype(one.dtype)
-            for name, one in self.state["trained"].items()
+            name: (tensor - rate * gradients[name]).astype(tensor.dtype)
+            for name, tensor in self.state["trained"].items()
         }
 
     def _tensor(self, name: str, array: NDArray[Any]) -> Any:
@@ -196,7 +194,7 @@ def _of_convolution(equation: Any, images: str) -> int:
     outputs exchanged. A transposed convolution is a gradient of the images itself.
     """
     shapes: list[tuple[int, ...]] = [
-        one.aval.shape for one in (*equation.invars, *equation.outvars)
+        tensor.aval.shape for tensor in (*equation.invars, *equation.outvars)
     ]
     left, right, result = shapes
     orders: list[tuple[int, ...]] = list(equation.params["dimension_numbers"])
@@ -242,16 +240,16 @@ class JaxStep(FunctionStep):
     def run(self, host: tuple[NDArray[Any], ...] | None = None) -> dict[str, Any]:
         """Run it once and return its results where they are."""
         images = None if host is None else self.owner.placed(host)
-        changed, found = self._program(*self.operands(images))
+        changed, results = self._program(*self.operands(images))
         self._velocity = changed.pop("velocity", self._velocity)
         self.owner.state.update(changed)
         # Results of a program are there all at once.
-        waited = found["loss"] if "loss" in found else found.get("output")
+        waited = results["loss"] if "loss" in results else results.get("output")
         if self.owner.place.queues:
             self._last = waited
         elif waited is not None:
             waited.block_until_ready()
-        return dict(found)
+        return dict(results)
 
     def wait(self) -> None:
         """Return when all calls are done; a device runs them in their order."""
@@ -263,8 +261,8 @@ class JaxStep(FunctionStep):
         optimizer = self.owner.model.optimizer
         moving = self.updates and optimizer.kind == "momentum"
         self._velocity = {
-            name: jnp.zeros_like(one)
-            for name, one in (self.owner.state["trained"] if moving else {}).items()
+            name: jnp.zeros_like(tensor)
+            for name, tensor in (self.owner.state["trained"] if moving else {}).items()
         }
         self._set_rate(optimizer.rate)
 
@@ -300,7 +298,7 @@ class JaxStep(FunctionStep):
             if not definition.backward and definition.loss == "none":
                 return jnp.zeros(()), (output, run.moved)
             with jax.named_scope(LOSS):
-                loss = self.owner.loss(definition.loss, output, labels, weights)
+                loss = self.loss(output, labels, weights)
             return loss, (output, run.moved)
 
         if not definition.backward:
@@ -310,14 +308,14 @@ class JaxStep(FunctionStep):
         gradient = jax.value_and_grad(differentiated, places, has_aux=True)
         (loss, (output, moved)), (gradients, *others) = gradient(state["trained"], images)
         # The images' gradient too has to be returned, or it would be dropped.
-        found: dict[str, Any] = {"images": others}
+        results: dict[str, Any] = {"images": others}
         given: dict[str, Any] = {"key": following, "buffers": {**state["buffers"], **moved}}
         if self.updates:
             with jax.named_scope(OPTIMIZER):
                 given |= self._updated(state["trained"], changed["velocity"], gradients, rate)
         else:
-            found["gradients"] = gradients
-        wanted = self.wanted(found, output, lambda: loss)
+            results["gradients"] = gradients
+        wanted = self.wanted(results, output, lambda: loss)
         return {name: given[name] for name in changed}, wanted
 
     def _updated(
@@ -327,11 +325,14 @@ class JaxStep(FunctionStep):
         if velocity:
             mu = self.owner.model.optimizer.mu
             velocity = {
-                name: (mu * one + gradients[name]).astype(one.dtype)
-                for name, one in velocity.items()
+                name: (mu * moving + gradients[name]).astype(moving.dtype)
+                for name, moving in velocity.items()
             }
         by = velocity or gradients
-        moved = {name: (one - rate * by[name]).astype(one.dtype) for name, one in weights.items()}
+        moved = {
+            name: (tensor - rate * by[name]).astype(tensor.dtype)
+            for name, tensor in weights.items()
+        }
         return {"trained": moved, "velocity": velocity}
 
     def predictions(self, output: Any) -> Any:
@@ -341,7 +342,7 @@ class JaxStep(FunctionStep):
     def _fetched(self, result: Any) -> list[NDArray[Any]]:
         names = trained(self.owner.model)
         several = [result[name] for name in names] if isinstance(result, dict) else [result]
-        return [np.array(one, np.float32) for one in several]
+        return [np.array(tensor, np.float32) for tensor in several]
 
     def _set_rate(self, rate: float) -> None:
         self._last_rate = rate

@@ -16,7 +16,7 @@ CAPABILITIES = Capabilities(
     modes={"cpu": (None,), "cuda": (None,)},
     precisions={
         "cpu": ("fp32", "bf16", "fp16"),
-        "cuda": ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc"),
+        "cuda": ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc", "fp8-tc-fast"),
     },
     start_s=(1.0, 8.0),
     settings=("DNNL_", "ONEDNN_", "NVIDIA_TF32_"),

@@ -5,19 +5,24 @@ from __future__ import annotations
 import functools
 import math
 import os
-import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 
 import pydlbench._cuda as _cuda
-from pydlbench.backends.base import DEFAULT_WORKSPACE, KernelFacts, Preparation, check_case
+from pydlbench.backends.base import (
+    DEFAULT_WORKSPACE,
+    KernelFacts,
+    Preparation,
+    check_all_is_read,
+    check_case,
+)
 from pydlbench.backends.frameworks.device_clock import chunk_of
 from pydlbench.backends.native import cuda_libraries, nvml
 from pydlbench.backends.native.cuda_plans import CudaAutotuner, native_pass, plans
 from pydlbench.backends.native.inputs import RecentInputs
+from pydlbench.backends.native.sustained import Sustained, sustained
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
 from pydlbench.ops.table import build_layer
@@ -40,10 +45,6 @@ Facts = TypeVar("Facts")
 
 # How often each of the three clocks is read for a row; they are compared, not ranked.
 _LAUNCH_REPETITIONS = 20
-# The card updates its energy counter about every 100 ms, and so ten times in the load behind its
-# start, while which graphs are made and the clock finds its place.
-_ENERGY_SECONDS = 1.2
-_ENERGY_START_SECONDS = 0.2
 
 
 class _Sample(Protocol):
@@ -131,6 +132,7 @@ class CudaBackend:
 
     def _check_support(self, case: KernelSpec) -> None:
         check_case(case)
+        check_all_is_read(case.layer)
         if reason := case.layer.entry.no_gpu:
             raise UnsupportedError(f"{case.layer.kind}: {reason}; nearest: --device cpu")
         if case.layout == "blocked":
@@ -164,9 +166,9 @@ class CudaBackend:
             search.avoid_graphs(chosen)
         kernel = search.final(chosen)
         kernel.run_marked(PROFILED_RANGE)
-        sustained = Sustained()
+        steady = Sustained()
         if preparation.energy and not known:
-            sustained = self._sustained(kernel)
+            steady = sustained(kernel.run_for, self._monitor)
         facts = KernelFacts(
             algorithm=plan.algorithm,
             layout=plan.layout,
@@ -182,10 +184,7 @@ class CudaBackend:
             notes=[*plan.notes, *search.late(), *_ungated()],
             launch_s=launch_s,
             kernels=_kernels(kernel),
-            energy_j=sustained.energy_j,
-            power_w=sustained.power_w,
-            sustained_s=sustained.seconds,
-            sustained_hz=sustained.clock_hz,
+            **steady._asdict(),
         )
         return self.monitored(kernel.sample, facts, search.label)
 
@@ -202,56 +201,6 @@ class CudaBackend:
     def chains(self) -> CudaChains:
         """Return what makes chains of native kernels on this GPU."""
         return CudaChains(self)
-
-    def _sustained(self, kernel: _cuda.Kernel) -> Sustained:
-        """Return what a second of executions in a row takes: time, clock, power and energy.
-
-        The counter of energy is read beside the executions, from one of its steps to another: from
-        before the first one to a step after the last one it would count up to 100 ms of an idle GPU
-        too.
-        """
-        steps: list[tuple[float, float]] = []
-        mark = self._monitor.mark()
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            load = pool.submit(kernel.run_for, _ENERGY_SECONDS)
-            time.sleep(_ENERGY_START_SECONDS)
-            while not load.done():
-                joules = self._monitor.energy_j()
-                now = time.monotonic()
-                if joules is None:
-                    break
-                if not load.done():
-                    steps.append((joules, now))
-            try:
-                steady = load.result()
-            except (PrimitiveError, UnsupportedError):
-                return Sustained()  # the load is a graph, which the plan may not be captured into
-            finally:
-                readings = self._monitor.since(mark)
-        if not steady["executions"]:
-            return Sustained()
-        seconds = steady["seconds"] / steady["executions"]
-        clock_hz = None if readings is None else readings.sm_clock_hz
-        if len(steps) < 2:
-            return Sustained(seconds=seconds, clock_hz=clock_hz)
-        watts = (steps[-1][0] - steps[0][0]) / (steps[-1][1] - steps[0][1])
-        return Sustained(seconds, clock_hz, watts * seconds, watts)
-
-
-class Sustained(NamedTuple):
-    """An execution among a second of them in a row; None of what nobody tells.
-
-    Attributes:
-        seconds: of it.
-        clock_hz: of the multiprocessors, the median.
-        energy_j: of it.
-        power_w: the mean.
-    """
-
-    seconds: float | None = None
-    clock_hz: float | None = None
-    energy_j: float | None = None
-    power_w: float | None = None
 
 
 def _kernels(kernel: _cuda.Kernel) -> list[dict[str, Any]]:

@@ -44,16 +44,16 @@ def find(name: str, cuda: str) -> str | None:
 
 
 def load(module: Any = None) -> dict[str, dict[str, str]]:
-    """Load cuDNN and cuBLASLt; what is loaded already stays.
+    """Load cuDNN and cuBLASLt; what is loaded already stays. One of them is enough to begin with.
 
     Args:
         module: takes the place of ``pydlbench._cuda`` in tests.
 
     Returns:
-        Version and path of each library.
+        Version and path of each library. Rows that need one that is not among them say why.
 
     Raises:
-        BackendMissingError: a library is missing or too old; the message names what installs it.
+        BackendMissingError: both are missing or too old; the message names what installs them.
     """
     cuda = module or native_module("_cuda")
     major = str(cuda.built_with()["cuda"]).partition(".")[0]
@@ -63,6 +63,8 @@ def load(module: Any = None) -> dict[str, dict[str, str]]:
     try:
         cuda.load_libraries(find("cudnn", major), find("cublasLt", major))
     except UnsupportedError as error:
+        if cuda.libraries():
+            return dict(cuda.libraries())
         extra, wheels = "cuda", "nvidia-cudnn-cu13 nvidia-cublas"
         if major == "12":
             extra, wheels = "cuda12", "nvidia-cudnn-cu12 nvidia-cublas-cu12"

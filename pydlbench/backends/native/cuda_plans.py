@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pydlbench._cuda as _cuda
 from pydlbench.backends import autotune
 from pydlbench.backends.native.inputs import RecentInputs
-from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR, Verdict, tolerance, verify
+from pydlbench.backends.verification.verify import (
+    FAST_ACCUMULATOR,
+    TENSOR_ACCUMULATOR,
+    Verdict,
+    tolerance,
+    verify,
+)
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -253,6 +259,8 @@ def accumulator(plan: _cuda.Plan, precision: str) -> str:
     tensor_cores = plan.tensor_cores
     if tensor_cores is None:
         tensor_cores = precision not in ("fp32", "fp16")
+    if precision == "fp8-tc-fast":
+        return FAST_ACCUMULATOR
     if tensor_cores and plan.accumulate == "float32":
         return TENSOR_ACCUMULATOR
     return plan.accumulate

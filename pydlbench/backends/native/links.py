@@ -107,11 +107,11 @@ class _Lister:
     def _given(self, seed: int) -> dict[str, NDArray[np.float32]]:
         """Return all tensors that no kernel makes."""
         batch = make_batch(self._model, seed)
-        found = {INPUT: batch.images, **make_weights(self._model, seed)}
+        tensors = {INPUT: batch.images, **make_weights(self._model, seed)}
         if batch.labels is not None:
             # The native module stores them as integers.
-            found[LABELS] = batch.labels.reshape(-1).astype(np.float32)
-        return found | self._constants
+            tensors[LABELS] = batch.labels.reshape(-1).astype(np.float32)
+        return tensors | self._constants
 
     def _add_forward(self, item: StepPass) -> None:
         """Add a forward kernel: of the loss, of a node, or of its bias."""
@@ -201,12 +201,12 @@ class _Lister:
 
     def _own(self, node: Node, item: StepPass) -> dict[str, str]:
         """Return the tensors that a node holds, by role."""
-        found = {role: f"{node.name}/{role}" for role in weight_shapes(node)}
+        tensors = {role: f"{node.name}/{role}" for role in weight_shapes(node)}
         if node.op == "batchnorm":
-            found.setdefault("weights", f"{node.name}/weights")
+            tensors.setdefault("weights", f"{node.name}/weights")
             kept = "running_" if item.propagation == "inference" else ""
-            found |= {role: f"{node.name}/{kept}{role}" for role in ("mean", "variance")}
-        return found
+            tensors |= {role: f"{node.name}/{kept}{role}" for role in ("mean", "variance")}
+        return tensors
 
     def _value(self, name: str) -> str:
         """Return the tensor of a node's output; of one without a kernel that of its input."""

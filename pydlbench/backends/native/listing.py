@@ -123,16 +123,16 @@ class Listing:
         """
         links = [
             {
-                "name": one.name,
-                "node": one.work.node,
-                "layer": one.work.layer.to_dict(),
-                "pass_": one.work.pass_,
-                "propagation": one.work.propagation,
-                "reads": one.reads,
-                "writes": one.writes,
-                "workspace": one.workspace,
+                "name": link.name,
+                "node": link.work.node,
+                "layer": link.work.layer.to_dict(),
+                "pass_": link.work.pass_,
+                "propagation": link.work.propagation,
+                "reads": link.reads,
+                "writes": link.writes,
+                "workspace": link.workspace,
             }
-            for one in self.links
+            for link in self.links
         ]
         for number, values in enumerate(self.given.values()):
             np.save(folder / f"{number}.npy", values)
@@ -152,7 +152,7 @@ class Listing:
         text = json.loads((folder / _TEXT).read_text())
         names = text.pop("given")
         return cls(
-            links=tuple(_read_link(one) for one in text.pop("links")),
+            links=tuple(_read_link(link) for link in text.pop("links")),
             output_shape=tuple(text.pop("output_shape")),
             given={name: np.load(folder / f"{number}.npy") for number, name in enumerate(names)},
             **text,
@@ -177,14 +177,14 @@ def problem_text(layer: Layer, pass_: str, propagation: str) -> str:
     return f"{layer.kind} {layer.problem} {which}"
 
 
-def check_chained(case: StepSpec) -> None:
+def check_chained(spec: StepSpec) -> None:
     """Refuse steps that have no native chain, whatever they compute.
 
     Raises:
         UnsupportedError: another precision than float32, or normalisations that train with the
             running statistics.
     """
-    if case.precision != "fp32":
-        raise UnsupportedError(f"native chains are in fp32 so far, not in {case.precision}")
-    if case.running_statistics and case.backward:
+    if spec.precision != "fp32":
+        raise UnsupportedError(f"native chains are in fp32 so far, not in {spec.precision}")
+    if spec.running_statistics and spec.backward:
         raise UnsupportedError("native kernels train normalisations with the batch's statistics")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +11,7 @@ import numpy as np
 
 from pydlbench.backends.native.links import list_step
 from pydlbench.backends.native.listing import check_chained
+from pydlbench.backends.steps.inputs import save_results
 from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models.graph import INPUT
@@ -38,11 +40,8 @@ _ENOUGH_S: Final = 2.0
 #: Runs with a clock behind each step: so many have an interval at 95 %.
 _RUNS: Final = 6
 #: Largest difference between an update and the one that the gradient says, beyond what storing the
-#: weights rounds off, over the largest update: two roundings in float32.
+#: weights rounds off, over the largest update: that of the rate and of its product.
 _UPDATE_TOLERANCE: Final = 1e-6
-#: Roundings of the sum of a weight and its update, and the unit roundoff of float32.
-_ROUNDINGS: Final = 2
-_UNIT: Final = 2.0**-24
 #: Tensors that are kept at a time to check kernels one by one, in bytes.
 _TOGETHER: Final = 1 << 30
 _LISTED: Final = 3
@@ -108,10 +107,10 @@ class NativeChain:
         for name, gradient in self.gradients():
             before = self._given[name].astype(np.float64)
             update = rate * gradient.astype(np.float64)
-            found = self.chain.tensor(name).reshape(before.shape) - before
+            after = self.chain.tensor(name).reshape(before.shape)
             # What is stored is the sum: a small update of a large weight is rounded to its digits.
-            rounded = _ROUNDINGS * _UNIT * (np.abs(before) + np.abs(update))
-            beyond = max(0.0, float((np.abs(found + update) - rounded).max()))
+            rounded = np.spacing(np.maximum(np.abs(before), np.abs(after)).astype("f4")) / 2
+            beyond = max(0.0, float((np.abs(after - before + update) - rounded).max()))
             relative = beyond / max(float(np.abs(update).max()), 1e-30)
             if not relative <= worst:
                 worst, where = relative, name
@@ -138,22 +137,22 @@ class NativeChain:
 
         def value(tensor: str, as_role: str) -> NDArray[np.float32]:
             known = self._given.get(tensor)
-            found = self.chain.tensor(tensor) if known is None else known
-            return found.reshape(shapes[as_role])
+            tensor_values = self.chain.tensor(tensor) if known is None else known
+            return tensor_values.reshape(shapes[as_role])
 
-        algorithms = {one["name"]: one["algorithm"] for one in self.chain.steps}
+        algorithms = {step["name"]: step["algorithm"] for step in self.chain.steps}
         return verify(
             layer,
             pass_,
             "fp32",
-            {one: value(link.reads[one], one) for one in layer.reads(pass_, propagation)},
+            {read: value(link.reads[read], read) for read in layer.reads(pass_, propagation)},
             value(link.writes[role], role),
             0,
             algorithm=algorithms.get(link.name),
             extra={
-                one: value(link.writes[one], one)
-                for one in layer.writes(pass_, propagation)
-                if one != role and link.writes.get(one, INPUT) not in self._given
+                written: value(link.writes[written], written)
+                for written in layer.writes(pass_, propagation)
+                if written != role and link.writes.get(written, INPUT) not in self._given
             },
             propagation=propagation,
         )
@@ -180,27 +179,18 @@ class NativeChain:
             All steps with their times, and the seconds of all conversions run by run.
         """
         runs = [self.chain.step_seconds() for _ in range(_RUNS)]
-        found = tuple(
-            ChainStep(**step, seconds=median(float(one[number]) for one in runs))
+        steps = tuple(
+            ChainStep(**step, seconds=median(float(run[number]) for run in runs))
             for number, step in enumerate(self.chain.steps)
         )
-        reorders = [number for number, one in enumerate(found) if one.tensor]
-        return found, tuple(sum(float(one[number]) for number in reorders) for one in runs)
+        reorders = [number for number, step in enumerate(steps) if step.tensor]
+        return steps, tuple(sum(float(run[number]) for number in reorders) for run in runs)
 
     def save(self, folder: Path) -> None:
-        """Run once from the first weights; write output and gradients as numbered files.
-
-        As a framework's step does (``backends.steps.serving``), with their names in that order.
-        """
-        folder.mkdir(exist_ok=True)
+        """Run once from the first weights; write output and gradients."""
         self.chain.load()
         self.chain.run()
-        names = ["output"]
-        np.save(folder / "0.npy", self.output())
-        for number, (name, gradient) in enumerate(self.gradients(), start=1):
-            np.save(folder / f"{number}.npy", gradient)
-            names.append(name)
-        (folder / "names.txt").write_text("\n".join(names))
+        save_results(folder, itertools.chain([("output", self.output())], self.gradients()))
         self.chain.load()
 
     def _kept(self) -> set[str]:
@@ -223,21 +213,21 @@ def check_kernels(listing: Listing, layouts: str, **how: Any) -> Check:
         layouts: as in :class:`NativeChain`.
         how: further arguments of it.
     """
-    backward = [one for one in listing.links if one.work.pass_ != "forward"]
+    backward = [link for link in listing.links if link.work.pass_ != "forward"]
     links = list({link.problem: link for link in reversed(backward)}.values())
     wrong, worst = [], 0.0
     for group in _groups(links):
-        kept = {name for one in group for name in (*one.reads.values(), *one.writes.values())}
+        kept = {name for link in group for name in (*link.reads.values(), *link.writes.values())}
         made = NativeChain(listing, layouts, kept=kept, **how)
         made.chain.load()
         made.chain.run()
-        for one in group:
-            found = made.verdict(one)
-            error = math.inf if found.rel_error is None else found.rel_error
+        for link in group:
+            verdict = made.verdict(link)
+            error = math.inf if verdict.rel_error is None else verdict.rel_error
             worst = max(worst, error)
             # The tolerance of a verdict is for operands of random signs; a step's have means.
-            if found.status != "ok" and not error <= TOLERANCE:
-                wrong.append(f"{one.name}: {found.detail}")
+            if verdict.status != "ok" and not error <= TOLERANCE:
+                wrong.append(f"{link.name}: {verdict.detail}")
     detail = f"{len(links)} kernels against float64 of what they read, within {worst:.2g}"
     if wrong:
         detail = f"{len(wrong)} of {len(links)} kernels are wrong: {'; '.join(wrong[:_LISTED])}"
@@ -248,13 +238,13 @@ def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
     """Yield links whose tensors have room together, in their order."""
     group: list[Link] = []
     size = 0
-    for one in links:
-        layer = one.work.layer
-        own = 4 * sum(layer.operands(one.work.pass_).values())
+    for link in links:
+        layer = link.work.layer
+        own = 4 * sum(layer.operands(link.work.pass_).values())
         if group and size + own > _TOGETHER:
             yield group
             group, size = [], 0
-        group.append(one)
+        group.append(link)
         size += own
     if group:
         yield group
@@ -263,7 +253,7 @@ def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
 def prepare_model(
     backend: CpuBackend | CudaBackend,
     model: Model,
-    case: StepSpec,
+    spec: StepSpec,
     choices: Mapping[str, str] | None = None,
     save: Path | None = None,
     timing: str = "auto",
@@ -273,7 +263,7 @@ def prepare_model(
     Args:
         backend: of the worker.
         model: the graph; the case's name and options are not looked at.
-        case: phase, precision, seed, and whether dropout drops anything.
+        spec: phase, precision, seed, and whether dropout drops anything.
         choices: as there.
         save: folder to write output and gradients into, dropout off.
         timing: as there.
@@ -284,16 +274,16 @@ def prepare_model(
         PrimitiveError: the library refused or failed.
     """
 
-    def listed(phase: str = case.phase, *, dropout: bool = False) -> Listing:
-        return list_step(model, phase, dropout=dropout, seed=case.seed)
+    def listed(phase: str = spec.phase, *, dropout: bool = False) -> Listing:
+        return list_step(model, phase, dropout=dropout, seed=spec.seed)
 
-    operations = {node.op for node in model} if case.backward else set()
-    drops = case.dropout and "dropout" in operations
+    operations = {node.op for node in model} if spec.backward else set()
+    drops = spec.dropout and "dropout" in operations
     normalises = save is not None and "batchnorm" in operations
     return prepare_listed(
         backend,
-        listed(dropout=case.dropout),
-        case,
+        listed(dropout=spec.dropout),
+        spec,
         choices,
         save,
         timing,
@@ -305,7 +295,7 @@ def prepare_model(
 def prepare_listed(
     backend: CpuBackend | CudaBackend,
     listing: Listing,
-    case: StepSpec,
+    spec: StepSpec,
     choices: Mapping[str, str] | None = None,
     save: Path | None = None,
     timing: str = "auto",
@@ -318,7 +308,7 @@ def prepare_listed(
     Args:
         backend: of the worker.
         listing: its kernels.
-        case: the step that it is of.
+        spec: the step that it is of.
         choices: ``<algorithm> <layout>`` of the fastest kernels alone, by
             :func:`pydlbench.backends.native.listing.problem_text`.
         save: folder to write output and gradients into.
@@ -331,7 +321,7 @@ def prepare_listed(
         UnsupportedError: another precision than float32, or a way to time it that there is not.
         PrimitiveError: the library refused or failed.
     """
-    check_chained(case)
+    check_chained(spec)
     start = time.perf_counter()
     chains: Chains = backend.chains()
     if timing not in ("auto", *chains.timings):
@@ -349,7 +339,7 @@ def prepare_listed(
             chain = made
         del made
     assert chain is not None, "there is more than one way"
-    layouts = min(tried, key=lambda one: tried[one])
+    layouts = min(tried, key=lambda way: tried[way])
     setup_s = time.perf_counter() - start
     checks = [chain.check_update()] if listing.rate is not None else []
     if checked is not None:
@@ -369,7 +359,9 @@ def prepare_listed(
         steps=steps,
         reorder_runs=reorder_runs,
         loaded=tuple(
-            f"{one['tensor']} as {one['layout']}" for one in chain.chain.loads if not one["plain"]
+            f"{load['tensor']} as {load['layout']}"
+            for load in chain.chain.loads
+            if not load["plain"]
         ),
         memory=chain.chain.memory,
         checks=tuple(checks),

@@ -84,11 +84,11 @@ class Monitor:
             return None
         self._read()
         with self._lock:
-            found = [values for when, values in self._readings if when >= mark]
+            fresh = [values for when, values in self._readings if when >= mark]
             self._readings.clear()
 
         def known(name: str) -> list[float]:
-            return [values[name] for values in found if name in values]
+            return [values[name] for values in fresh if name in values]
 
         powers, heats = known("power_w"), known("temperature_c")
         bits = 0
@@ -102,7 +102,7 @@ class Monitor:
             temperature_c=max(heats, default=None),
             reasons=reasons_of(bits),
             others=self._others(),
-            readings=len(found),
+            readings=len(fresh),
         )
 
     def energy_j(self) -> float | None:
@@ -137,7 +137,7 @@ class Monitor:
             "persistence": None if persistence is None else bool(persistence),
             "temperature_c": self._ask("nvmlDeviceGetTemperature", 0),
             "throttle": list(reasons_of(int(bits or 0))),
-            "processes": sorted(one.pid for one in processes if one.pid != os.getpid()),
+            "processes": sorted(process.pid for process in processes if process.pid != os.getpid()),
         }
 
     def _watch(self) -> None:
@@ -164,9 +164,9 @@ class Monitor:
 
     def _power_w(self) -> float | None:
         """The power of this moment; where the driver has none such, the mean over a second."""
-        for one in self._ask("nvmlDeviceGetFieldValues", [_POWER_INSTANT]) or ():
-            if one.nvmlReturn == 0:
-                return 1e-3 * float(one.value.uiVal)
+        for value in self._ask("nvmlDeviceGetFieldValues", [_POWER_INSTANT]) or ():
+            if value.nvmlReturn == 0:
+                return 1e-3 * float(value.value.uiVal)
         mean = self._ask("nvmlDeviceGetPowerUsage")
         return None if mean is None else 1e-3 * float(mean)
 
@@ -178,12 +178,12 @@ class Monitor:
         in turn with this one, but the driver dates their use up to a second too late.
         """
         running = self._ask("nvmlDeviceGetComputeRunningProcesses") or []
-        if os.getpid() not in {one.pid for one in running}:
+        if os.getpid() not in {process.pid for process in running}:
             return ()
         samples = self._ask("nvmlDeviceGetProcessUtilization", self._seen) or []
-        fresh = [one for one in samples if one.timeStamp > self._seen]
-        self._seen = max([self._seen, *(one.timeStamp for one in fresh)])
-        busy = {one.pid for one in fresh if one.smUtil} - {os.getpid()}
+        fresh = [sample for sample in samples if sample.timeStamp > self._seen]
+        self._seen = max([self._seen, *(sample.timeStamp for sample in fresh)])
+        busy = {sample.pid for sample in fresh if sample.smUtil} - {os.getpid()}
         return tuple(sorted(pid for pid in busy if not _is_sibling(pid)))
 
     def _ask(self, call: str, *arguments: Any) -> Any:

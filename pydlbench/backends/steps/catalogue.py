@@ -12,12 +12,13 @@ import numpy as np
 
 from pydlbench.backends.frameworks.operands import arranged, plain
 from pydlbench.backends.steps.definition import StepDefinition, StepModel, definition_of
-from pydlbench.backends.steps.inputs import trained
+from pydlbench.backends.steps.inputs import save_results, trained
 from pydlbench.models.counts import macs, parameters
+from pydlbench.ops.seen import meaning_of
 from pydlbench.records.step import Check
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.steps.definition import Fetch, LossKind, Outcome, Step
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.models.graph import Model
+    from pydlbench.records.operator import RecordedCall
     from pydlbench.records.step import StepSpec
 
 
@@ -100,10 +102,6 @@ class CatalogueModel(StepModel):
         """Return the FLOPs of all convolutions and products in the step."""
 
     @abc.abstractmethod
-    def gpu(self) -> dict[str, Any]:
-        """Return what the framework says of the step's GPU."""
-
-    @abc.abstractmethod
     def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
         """Return values of a tensor, or of its gradient, as they are by name, in float32."""
 
@@ -139,8 +137,8 @@ class CatalogueModel(StepModel):
 
     def run(self) -> Outcome:
         """Run the step once; a device may not have finished unless something is fetched."""
-        found: Outcome = self.step()
-        return found
+        outcome: Outcome = self.step()
+        return outcome
 
     def initialize(self) -> None:
         """Give all weights their starting values, and forget what training has left."""
@@ -162,7 +160,7 @@ class CatalogueModel(StepModel):
             "batch": self.batch,
             "output": (self.batch, *self.model.output.shape),
             "parameters": parameters(self.model),
-            "environment": {"gpu": self.gpu()} if self.case.on_gpu else {},
+            "environment": {},
         }
 
     def restore(self) -> None:
@@ -171,19 +169,19 @@ class CatalogueModel(StepModel):
             self.initialize()
 
     def save(self, folder: Path) -> None:
-        """Write output and gradients as numbered files, and their names in that order."""
+        """Write output and gradients; see :func:`save_results`."""
         self.restore()
-        names = ["output"]
-        np.save(folder / "0.npy", self.output())
-        if self.case.backward:
-            for number, (name, gradient) in enumerate(self.gradients(), start=1):
-                np.save(folder / f"{number}.npy", gradient)
-                names.append(name)
-        (folder / "names.txt").write_text("\n".join(names))
+        save_results(folder, self.results())
         self.initialize()  # running statistics have moved
 
     # -------------------------------------------------------------------------
     # What is looked at, by steps that are not timed.
+
+    def results(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        """Yield the output and, behind it, all gradients by name."""
+        yield "output", self.output()
+        if self.case.backward:
+            yield from self.gradients()
 
     @property
     def gradients_only(self) -> StepDefinition:
@@ -199,22 +197,22 @@ class CatalogueModel(StepModel):
 
     def output(self) -> NDArray[np.float32]:
         """Return the output as the phase computes it, dropout off."""
-        found = self._without_dropout("none", "output")().output
-        assert found is not None, "it is fetched"
-        return self.plain_output(found.astype(np.float32, copy=False))
+        output = self._without_dropout("none", "output")().output
+        assert output is not None, "it is fetched"
+        return self.plain_output(output.astype(np.float32, copy=False))
 
     def gradients(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Yield the gradient of each trained tensor by name."""
-        found = self._gradients().gradients
-        assert found is not None, "they are fetched"
-        for name, array in zip(trained(self.model), found, strict=True):
+        gradients = self._gradients().gradients
+        assert gradients is not None, "they are fetched"
+        for name, array in zip(trained(self.model), gradients, strict=True):
             yield name, self.plain(name, array)
 
     def batch_loss(self) -> float:
         """Return the loss of the minibatch, dropout off."""
-        found = self._loss().loss
-        assert found is not None, "it is fetched"
-        return found
+        loss = self._loss().loss
+        assert loss is not None, "it is fetched"
+        return loss
 
     def descend(self, rate: float) -> None:
         """Train one step at another rate; in the phase without updates, by hand."""
@@ -244,14 +242,32 @@ class CatalogueModel(StepModel):
             )
         )
 
-    def loss_form(self, kind: LossKind) -> str:
-        """Return what a loss computes of an output: ``cross-entropy``, ``l2`` or ``sum``."""
-        return self.model.loss.kind if kind in ("model", "unregularised") else kind
+    def loss(self, kind: LossKind) -> Callable[[Any, Any, Mapping[str, Any]], Any]:
+        """Return the function of output, labels and all tensors by name to a loss.
 
-    def decays(self, kind: LossKind) -> list[tuple[str, float]]:
-        """Return the L2 terms of a loss: names of tensors, and factors."""
+        Args:
+            kind: ``model`` has L2 terms of tensors; ``l2`` and ``sum`` take no labels.
+        """
+        losses = self.losses
+        form = self.model.loss.kind if kind in ("model", "unregularised") else kind
         decays = self.model.decays if kind == "model" else ()
-        return [(f"{one.node}/{one.tensor}", one.factor) for one in decays]
+        terms = [(f"{decay.node}/{decay.tensor}", decay.factor) for decay in decays]
+
+        def loss(output: Any, labels: Any, tensors: Mapping[str, Any]) -> Any:
+            if form == "cross-entropy" and labels is not None:
+                total = losses.cross_entropy(output, labels)
+            else:
+                total = losses.half_square(output) if form == "l2" else losses.total(output)
+            for name, factor in terms:
+                total = total + factor * losses.half_square(tensors[name])
+            return total
+
+        return loss
+
+
+def product_flops(calls: Iterable[RecordedCall]) -> int:
+    """Return the FLOPs of all convolutions and products among a step's calls."""
+    return sum(call.count * (meaning_of(call).product_flops or 0) for call in calls)
 
 
 def host_arrays(batch: Batch, layout: str) -> tuple[NDArray[Any], ...]:
@@ -273,16 +289,16 @@ def run_checks(model: Model, made: CatalogueModel) -> list[Check]:
     """
     backward = made.case.backward
     multiplied = macs(model, "training" if backward else "forward")  # for one image
-    found = [
+    checks = [
         _shapes(model, made),
         _same("parameters", made.elements(), parameters(model)),
         _same("flops", made.flops(), 2 * multiplied * model.batch),
     ]
     if backward:
         verdict, norm = _gradients(made)
-        found += [verdict, _descent(model, made, norm)]
+        checks += [verdict, _descent(model, made, norm)]
         made.initialize()
-    return found
+    return checks
 
 
 def _shapes(model: Model, made: CatalogueModel) -> Check:
@@ -296,10 +312,10 @@ def _shapes(model: Model, made: CatalogueModel) -> Check:
     return Check(name="shapes", status="failed" if wrong else "ok", detail=text)
 
 
-def _same(name: str, found: int, expected: int) -> Check:
-    if found == expected:
-        return Check(name=name, status="ok", detail=f"{found:,}")
-    return Check(name=name, status="failed", detail=f"{found:,} and not {expected:,}")
+def _same(name: str, number: int, expected: int) -> Check:
+    if number == expected:
+        return Check(name=name, status="ok", detail=f"{number:,}")
+    return Check(name=name, status="failed", detail=f"{number:,} and not {expected:,}")
 
 
 def _gradients(made: CatalogueModel) -> tuple[Check, float]:

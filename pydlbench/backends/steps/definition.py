@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias
 
 from pydlbench.errors import UnsupportedError, UsageError
 
@@ -224,6 +224,21 @@ class Step(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """What a framework computes for a loss, in float32 whatever it is given.
+
+    Attributes:
+        total: the sum of all elements.
+        half_square: half the sum of the squares of all elements.
+        cross_entropy: of logits and labels, the mean over all labels.
+    """
+
+    total: Callable[[Any], Any]
+    half_square: Callable[[Any], Any]
+    cross_entropy: Callable[[Any, Any], Any]
+
+
 class StepModel(abc.ABC):
     """A model with inputs, loss and optimizer in a framework, and the step of its case.
 
@@ -233,6 +248,9 @@ class StepModel(abc.ABC):
     Args:
         case: the step.
     """
+
+    #: Of its framework, where it has any.
+    losses: ClassVar[Losses]
 
     def __init__(self, case: StepSpec) -> None:
         self.case = case
@@ -248,6 +266,10 @@ class StepModel(abc.ABC):
     @abc.abstractmethod
     def run(self) -> Any:
         """Run the step once and return what it computes; a device may not have finished."""
+
+    def gpu(self) -> dict[str, Any]:
+        """Return what the framework says of the step's GPU; nothing of what runs on none."""
+        return {}
 
     @abc.abstractmethod
     def synchronize(self) -> None:

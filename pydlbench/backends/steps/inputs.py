@@ -1,4 +1,7 @@
-"""Images, labels and weights to start from: seeded, by name, and the same in every framework."""
+"""What a step of the catalogue starts from, and what it computes, alike in every framework.
+
+Images, labels and weights are seeded; weights and results go by their names.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from pydlbench.backends.verification.inputs import fill_uniform
 from pydlbench.models.graph import buffers, trained_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -54,6 +58,21 @@ def make_batch(model: Model, seed: int = 0) -> Batch:
     return Batch(images, labels)
 
 
+def save_results(folder: Path, results: Iterable[tuple[str, NDArray[np.float32]]]) -> None:
+    """Write output and gradients as numbered files, and their names in that order.
+
+    Args:
+        folder: that may be there already.
+        results: by name, each dropped before the next one is asked for.
+    """
+    folder.mkdir(exist_ok=True)
+    names = []
+    for number, (name, values) in enumerate(results):
+        np.save(folder / f"{number}.npy", values)
+        names.append(name)
+    (folder / "names.txt").write_text("\n".join(names))
+
+
 # A truncated normal distribution is cut off at so many standard deviations.
 _CUT = 2.0
 
@@ -80,13 +99,13 @@ def make_weights(
         seed: at least 0.
         disturbance: relative change of every element, of random size up to this and either sign.
     """
-    found = {name: _tensor(shape, init, name, seed) for name, shape, init in _wanted(model)}
+    tensors = {name: _tensor(shape, init, name, seed) for name, shape, init in _wanted(model)}
     if disturbance:
         stream = np.random.default_rng(seed)
-        for array in found.values():
+        for array in tensors.values():
             change = 1 + disturbance * stream.uniform(-1, 1, array.shape)
             np.multiply(array, change.astype(np.float32), out=array)
-    return found
+    return tensors
 
 
 def _wanted(model: Model) -> Iterator[tuple[str, tuple[int, ...], Init | float]]:

@@ -216,27 +216,42 @@ class FunctionStep(abc.ABC):
         host = None
         if self.definition.feed == "host":
             host = self.owner.host if batch is None else host_arrays(batch, self.owner.case.layout)
-        found, fetch = self.run(host), self.definition.fetch
+        results, fetch = self.run(host), self.definition.fetch
         if not fetch:
             return Outcome()
-        return Outcome.fetched({name: self._fetched(found[name]) for name in fetch})
+        return Outcome.fetched({name: self._fetched(results[name]) for name in fetch})
 
-    def wanted(self, found: dict[str, Any], output: Any, loss: Callable[[], Any]) -> dict[str, Any]:
+    def loss(self, output: Any, labels: Any, tensors: Mapping[str, Any]) -> Any:
+        """Return the loss of an output; the classes of images are their channels.
+
+        Args:
+            output: of the network.
+            labels: None where the loss takes none.
+            tensors: of the network, by name.
+        """
+        net = self.owner.net
+        if labels is not None and len(output.shape) == 4 and net.images == "nchw":
+            output = net.arrays.transpose(output, (0, 2, 3, 1))
+        return self.owner.loss(self.definition.loss)(output, labels, tensors)
+
+    def wanted(
+        self, results: dict[str, Any], output: Any, loss: Callable[[], Any]
+    ) -> dict[str, Any]:
         """Return what is computed anyway, and what is fetched or kept.
 
         Args:
-            found: what is computed anyway.
+            results: what is computed anyway.
             output: of the network.
             loss: computes it, or returns what is there.
         """
         definition = self.definition
         if "output" in definition.fetch:
-            found["output"] = output
+            results["output"] = output
         if "loss" in definition.fetch or definition.keep_loss:
-            found["loss"] = loss()
+            results["loss"] = loss()
         if "predictions" in definition.fetch:
-            found["predictions"] = self.predictions(output)
-        return found
+            results["predictions"] = self.predictions(output)
+        return results
 
     @abc.abstractmethod
     def run(self, host: tuple[NDArray[Any], ...] | None = None) -> dict[str, Any]:

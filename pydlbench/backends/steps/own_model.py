@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from pydlbench.backends.steps.definition import StepModel
+from pydlbench.backends.steps.definition import Losses, StepModel
 from pydlbench.backends.steps.own import (
     batch_of,
     call_own,
@@ -133,21 +133,18 @@ class FedModel(StepModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
-    """What is computed of an output for a loss.
+class OwnLosses(Losses):
+    """What is computed for losses of outputs that nothing is known of, too.
 
     Attributes:
         number: a tensor of one element without dimensions.
-        total: the sum of all elements, in float32.
         mean_square: the mean of the squares of all elements, in float32.
-        cross_entropy: of the logits of the first step, the function of logits to their mean loss
-            against random labels.
+        random_labels: of logits, labels that fit them.
     """
 
     number: Callable[[Any], Any]
-    total: Callable[[Any], Any]
     mean_square: Callable[[Any], Any]
-    cross_entropy: Callable[[Any], Callable[[Any], Any]]
+    random_labels: Callable[[Any], Any]
 
 
 class OwnModel(FedModel):
@@ -157,7 +154,7 @@ class OwnModel(FedModel):
     """
 
     #: Of its framework.
-    losses: ClassVar[Losses]
+    losses: ClassVar[OwnLosses]
     #: What the user's code has built.
     model: Any
     #: What of it is trained.
@@ -205,8 +202,8 @@ class OwnModel(FedModel):
         if self.own.inputs:
             stream = np.random.default_rng(self.case.seed)
             values = [
-                (one.name, self.tensors.random(one.shape, one.dtype, stream))
-                for one in self.own.inputs
+                (wanted.name, self.tensors.random(wanted.shape, wanted.dtype, stream))
+                for wanted in self.own.inputs
             ]
             return (
                 tuple(value for name, value in values if name is None),
@@ -229,7 +226,7 @@ class OwnModel(FedModel):
         """Return what is known of the model."""
         return {
             **super().facts(result),
-            "parameters": sum(math.prod(one.shape) for one in self.weights),
+            "parameters": sum(math.prod(weight.shape) for weight in self.weights),
             "environment": {"module": type(self.model).__name__},
         }
 
@@ -294,9 +291,9 @@ class OwnModel(FedModel):
     def _cross_entropy(self, output: Any) -> Callable[[Any], Any]:
         """Return the loss of random labels; of ``(batch, length, classes)`` for each place."""
 
-        def scores(found: Any) -> Any:
-            logits = part_of(found, "logits")
-            return logits if self.tensors.holds(logits) else self.tensors.floating(found)[0]
+        def scores(made: Any) -> Any:
+            logits = part_of(made, "logits")
+            return logits if self.tensors.holds(logits) else self.tensors.floating(made)[0]
 
         first = scores(output)
         if len(first.shape) < 2:
@@ -304,8 +301,8 @@ class OwnModel(FedModel):
                 f"--loss cross-entropy: {self.case.model} gives {tuple(first.shape)}, no classes; "
                 "nearest: --loss sum"
             )
-        loss = self.losses.cross_entropy(first)
-        return lambda later: loss(scores(later))
+        labels = self.losses.random_labels(first)
+        return lambda later: self.losses.cross_entropy(scores(later), labels)
 
     def _is_number(self, value: Any) -> bool:
         """Whether something is a floating-point tensor with one element."""

@@ -117,6 +117,8 @@ def _prepared(
         del result
         tracer, untraced = _tracer(made) if preparation.trace else (None, "")
     environment = {**backend.describe(), **known.pop("environment")}
+    if case.on_gpu:
+        environment["gpu"] = made.gpu()
     facts = StepFacts(
         library=backend.library,
         timing="host-sync" if case.on_gpu else "steady",

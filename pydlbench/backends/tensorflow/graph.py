@@ -28,7 +28,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.ops.seen.tensorflow import Node, NodeTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pydlbench.records.operator import Direction, RecordedCall
     from pydlbench.records.trace import ProgramCall
@@ -139,6 +139,20 @@ def _call(
         reads=reads,
         bytes=node.bytes,
     )
+
+
+def calls_of(operations: Iterable[Any]) -> tuple[RecordedCall, ...]:
+    """Return the distinct operators of a function's graph, before TensorFlow rewrites it."""
+    nodes = {
+        one.name: Node(
+            op=one.type,
+            attributes=_attributes(one.node_def),
+            inputs=tuple(map(_like, one.inputs)),
+            outputs=tuple(map(_like, one.outputs)),
+        )
+        for one in operations
+    }
+    return distinct(_call(name, node, node.operator, {}) for name, node in nodes.items())
 
 
 def inlined(function: Any, operands: Sequence[Any]) -> tuple[Any, list[str]]:

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
 
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER
 from pydlbench.backends.steps.own import own_code
-from pydlbench.backends.steps.own_model import MU, RATE, Losses, OwnModel, Tensors
+from pydlbench.backends.steps.own_model import MU, RATE, OwnModel, Tensors
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.backends.tensorflow.step import TracedModel
 from pydlbench.errors import UnsupportedError, UsageError
@@ -26,19 +25,6 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.records.step import StepSpec
-
-
-def _cross_entropy(logits: Any) -> Callable[[Any], Any]:
-    """Classes are the last dimension."""
-    *places, classes = logits.shape
-    labels = tf.constant(np.random.default_rng(0).integers(0, classes, places), tf.int32)
-
-    def loss(found: Any) -> Any:
-        plain = tf.cast(found, tf.float32)
-        each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=plain)
-        return tf.reduce_mean(each)
-
-    return loss
 
 
 class OwnTensorflowModel(OwnModel, TracedModel):
@@ -62,12 +48,6 @@ class OwnTensorflowModel(OwnModel, TracedModel):
         make=tf.cast,
         dtype=lambda tensor: str(tf.as_dtype(tensor.dtype).name),
         is_finite=lambda x: bool(tf.reduce_all(tf.math.is_finite(tf.cast(x, tf.float32)))),
-    )
-    losses = Losses(
-        number=lambda tensor: tf.reshape(tensor, []),
-        total=lambda tensor: tf.reduce_sum(tf.cast(tensor, tf.float32)),
-        mean_square=lambda tensor: tf.reduce_mean(tf.square(tf.cast(tensor, tf.float32))),
-        cross_entropy=_cross_entropy,
     )
 
     def __init__(self, backend: FrameworkBackend, case: StepSpec) -> None:
@@ -105,9 +85,9 @@ class OwnTensorflowModel(OwnModel, TracedModel):
     def results(self, result: Any) -> Mapping[str, Mapping[str, Any]]:
         """Return what the step returns, and the trained weights."""
         trained = {"weights": self.weights} if self.case.phase == "training" else {}
-        flat = {name: tf.nest.flatten(one) for name, one in {**result, **trained}.items()}
+        flat = {name: tf.nest.flatten(values) for name, values in {**result, **trained}.items()}
         return {
-            name: {f"tensor {number}": one for number, one in enumerate(tensors, start=1)}
+            name: {f"tensor {number}": tensor for number, tensor in enumerate(tensors, start=1)}
             for name, tensors in flat.items()
         }
 
@@ -119,7 +99,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
     @property
     def scopes(self) -> dict[str, str]:
         """The names of the layers, which are the scopes of their nodes."""
-        return {one: one for one in _layers(self.model)}
+        return {layer: layer for layer in _layers(self.model)}
 
     def inputs(self) -> Iterable[tuple[str | None, Any]]:
         """Return the inputs as ``--input`` gives them; Keras models of layers have them in one."""
@@ -127,7 +107,9 @@ class OwnTensorflowModel(OwnModel, TracedModel):
             if name is None and isinstance(value, Mapping):
                 yield from value.items()
             else:
-                yield from ((name, one) for one in (value if isinstance(value, list) else [value]))
+                yield from (
+                    (name, tensor) for tensor in (value if isinstance(value, list) else [value])
+                )
 
     # -------------------------------------------------------------------------
     # From what the user's code gives to what is run.
@@ -156,7 +138,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
 
     def _check_policy(self) -> None:
         """Make sure that there is a layer that computes in the case's precision."""
-        types = {getattr(one, "compute_dtype", None) for one in _flat(self.model)}
+        types = {getattr(layer, "compute_dtype", None) for layer in _flat(self.model)}
         if self._is_narrow and self._precision.dtype not in types:
             raise UnsupportedError(
                 f"{self.case.model}: {type(self.model).__name__} has no layer of Keras that was "
@@ -167,7 +149,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
         """Return what ``--input`` would take for a model that says its inputs."""
         inputs = getattr(self.model, "inputs", None)
         shape = tuple(inputs[0].shape[1:]) if inputs else (224, 224, 3)
-        return "x".join(map(str, (8, *(one or 1 for one in shape))))
+        return "x".join(map(str, (8, *(size or 1 for size in shape))))
 
     def _placed(
         self, arguments: tuple[Any, ...], keywords: dict[str, Any]
@@ -207,8 +189,8 @@ class OwnTensorflowModel(OwnModel, TracedModel):
                 f"{self.case.model}: {type(self.model).__name__} has no __call__; nearest: return "
                 "a tf.function of it"
             )
-        found: Callable[..., Any] = self.model
-        return found
+        called: Callable[..., Any] = self.model
+        return called
 
     def _forward(self, operands: Sequence[Any]) -> Any:
         given = tf.nest.pack_sequence_as((self.arguments, self.keywords), operands)
@@ -217,8 +199,8 @@ class OwnTensorflowModel(OwnModel, TracedModel):
 
     def operands(self) -> list[Any]:
         """Return the inputs, one after the other."""
-        found: list[Any] = tf.nest.flatten((self.arguments, self.keywords))
-        return found
+        operands: list[Any] = tf.nest.flatten((self.arguments, self.keywords))
+        return operands
 
     def _first_step(self) -> Any:
         """Run the model as it is written, choose loss and weights by that; return its output."""
@@ -237,8 +219,8 @@ class OwnTensorflowModel(OwnModel, TracedModel):
 
     def _trained(self, tape: Any) -> list[Any]:
         """Return the weights that are trained: the model's own, or those that a function read."""
-        found = getattr(self.model, "trainable_variables", None)
-        return list(tape.watched_variables() if found is None else found)
+        variables = getattr(self.model, "trainable_variables", None)
+        return list(tape.watched_variables() if variables is None else variables)
 
     def _made_optimizer(self) -> Any:
         if self.case.phase != "training":
@@ -255,24 +237,24 @@ class OwnTensorflowModel(OwnModel, TracedModel):
                 f"{self.case.model}: --optimizer {self.own.optimizer} is PyTorch's; nearest: "
                 f"--optimizer {near}"
             )
-        found = known[self.own.optimizer]()
+        optimizer = known[self.own.optimizer]()
         with tf.device(self.device):
-            found.build(self.weights)
-        return found
+            optimizer.build(self.weights)
+        return optimizer
 
     def body(self, *operands: Any) -> dict[str, Any]:
         """Return what the phase computes, as a part of a graph."""
         if not self.case.backward:
             return {"output": tf.nest.flatten(self._forward(operands))}
         with tf.GradientTape() as tape:
-            floating = [one for one in operands if one.dtype.is_floating]
+            floating = [operand for operand in operands if operand.dtype.is_floating]
             if not self._sources:
                 tape.watch(floating)
             output = self._forward(operands)
             with tf.name_scope(LOSS):
                 loss = self._loss(output)
-                for one in getattr(self.model, "losses", ()):
-                    loss += tf.cast(one, loss.dtype)
+                for penalty in getattr(self.model, "losses", ()):
+                    loss += tf.cast(penalty, loss.dtype)
         sources = self._sources or floating
         gradients = tape.gradient(loss, sources)
         pairs = [(g, v) for g, v in zip(gradients, sources, strict=True) if g is not None]
@@ -296,16 +278,16 @@ def _flat(model: Any) -> list[Any]:
     """Return a model's layers, at any depth; of what is none of Keras', those within."""
     if isinstance(model, keras.Layer):
         return list(model._flatten_layers())  # noqa: SLF001 - no public name has those at any depth
-    return [one for one in getattr(model, "submodules", ()) if isinstance(one, keras.Layer)]
+    return [layer for layer in getattr(model, "submodules", ()) if isinstance(layer, keras.Layer)]
 
 
 def _layers(model: Any) -> Iterable[str]:
     """Return the names of a Keras model's layers, its own left out."""
     if not isinstance(model, keras.Layer):
         return ()
-    return [one.name for one in _flat(model) if one is not model]
+    return [layer.name for layer in _flat(model) if layer is not model]
 
 
 def _tensor(value: Any) -> Any:
-    found = tf.convert_to_tensor(value)
-    return tf.identity(found)
+    tensor = tf.convert_to_tensor(value)
+    return tf.identity(tensor)

@@ -17,6 +17,7 @@ from pydlbench.errors import (
     PydlbenchError,
     UnsupportedError,
 )
+from pydlbench.words import FP8_PRECISIONS
 
 # Read when TensorFlow is imported: its C++ side reports every refusal on stderr too, although the
 # exception says the same.
@@ -170,7 +171,7 @@ def arithmetic(precision: str, on_gpu: bool, isa: Collection[str]) -> Arithmetic
         return Arithmetic(dtype=DTYPES[precision], tf32=None, accumulate="float32")
     if precision == "fp16":
         raise UnsupportedError("TensorFlow cannot keep float16 off the tensor cores; see fp16-tc")
-    if precision == "fp8-tc":
+    if precision in FP8_PRECISIONS:
         raise UnsupportedError("TensorFlow has no products of 8-bit floating-point numbers")
     if precision == "fp32":
         return Arithmetic(dtype="float32", tf32=False, accumulate="float32")

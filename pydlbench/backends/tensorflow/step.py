@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from pydlbench.backends.frameworks.backend import op_of
-from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays
+from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays, product_flops
 from pydlbench.backends.steps.definition import Outcome, StepDefinition, StepModel
 from pydlbench.backends.steps.inputs import trained
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER, FunctionStep, Run, scope_of
+from pydlbench.backends.steps.own_model import OwnLosses
 from pydlbench.backends.steps.trace import StepTracer
 from pydlbench.backends.tensorflow.forward import descend, descend_with_momentum
 from pydlbench.backends.tensorflow.gradients import Traced
 from pydlbench.backends.tensorflow.graph import (
+    calls_of,
     controls,
     executed,
     grouped_nodes,
@@ -38,11 +40,24 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.steps.definition import LossKind, Step
+    from pydlbench.backends.steps.definition import Step
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.models.graph import Node
     from pydlbench.records.operator import RecordedCall
     from pydlbench.records.step import StepSpec
+
+
+def _cross_entropy(logits: Any, labels: Any) -> Any:
+    """Classes are the last dimension."""
+    each = tf.nn.sparse_softmax_cross_entropy_with_logits(
+        labels=labels, logits=tf.cast(logits, tf.float32)
+    )
+    return tf.reduce_mean(each)
+
+
+def _random_labels(logits: Any) -> Any:
+    *places, classes = logits.shape
+    return tf.constant(np.random.default_rng(0).integers(0, classes, places), tf.int32)
 
 
 class TracedModel(StepModel):
@@ -55,6 +70,15 @@ class TracedModel(StepModel):
         UnsupportedError: TensorFlow has no such precision on this device.
     """
 
+    losses = OwnLosses(
+        number=lambda tensor: tf.reshape(tensor, []),
+        total=lambda tensor: tf.reduce_sum(tf.cast(tensor, tf.float32)),
+        mean_square=lambda tensor: tf.reduce_mean(tf.square(tf.cast(tensor, tf.float32))),
+        half_square=lambda tensor: tf.nn.l2_loss(tf.cast(tensor, tf.float32)),
+        cross_entropy=_cross_entropy,
+        random_labels=_random_labels,
+    )
+
     def __init__(self, case: StepSpec) -> None:
         super().__init__(case)
         self._precision = arithmetic(case.precision, case.on_gpu, frozenset(read_cpu_facts().isa))
@@ -65,6 +89,15 @@ class TracedModel(StepModel):
     def synchronize(self) -> None:
         """Return when all calls are done; on a CPU each returns with its results."""
         self.traced.wait()
+
+    def gpu(self) -> dict[str, Any]:
+        """Return what is known of the only visible GPU."""
+        (device,) = tf.config.get_visible_devices("GPU")
+        facts = tf.config.experimental.get_device_details(device)
+        return {
+            "name": facts.get("device_name", "unknown GPU"),
+            "capability": ".".join(map(str, facts.get("compute_capability", ()))),
+        }
 
     @abc.abstractmethod
     def body(self, *operands: Any) -> dict[str, Any]:
@@ -99,7 +132,7 @@ class TracedModel(StepModel):
                 "several times or not at all"
             )
         calls = in_order(graphs, self.scopes)
-        profiles = StepProfiles(run, {name: one.operator for name, one in calls.items()})
+        profiles = StepProfiles(run, {name: call.operator for name, call in calls.items()})
         return StepTracer(
             calls=tuple(calls.values()),
             ways={
@@ -143,7 +176,7 @@ class TensorflowModel(CatalogueModel, TracedModel):
         self.host = host_arrays(batch, case.layout)
         with tf.device(self.device):
             #: Images and labels on the device.
-            self.resident = tuple(tf.identity(tf.constant(one)) for one in self.host)
+            self.resident = tuple(tf.identity(tf.constant(array)) for array in self.host)
         self._passes: _Passes | None = None
 
     def guards(self) -> Iterator[contextlib.AbstractContextManager[None]]:
@@ -222,22 +255,6 @@ class TensorflowModel(CatalogueModel, TracedModel):
         """The names of the nodes by scope."""
         return {scope_of(node.name): node.name for node in self.model}
 
-    def loss(self, kind: LossKind, output: Any, labels: Any = None) -> Any:
-        """Return the loss of an output as part of a graph, in float32; ``model`` has L2 terms."""
-        output, form = tf.cast(output, tf.float32), self.loss_form(kind)
-        if form == "cross-entropy" and labels is not None:
-            if len(output.shape) == 4 and self.net.images == "nchw":
-                output = tf.transpose(output, [0, 2, 3, 1])  # classes are the last for it
-            each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=output)
-            total = tf.reduce_mean(each)
-        elif form == "l2":
-            total = tf.nn.l2_loss(output)
-        else:
-            total = tf.reduce_sum(output)
-        for name, factor in self.decays(kind):
-            total += factor * tf.nn.l2_loss(tf.cast(self.net.variables[name], tf.float32))
-        return total
-
     # -------------------------------------------------------------------------
     # What a step says of itself, to be checked before it is timed.
 
@@ -248,20 +265,11 @@ class TensorflowModel(CatalogueModel, TracedModel):
 
     def elements(self) -> int:
         """Return the number of trained elements."""
-        return sum(math.prod(one.shape.as_list()) for one in self.net.trained)
+        return sum(math.prod(variable.shape.as_list()) for variable in self.net.trained)
 
     def flops(self) -> int:
         """Return the FLOPs of all convolutions and products in the step's graph."""
-        return sum(_flops(one) for one in _reached(self._graph()))
-
-    def gpu(self) -> dict[str, Any]:
-        """Return what is known of the only visible GPU."""
-        (device,) = tf.config.get_visible_devices("GPU")
-        facts = tf.config.experimental.get_device_details(device)
-        return {
-            "name": facts.get("device_name", "unknown GPU"),
-            "capability": ".".join(map(str, facts.get("compute_capability", ()))),
-        }
+        return product_flops(calls_of(_reached(self._graph())))
 
     def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
         """Return values as they are by name."""
@@ -269,8 +277,8 @@ class TensorflowModel(CatalogueModel, TracedModel):
 
     def subtract_gradients(self, rate: float) -> None:
         """Run the step, and subtract its gradients times the rate from the weights."""
-        found = self.step.function(*self.resident)["gradients"]
-        for variable, gradient in zip(self.net.trained, found, strict=True):
+        gradients = self.step.function(*self.resident)["gradients"]
+        for variable, gradient in zip(self.net.trained, gradients, strict=True):
             variable.assign_sub(tf.cast(rate, variable.dtype) * gradient)
 
     def _graph(self) -> Any:
@@ -290,48 +298,23 @@ class TensorflowModel(CatalogueModel, TracedModel):
         return step
 
 
-# Where each operator's gradient (or image) and filter are among its inputs; -1 is its output.
-_FILTERS = {
-    "Conv2D": (-1, 1),
-    "Conv2DBackpropInput": (2, 1),
-    "Conv2DBackpropFilter": (2, -1),
-    "DepthwiseConv2dNative": (-1, 1),
-    "DepthwiseConv2dNativeBackpropInput": (2, 1),
-    "DepthwiseConv2dNativeBackpropFilter": (2, -1),
-}
-
-
 def _reached(graph: Any) -> list[Any]:
-    """Return the operators that results or updates depend on; the runtime drops all others.
+    """Return convolutions and products that results or updates depend on.
+
+    The runtime drops all others.
 
     The gradient of a convolution, say, is written down for its images and its filter, whether
     anybody asks for both or not.
     """
-    waiting = [*(one.op for one in graph.outputs), *graph.control_outputs]
-    found: dict[str, Any] = {}
+    waiting = [*(tensor.op for tensor in graph.outputs), *graph.control_outputs]
+    reached: dict[str, Any] = {}
     while waiting:
         operation = waiting.pop()
-        if operation.name not in found:
-            found[operation.name] = operation
-            waiting += [one.op for one in operation.inputs]
+        if operation.name not in reached:
+            reached[operation.name] = operation
+            waiting += [tensor.op for tensor in operation.inputs]
             waiting += operation.control_inputs
-    return list(found.values())
-
-
-def _flops(operation: Any) -> int:
-    """Return an operator's FLOPs, two per multiply-add, padding counted."""
-    if operation.type in _FILTERS:
-        tensors = [*operation.inputs, operation.outputs[0]]
-        image, kernel = (tensors[index].shape.as_list() for index in _FILTERS[operation.type])
-        # Filters are (height, width, in, out); depthwise (height, width, channels, multiplier).
-        depthwise = operation.type.startswith("Depthwise")
-        inner = math.prod(kernel[:2]) * (1 if depthwise else kernel[2])
-        return int(2 * math.prod(image) * inner)
-    if operation.type == "MatMul":
-        left = operation.inputs[0].shape.as_list()
-        shared = left[0] if operation.get_attr("transpose_a") else left[1]
-        return int(2 * math.prod(operation.outputs[0].shape.as_list()) * shared)
-    return 0
+    return [node for node in reached.values() if "Conv" in node.type or "MatMul" in node.type]
 
 
 class TensorflowStep(FunctionStep):
@@ -344,28 +327,30 @@ class TensorflowStep(FunctionStep):
         self._net, optimizer = owner.net, owner.model.optimizer
         variables = self._net.trained
         momentum = self.updates and optimizer.kind == "momentum"
-        self._velocity = [_beside(one, tf.zeros_like(one)) for one in variables if momentum]
+        self._velocity = [
+            _near(variable, tf.zeros_like(variable)) for variable in variables if momentum
+        ]
         averaged = definition.averages is not None
-        self._averages = [_beside(one, one) for one in variables if averaged]
+        self._averages = [_near(variable, variable) for variable in variables if averaged]
         with tf.device(owner.device):
             self._rate = tf.Variable(optimizer.rate, dtype="float32", trainable=False)
         self.function = owner.traced(self.body)
 
     def run(self, host: tuple[NDArray[Any], ...] | None = None) -> dict[str, Any]:
         """Run it once and return its results where they are."""
-        found: dict[str, Any] = self.function(*(self.owner.resident if host is None else host))
-        return found
+        results: dict[str, Any] = self.function(*(self.owner.resident if host is None else host))
+        return results
 
     def trace(self) -> None:
         """Build the graph: scripts have done so before they look at the clock."""
         self.function.get_concrete_function(
-            *(tf.TensorSpec(one.shape, one.dtype) for one in self.owner.resident)
+            *(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self.owner.resident)
         )
 
     def reset(self) -> None:
         """Forget what training has left: velocities, averages, the rate."""
-        for one in self._velocity:
-            one.assign(tf.zeros_like(one))
+        for velocity in self._velocity:
+            velocity.assign(tf.zeros_like(velocity))
         for average, variable in zip(self._averages, self._net.trained, strict=False):
             average.assign(variable)
         self._set_rate(self.owner.model.optimizer.rate)
@@ -380,7 +365,7 @@ class TensorflowStep(FunctionStep):
 
     def _fetched(self, result: Any) -> list[NDArray[Any]]:
         # Copies, as session.run made them: a result of a CPU's would be a view.
-        return [np.array(one) for one in tf.nest.flatten(result)]
+        return [np.array(tensor) for tensor in tf.nest.flatten(result)]
 
     def update(self, gradients: list[Any]) -> None:
         """Apply the gradients of all weights as the optimizers of version 1 did."""
@@ -402,11 +387,11 @@ class TensorflowStep(FunctionStep):
         Gradients of a sum do not depend on the loss, so the last layer's forward pass is dropped
         too, unless the loss is kept.
         """
-        owner, definition = self.owner, self.definition
+        definition = self.definition
         if not definition.backward:
             output = self._net.output(images, Run(self._net.variables, definition))
             return self.wanted(
-                {"output": output}, output, lambda: owner.loss(definition.loss, output, labels)
+                {"output": output}, output, lambda: self.loss(output, labels, self._net.variables)
             )
         variables = list(self._net.trained)
         sources = [*variables, images] if definition.input_gradient else variables
@@ -415,20 +400,20 @@ class TensorflowStep(FunctionStep):
                 tape.watch(images)
             output = self._net.output(images, Run(self._net.variables, definition))
             with tf.name_scope(LOSS):
-                loss = owner.loss(definition.loss, output, labels)
+                loss = self.loss(output, labels, self._net.variables)
         gradients = tape.gradient(loss, sources)
         count = len(variables)
         # The images' gradient too has to be returned, or the graph would drop it.
-        found: dict[str, Any] = {"images": gradients[count:]}
+        results: dict[str, Any] = {"images": gradients[count:]}
         if definition.optimizer == "model":
             with tf.name_scope(OPTIMIZER):
                 self.update(gradients[:count])
         else:
-            found["gradients"] = gradients[:count]
-        return self.wanted(found, output, lambda: loss)
+            results["gradients"] = gradients[:count]
+        return self.wanted(results, output, lambda: loss)
 
 
-def _beside(variable: Any, value: Any) -> Any:
+def _near(variable: Any, value: Any) -> Any:
     """Return another variable in the same place."""
     with tf.device(variable.device):
         return tf.Variable(value, trainable=False)
@@ -481,7 +466,9 @@ class _Passes:
         self._activations = traced(self._forward)(images)
         self._data = traced(self._data_gradients)
         self._weights = traced(self._weight_gradients)
-        self._sums = [tf.Variable(tf.zeros_like(one), trainable=False) for one in net.trained]
+        self._sums = [
+            tf.Variable(tf.zeros_like(variable), trainable=False) for variable in net.trained
+        ]
         self._gradients = self._data(self._images, self._activations)
 
     def data(self) -> None:
@@ -495,11 +482,11 @@ class _Passes:
     def _behind_weights(self) -> set[str]:
         """Return the nodes whose outputs depend on weights: gradients of others are of no use."""
         owners = {name.rpartition("/")[0] for name in self._tensors}
-        found: set[str] = set()
+        behind: set[str] = set()
         for node in self._net.model:
-            if node.name in owners or found.intersection(node.inputs):
-                found.add(node.name)
-        return found
+            if node.name in owners or behind.intersection(node.inputs):
+                behind.add(node.name)
+        return behind
 
     def _forward(self, images: Any) -> dict[str, Any]:
         values = self._net.values(images, self._run)
@@ -509,15 +496,15 @@ class _Passes:
     def _data_gradients(self, images: Any, activations: dict[str, Any]) -> dict[str, Any]:
         values = {INPUT: self._net.cast(images), **activations}
         last = self._net.model.output.name
-        found = {last: activations[last]}
+        summed = {last: activations[last]}
         for node in reversed(self._net.model.nodes):
             wanted = [name for name in node.inputs if name in self._behind]
             if not wanted:
                 continue
-            gradients = self._through(node, values, wanted, found[node.name])
+            gradients = self._through(node, values, wanted, summed[node.name])
             for name, gradient in zip(wanted, gradients, strict=True):
-                found[name] = found[name] + gradient if name in found else gradient
-        return found
+                summed[name] = summed[name] + gradient if name in summed else gradient
+        return summed
 
     def _weight_gradients(
         self, images: Any, activations: dict[str, Any], gradients: dict[str, Any]
@@ -532,8 +519,8 @@ class _Passes:
             with tf.GradientTape() as tape:
                 inputs = [values[name] for name in node.inputs]
                 output = self._net.apply(node, inputs, self._run)
-            found = tape.gradient(output, variables, gradients[node.name])
-            for name, gradient in zip(own, found, strict=True):
+            added = tape.gradient(output, variables, gradients[node.name])
+            for name, gradient in zip(own, added, strict=True):
                 names[name].assign_add(gradient)
 
     def _through(self, node: Node, values: dict[str, Any], wanted: list[str], given: Any) -> Any:
@@ -546,7 +533,7 @@ class _Passes:
             return traced.gradients_from_result()(source, values[node.name], given)
         sources = [values[name] for name in wanted]
         with tf.GradientTape() as tape:
-            for one in sources:
-                tape.watch(one)
+            for source in sources:
+                tape.watch(source)
             again = self._net.apply(node, inputs, self._run)
         return tape.gradient(again, sources, given)

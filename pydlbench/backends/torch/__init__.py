@@ -18,7 +18,7 @@ CAPABILITIES = Capabilities(
     on_request=("frozen",),
     precisions={
         "cpu": ("fp32", "bf16", "fp16"),
-        "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc", "fp8-tc"),
+        "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc", "fp8-tc", "fp8-tc-fast"),
     },
     start_s=(2.0, 15.0),
     fresh_results=True,

@@ -58,8 +58,6 @@ def ways_to_run(
     if case.mode == "frozen":
         _check_frozen(case)
     settings.check_precision(case.precision, case.on_gpu)
-    if case.precision == "fp8-tc" and case.layer.kind != "gemm":
-        raise UnsupportedError("torch has fp8-tc for matrix products only")
     place = TensorPlace(device, settings.DTYPES[case.precision])
     return variants_of(Site(case, place, wait))
 
@@ -124,8 +122,9 @@ class TorchBackend(FrameworkBackend):
         known = MODES[0] if is_own(mode or "") else checked_mode("torch", MODES, mode)
         return empty(self._place, known, torch.inference_mode, self.wait)
 
-    def clock(self, operator: Operator) -> HostClock:
+    def clock(self, operator: Operator, cache: str = "hot") -> HostClock:
         """Return what times an operator on this device: on a CPU the host's clock."""
+        del cache  # there is one state
         assert isinstance(operator, TorchOperator)
         return HostClock(operator, self.cpus, operator.guard)
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 import operator
+import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pydlbench.backends.verification.inputs import kept_elements
 from pydlbench.errors import UnsupportedError
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pydlbench.backends.torch.operator import Operands
+    from pydlbench.records.specs import KernelSpec
 
     Function = Callable[..., Any]
 
@@ -38,6 +41,7 @@ class How:
         on_gpu: whether on a GPU, where optimizers update all tensors in one call.
         dtype: of what has no operand to take its type from.
         device: of the same.
+        kernel: which of :func:`kernels_of` a case is to be taken; None leaves it to PyTorch.
     """
 
     training: bool = False
@@ -45,6 +49,7 @@ class How:
     on_gpu: bool = False
     dtype: torch.dtype = torch.float32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    kernel: str | None = None
 
 
 def _always(function: Function) -> Callable[[Any, How], Function]:
@@ -177,7 +182,21 @@ def _resizing(layer: Any, _how: How) -> Function:
 # Products.
 
 
+def _grouped_product(layer: Any, how: How) -> Function:
+    """Products of groups of rows, one matrix of weights for each: those of a mixture of experts."""
+    groups, rows = layer.src_batch[0], layer.m
+    ends = torch.arange(1, groups + 1, dtype=torch.int32, device=how.device) * rows
+
+    def forward(x: torch.Tensor, w: torch.Tensor) -> Any:
+        w = w.mT if how.transposed else w
+        return F.grouped_mm(x.flatten(0, 1), w, offs=ends).unflatten(0, (groups, rows))
+
+    return forward
+
+
 def _product(layer: Any, how: How) -> Function:
+    if how.kernel == GROUPED:
+        return _grouped_product(layer, how)
     transposed, dimensions = how.transposed, len(layer.src_batch)
     if transposed and not dimensions:
         return lambda x, w, b=None: F.linear(x, w, b)
@@ -194,6 +213,29 @@ def _product(layer: Any, how: How) -> Function:
         return multiply(x, w) if b is None else add_multiply(b, x, w)
 
     return forward
+
+
+# -----------------------------------------------------------------------------
+# Where PyTorch has several kernels for a layer, and users choose.
+
+#: PyTorch's kernels of attention on a GPU, by ``torch.nn.attention.SDPBackend``'s names.
+ATTENTION_KERNELS: Final = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH")
+#: One kernel for all products of a batch.
+GROUPED: Final = "grouped"
+
+
+def kernels_of(case: KernelSpec) -> tuple[str | None, ...]:
+    """Return the kernels that a case is run by, one after another; None is PyTorch's choice."""
+    layer = case.layer
+    if not case.on_gpu:
+        return (None,)
+    if layer.kind == "attention":
+        return ATTENTION_KERNELS
+    is_batch = layer.op == "gemm" and len(layer.src_batch) == 1 and not layer.broadcast
+    # It has bfloat16 only, which it is made for, and no bias.
+    if is_batch and (case.precision, case.fuse) == ("bf16-tc", "none") and hasattr(F, "grouped_mm"):
+        return (None, GROUPED)
+    return (None,)
 
 
 # -----------------------------------------------------------------------------
@@ -321,11 +363,30 @@ def _gather(layer: Any, _how: How) -> Function:
 # The table.
 
 
-def _attention(layer: Any, _how: How) -> Function:
+def _attention(layer: Any, how: How) -> Function:
     causal, shared = bool(layer.causal), layer.heads != layer.kv_heads
-    return lambda query, key, value: F.scaled_dot_product_attention(
-        query, key, value, is_causal=causal, enable_gqa=shared
-    )
+
+    def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
+        return F.scaled_dot_product_attention(
+            query, key, value, is_causal=causal, enable_gqa=shared
+        )
+
+    if how.kernel is None:
+        return forward
+    allowed = SDPBackend.__members__[how.kernel]
+
+    def by_kernel(*tensors: torch.Tensor) -> Any:
+        with warnings.catch_warnings(record=True) as reasons:
+            warnings.simplefilter("always")
+            try:
+                with sdpa_kernel(allowed):
+                    return forward(*tensors)
+            except RuntimeError as error:
+                why = reasons[-1].message if reasons else error
+                sentence = " ".join(str(why).split())[:200]
+                raise UnsupportedError(f"{how.kernel}: {sentence}") from error
+
+    return by_kernel
 
 
 #: What is called for a layer, by :func:`~pydlbench.backends.frameworks.backend.op_of` it.
@@ -367,6 +428,12 @@ FORWARD: Final[Mapping[str, Callable[[Any, How], Function]]] = {
     "l2": _always(lambda w: w.float().pow(2).sum() / 2),
     "sgd": _descent,
     "momentum": _momentum,
+    "relu-in-place": _always(torch.relu_),
+    "relu6-in-place": _always(functools.partial(F.relu6, inplace=True)),
+    "hardswish-in-place": _always(functools.partial(F.hardswish, inplace=True)),
+    "hardsigmoid-in-place": _always(functools.partial(F.hardsigmoid, inplace=True)),
+    "silu-in-place": _always(functools.partial(F.silu, inplace=True)),
+    "add-in-place": _always(operator.iadd),
 }
 
 #: Gradients that are no autograd's: optimizers add the decay of weights to their gradient.

@@ -32,28 +32,38 @@ def variants_of(site: Site) -> list[Variant]:
     """
     case, layer = site.case, site.case.layer
     if layer.op != "gemm":
-        raise UnsupportedError("torch has fp8-tc for matrix products only")
+        raise UnsupportedError(f"torch has {case.precision} for matrix products only")
     if case.fuse != "none":
-        raise UnsupportedError("torch: no product in fp8-tc with a bias here")
+        raise UnsupportedError(f"torch: no product in {case.precision} with a bias here")
     if layer.batch_count > 1:
-        raise UnsupportedError("torch has no batched product in fp8-tc")
+        raise UnsupportedError(f"torch has no batched product in {case.precision}")
     if any(size % _MULTIPLE for size in (layer.m, layer.k, layer.n)):
         raise UnsupportedError(
-            f"fp8-tc needs sizes that are multiples of 16, and {layer.problem} has others"
+            f"{case.precision} needs sizes that are multiples of 16, and {layer.problem} has others"
         )
+    fast = case.precision == "fp8-tc-fast"
+    scales = (
+        f"scales of one, {'with' if fast else 'no'} fast accumulation; the result is stored in e4m3"
+    )
     return [
         site.variant(
-            functools.partial(scaled_product, pass_=case.pass_),
+            functools.partial(scaled_product, pass_=case.pass_, fast=fast),
             algorithm="aten::_scaled_mm",
             layout=_LAYOUTS[case.pass_],
             word="transposed",
-            notes=("fp8-tc: scales of one, no fast accumulation; the result is stored in e4m3",),
+            notes=(f"{case.precision}: {scales}",),
         )
     ]
 
 
-def scaled_product(operands: Operands, *, pass_: str) -> Made:
-    """Put the operands of a product in place, whose result is stored in e4m3."""
+def scaled_product(operands: Operands, *, pass_: str, fast: bool = False) -> Made:
+    """Put the operands of a product in place, whose result is stored in e4m3.
+
+    Args:
+        operands: by role.
+        pass_: of the product.
+        fast: whether partial sums may stay in the tensor cores' accumulator.
+    """
 
     # The second factor is given as a view: its columns lie in a row.
     def operand(role: str, turned: bool) -> torch.Tensor:
@@ -72,7 +82,7 @@ def scaled_product(operands: Operands, *, pass_: str) -> Made:
         a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
     ) -> Any:
         return torch._scaled_mm(  # noqa: SLF001 - the one way to FP8
-            a, b, scale_a, scale_b, out_dtype=torch.float8_e4m3fn, use_fast_accum=False
+            a, b, scale_a, scale_b, out_dtype=torch.float8_e4m3fn, use_fast_accum=fast
         )
 
     role = operands.layer.result(pass_)

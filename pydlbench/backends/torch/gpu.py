@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pydlbench.backends import autotune
-from pydlbench.backends.frameworks.device_clock import DeviceClock, Sampler
+from pydlbench.backends.frameworks.device_clock import (
+    CACHES_OF_SAMPLER,
+    DeviceClock,
+    Sampler,
+    sampler_module,
+)
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.torch.base import TorchBackend
 from pydlbench.backends.torch.operator import TorchOperator
 from pydlbench.backends.torch.trace import Behind
-from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR
+from pydlbench.backends.verification.verify import FAST_ACCUMULATOR, TENSOR_ACCUMULATOR
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.frameworks.device_clock import DeviceWork, StepRuntime
-    from pydlbench.backends.host_clock import HostClock, Operator
+    from pydlbench.backends.host_clock import Operator
     from pydlbench.records.specs import KernelSpec
 
 
@@ -46,6 +51,7 @@ class Captured:
     def __init__(self, graph: Any, work: DeviceWork) -> None:
         self._graph = graph
         self.sample, self.launch_times = work.sample, work.launch_times
+        self.run_for, self.kernels = work.run_for, work.kernels
 
 
 class Runtime:
@@ -62,7 +68,7 @@ class Runtime:
     def _sampler(self) -> Sampler:
         return Sampler(self._index)
 
-    def enqueued(self, call: Callable[[], Any]) -> DeviceWork:
+    def enqueued(self, call: Callable[[], Any], cache: str = "hot") -> DeviceWork:
         """Return a call as work, made in the sampler's stream."""
 
         def enqueue(stream: int) -> None:
@@ -70,7 +76,7 @@ class Runtime:
                 call()
 
         self.wait()  # operands are there, in whichever stream they were made
-        return self._sampler.enqueued(enqueue)
+        return self._sampler.enqueued(enqueue, cache)
 
     def captured(self, call: Callable[[], Any], times: int) -> DeviceWork:
         """Capture ``times`` calls; each one's result is dropped at once, as outside of a graph."""
@@ -143,6 +149,9 @@ def _short(name: str) -> str:
 # How often each clock is read for a row; they are compared, not ranked.
 _LAUNCH_REPETITIONS = 20
 _TENSOR_CORES = ("tf32", "fp16-tc", "bf16-tc", "fp8-tc")
+_FAST = "fp8-tc-fast"
+# What rows call accumulators that are judged apart; of the latter the mode tells.
+_PLAIN_NAMES = {TENSOR_ACCUMULATOR: "float32", FAST_ACCUMULATOR: "float32"}
 
 
 class TorchCudaBackend(TorchBackend):
@@ -157,6 +166,7 @@ class TorchCudaBackend(TorchBackend):
     """
 
     effort = autotune.GPU_EFFORT
+    caches = CACHES_OF_SAMPLER
 
     def __init__(self, device: str, cpus: Sequence[int]) -> None:
         index = int(device.partition(":")[2] or 0)
@@ -165,6 +175,10 @@ class TorchCudaBackend(TorchBackend):
         super().__init__(f"cuda:{index}", cpus)
         self.runtime: StepRuntime = Runtime(index)
         self.watcher: Monitor = Monitor(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
+
+    def check_clock(self) -> None:
+        """Make sure that the native sampler is there."""
+        sampler_module()
 
     def describe(self) -> dict[str, Any]:
         """Return what the CPU's backend does, and CUDA, cuDNN and the GPU as PyTorch sees them."""
@@ -186,14 +200,18 @@ class TorchCudaBackend(TorchBackend):
 
     def accumulator(self, accumulate: str, case: KernelSpec) -> str:
         """Return what sums are kept in; what tensor cores sum is judged as such."""
+        if case.precision == _FAST:
+            return FAST_ACCUMULATOR
         if case.precision in _TENSOR_CORES and case.layer.weight_elements:
             return TENSOR_ACCUMULATOR
         return super().accumulator(accumulate, case)
 
-    def clock(self, operator: Operator) -> HostClock:
+    def clock(self, operator: Operator, cache: str = "hot") -> DeviceClock:
         """Return what times an operator: the native sampler."""
         assert isinstance(operator, TorchOperator)
-        return DeviceClock(operator, self.runtime, operator.timing, self.watcher, operator.guard)
+        return DeviceClock(
+            operator, self.runtime, operator.timing, self.watcher, operator.guard, cache
+        )
 
     def wait(self) -> None:
         """Return when the GPU has done everything that was called."""
@@ -208,13 +226,13 @@ class TorchCudaBackend(TorchBackend):
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with the kernels behind the call, and what launching it costs."""
         facts = super().completed(facts, operator, case)
-        clock = self.clock(operator)
-        assert isinstance(clock, DeviceClock)
+        clock = self.clock(operator, case.cache)
         return dataclasses.replace(
             facts,
             timing=clock.timing,
-            accumulate=facts.accumulate.removesuffix("-tensor"),
+            accumulate=_PLAIN_NAMES.get(facts.accumulate, facts.accumulate),
             launch_s=clock.launch_times(_LAUNCH_REPETITIONS),
+            kernels=clock.kernels(),
         )
 
 

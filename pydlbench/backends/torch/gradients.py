@@ -51,6 +51,14 @@ def forward_names(function: Callable[..., Any], tensors: Sequence[torch.Tensor])
     return _names(recorder.graph)
 
 
+def forward_program(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Program:
+    """Return the (first) result of a forward pass as a program: what it chooses is chosen here."""
+    with torch.no_grad(), _Recorder() as recorder:
+        result = function(*tensors)
+        program: Program = recorder.program([result[0] if isinstance(result, tuple) else result])
+    return program
+
+
 def gradient(
     function: Callable[..., Any],
     tensors: Sequence[torch.Tensor],
@@ -101,6 +109,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to
         self._last: fx.Node | None = None  # that stands for an argument
         # A tensor that is gone would leave its identity to another one.
         self._alive: list[Any] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False; see ``recording.Recorder``."""
+        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -5,6 +5,7 @@ A new op is an entry in :data:`~pydlbench.backends.torch.forward.FORWARD`.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -17,13 +18,17 @@ from pydlbench.backends.torch import fp8, gradients, recurrent
 from pydlbench.backends.torch.forward import (
     FORWARD,
     GRADIENT,
+    GROUPED,
     KEPT,
     RESULTS,
     How,
+    kernels_of,
     padding_note,
 )
 from pydlbench.backends.torch.operator import FORMATS, Made, Operands, as_array
 from pydlbench.backends.torch.settings import stored
+from pydlbench.errors import UnsupportedError
+from pydlbench.words import FP8_PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +46,7 @@ _CHAIN: Final = (
     "a chain of operators, each reading and writing memory; torch has no kernel for it, and on "
     "CPUs no avg_pool3d in bfloat16 or float16: there it is converted to float32 and back"
 )
+_GROUPED: Final = "a grouped product, as of a mixture of experts, whose groups are of equal size"
 _NOTES: Final[Mapping[tuple[str, str], str]] = {
     ("concat", "backward-data"): (
         "autograd hands out views of the incoming gradient, and moves nothing; what reads them in "
@@ -61,13 +67,13 @@ def variants_of(site: Site) -> list[Variant]:
         UnsupportedError: PyTorch has no such layers, or not this one.
     """
     case, layer = site.case, site.case.layer
-    if case.precision == "fp8-tc":
+    if case.precision in FP8_PRECISIONS:
         return fp8.variants_of(site)
     if layer.kind == "recurrent":
         return recurrent.variants_of(site)
     entry = entry_of("torch", FORWARD, layer)
     found = []
-    for word in words_of(layer):
+    for word, kernel in itertools.product(words_of(layer), kernels_of(case)):
         if word == "nhwc" and layer.sides == 1:  # PyTorch has no such memory format
             continue
         how = How(
@@ -76,15 +82,21 @@ def variants_of(site: Site) -> list[Variant]:
             on_gpu=case.on_gpu,
             dtype=site.place.dtype,
             device=site.place.device,
+            kernel=kernel,
         )
         lie = Lie(layer, "transposed" if word == "transposed" else "plain")
-        run = _Pass(case, entry(layer, how), lie, GRADIENT)
-        names = run.names(site.place, word)
-        note = _NOTES.get((run.op, case.pass_))
+        run = _Pass(case, entry(layer, how), lie, GRADIENT, recorded=kernel is not None)
+        try:
+            names = run.names(site.place, word)
+        except UnsupportedError:  # its build fails with the reason
+            names = ("aten::scaled_dot_product_attention",)
+        note = _GROUPED if kernel == GROUPED else _NOTES.get((run.op, case.pass_))
         found.append(
             site.variant(
                 run.made,
-                algorithm=" + ".join(names) + (" with bias" if case.fuse == "bias" else ""),
+                algorithm=(f"{kernel}: " if kernel else "")
+                + " + ".join(names)
+                + (" with bias" if case.fuse == "bias" else ""),
                 layout=Lie(layer, word, _filters(layer, word)).text(case.pass_),
                 word=word,
                 accumulate=_accumulate(layer, case, names),
@@ -123,7 +135,19 @@ def _accumulate(layer: Layer, case: KernelSpec, names: tuple[str, ...]) -> str:
 
 
 class _Pass(LayerPass):
-    """A pass of a layer, whose gradients autograd has."""
+    """A pass of a layer, whose gradients autograd has.
+
+    Args:
+        case: see :class:`LayerPass`, as the rest.
+        forward: likewise.
+        lie: likewise.
+        gradients: likewise.
+        recorded: whether a forward pass is called by the calls of ATen that it makes once, too.
+    """
+
+    def __init__(self, *layer_pass: Any, recorded: bool = False) -> None:
+        super().__init__(*layer_pass)
+        self._recorded = recorded
 
     def names(self, place: TensorPlace, variant: str) -> tuple[str, ...]:
         """Return the calls that it makes, which are run on tensors without memory."""
@@ -145,6 +169,13 @@ class _Pass(LayerPass):
 
             return Made(program.function, program.arguments, gradients_by_role)
         tensors = tuple(map(operands.tensor, self.roles.reads))
+        if self._recorded:
+            chosen = gradients.forward_program(self.function, tensors)
+
+            def result_by_role(returned: Any) -> Mapping[str, Any]:
+                return self.plain(self.by_role(chosen.finish(returned), tensors), as_array)
+
+            return Made(chosen.function, chosen.arguments, result_by_role)
 
         def results_by_role(returned: Any) -> Mapping[str, Any]:
             # Of several the first is the layer's, unless the table says what they are.

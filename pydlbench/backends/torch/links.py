@@ -30,6 +30,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.models.passes import StepPass
 from pydlbench.ops.meaning import LayerPass, Value, on_images
 from pydlbench.ops.op import INTEGERS
+from pydlbench.ops.pointwise import out_of_place
 from pydlbench.ops.seen.aten import leaves, mapped, meaning_of
 from pydlbench.ops.table import build_layer
 from pydlbench.ops.tensors import merged_elementwise, merged_move
@@ -161,7 +162,7 @@ class _Lister:
         """Add the kernels of a call."""
         if call.implied:
             return
-        recorded = RecordedCall.of(
+        recorded = RecordedCall.from_owners(
             [call.names],
             signature=call.signature,
             operator=call.operator,
@@ -281,7 +282,9 @@ class _Lister:
                 raise _refused(call, "in training it has no place in a forward chain")
             if one.roles is None:
                 raise _refused(call, "its native layers take its time and compute something else")
-            layer = one.layer if one.number is None else one.layer.replace(number=one.number)
+            layer = out_of_place(one.layer)  # gradients read what was there before
+            if one.number is not None:
+                layer = layer.replace(number=one.number)
             shapes = layer.shapes()
             reads = {}
             for role in one.roles:

@@ -69,12 +69,12 @@ class Net:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return parameters and running statistics by ``<node>/<role>``."""
-        found = {}
+        tensors = {}
         for node in self.model:
             for role in weight_shapes(node):
                 module = self.module.get_submodule(self._paths[node.name])
-                found[f"{node.name}/{role}"] = getattr(module, _ROLES[role])
-        return found
+                tensors[f"{node.name}/{role}"] = getattr(module, _ROLES[role])
+        return tensors
 
     def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Take over weights by name; products' are stored transposed."""

@@ -11,11 +11,10 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 from torch.utils import _pytree as pytree
 
 from pydlbench.backends.steps.own import own_code, own_line
-from pydlbench.backends.steps.own_model import MU, RATE, Losses, OwnModel, Tensors
+from pydlbench.backends.steps.own_model import MU, RATE, OwnModel, Tensors
 from pydlbench.backends.torch.recording import by_module
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.backends.torch.step import TorchStep, TorchSubject, tensors_in
@@ -30,19 +29,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.backends.torch.recording import Naming
     from pydlbench.records.step import StepSpec
-
-
-def _cross_entropy(logits: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Classes are the second of images' dimensions, and the last of sequences'."""
-
-    def rows(found: torch.Tensor) -> torch.Tensor:
-        return found.flatten(0, 1) if found.ndim == 3 else found
-
-    first = rows(logits)
-    shape = first.shape[0], *first.shape[2:]
-    stream = torch.Generator().manual_seed(0)
-    labels = torch.randint(0, first.shape[1], shape, generator=stream).to(first.device)
-    return lambda found: F.cross_entropy(rows(found).float(), labels)
 
 
 class OwnTorchModel(OwnModel, TorchSubject):
@@ -67,12 +53,6 @@ class OwnTorchModel(OwnModel, TorchSubject):
         dtype=lambda tensor: str(tensor.dtype).removeprefix("torch."),
         is_finite=lambda tensor: bool(tensor.isfinite().all()),
     )
-    losses = Losses(
-        number=lambda tensor: tensor.reshape(()),
-        total=lambda tensor: tensor.float().sum(),
-        mean_square=lambda tensor: tensor.float().square().mean(),
-        cross_entropy=_cross_entropy,
-    )
 
     def __init__(self, backend: FrameworkBackend, case: StepSpec) -> None:
         del backend
@@ -94,7 +74,7 @@ class OwnTorchModel(OwnModel, TorchSubject):
                 self.module.train(self.trains)
             except NotImplementedError:  # of torch.export's programs
                 self.notes.append("an exported program: it trains or not as it was exported")
-        self.weights = [one for one in self.module.parameters() if one.requires_grad]
+        self.weights = [weight for weight in self.module.parameters() if weight.requires_grad]
         self.parameters = self._differentiated()
         self.resident = self.arguments, self.keywords
         #: Of the output.
@@ -136,9 +116,9 @@ class OwnTorchModel(OwnModel, TorchSubject):
     def names(self) -> dict[torch.Tensor, str]:
         """What has a gradient, by the module that it is of."""
         named = {
-            one: name.rpartition(".")[0]
-            for name, one in self.module.named_parameters()
-            if one.requires_grad
+            weight: name.rpartition(".")[0]
+            for name, weight in self.module.named_parameters()
+            if weight.requires_grad
         }
         return named or dict.fromkeys(self.parameters, "input")
 
@@ -153,14 +133,14 @@ class OwnTorchModel(OwnModel, TorchSubject):
 
     def results(self, result: Any) -> Mapping[str, Mapping[str, torch.Tensor]]:
         """Return the output's tensors, and the gradients by the names of what they are of."""
-        output = {f"tensor {n}": one for n, one in enumerate(tensors_in(result), start=1)}
+        output = {f"tensor {n}": tensor for n, tensor in enumerate(tensors_in(result), start=1)}
         if not self.case.backward:
             return {"output": output}
-        unused = sum(one.grad is None for one in self.weights)
+        unused = sum(weight.grad is None for weight in self.weights)
         if unused:
             self.notes.append(f"{unused} of {len(self.weights)} weights have no gradient")
-        named = {name: one.grad for name, one in self.module.named_parameters()}
-        known = {name: one for name, one in named.items() if one is not None}
+        named = {name: weight.grad for name, weight in self.module.named_parameters()}
+        known = {name: gradient for name, gradient in named.items() if gradient is not None}
         return {"output": output, "gradients": known}
 
     # -------------------------------------------------------------------------
@@ -177,12 +157,15 @@ class OwnTorchModel(OwnModel, TorchSubject):
             known = inspect.signature(self.module.forward).parameters
         except (TypeError, ValueError):  # of code that is not Python's: it says so itself
             return
-        if any(one.kind is one.VAR_KEYWORD for one in known.values()):
+        if any(argument.kind is argument.VAR_KEYWORD for argument in known.values()):
             return
         for name in self.keywords:
             if name not in known:
                 near = nearest(name, known) or list(known)[:3]
-                words = ", ".join(f"--input {one}=SHAPE" for one in near) or "an input without name"
+                words = (
+                    ", ".join(f"--input {argument}=SHAPE" for argument in near)
+                    or "an input without name"
+                )
                 raise UsageError(
                     f"--input {name}: {type(self.module).__name__}.forward of {self.case.model} "
                     f"has no argument {name}; nearest: {words}"
@@ -204,12 +187,14 @@ class OwnTorchModel(OwnModel, TorchSubject):
         if self.weights or not self.case.backward:
             return list(self.weights)
         self.input_gradients()
-        found = [
-            one for one in tensors_in([self.arguments, self.keywords]) if one.is_floating_point()
+        inputs = [
+            tensor
+            for tensor in tensors_in([self.arguments, self.keywords])
+            if tensor.is_floating_point()
         ]
-        for one in found:
-            one.requires_grad_()
-        return found
+        for tensor in inputs:
+            tensor.requires_grad_()
+        return inputs
 
     def made_optimizer(self, weights: list[Any]) -> torch.optim.Optimizer:
         """Return the optimizer that was asked for."""

@@ -262,6 +262,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
         self._parameters = {id(one): name for one, name in parameters.items()}
         self._weights = {one.untyped_storage()._cdata: name for one, name in parameters.items()}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return that nothing within is compiled: else PyTorch imports its compiler, in seconds."""
+        return False
+
     def at(self, name: str, direction: Direction) -> None:
         """Say where the step is from now on.
 

@@ -9,6 +9,7 @@ import torch
 
 from pydlbench.backends.base import INSTRUCTION_SETS
 from pydlbench.errors import UnsupportedError
+from pydlbench.words import FP8_PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ DTYPES = {
     "fp16": torch.float16,
     "bf16-tc": torch.bfloat16,
     "fp16-tc": torch.float16,
-    "fp8-tc": torch.float8_e4m3fn,
+    **dict.fromkeys(FP8_PRECISIONS, torch.float8_e4m3fn),
 }
 
 

@@ -5,25 +5,24 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-import math
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
-from torch.utils.flop_counter import FlopCounterMode
 
 from pydlbench.backends import base
-from pydlbench.backends.steps.catalogue import CatalogueModel
+from pydlbench.backends.steps.catalogue import CatalogueModel, product_flops
 from pydlbench.backends.steps.definition import (
     Outcome,
     StepDefinition,
     StepModel,
     check_trainable,
 )
+from pydlbench.backends.steps.own_model import OwnLosses
 from pydlbench.backends.torch import gpu, profiled, settings
 from pydlbench.backends.torch.fusion import fold_normalisations
 from pydlbench.backends.torch.net import Net, by_node
@@ -31,13 +30,14 @@ from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.torch.recording import RecordedStep, record
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.errors import UnsupportedError
+from pydlbench.words import FP8_PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.steps.definition import LossKind, Step
+    from pydlbench.backends.steps.definition import Fetch, LossKind, Step
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.backends.torch.recording import Naming, Recording
@@ -55,6 +55,17 @@ def autocast(case: StepSpec) -> contextlib.AbstractContextManager[Any]:
     return context
 
 
+def _rows(logits: torch.Tensor) -> torch.Tensor:
+    """Return logits whose classes are the second dimension: of sequences they are the last."""
+    return (logits.flatten(0, 1) if logits.ndim == 3 else logits).float()
+
+
+def _random_labels(logits: torch.Tensor) -> torch.Tensor:
+    count, classes, *places = _rows(logits).shape
+    stream = torch.Generator().manual_seed(0)
+    return torch.randint(0, classes, (count, *places), generator=stream).to(logits.device)
+
+
 class TorchSubject(StepModel):
     """A model in PyTorch with its inputs, loss and optimizer, whoever has written it.
 
@@ -67,6 +78,14 @@ class TorchSubject(StepModel):
         UnsupportedError: PyTorch has no such precision on this device.
     """
 
+    losses = OwnLosses(
+        number=lambda tensor: tensor.reshape(()),
+        total=lambda tensor: tensor.float().sum(),
+        mean_square=lambda tensor: tensor.float().square().mean(),
+        half_square=lambda tensor: tensor.float().square().sum() / 2,
+        cross_entropy=lambda logits, labels: F.cross_entropy(_rows(logits), labels),
+        random_labels=_random_labels,
+    )
     #: What is trained, or else has gradients.
     parameters: list[torch.Tensor]
     #: What the step is called with, on the device.
@@ -78,8 +97,8 @@ class TorchSubject(StepModel):
         super().__init__(case)
         base.check_precision(case.precision, case.on_gpu)
         settings.check_precision(case.precision, case.on_gpu)
-        if case.precision == "fp8-tc":
-            raise UnsupportedError("torch runs no whole models in fp8-tc; nearest: bf16-tc")
+        if case.precision in FP8_PRECISIONS:
+            raise UnsupportedError(f"torch: no whole models in {case.precision}; nearest: bf16-tc")
         #: Says at which line of the user's own code the step is; None at none of it.
         self.line: Callable[[], str | None] = lambda: None
 
@@ -91,6 +110,15 @@ class TorchSubject(StepModel):
         """Return when the device has done everything that was called."""
         if self.case.on_gpu:
             torch.cuda.synchronize(self.case.device)
+
+    def gpu(self) -> dict[str, Any]:
+        """Return name, capability and memory of the step's GPU."""
+        facts = torch.cuda.get_device_properties(self.case.device)
+        return {
+            "name": facts.name,
+            "capability": f"{facts.major}.{facts.minor}",
+            "memory_bytes": facts.total_memory,
+        }
 
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
         """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
@@ -145,31 +173,30 @@ class TorchSubject(StepModel):
     def naming(self) -> Naming:
         """Names calls while a step is recorded."""
 
+    def recording(self, step: TorchStep) -> Recording:
+        """Record a step; to the optimizer it is none, so that the next one is the same."""
+        states = step.optimizer.state.values() if step.optimizer is not None else ()
+        counts = [(state["step"], state["step"].clone()) for state in states if "step" in state]
+        recording = record(
+            lambda: list(tensors_in(step.run())),
+            naming=self.naming,
+            parameters=self.names,
+            optimizer=step.optimizer,
+            device=self.case.device,
+            line=self.line,
+        )
+        for count, before in counts:
+            count.copy_(before)
+        return recording
+
     def record(self) -> RecordedStep:
         """Record a step that is not the first one, as the eager mode makes it."""
         step = TorchStep(self, self.definition, eager=True)
         step.run()  # makes what later steps find: gradients to drop, an optimizer's state
-
-        def results() -> list[torch.Tensor]:
-            return list(tensors_in(step.run()))
-
-        def again() -> Recording:
-            # The optimizer counts it as no step, so that the next one is the same.
-            states = step.optimizer.state.values() if step.optimizer is not None else ()
-            counts = [(state["step"], state["step"].clone()) for state in states if "step" in state]
-            found = record(
-                results,
-                naming=self.naming,
-                parameters=self.names,
-                optimizer=step.optimizer,
-                device=self.case.device,
-                line=self.line,
-            )
-            for count, before in counts:
-                count.copy_(before)
-            return found
-
-        return RecordedStep(step=results, recording=again(), again=again)
+        again = functools.partial(self.recording, step)
+        return RecordedStep(
+            step=lambda: list(tensors_in(step.run())), recording=again(), again=again
+        )
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -177,11 +204,11 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from tensors_in(one)
+        for part in value.values():
+            yield from tensors_in(part)
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from tensors_in(one)
+        for part in value:
+            yield from tensors_in(part)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield from tensors_in(getattr(value, field.name))
@@ -202,7 +229,7 @@ class TorchModel(CatalogueModel, TorchSubject):
         module.to(memory_format=self._format)
         self.module = module
         self.net.load(self.weights)
-        self.parameters = [one for one in module.parameters() if one.requires_grad]
+        self.parameters = [weight for weight in module.parameters() if weight.requires_grad]
         self._host = _tensors(batch, pin=case.on_gpu)
         images, labels = self.fed()
         #: Images and labels on the device: memory of their own, as what a step before this one has
@@ -218,7 +245,7 @@ class TorchModel(CatalogueModel, TorchSubject):
     def names(self) -> dict[torch.Tensor, str]:
         """What is trained, by its node."""
         tensors = self.net.tensors().items()
-        return {one: name.rpartition("/")[0] for name, one in tensors if one.requires_grad}
+        return {tensor: name.rpartition("/")[0] for name, tensor in tensors if tensor.requires_grad}
 
     @property
     def naming(self) -> Naming:
@@ -245,8 +272,8 @@ class TorchModel(CatalogueModel, TorchSubject):
     def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Take over weights by name, and forget all gradients."""
         self.net.load(weights)
-        for one in self.parameters:
-            one.grad = None
+        for weight in self.parameters:
+            weight.grad = None
 
     def set_layers(self, definition: StepDefinition) -> None:
         """Let dropout and normalisations work as a step has them, unless they do already."""
@@ -257,11 +284,11 @@ class TorchModel(CatalogueModel, TorchSubject):
         self._layers = wanted
         module = self.net.module
         module.train(trains)
-        for one in module.modules():
-            if isinstance(one, nn.Dropout):
-                one.train(definition.drops)
-            elif isinstance(one, nn.BatchNorm2d):
-                one.train(definition.batch_statistics)
+        for layer in module.modules():
+            if isinstance(layer, nn.Dropout):
+                layer.train(definition.drops)
+            elif isinstance(layer, nn.BatchNorm2d):
+                layer.train(definition.batch_statistics)
 
     def fed(self, batch: Batch | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return images and labels of the host's on the device, in its type and format.
@@ -275,15 +302,14 @@ class TorchModel(CatalogueModel, TorchSubject):
 
     def computation(self, kind: LossKind, keeps: bool, eager: bool) -> Callable[..., Any]:
         """Return the function of images and labels to output and loss, compiled as one."""
-        module, form, nothing = self.net.module, self.loss_form(kind), kind == "none"
+        module, loss, nothing = self.net.module, self.loss(kind), kind == "none"
         tensors = self.net.tensors()
-        decays = [(tensors[name], factor) for name, factor in self.decays(kind)]
 
         def computed(images: torch.Tensor, labels: torch.Tensor | None) -> tuple[Any, Any]:
             output = module(images)
             if nothing:
                 return output, None
-            return (output if keeps else None), _loss(form, decays, output, labels)
+            return (output if keeps else None), loss(output, labels, tensors)
 
         if eager or self.case.mode != "compiled":
             return computed
@@ -308,7 +334,7 @@ class TorchModel(CatalogueModel, TorchSubject):
             )
         self.set_layers(definition)
         if self._passes is None:
-            self._passes = _Passes(self.net, autocast(self.case))
+            self._passes = _Passes(self.net.module, autocast(self.case))
         passes = self._passes
         # Activations are there before the loop, gradients of outputs before that of weights.
         passes.forward(self.resident[0])
@@ -331,30 +357,17 @@ class TorchModel(CatalogueModel, TorchSubject):
         self.set_layers(self.definition)
         with torch.no_grad(), autocast(self.case):
             ShapeProp(module).propagate(self.resident[0])
-        nodes = [one for one in module.graph.nodes if one.name in names]
-        return {names[one.name]: tuple(one.meta["tensor_meta"].shape) for one in nodes}
+        nodes = [node for node in module.graph.nodes if node.name in names]
+        return {names[node.name]: tuple(node.meta["tensor_meta"].shape) for node in nodes}
 
     def elements(self) -> int:
         """Return the number of trained elements."""
-        return sum(one.numel() for one in self.parameters)
+        return sum(weight.numel() for weight in self.parameters)
 
     def flops(self) -> int:
         """Return the FLOPs of all convolutions and products that the eager step runs."""
         definition = self.gradients_only if self.definition.backward else self.definition
-        step = self.prepare(definition, eager=True)
-        custom = {torch.ops.aten.convolution_backward: _convolution_backward}
-        with FlopCounterMode(display=False, custom_mapping=custom) as counter:
-            step()
-        return int(counter.get_total_flops())
-
-    def gpu(self) -> dict[str, Any]:
-        """Return name, capability and memory of the step's GPU."""
-        facts = torch.cuda.get_device_properties(self.place)
-        return {
-            "name": facts.name,
-            "capability": f"{facts.major}.{facts.minor}",
-            "memory_bytes": facts.total_memory,
-        }
+        return product_flops(self.recording(TorchStep(self, definition, eager=True)).distinct())
 
     def prepare_forward(self, definition: StepDefinition) -> Step:
         """Build a step that only looks forward: not worth the minutes of a compiler."""
@@ -372,33 +385,8 @@ class TorchModel(CatalogueModel, TorchSubject):
         """Run the step, and subtract its gradients times the rate from the weights."""
         self.step()
         with torch.no_grad():
-            for one in self.parameters:
-                one.sub_(one.grad, alpha=rate)
-
-
-def _convolution_backward(
-    gradient: Any,
-    source: Any,
-    weights: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: Any,
-    output_padding: Any,
-    groups: Any,
-    mask: Any,
-    **rest: Any,
-) -> int:
-    """Return the FLOPs of a convolution's gradients: each of the two as many as forward.
-
-    PyTorch's own formula counts groups as if every channel met every other.
-    """
-    del bias, stride, padding, dilation, output_padding, groups, rest
-    # Output elements, each a sum over the taps of a filter; transposed, inputs that spread over it.
-    elements = math.prod(source if transposed else gradient)
-    forward = 2 * elements * math.prod(weights[1:])
-    return int(forward * (bool(mask[0]) + bool(mask[1])))
+            for weight in self.parameters:
+                weight.sub_(weight.grad, alpha=rate)
 
 
 class TorchStep:
@@ -424,12 +412,12 @@ class TorchStep:
         #: Where the weights live: on the device itself, or on the host and crossing each time.
         self._crosses = definition.weights == "host" and owner.case.on_gpu
         self._masters: list[Any] = (
-            [one.detach().cpu().clone() for one in owner.parameters]
+            [weight.detach().cpu().clone() for weight in owner.parameters]
             if self._crosses
             else list(owner.parameters)
         )
         averaged = self._masters if definition.averages is not None else []
-        self._averages = [one.detach().clone() for one in averaged]
+        self._averages = [weight.detach().clone() for weight in averaged]
         self.optimizer: torch.optim.Optimizer | None = None
         self._rates: list[float] = []
         if definition.optimizer == "model":
@@ -452,8 +440,8 @@ class TorchStep:
                 output, loss = self.computed(*operands)
             return output, loss
         if self._crosses:
-            for one, master in zip(owner.parameters, self._masters, strict=True):
-                one.data.copy_(master, non_blocking=True)
+            for weight, master in zip(owner.parameters, self._masters, strict=True):
+                weight.data.copy_(master, non_blocking=True)
         self._clear()
         if definition.input_gradient:
             images, *others = operands
@@ -468,8 +456,8 @@ class TorchStep:
     def reset(self) -> None:
         """Forget what training has left: velocities, rates, averages, weights of the host's."""
         if self._crosses:
-            for master, one in zip(self._masters, self.owner.parameters, strict=True):
-                master.copy_(one.detach())
+            for master, weight in zip(self._masters, self.owner.parameters, strict=True):
+                master.copy_(weight.detach())
         if self.optimizer is not None:
             self.optimizer.state.clear()
             for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
@@ -478,17 +466,17 @@ class TorchStep:
             average.copy_(master.detach())
 
     def _clear(self) -> None:
-        gradients = [one.grad for one in self.owner.parameters]
-        if self.definition.zero_fill and all(one is not None for one in gradients):
+        gradients = [weight.grad for weight in self.owner.parameters]
+        if self.definition.zero_fill and all(gradient is not None for gradient in gradients):
             torch._foreach_zero_(gradients)
             return
-        for one in self.owner.parameters:
-            one.grad = None
+        for weight in self.owner.parameters:
+            weight.grad = None
 
     def _update(self, optimizer: torch.optim.Optimizer, rate: float | None) -> None:
         if self._crosses:
-            for master, one in zip(self._masters, self.owner.parameters, strict=True):
-                master.grad = None if one.grad is None else one.grad.cpu()
+            for master, weight in zip(self._masters, self.owner.parameters, strict=True):
+                master.grad = None if weight.grad is None else weight.grad.cpu()
         for group in optimizer.param_groups if rate is not None else ():
             group["lr"] = rate
         optimizer.step()
@@ -497,38 +485,17 @@ class TorchStep:
             with torch.no_grad():
                 torch._foreach_lerp_(self._averages, self._masters, 1 - decay)
 
-    def _outcome(self, output: torch.Tensor | None, loss: torch.Tensor | None) -> Outcome:
+    def _outcome(self, output: Any, loss: Any) -> Outcome:
         """Bring to the host what the definition brings there."""
-        fetch = self.definition.fetch
-        if not fetch:
-            return Outcome()
-        gradients = [one.grad for one in self.owner.parameters if one.grad is not None]
-        predictions = None
-        if "predictions" in fetch and output is not None:
-            predictions = _fetched(torch.softmax(output.detach().float(), 1))
-        return Outcome(
-            output=_fetched(output) if "output" in fetch and output is not None else None,
-            predictions=predictions,
-            loss=float(loss) if "loss" in fetch and loss is not None else None,
-            gradients=tuple(_fetched(one) for one in gradients) if "gradients" in fetch else None,
+        results: dict[Fetch, Callable[[], list[Any]]] = {
+            "output": lambda: [output],
+            "predictions": lambda: [torch.softmax(output.detach().float(), 1)],
+            "loss": lambda: [loss],
+            "gradients": lambda: [x.grad for x in self.owner.parameters if x.grad is not None],
+        }
+        return Outcome.fetched(
+            {name: list(map(_fetched, results[name]())) for name in self.definition.fetch}
         )
-
-
-def _loss(
-    form: str,
-    decays: list[tuple[torch.Tensor, float]],
-    output: torch.Tensor,
-    labels: torch.Tensor | None,
-) -> torch.Tensor:
-    """Return the loss of an output in float32: ``cross-entropy``, ``l2`` or ``sum``."""
-    wide = output.float()
-    if form == "cross-entropy" and labels is not None:
-        total = F.cross_entropy(wide, labels)
-    else:
-        total = wide.square().sum() / 2 if form == "l2" else wide.sum()
-    for tensor, factor in decays:
-        total = total + factor * (tensor.float().square().sum() / 2)
-    return total
 
 
 def _tensors(batch: Batch, *, pin: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -551,100 +518,49 @@ def _fetched(tensor: torch.Tensor) -> Any:
 
 # -----------------------------------------------------------------------------
 # Backward passes of one kind only: data gradients, or weight gradients, of all nodes.
-#
-# Each node has a small autograd graph of its own, from detached inputs to its output, which is
-# kept: asked for the inputs' gradient PyTorch computes nothing of the weights', and the other way
-# round.
-
-
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """A node that has been run: what it read, its parameters, and its output."""
-
-    node: fx.Node
-    sources: tuple[fx.Node, ...]
-    leaves: tuple[torch.Tensor, ...]
-    parameters: tuple[torch.Tensor, ...]
-    output: torch.Tensor
 
 
 class _Passes:
-    """The passes of a network.
+    """The backward passes of a network, whose activations and gradients are kept.
+
+    Autograd computes what it is asked for: with the gradients of outputs it computes nothing of
+    the weights', and with those of a node's weights nothing of what the node has read.
 
     Args:
-        net: with its weights, overwriting nothing.
+        module: the network, which overwrites nothing.
         context: in which the forward phase runs.
     """
 
-    def __init__(self, net: Net, context: contextlib.AbstractContextManager[Any]) -> None:
-        self._module = net.module
-        self._context = context
-        self._records: list[_Record] = []
+    def __init__(
+        self, module: fx.GraphModule, context: contextlib.AbstractContextManager[Any]
+    ) -> None:
+        self._module, self._context = module, context
+        self._outputs: dict[fx.Node, torch.Tensor] = {}
         self._gradients: dict[fx.Node, torch.Tensor] = {}
 
     def forward(self, images: torch.Tensor) -> None:
-        """Run all nodes and keep what they read and return."""
-        values: dict[fx.Node, torch.Tensor] = {}
-        # What lies behind a weight: only there is the gradient of data of any use.
-        behind: set[fx.Node] = set()
-        self._records = []
+        """Run all nodes and keep the outputs that depend on weights: others have no gradient."""
+        interpreter = fx.Interpreter(self._module, garbage_collect_values=False)
         with torch.enable_grad(), self._context:
-            for node in self._module.graph.nodes:
-                if node.op == "placeholder":
-                    values[node] = images
-                elif node.op != "output":
-                    passed = self._run(node, values, behind)
-                    values[node] = passed.output.detach()
-                    if passed.parameters or behind.intersection(passed.sources):
-                        behind.add(node)
-                    self._records.append(passed)
+            interpreter.run(images)
+        self._outputs = {
+            node: output
+            for node, output in interpreter.env.items()
+            if node.op.startswith("call") and output.requires_grad
+        }
 
     def data(self) -> None:
-        """Compute the gradients of all nodes' inputs, the output taken as its own gradient."""
-        last = self._records[-1]
-        found = {last.node: last.output.detach()}
-        for passed in reversed(self._records):
-            wanted = {
-                source: leaf
-                for source, leaf in zip(passed.sources, passed.leaves, strict=True)
-                if leaf.requires_grad
-            }
-            if not wanted:
-                continue
-            gradients = torch.autograd.grad(
-                passed.output, list(wanted.values()), found[passed.node], retain_graph=True
-            )
-            for source, gradient in zip(wanted, gradients, strict=True):
-                present = found.get(source)
-                found[source] = gradient if present is None else present + gradient
-        self._gradients = found
+        """Compute the gradients of all nodes' outputs, the last one taken as its own."""
+        *_, last = outputs = tuple(self._outputs.values())
+        gradients = torch.autograd.grad(last, outputs, last.detach(), retain_graph=True)
+        self._gradients = dict(zip(self._outputs, gradients, strict=True))
 
     def weights(self) -> None:
         """Add the gradients of all weights to those that are there."""
-        for passed in self._records:
-            if not passed.parameters:
-                continue
-            gradients = torch.autograd.grad(
-                passed.output, passed.parameters, self._gradients[passed.node], retain_graph=True
-            )
-            for parameter, gradient in zip(passed.parameters, gradients, strict=True):
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                parameter.grad += gradient
-
-    def _run(
-        self, node: fx.Node, values: dict[fx.Node, torch.Tensor], behind: set[fx.Node]
-    ) -> _Record:
-        leaves = {
-            source: values[source].detach().requires_grad_(source in behind)
-            for source in node.all_input_nodes
-        }
-        arguments = fx.node.map_arg(node.args, lambda source: leaves[source])
-        parameters: tuple[torch.Tensor, ...] = ()
-        function: Any = node.target
-        if node.op == "call_module":
-            function = self._module.get_submodule(str(node.target))
-            parameters = tuple(one for one in function.parameters() if one.requires_grad)
-        return _Record(
-            node, tuple(leaves), tuple(leaves.values()), parameters, function(*arguments)
-        )
+        for node, output in self._outputs.items():
+            if node.op == "call_module":
+                parameters = [*self._module.get_submodule(str(node.target)).parameters()]
+                trained = [parameter for parameter in parameters if parameter.requires_grad]
+                gradient = self._gradients[node]
+                if trained:
+                    torch.autograd.backward(output, gradient, retain_graph=True, inputs=trained)

@@ -6,6 +6,7 @@ Calls are listed, and timed one by one and in groups that a compiler runs as one
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.backends.steps import device
 from pydlbench.backends.steps.groups import is_feed, is_group
-from pydlbench.backends.steps.inputs import make_batch, make_weights, weight_shapes
+from pydlbench.backends.steps.inputs import make_batch, make_weights, save_results, weight_shapes
 from pydlbench.backends.steps.operators import (
     LoggedOperators,
     OperatorsKernel,
@@ -106,13 +107,13 @@ def _listed(case: StepSpec) -> tuple[Recording, int]:
 def _empty(made: TorchModel, fake: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """Put fake tensors in the place of all of a model's."""
     for module in made.net.module.modules():
-        for name, one in module._parameters.items():
-            if one is not None:
-                plain = fake(one.detach())
-                module._parameters[name] = nn.Parameter(plain, requires_grad=one.requires_grad)
-        for name, one in module._buffers.items():
-            module._buffers[name] = None if one is None else fake(one)
-    made.parameters = [one for one in made.net.module.parameters() if one.requires_grad]
+        for name, tensor in module._parameters.items():
+            if tensor is not None:
+                plain = fake(tensor.detach())
+                module._parameters[name] = nn.Parameter(plain, requires_grad=tensor.requires_grad)
+        for name, tensor in module._buffers.items():
+            module._buffers[name] = None if tensor is None else fake(tensor)
+    made.parameters = [weight for weight in made.net.module.parameters() if weight.requires_grad]
     images, labels = made.resident
     made.resident = fake(images), None if labels is None else fake(labels)
 
@@ -123,9 +124,9 @@ def prepare_calls(
     """Make calls ready; see ``operations.prepare_calls``."""
     if case.mode != "eager":
         check_on_cpu(case)
-    feeding = {one: TimedCall(_subject(backend, case).fed) for one in signatures if is_feed(one)}
-    groups = [one for one in signatures if is_group(one)]
-    single = [one for one in signatures if one not in feeding and not is_group(one)]
+    feeding = {text: TimedCall(_subject(backend, case).fed) for text in signatures if is_feed(text)}
+    groups = [text for text in signatures if is_group(text)]
+    single = [text for text in signatures if text not in feeding and not is_group(text)]
     calls, refused = _made_ready(case, single)
     if case.on_gpu:
         facts = OperatorsFacts(names=(*feeding, *calls), refused=refused)
@@ -162,12 +163,12 @@ def prepare_logged_calls(
     _check_eager(case)
     calls, refused = _made_ready(case, signatures)
     executions = {
-        name: Counter(f"{one.library} {one.primitive}" for one in parse(library_output(call.run)))
+        name: Counter(f"{ran.library} {ran.primitive}" for ran in parse(library_output(call.run)))
         for name, call in calls.items()
     }
     facts = OperatorsFacts(
         names=tuple(calls),
-        executions={name: dict(one) for name, one in executions.items()},
+        executions={name: dict(counts) for name, counts in executions.items()},
         refused=refused,
     )
     return LoggedOperators(list(calls.values()), library_output, facts, backend.cpus)
@@ -187,7 +188,7 @@ def list_links(backend: FrameworkBackend, case: StepSpec, listed: Path, saved: P
         trained = made.parameters if case.backward else None
         made_list = links.list_recording(recorded.recording, names, trained)
         made_list.listing.save(listed)
-        before = [one.detach().clone() for one in made.parameters]
+        before = [weight.detach().clone() for weight in made.parameters]
         _save_results(recorded.step, made_list, saved)
         if case.backward:
             _disturb(made.parameters, before, case.seed)
@@ -198,13 +199,10 @@ def list_links(backend: FrameworkBackend, case: StepSpec, listed: Path, saved: P
 def _save_results(
     step: Callable[[], Sequence[torch.Tensor]], made: links.RecordedListing, folder: Path
 ) -> None:
-    """Run a step once; write its output and gradients as numbered files, and their names."""
-    folder.mkdir(exist_ok=True)
+    """Run a step once; write its output and gradients."""
     output = step()[0].detach().to("cpu", torch.float32)
-    results = {"output": np.ascontiguousarray(output.numpy()), **dict(made.gradients())}
-    for number, values in enumerate(results.values()):
-        np.save(folder / f"{number}.npy", values)
-    (folder / "names.txt").write_text("\n".join(results))
+    plain = np.ascontiguousarray(output.numpy())
+    save_results(folder, itertools.chain([("output", plain)], made.gradients()))
 
 
 def _disturb(weights: Sequence[torch.Tensor], before: Sequence[torch.Tensor], seed: int) -> None:

@@ -15,13 +15,14 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 F64 = NDArray[np.float64]
 
@@ -110,7 +111,7 @@ class Rounded:
         """Return sums."""
         other = _rounded(other)
         value = self.value + other.value
-        return _by_element(value, value**2, (self, _one), (other, _one), length=2)
+        return _by_element(value, value**2, (self, _unit), (other, _unit), length=2)
 
     def __sub__(self, other: Any) -> Rounded:
         """Return differences."""
@@ -145,6 +146,17 @@ class Rounded:
         """Return quotients of a number."""
         return _rounded(other) / self
 
+    def __matmul__(self, other: Rounded) -> Rounded:
+        """Return the products of matrices, the last two axes."""
+        return _products(
+            np.matmul,
+            self,
+            other,
+            self.value.shape[-1],
+            lambda g, _, y: g @ swapaxes(y, -1, -2),
+            lambda g, x, _: swapaxes(x, -1, -2) @ g,
+        )
+
     __radd__ = __add__
     __rmul__ = __mul__
 
@@ -161,18 +173,12 @@ class Rounded:
 
     def __getitem__(self, at: Any) -> Rounded:
         """Return some of them."""
-        square = self.square
-        if not self.exact:
-            square = np.broadcast_to(square, self.value.shape)[at]
-        return _made(self.value[at], square, [(self, lambda g: g, at)])
+        return _moved(self, lambda array: array[at], lambda g: g, at)
 
     def reshape(self, *shape: Any) -> Rounded:
         """Return them in another shape."""
-        square = self.square
-        if not self.exact:
-            square = np.broadcast_to(square, self.value.shape).reshape(*shape)
         back = self.value.shape
-        return _made(self.value.reshape(*shape), square, [(self, lambda g: g.reshape(back), ...)])
+        return _moved(self, lambda array: array.reshape(*shape), lambda g: g.reshape(back))
 
     def sum(self, axis: Any = None, *, keepdims: bool = False, slack: float = 1.0) -> Rounded:
         """Return sums over some axes, whose errors are larger than usual by ``slack``."""
@@ -185,12 +191,11 @@ class Rounded:
 
         def spread(gradient: Rounded) -> Rounded:
             kept = gradient.reshape(value.shape)
-            square = kept.square if kept.exact else np.broadcast_to(kept.square, shape)
-            return _made(np.broadcast_to(kept.value, shape), square, [(kept, lambda g: g, ...)])
+            return _moved(kept, lambda array: np.broadcast_to(array, shape), lambda g: g)
 
         length = self.value.size // max(1, value.size)
         total = _made(value, own, [(self, spread, ...)], length=length)
-        return total if keepdims else total.reshape(self.value.sum(axis).shape)
+        return total if keepdims else total.reshape(np.squeeze(value, axis).shape)
 
     def mean(self, axis: Any = None, *, keepdims: bool = False) -> Rounded:
         """Return means over some axes."""
@@ -214,9 +219,10 @@ class Rounded:
         return Rounded(value, own, self.value.size // max(1, value.size))
 
     def max(self, axis: Any = None, *, keepdims: bool = False) -> Rounded:
-        """Return the largest of numbers that are exact."""
-        assert self.exact
-        assert not self.watched
+        """Return the largest numbers, as if they were exact and no function of these.
+
+        A result that they are taken off and put back to does not depend on them.
+        """
         return Rounded(self.value.max(axis, keepdims=keepdims))
 
     def scaled(self, factor: float) -> Rounded:
@@ -236,7 +242,7 @@ def _kept(numbers: Rounded) -> Rounded:
     return Rounded(numbers.value, numbers.square, numbers.length, bent=numbers.bent)
 
 
-def _one() -> Rounded:
+def _unit() -> Rounded:
     return Rounded(1)
 
 
@@ -258,6 +264,17 @@ def _made(
     made.sources = [entry for entry in sources if entry[0].watched]
     made.watched = bool(made.sources)
     return made
+
+
+def _moved(
+    x: Rounded,
+    move: Callable[[NDArray[Any]], NDArray[Any]],
+    back: Callable[[Rounded], Rounded],
+    at: Any = ...,
+) -> Rounded:
+    """Return numbers in other places, with what moves their gradient back."""
+    square = x.square if x.exact else move(np.broadcast_to(x.square, x.value.shape))
+    return _made(move(x.value), square, [(x, back, at)])
 
 
 def _by_element(
@@ -282,7 +299,9 @@ def _by_element(
         if not operand.exact:
             factor = slope()
             factor = factor.value if isinstance(factor, Rounded) else factor
-            square = square + np.square(factor, dtype=np.float64) * operand.square
+            weight = np.square(factor, dtype=np.float64)
+            unit = weight.ndim == 0 and weight == 1
+            square = square + (operand.square if unit else operand.square * weight)
         sources.append((operand, functools.partial(_pulled, slope, operand.value.shape), ...))
     if isinstance(square, float):
         length = 0
@@ -324,7 +343,7 @@ def gradients(result: Rounded, gradient: Rounded, wanted: Sequence[Rounded]) -> 
         for source, contribution, at in node.sources:
             total = totals.setdefault(source.serial, _Total(source))
             total.add(contribution(own), at)
-    return [totals[one.serial].numbers for one in wanted]
+    return [totals[source.serial].numbers for source in wanted]
 
 
 class _Total:
@@ -348,7 +367,8 @@ class _Total:
                 square += np.square(own.value)
             self.numbers = Rounded(own.value.copy(), square, own.length, bent=own.bent)
         self.numbers.value[at] += part.value
-        self.numbers.square[at] += np.square(part.value) + part.square
+        self.numbers.square[at] += part.square
+        self.numbers.square[at] += np.square(part.value)
         self.numbers.length = max(self.numbers.length, part.length, self.count)
         self.numbers.bent |= part.bent
 
@@ -375,16 +395,11 @@ def _function(
             right to a unit of themselves.
         bent: Whether the function is transcendental.
     """
-    square = value**2 if rounding is None else rounding
-    if not x.exact:
-        square = square + np.square(slope(Rounded(value)).value) * x.square
-    length = 0 if isinstance(square, float) else 1
-    result = Rounded(value, square, max(x.length, length), bent=bent or x.bent)
-
-    def pulled(gradient: Rounded) -> Rounded:
-        return gradient * slope(_kept(result))
-
-    return _made(value, square, [(x, pulled, ...)], length=length, bent=bent)
+    results = [Rounded(value)]
+    rounding = value**2 if rounding is None else rounding
+    made = _by_element(value, rounding, (x, lambda: slope(results[-1])), bent=bent)
+    results.append(_kept(made))
+    return made
 
 
 def reciprocal(x: Rounded, rounding: Any = None) -> Rounded:
@@ -497,14 +512,21 @@ def stack(parts: Sequence[Rounded]) -> Rounded:
     return concatenate([part.reshape(1, *part.value.shape) for part in parts])
 
 
-def pad(x: Rounded, widths: Sequence[tuple[int, int]]) -> Rounded:
-    """Return numbers with zeros around them."""
+def pad(x: Rounded, widths: Sequence[tuple[int, int]], constant_values: float = 0.0) -> Rounded:
+    """Return numbers with others around them."""
     inner = tuple(
         slice(before, before + size)
         for (before, _), size in zip(widths, x.value.shape, strict=True)
     )
     square = x.square if x.exact else np.pad(np.broadcast_to(x.square, x.value.shape), widths)
-    return _made(np.pad(x.value, widths), square, [(x, lambda g: g[inner], ...)])
+    value = np.pad(x.value, widths, constant_values=constant_values)
+    return _made(value, square, [(x, lambda g: g[inner], ...)])
+
+
+def swapaxes(x: Rounded, first: int, second: int) -> Rounded:
+    """Return numbers with two axes exchanged."""
+    turn = functools.partial(np.swapaxes, axis1=first, axis2=second)
+    return _moved(x, turn, lambda g: swapaxes(g, first, second))
 
 
 def einsum(letters: str, x: Rounded, y: Rounded) -> Rounded:
@@ -513,14 +535,33 @@ def einsum(letters: str, x: Rounded, y: Rounded) -> Rounded:
     first, second = operands.split(",")
     sizes = dict(zip(first + second, x.value.shape + y.value.shape, strict=True))
     length = math.prod(size for letter, size in sizes.items() if letter not in result)
-    squares = np.square(y.value)
-    wide = functools.partial(np.einsum, letters, optimize=True)
-    square = wide(np.square(x.value) + x.square, squares)
+    return _products(
+        functools.partial(np.einsum, letters, optimize=True),
+        x,
+        y,
+        length,
+        lambda g, _, y: einsum(f"{result},{second}->{first}", g, y),
+        lambda g, x, _: einsum(f"{first},{result}->{second}", x, g),
+    )
+
+
+_Pull = Callable[[Rounded, Rounded, Rounded], Rounded]
+
+
+def _products(
+    multiply: Callable[[Any, Any], Any], x: Rounded, y: Rounded, length: int, *pulls: _Pull
+) -> Rounded:
+    """Return sums of products, with functions of gradient and operands to those of either."""
+    squares = np.square(x.value), np.square(y.value)
+    square = multiply(squares[0] if x.exact else squares[0] + x.square, squares[1])
     if not y.exact:
-        square += wide(np.square(x.value), np.broadcast_to(y.square, y.value.shape))
+        square += multiply(squares[0], np.broadcast_to(y.square, y.value.shape))
     kept = _kept(x), _kept(y)
     sources = [
-        (x, lambda g: einsum(f"{result},{second}->{first}", g, kept[1]), ...),
-        (y, lambda g: einsum(f"{first},{result}->{second}", kept[0], g), ...),
+        (operand, lambda g, pull=pull: pull(g, *kept), ...)
+        for operand, pull in zip((x, y), pulls, strict=True)
     ]
-    return _made(wide(x.value, y.value), square, sources, length=length)
+    return _made(multiply(x.value, y.value), square, sources, length=length)
+
+
+arange = np.arange

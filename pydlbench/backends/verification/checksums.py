@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pydlbench.ops.fields import SIDES
+from pydlbench.ops.resize import pairs, taps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -149,30 +148,6 @@ class Piece:
     terms: int
 
 
-#: Elements of which a mean square of errors says how large others like them may be.
-_ENOUGH = 32
-
-
-def size_of_miss(narrow: NDArray[Any], exact: F64, unit: float) -> F64:
-    """Return how large a term is whose one rounding is off by as much as a whole formula was.
-
-    A rounding to nearest is off by 0.43 units in the root mean square. What single elements are off
-    by says little, so that those along the last axis, or more where it is short, are taken
-    together.
-
-    Args:
-        narrow: What the formula gave with its numbers rounded.
-        exact: What it gives in float64.
-        unit: Unit roundoff of the numbers.
-    """
-    first = exact.ndim - 1
-    while first > 0 and math.prod(exact.shape[first:]) < _ENOUGH:
-        first -= 1
-    squares = np.square(narrow - exact).mean(axis=tuple(range(first, exact.ndim)), keepdims=True)
-    size: F64 = np.broadcast_to(np.sqrt(squares) / (0.43 * unit), exact.shape)
-    return size
-
-
 # -----------------------------------------------------------------------------
 # Output pixels that are recomputed exactly, and the patches of the source that they see.
 
@@ -190,13 +165,24 @@ class Pixels:
     place: tuple[NDArray[np.intp], ...]
 
     def values(self, output: NDArray[Any]) -> NDArray[Any]:
-        """Return the (pixels, channels) values of a tensor of images."""
-        at: tuple[Any, ...] = (self.image, slice(None), *self.place)
+        """Return the (pixels, groups, outputs) values of a tensor of images."""
+        at: tuple[Any, ...] = (self.image, slice(None), slice(None), *self.place)
         picked: NDArray[Any] = output[at]
         return picked
 
-    def patches(self, source: NDArray[Any], axes: Sequence[TapAxis]) -> NDArray[np.float64]:
-        """Return the (pixels, channels, taps...) window of each pixel, zero on padding."""
+    def patches(
+        self, source: NDArray[Any], axes: Sequence[TapAxis], uncertain: float = 0.0
+    ) -> tuple[F64, F64]:
+        """Return the window of each pixel, zero on padding, and the squares of what rounding sees.
+
+        Args:
+            source: (images, groups, channels, sides...).
+            axes: The tables of the windows, of each side.
+            uncertain: What a factor may be off by whatever its size.
+
+        Returns:
+            Two arrays of (pixels, groups, channels, taps...).
+        """
         sides = len(axes)
         image = self.image.reshape(-1, *[1] * sides)
         read: list[NDArray[np.intp]] = []
@@ -206,27 +192,15 @@ class Pixels:
             along[1 + side] = -1
             read.append(axis.source[place].reshape(along))
             factor = factor * axis.factor[place].reshape(along)
-        at: tuple[Any, ...] = (image, slice(None), *read)
-        picked = source[at]
-        result: NDArray[np.float64] = np.moveaxis(picked * factor[..., None], -1, 1)
-        return result
-
-    def name(self, role: str, pixel: int, channel: int) -> str:
-        """Name an element: ``dst[n=0, c=17, h=3, w=5]``."""
-        sides = [place[pixel] for place in self.place]
-        return image_element(role, (self.image[pixel], channel, *sides))
-
-
-def image_element(role: str, place: Sequence[Any]) -> str:
-    """Name an element of images of one to three sides: ``dst[n=0, c=17, h=3, w=5]``."""
-    letters = ("n", "c", *SIDES[len(SIDES) - len(place) + 2 :])
-    return f"{role}[{', '.join(f'{k}={at}' for k, at in zip(letters, place, strict=True))}]"
+        at: tuple[Any, ...] = (image, slice(None), slice(None), *read)
+        picked = np.moveaxis(source[at].astype(np.float64), (-2, -1), (1, 2))
+        factor = factor[:, None, None]
+        square = np.square(factor) + uncertain**2 * (factor != 0)
+        return picked * factor, np.square(picked) * square
 
 
 def element_name(role: str, place: Sequence[Any]) -> str:
-    """Name an element of NCHW images, or of another tensor, ``bias[3]``."""
-    if len(place) == 4:
-        return image_element(role, place)
+    """Name an element: ``dst[0, 17, 3, 5]``."""
     return f"{role}[{', '.join(map(str, place))}]"
 
 
@@ -284,6 +258,15 @@ class TapAxis:
         """Positions of the tensor that is written."""
         return len(self.source)
 
+    @property
+    def terms(self) -> int:
+        """The most taps of an output that are not on padding."""
+        return int(np.count_nonzero(self.factor, axis=1).max())
+
+    def turned(self) -> TapAxis:
+        """Return the table whose outputs are the taps of this one, and vice versa."""
+        return TapAxis(source=self.source.T, factor=self.factor.T, source_size=self.source_size)
+
     def spread(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the (source_size, taps) matrix that a weighted sum over the outputs becomes.
 
@@ -295,23 +278,18 @@ class TapAxis:
         np.add.at(matrix, (self.source, taps), self.factor * weights[:, None])
         return matrix
 
+    def add_up(self, weights: F64, values: F64, number: int) -> F64:
+        """Return ``sum_o weights[o] * factor[o, k] * values[source[o, k]]`` along an axis."""
+        behind = [1] * (values.ndim - 1 - number)
+        total = np.zeros(())
+        for source, factor in zip(self.source, weights[:, None] * self.factor, strict=True):
+            total = total + np.take(values, source, number) * factor.reshape(-1, *behind)
+        return total
+
     def energy(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return per tap ``sum_o (weights[o] * factor[o, k])**2``."""
         result: NDArray[np.float64] = np.square(self.factor * weights[:, None]).sum(axis=0)
         return result
-
-    def slices(self, tap: int) -> tuple[slice, slice]:
-        """Return the outputs whose tap is not on padding, and the positions that they read.
-
-        Only for forward tables, whose positions are ``stride`` apart.
-        """
-        outputs = np.flatnonzero(self.factor[:, tap])
-        if outputs.size == 0:
-            return slice(0, 0), slice(0, 0)
-        first, last = int(outputs[0]), int(outputs[-1])
-        low, high = int(self.source[first, tap]), int(self.source[last, tap])
-        step = (high - low) // max(1, last - first) or 1
-        return slice(first, last + 1), slice(low, high + 1, step)
 
 
 def window_axes(layer: Layer, pass_: str) -> tuple[TapAxis, ...]:
@@ -321,30 +299,62 @@ def window_axes(layer: Layer, pass_: str) -> tuple[TapAxis, ...]:
     return tuple(_tap_axis(axis, pass_, average, whole) for axis in layer.axes)
 
 
-def overlap(layer: Layer) -> int:
-    """Return how many windows can hold one input position."""
-    return math.prod(
-        min(axis.out, -(-axis.kernel // (axis.stride // math.gcd(axis.stride, axis.dilation))))
-        for axis in layer.axes
-    )
-
-
 def _tap_axis(axis: Axis, pass_: str, average: bool, whole: bool) -> TapAxis:
-    taps = np.arange(axis.kernel) * axis.dilation
-    source = np.arange(axis.out)[:, None] * axis.stride - axis.pad + taps
+    offsets = np.arange(axis.kernel) * axis.dilation
+    source = np.arange(axis.out)[:, None] * axis.stride - axis.pad + offsets
     valid = (source >= 0) & (source < axis.size)
     counts = np.ones(axis.out)
     if average:
         inside = np.maximum(valid.sum(axis=1), 1.0)
         counts = np.full(axis.out, float(axis.kernel)) if whole else inside
     if pass_ == "backward-data":
-        scaled = np.arange(axis.size)[:, None] + axis.pad - taps
+        scaled = np.arange(axis.size)[:, None] + axis.pad - offsets
         source, rest = np.divmod(scaled, axis.stride)
         valid = (rest == 0) & (source >= 0) & (source < axis.out)
         source = np.where(valid, source, 0)
         return TapAxis(source=source, factor=valid / counts[source], source_size=axis.out)
     source = np.where(valid, source, 0)
     return TapAxis(source=source, factor=valid / counts[:, None], source_size=axis.size)
+
+
+def resize_axes(layer: Layer, pass_: str) -> tuple[tuple[TapAxis, ...], float]:
+    """Return the tables of a resizing, and what a factor may be off by in units of a rounding.
+
+    Where sizes are no powers of two times each other, libraries round the positions of centres, in
+    float32, too. A weight is then off by up to three units of roundoff for each pixel of a side,
+    whatever its own size; the tolerance has ten units for sums of four terms.
+    """
+    axes = [_resized(layer.mode, *side, pass_) for side in pairs(layer)]
+    rounded = [size for size, out in pairs(layer) if not _is_binary(size, out)]
+    return tuple(axes), sum(rounded) / 4 if layer.mode == "linear" else 0.0
+
+
+def _is_binary(size: int, out: int) -> bool:
+    """Whether the positions of centres are numbers that float32 holds."""
+    parts = out // math.gcd(size, out)
+    return parts & (parts - 1) == 0
+
+
+def _resized(mode: str, size: int, out: int, pass_: str) -> TapAxis:
+    table = np.array(taps(mode, size, out))
+    source, second = table[:, :2].astype(np.intp), table[:, 2]
+    factor = np.stack([1 - second, second], axis=1)
+    if pass_ == "forward":
+        return TapAxis(source=source, factor=factor, source_size=size)
+    # For each position read, the outputs that it is in.
+    outputs, tap = np.nonzero(factor)
+    places = source[outputs, tap]
+    order = np.argsort(places, kind="stable")
+    counts = np.bincount(places, minlength=size)
+    # The how manieth of its position each one is.
+    rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    read, weights = (
+        np.zeros((size, int(counts.max())), np.intp),
+        np.zeros((size, int(counts.max()))),
+    )
+    read[places[order], rank] = outputs[order]
+    weights[places[order], rank] = factor[outputs, tap][order]
+    return TapAxis(source=read, factor=weights, source_size=out)
 
 
 # -----------------------------------------------------------------------------
@@ -432,64 +442,18 @@ def worst_of(
         scale: What one is measured against, of the same shape.
         where: Names the place of an index into these arrays.
     """
-    got = np.asarray(got, dtype=np.float64)
     with np.errstate(all="ignore"):
-        error = np.abs(got - expected)
-        error = np.where(error == 0, 0.0, error / scale)
+        error = np.subtract(got, expected, dtype=np.float64)
+        np.abs(error, out=error)
+        error /= scale
+    error[got == expected] = 0.0
     flat = int(np.argmax(error))
-    index = [int(one) for one in np.unravel_index(flat, error.shape)]
+    index = [int(place) for place in np.unravel_index(flat, error.shape)]
     return Deviation(
         error=float(error.flat[flat]),
         where=where(index),
         got=float(got.flat[flat]),
         expected=float(expected.flat[flat]),
-    )
-
-
-def image_checksums(
-    output: NDArray[Any],
-    source: NDArray[Any],
-    axes: Sequence[TapAxis],
-    rng: np.random.Generator,
-    *,
-    least: float,
-) -> tuple[F64, F64, F64, F64]:
-    """Return the checksums of an output's channels, and the sums over the source that predict them.
-
-    With random weights ``b[p]`` of an output's positions, products of one for each side, and the
-    tables' ``source``::
-
-        sum_p b[p] y[n, o, p]  is a sum over taps of  S[n, c, k] = sum_p b[p] x[n, c, source(p, k)]
-
-    Args:
-        output: What a kernel wrote: images.
-        source: What it read: images.
-        axes: The tables of its windows, of each side.
-        rng: Chooses the weights.
-        least: The least that the error of an element is measured against.
-
-    Returns:
-        ``sum_p b y`` and ``sum_p b**2 (y**2 + least**2)``, both (images, channels); ``S``, and the
-        variance that rounding gives each of them, both (images, channels, taps...).
-    """
-    weights = [checksum_weights(rng, axis.outputs) for axis in axes]
-    factors = {2 + i: one[:, None] for i, one in enumerate(weights)}
-    got, got_energy = contract(output, factors, {axis: one**2 for axis, one in factors.items()})
-    got_energy += least**2 * math.prod(float(np.sum(one**2)) for one in weights)
-    spread = [axis.spread(one) for axis, one in zip(axes, weights, strict=True)]
-    energy = [axis.energy(one) for axis, one in zip(axes, weights, strict=True)]
-    sides = range(2, source.ndim)
-    pixels = {axis: np.ones((source.shape[axis], 1)) for axis in sides}
-    sums, squares = contract(source, dict(zip(sides, spread, strict=True)), pixels)
-    # The mean square of a channel stands for that of each window in it.
-    mean_square = squares / math.prod(source.shape[2:])
-    by_tap_energy = functools.reduce(np.multiply.outer, energy)
-    channels = output.shape[:2]
-    return (
-        got.reshape(channels),
-        got_energy.reshape(channels),
-        sums,
-        mean_square * by_tap_energy,
     )
 
 

@@ -6,16 +6,19 @@ import itertools
 import math
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.verification.scores import attended
 from pydlbench.devices.cpu.affinity import bind, own_cpus
 from pydlbench.errors import UnsupportedError, UsageError, nearest
 from pydlbench.ops.op import INTEGERS
+from pydlbench.words import FP8_PRECISIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from numpy.typing import NDArray
 
     from pydlbench.ops.op import Layer
@@ -85,7 +88,7 @@ _SIGNIFICAND = {
     "fp16-tc": 11,
     "bf16": 8,
     "bf16-tc": 8,
-    "fp8-tc": 4,
+    **dict.fromkeys(FP8_PRECISIONS, 4),
 }
 
 #: Largest relative error of one rounding to nearest, by name of the format.
@@ -95,6 +98,9 @@ UNIT_ROUNDOFF = {
     "float16": 2.0**-11,
     "bfloat16": 2.0**-8,
     "float8_e4m3": 2.0**-4,
+    # Of Hopper's tensor cores on 8-bit factors: 13 bits behind the point, and these are cut off
+    # ("DeepSeek-V3 Technical Report", 2024, section 3.3.2).
+    "float22": 2.0**-14,
 }
 
 
@@ -126,7 +132,7 @@ def largest(precision: str) -> float:
     """Return the largest finite number of a storage precision."""
     if precision.startswith("fp16"):
         return float(np.finfo(np.float16).max)
-    if precision == "fp8-tc":
+    if precision in FP8_PRECISIONS:
         return 448.0
     stored = 24 if precision == "tf32" else significand_bits(precision)
     return (2.0 - 2.0 ** (1 - stored)) * 2.0**127
@@ -136,7 +142,7 @@ def round_to(precision: str, array: NDArray[Any]) -> NDArray[np.float32]:
     """Round to the nearest value of a storage precision, ties to even; the result is float32.
 
     Args:
-        precision: ``fp32``, ``tf32``, ``fp16``, ``fp16-tc``, ``bf16``, ``bf16-tc`` or ``fp8-tc``
+        precision: ``fp32``, ``tf32``, ``fp16``, ``fp16-tc``, ``bf16``, ``bf16-tc`` or one of fp8
             (e4m3, finite values saturating at 448 as its conversions do).
         array: Values of any shape; left as they are.
 
@@ -149,7 +155,7 @@ def round_to(precision: str, array: NDArray[Any]) -> NDArray[np.float32]:
         return values.copy()
     if precision.startswith("fp16"):
         return values.astype(np.float16).astype(np.float32)
-    if precision == "fp8-tc":
+    if precision in FP8_PRECISIONS:
         # Below 2**-6 numbers of e4m3 are subnormal: multiples of 2**-9.
         _, exponent = np.frexp(values)
         spacing = np.ldexp(np.float32(1), np.maximum(exponent - bits, -9))
@@ -270,8 +276,47 @@ def make_inputs(
         for role in layer.reads(pass_, propagation)
     }
     if layer.op == "attention" and "result" in inputs:
-        inputs["result"] = round_to(precision, attended(layer, inputs))
+        inputs["result"] = round_to(precision, _attended(layer, inputs))
     return inputs
+
+
+#: Scores of an attention that there are at a time.
+_SCORES = 1 << 18
+
+
+def query_blocks(
+    layer: Layer, inputs: Mapping[str, NDArray[Any]], image: int, shared: int
+) -> Iterator[tuple[int, slice, dict[str, NDArray[Any]]]]:
+    """Yield some rows of a head of queries, and the matrices that they meet.
+
+    Args:
+        layer: An attention.
+        inputs: What a pass reads.
+        image: Index in the batch.
+        shared: Head of keys and values.
+
+    Yields:
+        The head, the rows, and of each tensor what belongs to them.
+    """
+    heads = layer.heads // layer.kv_heads
+    whole = {role: inputs[role][image, shared][None, None] for role in ("key", "value")}
+    step = max(1, _SCORES // layer.keys)
+    for head in range(shared * heads, (shared + 1) * heads):
+        for first in range(0, layer.queries, step):
+            rows = slice(first, min(first + step, layer.queries))
+            own = {role: inputs[role] for role in ("query", "dst") if role in inputs}
+            at = {role: array[image, head, rows][None, None] for role, array in own.items()}
+            yield head, rows, whole | at
+
+
+def _attended(layer: Layer, inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+    """Return the result of the forward pass in float32."""
+    result = np.empty(layer.shapes()["result"], dtype=np.float32)
+    for image, shared in np.ndindex(layer.batch, layer.kv_heads):
+        for head, rows, t in query_blocks(layer, inputs, image, shared):
+            tensors = SimpleNamespace(**t, first=rows.start)
+            result[image, head, rows] = layer.entry.reference(np, layer, tensors)
+    return result
 
 
 _ROLES = ("src", "weights", "dst")

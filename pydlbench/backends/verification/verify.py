@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
 
 from pydlbench.backends.verification.attention import check_attention
-from pydlbench.backends.verification.checksums import Computed, pieces
-from pydlbench.backends.verification.conv import check_conv, check_deconv
-from pydlbench.backends.verification.gemm import check_gemm
+from pydlbench.backends.verification.checksums import Comparison, Computed, pieces
+from pydlbench.backends.verification.elements import check_elements
 from pydlbench.backends.verification.inputs import UNIT_ROUNDOFF, check_shape, significand_bits
-from pydlbench.backends.verification.pointwise import check_pointwise
-from pydlbench.backends.verification.pool import check_pool
-from pydlbench.backends.verification.recurrent import check_recurrent
-from pydlbench.backends.verification.resize import check_resize
+from pydlbench.backends.verification.sums import check_sums
 from pydlbench.backends.verification.tensors import (
+    check_exact,
     check_gather,
-    check_move,
+    check_maxima,
     check_reduction,
 )
 from pydlbench.errors import UsageError, nearest
 from pydlbench.records.measurement import Correctness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from numpy.typing import NDArray
 
-    from pydlbench.backends.verification.checksums import Comparison
     from pydlbench.ops.op import Layer
 
 
@@ -77,6 +72,8 @@ if TYPE_CHECKING:
 
 #: The float32 accumulator of a tensor core, which cuts off instead of rounding.
 TENSOR_ACCUMULATOR = "float32-tensor"
+#: That of 8-bit factors whose partial sums are not promoted to float32.
+FAST_ACCUMULATOR = "float22-tensor"
 _CUT_OFF = 1 / 12
 
 _TRANSFORMED = ("wino", "fft")
@@ -92,7 +89,7 @@ def tolerance(
         precision: Storage and arithmetic, such as ``fp32`` or ``bf16``.
         terms: Length K of the sums.
         accumulate: Format of the partial sums: ``float32``, ``float16``, ``bfloat16``, ``float64``,
-            or ``float32-tensor``.
+            ``float32-tensor`` or ``float22-tensor``.
         algorithm: The library's name for the kernel; Winograd and FFT are recognised.
 
     Raises:
@@ -101,7 +98,7 @@ def tolerance(
     storage = UNIT_ROUNDOFF["float32"]
     if precision != "tf32":
         storage = 2.0 ** -significand_bits(precision)
-    cut_off = _CUT_OFF * terms if accumulate == TENSOR_ACCUMULATOR else 0.0
+    cut_off = _CUT_OFF * terms if accumulate in (TENSOR_ACCUMULATOR, FAST_ACCUMULATOR) else 0.0
     rounding = accumulate.removesuffix("-tensor") if cut_off else accumulate
     if rounding not in UNIT_ROUNDOFF:
         choices = ", ".join(nearest(accumulate, UNIT_ROUNDOFF) or UNIT_ROUNDOFF)
@@ -112,21 +109,33 @@ def tolerance(
     return storage + summing
 
 
+_Check = Callable[[Any, Computed], dict[str, Comparison]]
 #: By kind of layer: from what a kernel was given and wrote to what was found for each result.
-_CHECKS: Final[Mapping[str, Callable[[Any, Computed], dict[str, Comparison]]]] = {
-    "conv": check_conv,
-    "deconv": check_deconv,
-    "gemm": check_gemm,
+_CHECKS: Final[Mapping[str, _Check]] = {
+    "conv": check_sums,
+    "deconv": check_sums,
+    "gemm": check_sums,
+    "pool": check_sums,
+    "resize": check_sums,
     "attention": check_attention,
-    "pool": check_pool,
-    "pointwise": check_pointwise,
-    "elementwise": check_pointwise,
+    "pointwise": check_elements,
+    "elementwise": check_elements,
+    "recurrent": check_elements,
     "reduction": check_reduction,
-    "move": check_move,
+    "move": check_exact,
     "gather": check_gather,
-    "recurrent": check_recurrent,
-    "resize": check_resize,
 }
+
+
+def compare(layer: Layer, computed: Computed) -> dict[str, Comparison]:
+    """Compare the results of a pass with the reference: what was found for each of them."""
+    check = _CHECKS[layer.entry.kind]
+    if layer.entry.kind == "pool" and layer.mode == "max":
+        check = check_maxima
+    if layer.entry.kind == "resize" and (layer.mode, computed.pass_) == ("nearest", "forward"):
+        check = check_exact
+    return check(layer, computed)
+
 
 #: Distinguishes the checker's random choices from those of the inputs with the same seed.
 _STREAM = 3
@@ -207,11 +216,11 @@ def verify(
     try:
         # What is NaN or infinite is reported in words.
         with np.errstate(invalid="ignore", over="ignore"):
-            found = _CHECKS[layer.entry.kind](layer, computed)
+            comparisons = compare(layer, computed)
     except KeyError as error:
         raise UsageError(f"inputs: {error} is missing; {layer.kind} {pass_} reads it") from None
     verdicts = []
-    for name, compared in found.items():
+    for name, compared in comparisons.items():
         stored = "fp32" if layer.in_float32(name) else precision
         allowed = 0.0
         if compared.terms:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pydlbench.devices.findings import FlopRate, TheoreticalPeak
 from pydlbench.devices.gpu.cards import find_card
 from pydlbench.units import format_hz
+from pydlbench.words import FP8_PRECISIONS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
 # half the rate of the same chip's professional cards, and some chips of capability 7.5 have no
 # tensor cores.
 
-PRECISIONS = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc")
+PRECISIONS = GPU_PRECISIONS
 
 # The capability that a mode needs, for messages.
-_NEEDS = {"fp16": "6.0", "fp16-tc": "7.0", "tf32": "8.0", "bf16-tc": "8.0", "fp8-tc": "8.9"}
+_NEEDS = {"fp16": "6.0", "fp16-tc": "7.0", "tf32": "8.0", "bf16-tc": "8.0"} | dict.fromkeys(
+    FP8_PRECISIONS, "8.9"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,7 @@ def _tensor(fp16: int, *, tf32: bool = True, fp8: bool = False) -> dict[str, int
     if tf32:
         modes |= {"bf16-tc": fp16, "tf32": fp16 // 2}
     if fp8:
-        modes["fp8-tc"] = 2 * fp16
+        modes |= dict.fromkeys(FP8_PRECISIONS, 2 * fp16)
     return modes
 
 
@@ -90,7 +93,7 @@ _WITHOUT_TENSOR_CORES = re.compile(r"\bGTX 16\d\d\b|\bMX\d{3}\b|\bT(400|500|550|
 
 def on_tensor_cores(precision: str) -> bool:
     """Whether a mode is one of the tensor cores'."""
-    return precision == "tf32" or precision.endswith("-tc")
+    return precision == "tf32" or "-tc" in precision
 
 
 def accumulator(precision: str) -> str:
@@ -148,7 +151,7 @@ def flop_rate(facts: GpuFacts, precision: str, accumulate: str = "float32") -> F
         return FlopRate(flop_per_clock=2 * unit.fp32, derivation=text, assumed=assumed)
     each = unit.tensor[precision]
     text = f"{unit.tensor_cores} tensor cores x {each} multiply-adds x 2 FLOP"
-    narrow = accumulate == "float16" and precision in ("fp16-tc", "fp8-tc")
+    narrow = accumulate == "float16" and precision in ("fp16-tc", *FP8_PRECISIONS)
     if _halved(facts) and not narrow:
         each //= 2
         text += ", half of it with float32 accumulation"

@@ -230,7 +230,7 @@ def _part(call: Call) -> Meaning:
         raise UnsupportedError(f"{call.operator}: no rule for complex numbers")
     if name != call.operator:
         return _of_lists(call, rule)
-    part = rule(call)
+    part = ours.overwriting(rule(call)) if call.in_place else rule(call)
     return ours.bound(part, call.values) if name in _IN_ORDER and not call.backward else part
 
 
@@ -243,7 +243,7 @@ def _of_lists(call: Call, rule: Callable[[Call], Meaning]) -> Meaning:
     for place, first in enumerate(call[0]):
         own = tuple(each[place] if isinstance(each, list) else each for each in call.arguments)
         part = rule(replace(call, arguments=own, bytes=0))
-        parts.append(replace(part, writes=first.bytes) if call.in_place else part)
+        parts.append(replace(ours.overwriting(part), writes=first.bytes) if call.in_place else part)
     return ours.together(parts)
 
 

@@ -31,7 +31,11 @@ class OnTheCpu(CupyBackend):
         self.device, self.cpus, self.library = "cuda:0", (0,), "CuPy"
         self._capability = 90
 
-    def clock(self, operator: Any) -> HostClock:
+    def check_clock(self) -> None:
+        """It has one."""
+
+    def clock(self, operator: Any, cache: str = "hot") -> HostClock:
+        assert cache == "hot"
         return HostClock(operator, self.cpus)
 
 
@@ -139,7 +143,9 @@ def test_the_arithmetic_is_settled_before_each_chunk(backend, cupy):
         nothing = {"clock_hz": times[:0], "enqueue_s": times[:0], "wall_s": 0.0, "gate_timeouts": 0}
         return {"seconds": times, **nothing}
 
-    backend._runtime = SimpleNamespace(enqueued=lambda _: SimpleNamespace(sample=sample))
+    backend._runtime = SimpleNamespace(
+        enqueued=lambda _call, _cache: SimpleNamespace(sample=sample)
+    )
     case = KernelSpec(layer=LAYERS["product"], precision="tf32", device="cuda:0")
     (variant,) = backend.variants(case)
     operator = variant.build(make_inputs(case.layer, case.pass_, case.precision, 1))

@@ -1,12 +1,22 @@
 """Frameworks' calls and graphs under an invented sampler: what it is asked, and what comes out."""
 
+import contextlib
+import importlib
+import sys
+import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from pydlbench.backends.base import Preparation
 from pydlbench.backends.frameworks.device_clock import DeviceClock
+from pydlbench.errors import UnsupportedError
+from pydlbench.ops.table import build_layer
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import GpuReadings, Request
+
+GEMM = build_layer("gemm", m=5, k=7, n=3)
 
 
 class Runtime:
@@ -16,9 +26,9 @@ class Runtime:
         self.log = []
         self.clock_hz = clock_hz
 
-    def enqueued(self, call):
+    def enqueued(self, call, cache):
         call()
-        return self._work("call", 2e-3)
+        return self._work("call" if cache == "hot" else cache, 2e-3)
 
     def captured(self, call, times):
         call()
@@ -37,7 +47,12 @@ class Runtime:
             }
 
         times = {"event_s": 2e-3, "wall_s": 4e-3, "host_s": 1e-5}
-        return SimpleNamespace(sample=sample, launch_times=lambda _: times)
+
+        def run_for(seconds):
+            self.log.append((what, seconds, threading.current_thread() is threading.main_thread()))
+            return {"executions": 1000, "seconds": 1.5}
+
+        return SimpleNamespace(sample=sample, launch_times=lambda _: times, run_for=run_for)
 
 
 def clock(runtime, timing="events", **words):
@@ -69,9 +84,72 @@ def test_one_graph_at_a_time_holds_its_memory():
     assert ("graph", 1, 2, 0) in runtime.log
 
 
+def test_with_cold_caches_an_execution_is_between_events_however_it_is_asked():
+    runtime = Runtime()
+    timer, _ = clock(runtime, "cuda-graph", cache="all-cold")
+    assert timer.timing == "events"
+    assert timer.sample(Request(samples=2)).seconds == (2e-3, 2e-3)
+    assert runtime.log == [("all-cold", 2, 1, 0)]
+
+
+@pytest.mark.parametrize(("timing", "what"), [("events", "call"), ("cuda-graph", "graph")])
+def test_what_is_sustained_is_launched_within_the_guard_of_its_thread(timing, what):
+    runtime, entered = Runtime(), []
+
+    @contextlib.contextmanager
+    def guard():
+        entered.append(threading.current_thread())
+        yield
+
+    joules = iter((100.0, None))
+    meter = SimpleNamespace(
+        mark=lambda: 0.0,
+        since=lambda _: GpuReadings(sm_clock_hz=1.4e9, readings=1),
+        energy_j=lambda: next(joules),
+    )
+    timer, _ = clock(runtime, timing, watcher=meter, guard=guard)
+    found = timer.sustained()
+    assert (found.sustained_s, found.sustained_hz) == (1.5e-3, 1.4e9)
+    assert (found.energy_j, found.power_w) == (None, None)  # the counter did not move twice
+    assert [entry for entry in runtime.log if entry[0] == what] == [(what, 1.2, False)]
+    assert len(set(entered)) == 2
+
+
+def test_where_nobody_watches_nothing_is_sustained():
+    timer, _ = clock(Runtime())
+    assert set(timer.sustained()) == {None}
+
+
+@pytest.mark.parametrize("name", ["torch", "cupy"])
+def test_without_the_native_module_rows_of_a_gpu_are_skipped_with_the_reason(monkeypatch, name):
+    pytest.importorskip("torch")
+    module = "torch.gpu" if name == "torch" else "cupy.backend"
+    monkeypatch.setitem(sys.modules, "pydlbench._cuda", None)
+    found = importlib.import_module(f"pydlbench.backends.{module}")
+    kind = found.TorchCudaBackend if name == "torch" else found.CupyBackend
+    backend = kind.__new__(kind)  # there is no GPU to make one of
+    with pytest.raises(UnsupportedError) as caught:  # which is a skipped row
+        backend.prepare(KernelSpec(layer=GEMM, device="cuda:0"), Preparation())
+    assert "pydlbench._cuda" in str(caught.value)
+
+
 def test_launch_times_by_three_clocks():
     timer, _ = clock(Runtime(), "cuda-graph")
     assert timer.launch_times(3) == {"event": 2e-3, "graph": 1e-3, "host": 4e-3, "enqueue": 1e-5}
+
+
+class Uncapturable(Runtime):
+    def captured(self, *_):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+
+def test_what_no_graph_can_have_is_timed_between_events_all_the_same():
+    timer, _ = clock(Uncapturable(), "events")
+    assert timer.launch_times(3) == {"event": 2e-3, "host": 4e-3, "enqueue": 1e-5}
+    assert timer.kernels() == []
+    in_graphs, _ = clock(Uncapturable(), "cuda-graph")
+    with pytest.raises(RuntimeError, match="capturing"):
+        in_graphs.launch_times(3)
 
 
 @pytest.mark.parametrize(("stamps", "clock_hz"), [((1.9e9,), 1.9e9), ((), 1.7e9)])

@@ -52,8 +52,23 @@ def outputs(backend: Any, layer: Any, pass_: str, inputs: dict[str, Any]) -> lis
     return found
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.problem)
-@pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax"])
+#: Of the frameworks that build code for each: one of each op, the one with most fields.
+QUICK = (LAYERS[2], LAYERS[4], LAYERS[6], LAYERS[8], LAYERS[9])
+
+
+@pytest.mark.parametrize(
+    ("framework", "layer"),
+    [
+        pytest.param(
+            framework,
+            layer,
+            marks=() if framework == "torch" or layer in QUICK else pytest.mark.deep,
+            id=f"{framework}-{layer.problem}",
+        )
+        for framework in ("torch", "tensorflow", "jax")
+        for layer in LAYERS
+    ],
+)
 def test_right(framework, layer):
     pytest.importorskip(framework)
     backend = importlib.import_module(f"pydlbench.backends.{framework}.backend").create("cpu")

@@ -120,12 +120,13 @@ class Planted(CpuChains):
         return SimpleNamespace(tensor=tensor, **{name: getattr(chain, name) for name in names})
 
 
-def test_an_update_that_is_wrong_by_a_part_of_itself_shows():
+@pytest.mark.parametrize("rate", [1e-4, 1e-6, 1e-8])
+def test_an_update_that_is_wrong_by_a_part_of_itself_shows(rate):
     """Relative to the weights it would be nothing."""
-    model = dataclasses.replace(tiny.chain(), optimizer=Optimizer(rate=1e-4))
+    model = dataclasses.replace(tiny.chain(), optimizer=Optimizer(rate=rate))
     made = NativeChain(list_step(model, "training", dropout=False), "channels last")
     assert made.check_update().status == "ok"
-    made._listing = dataclasses.replace(made._listing, rate=1.01e-4)
+    made._listing = dataclasses.replace(made._listing, rate=1.01 * rate)
     assert made.check_update().status == "failed"
 
 

@@ -2,16 +2,15 @@
 
 import importlib
 import math
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import fake_cuda
 import numpy as np
 import pytest
 
 from pydlbench.backends.base import Preparation
+from pydlbench.backends.native import sustained
 from pydlbench.backends.native.inputs import RecentInputs
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, UnsupportedError
@@ -182,8 +181,7 @@ class FakeTime:
         return self.now
 
 
-def test_energy_is_that_of_the_load_alone(backend, monkeypatch):
-    cuda = sys.modules["pydlbench.backends.native.cuda"]
+def test_energy_is_that_of_the_load_alone(monkeypatch):
     fake = FakeTime()
 
     class Pool(ThreadPoolExecutor):
@@ -192,24 +190,21 @@ def test_energy_is_that_of_the_load_alone(backend, monkeypatch):
             fake.load_is_over = load.done
             return load
 
-    monkeypatch.setattr(cuda, "ThreadPoolExecutor", Pool)
-    monkeypatch.setattr(cuda, "time", fake)
-    backend._monitor = Counter(fake)
-    kernel = SimpleNamespace(run_for=fake.run_for)
-    found = backend._sustained(kernel)
-    assert found.power_w == pytest.approx(500)
+    monkeypatch.setattr(sustained, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(sustained, "time", fake)
+    found = sustained.sustained(fake.run_for, Counter(fake))
     assert found.energy_j == pytest.approx(500 * 1.25 / 100)
-    assert found.seconds == pytest.approx(1.25 / 100)
-    assert found.clock_hz == 1.4e9
+    assert found.sustained_s == pytest.approx(1.25 / 100)
+    assert found.sustained_hz == 1.4e9
 
 
 def test_a_plan_that_cannot_be_captured_has_no_energy(backend, monkeypatch):
-    monkeypatch.setattr(sys.modules["pydlbench.backends.native.cuda"], "_ENERGY_START_SECONDS", 0)
+    monkeypatch.setattr(sustained, "_START_S", 0)
 
     def run_for(_seconds):
         raise PrimitiveError("not while a stream is captured")
 
-    assert set(backend._sustained(SimpleNamespace(run_for=run_for))) == {None}
+    assert set(sustained.sustained(run_for, backend._monitor)) == {None}
 
 
 def test_without_a_counter_there_is_no_energy(native, backend):

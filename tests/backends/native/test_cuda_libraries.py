@@ -13,8 +13,11 @@ from pydlbench.errors import BackendMissingError, UnsupportedError
 class FakeModule:
     """Stands for pydlbench._cuda."""
 
-    def __init__(self, error: str | None = None, cuda: str = "13.0") -> None:
+    def __init__(
+        self, error: str | None = None, cuda: str = "13.0", loaded: tuple[str, ...] = ("cudnn",)
+    ) -> None:
         self.error = error
+        self.loaded = loaded
         self.cuda = cuda
         self.asked: list[tuple[str | None, str | None]] = []
 
@@ -24,7 +27,7 @@ class FakeModule:
             raise UnsupportedError(self.error)
 
     def libraries(self) -> dict[str, dict[str, str]]:
-        return {"cudnn": {"version": "9.28.0", "path": "/x/libcudnn.so.9"}}
+        return {name: {"version": "9.28.0", "path": f"/x/lib{name}.so.9"} for name in self.loaded}
 
     def built_with(self) -> dict[str, str]:
         return {"cuda": self.cuda}
@@ -94,6 +97,12 @@ def test_a_copy_that_the_user_names_comes_first(site, monkeypatch):
     assert module.asked == [("/mine/libcudnn.so.9", wanted[1])]
 
 
+@pytest.mark.usefixtures("site")
+def test_one_library_is_enough_to_begin_with():
+    module = FakeModule("cuDNN cannot be loaded: libcudnn.so.9: no such file", loaded=("cublasLt",))
+    assert cuda_libraries.load(module).keys() == {"cublasLt"}
+
+
 @pytest.mark.parametrize(
     ("cuda", "extra", "wheel"),
     [("13.0", "'.[cuda]'", "nvidia-cublas)"), ("12.8", "'.[cuda12]'", "nvidia-cublas-cu12)")],
@@ -102,6 +111,6 @@ def test_a_copy_that_the_user_names_comes_first(site, monkeypatch):
 def test_a_missing_library_says_what_installs_it(cuda, extra, wheel):
     reason = "cuDNN cannot be loaded: libcudnn.so.9: cannot open shared object file"
     with pytest.raises(BackendMissingError, match=r"libcudnn\.so\.9") as caught:
-        cuda_libraries.load(FakeModule(reason, cuda))
+        cuda_libraries.load(FakeModule(reason, cuda, ()))
     assert extra in str(caught.value)
     assert wheel in str(caught.value)

@@ -58,9 +58,9 @@ def test_all_nodes_of_a_network_of_ours_run_alone_and_have_native_layers(
     mapped = map_calls(facts.calls, "forward", "fp32", "cpu", None)
     for one in facts.calls:
         call = mapped[one.signature, one.direction]
-        idle = call.work.kind == "view" or one.operator.startswith("nchwc.Reorder")
-        assert bool(call.terms) != idle, (one.operator, call.work)
-    products = sum(one.count * one.work.product_flops for one in mapped.values())
+        idle = call.meaning.kind == "view" or one.operator.startswith("nchwc.Reorder")
+        assert bool(call.terms) != idle, (one.operator, call.meaning)
+    products = sum(one.count * one.meaning.product_flops for one in mapped.values())
     flops = 2 * macs(model, "forward") * model.batch
     # Maps in blocks of channels are filled up.
     assert products >= flops

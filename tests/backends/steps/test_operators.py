@@ -40,13 +40,14 @@ def tiny():
     )
 
 
-# Training has the operators of the other phases too.
+# Training has the operators of the other phases too, which take long to be made.
 @pytest.mark.parametrize(
     ("framework", "mode", "phase"),
     [
         ("torch", "compiled", "training"),
         ("torch", "compiled", "forward"),
-        ("tensorflow", "graph", "training"),
+        ("tensorflow", "graph", "forward"),
+        pytest.param("tensorflow", "graph", "training", marks=pytest.mark.deep),
         ("tensorflow", "xla", "training"),
         ("jax", "xla", "training"),
     ],

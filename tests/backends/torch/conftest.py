@@ -36,8 +36,8 @@ class FakeRuntime:
     def launched(self) -> None:
         self.log.append("call")
 
-    def enqueued(self, call: Callable[[], Any]) -> Any:
-        return self._work(call, "events")
+    def enqueued(self, call: Callable[[], Any], cache: str) -> Any:
+        return self._work(call, "events" if cache == "hot" else cache)
 
     def captured(self, call: Callable[[], Any], times: int) -> Any:
         self.log.append(f"capture {times}")
@@ -60,7 +60,17 @@ class FakeRuntime:
         def launch_times(_: int) -> dict[str, float]:
             return {"event_s": 2e-3, "wall_s": 3e-3, "host_s": 10e-6}
 
-        return SimpleNamespace(sample=sample, launch_times=launch_times)
+        def run_for(seconds: float) -> dict[str, Any]:
+            self.log.append(f"{how} for {seconds} s")
+            call()
+            return {"executions": 400, "seconds": 1.0}
+
+        return SimpleNamespace(
+            sample=sample,
+            launch_times=launch_times,
+            run_for=run_for,
+            kernels=lambda: [{"name": "pad"}, {"name": "sm90_xmma_fprop"}] * 10,
+        )
 
 
 class FakeMonitor:
@@ -71,6 +81,9 @@ class FakeMonitor:
 
     def since(self, mark: float) -> None:
         assert mark == 0.0
+
+    def energy_j(self) -> None:
+        return None
 
     def snapshot(self) -> dict[str, Any]:
         return {"reason": "invented"}
@@ -102,6 +115,7 @@ def gpu_backend(runtime, monitor, monkeypatch):
     made._place = torch.device("cpu")
     made.runtime = runtime
     made.watcher = monitor
+    monkeypatch.setattr(made, "check_clock", lambda: None)
     return made
 
 

@@ -2,18 +2,22 @@
 
 import contextlib
 import os
+import warnings
 from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.torch import gpu as gpu_runtime
 from pydlbench.backends.torch import settings
+from pydlbench.backends.torch.forward import ATTENTION_KERNELS, FORWARD, How
+from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
-from pydlbench.words import PASSES
+from pydlbench.words import FP8_PRECISIONS, PASSES
 
 CONV = build_layer("conv", batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3, padding=1)
 POOL = build_layer("pool", batch=2, channels=3, in_size=7, kernel=3, stride=2)
@@ -44,6 +48,7 @@ def test_facts_of_a_row(gpu_backend, monkeypatch, words, timing):
     assert facts.accumulate == ("bfloat16" if case.layer is POOL else "float32")
     assert facts.algorithm.endswith("(sm90_xmma_fprop)")
     assert set(facts.launch_s) == {"event", "graph", "host", "enqueue"}
+    assert [one["name"] for one in facts.kernels] == ["pad", "sm90_xmma_fprop"]
     switches = {"fp32": "allow_tf32 off", "tf32": "allow_tf32 on"}
     if case.precision in switches:
         assert switches[case.precision] in facts.notes
@@ -53,11 +58,49 @@ def test_facts_of_a_row(gpu_backend, monkeypatch, words, timing):
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-def test_fp8_products_have_both_factors_along_the_sum(gpu_backend, monkeypatch, pass_):
+def test_a_batch_of_products_is_tried_as_a_grouped_one(gpu_backend, pass_):
+    layer = build_layer("gemm", m=8, k=16, n=32, batch_count=3)
+    case = KernelSpec(layer=layer, device="cuda:0", precision="bf16-tc", pass_=pass_)
+    facts = gpu_backend.prepare(case, Preparation(all_candidates=True)).facts
+    grouped = [one for one in facts.candidates if one["algorithm"].startswith("grouped: ")]
+    assert {one["algorithm"].split()[1] for one in grouped} == {"aten::_grouped_mm"}
+    assert {one["status"] for one in grouped} == {"ok"}
+    assert len(facts.candidates) == 2 * len(grouped)
+    # It is bfloat16's.
+    others = gpu_backend.variants(KernelSpec(layer=layer, device="cuda:0", precision="fp16-tc"))
+    assert not any(one.algorithm.startswith("grouped") for one in others)
+
+
+def test_a_row_with_cold_caches_and_the_energy_of_one(gpu_backend, runtime):
+    case = KernelSpec(layer=POOL, device="cuda:0", cache="all-cold")
+    facts = gpu_backend.prepare(case, Preparation(energy=True)).facts
+    assert facts.timing == "events"
+    assert facts.sustained_s == 1 / 400
+    asked = {entry.partition(" ")[0] for entry in runtime.log} - {"wait", "call"}
+    # A graph only tells what a launch costs.
+    assert asked == {"all-cold", "capture", "graph"}
+    assert "all-cold for 1.2 s" in runtime.log
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"cache": "weights-cold"}, "there is: hot, all-cold"),
+        ({"cache": "all-cold", "timing": "cuda-graph"}, "nearest: --timing events"),
+    ],
+)
+def test_states_of_the_cache_that_are_not_brought_about(gpu_backend, words, sentence):
+    with pytest.raises(UnsupportedError, match=sentence):
+        gpu_backend.prepare(KernelSpec(layer=CONV, device="cuda:0", **words), Preparation())
+
+
+@pytest.mark.parametrize("precision", FP8_PRECISIONS)
+@pytest.mark.parametrize("pass_", PASSES)
+def test_fp8_products_have_both_factors_along_the_sum(gpu_backend, monkeypatch, pass_, precision):
     case = KernelSpec(
         layer=build_layer("gemm", m=32, k=48, n=16),
         device="cuda:0",
-        precision="fp8-tc",
+        precision=precision,
         pass_=pass_,
     )
     (variant,) = gpu_backend.variants(case)
@@ -71,8 +114,47 @@ def test_fp8_products_have_both_factors_along_the_sum(gpu_backend, monkeypatch, 
 
     monkeypatch.setattr(torch, "_scaled_mm", scaled)
     facts = gpu_backend.prepare(case, Preparation()).facts
+    assert (facts.correct.status, facts.accumulate) == ("ok", "float32")
+    assert set(asked) == {(1, 1, precision == "fp8-tc-fast")}
+
+
+ATTENTION = {"batch": 2, "heads": 4, "queries": 8, "size": 16}
+
+
+@pytest.mark.parametrize("pass_", ["forward", "backward-data"])
+@pytest.mark.parametrize(
+    "words", [{}, {"causal": True}, {"kv_heads": 2, "queries": 1, "keys": 9}], ids=str
+)
+def test_each_kernel_of_attention_is_a_candidate_and_one_that_is_not_there_says_so(
+    gpu_backend, words, pass_
+):
+    # A CPU has a flash kernel and the formula, and neither of the others.
+    layer = build_layer("attention", **{**ATTENTION, **words})
+    case = KernelSpec(layer=layer, device="cuda:0", precision="bf16-tc", pass_=pass_)
+    facts = gpu_backend.prepare(case, Preparation(all_candidates=True)).facts
+    candidates = {one["algorithm"].partition(":")[0]: one for one in facts.candidates}
+    assert candidates.keys() == set(ATTENTION_KERNELS)
+    status = {name: one["status"] for name, one in candidates.items()}
+    assert status == {
+        name: "ok" if name in ("FLASH_ATTENTION", "MATH") else "failed" for name in status
+    }
+    assert candidates["CUDNN_ATTENTION"]["reason"].startswith("CUDNN_ATTENTION: ")
+    assert "aten::_scaled_dot_product_flash" in candidates["FLASH_ATTENTION"]["algorithm"]
+    assert "aten::bmm" in candidates["MATH"]["algorithm"]
     assert facts.correct.status == "ok"
-    assert set(asked) == {(1, 1, False)}
+
+
+def test_why_a_kernel_of_attention_is_not_there_is_the_last_thing_that_it_warns_of(monkeypatch):
+    def refuse(*_, **__):
+        warnings.warn("Flash attention requires\nhalf precision", stacklevel=1)
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", refuse)
+    layer = build_layer("attention", **ATTENTION)
+    attend = FORWARD["attention"](layer, How(kernel="FLASH_ATTENTION"))
+    with pytest.raises(UnsupportedError) as caught:
+        attend(*(torch.zeros(1) for _ in range(3)))
+    assert str(caught.value) == "FLASH_ATTENTION: Flash attention requires half precision"
 
 
 def test_tf32_is_allowed_inside_only():

@@ -139,7 +139,7 @@ def own(tmp_path, monkeypatch):
 
 
 def inputs(*texts, **more):
-    return OwnSpec(inputs=tuple(map(OwnInput.of, texts)), **more)
+    return OwnSpec(inputs=tuple(map(OwnInput.parse, texts)), **more)
 
 
 def notes_of(backend, case):
@@ -451,7 +451,7 @@ def test_calls_of_a_training_step_are_layers(backend, tmp_path, text, layers, la
     mapped = map_calls(calls, "training", "fp32", "cpu", None).values()
     counted = Counter()
     for call in mapped:
-        for one in call.work.layers:
+        for one in call.meaning.layers:
             counted[one.layer.kind, one.pass_] += call.count
     assert {key: counted[key] for key in layers} == layers
     assert {call.lacks for call in mapped if call.lacks} == lacking

@@ -8,6 +8,7 @@ import torch
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.torch.base import ways_to_run
 from pydlbench.backends.verification.inputs import make_inputs
+from pydlbench.ops.pointwise import in_place
 from pydlbench.ops.table import OPS
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
@@ -38,6 +39,13 @@ def test_right(backend, monkeypatch, step, precision, mode):
         seen.append(variant.variant)
     flat = OPS[layer.op].in_one_order
     assert set(seen) == ({"plain"} if flat else {"nchw", "nhwc"})
+
+
+@pytest.mark.parametrize("op", ["relu", "relu6", "hardswish", "hardsigmoid", "silu", "add"])
+def test_what_works_in_place_overwrites_its_source(backend, op):
+    layer = in_place(BY_OP[op])
+    facts = backend.prepare(KernelSpec(layer=layer, layout="nchw"), Preparation()).facts
+    assert (facts.correct.status, facts.layout.partition(",")[0]) == ("ok", "src nchw")
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])

@@ -145,7 +145,7 @@ def test_heads_that_share_other_keys_are_found():
 
 @pytest.mark.parametrize(("text", "pass_"), STEPS)
 def test_rows_are_compared_in_blocks(monkeypatch, text, pass_):
-    monkeypatch.setattr("pydlbench.backends.verification.scores._SCORES", 20)
+    monkeypatch.setattr("pydlbench.backends.verification.inputs._SCORES", 20)
     layer = parse_problem(text)
     verdict = judged(layer, pass_, "fp32", *results_in_torch(layer, pass_))
     assert verdict.status == "ok", verdict

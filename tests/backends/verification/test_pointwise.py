@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,22 +12,23 @@ from hypothesis import strategies as st
 from right_results import right_results
 
 from pydlbench.backends.verification.checksums import Computed
-from pydlbench.backends.verification.inputs import make_inputs, round_to
-from pydlbench.backends.verification.pointwise import (
-    check_pointwise,
+from pydlbench.backends.verification.elements import (
+    check_elements,
     expected_pieces,
     in_place,
 )
-from pydlbench.backends.verification.verify import tolerance
+from pydlbench.backends.verification.inputs import make_inputs, round_to
+from pydlbench.backends.verification.verify import tolerance, verify
 from pydlbench.ops.descriptor import parse_problem
-from pydlbench.ops.table import build_layer
+from pydlbench.ops.op import Functions
+from pydlbench.ops.table import OPS, build_layer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.verification.checksums import Evidence
+    from pydlbench.backends.verification.checksums import Comparison
     from pydlbench.ops.op import Layer
 
 
@@ -89,7 +91,7 @@ def found_in(
     inputs: dict[str, Any],
     results: dict[str, Any],
     precision: str = "fp32",
-) -> dict[str, Evidence]:
+) -> dict[str, Comparison]:
     """What a comparison of some results with the reference finds."""
     computed = Computed(
         pass_=pass_,
@@ -99,7 +101,40 @@ def found_in(
         results=results,
         rng=np.random.default_rng(1),
     )
-    return check_pointwise(layer, computed)
+    return check_elements(layer, computed)
+
+
+class InSteps(np.ndarray):
+    """Numbers of which each result is rounded to bfloat16, as frameworks store them."""
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        plain = [one.view(np.ndarray) if isinstance(one, InSteps) else one for one in inputs]
+        result = np.asarray(getattr(ufunc, method)(*plain, **options))
+        return result if result.dtype == bool else round_to("bf16", result).view(InSteps)
+
+
+class WithExponential(Functions):
+    """Functions of which the sigmoid is computed as kernels do."""
+
+    def sigmoid(self, x: Any) -> Any:
+        return 1 / (1 + np.exp(-x))
+
+
+@pytest.mark.parametrize(
+    "op", [name for name, entry in OPS.items() if entry.elementwise and entry.kind == "pointwise"]
+)
+def test_formulas_may_be_rounded_in_each_step(op):
+    width = 4096
+    layer = parse_problem(f"{op}:mb1ic1ih1iw{width}")
+    inputs = make_inputs(layer, "forward", "bf16", 1)
+    inputs["src"].flat = np.arange(-8, 8, 16 / width)
+    inputs = {role: round_to("bf16", array) for role, array in inputs.items()}
+    tensors = SimpleNamespace(**{role: array.view(InSteps) for role, array in inputs.items()})
+    stepwise = layer.entry.reference(WithExponential(), layer, tensors)
+    if isinstance(stepwise, dict):  # of ops that overwrite what they read
+        (stepwise,) = stepwise.values()
+    verdict = verify(layer, "forward", "bf16", inputs, np.asarray(stepwise), 1)
+    assert verdict.status == "ok", verdict
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -124,7 +159,7 @@ def test_large_layers_are_compared_in_pieces():
         layer = parse_problem(text)
         inputs = make_inputs(layer, "forward", "fp32", 1)
         pieces = list(expected_pieces(layer, "forward", "inference", inputs))
-        assert len(pieces) > 2
+        assert len(pieces) > 1
         assert max(piece.value.size for piece in pieces) <= 1 << 17
         all_expected(layer, "forward", inputs)
 
@@ -155,7 +190,7 @@ def test_results_below_the_smallest_normal_number_of_float16(text):
     allowed = tolerance("fp16", 2)
     assert found["fp16"] == found["fp16-tc"] < allowed
     # Other formats do have these digits.
-    assert found["bf16-tc"] == found["fp32"] > allowed
+    assert min(found["bf16-tc"], found["fp32"]) > allowed
 
 
 def test_small_results_in_float16_are_not_anything():

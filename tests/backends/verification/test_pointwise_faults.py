@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from right_results import judged
 
+from pydlbench.backends.verification.elements import expected_pieces, in_place
 from pydlbench.backends.verification.inputs import make_inputs, round_to
-from pydlbench.backends.verification.pointwise import expected_pieces, in_place
 from pydlbench.backends.verification.verify import Verdict, verify
 from pydlbench.errors import UsageError
 from pydlbench.ops.descriptor import parse_problem

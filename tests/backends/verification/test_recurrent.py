@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from pydlbench.backends.verification.elements import expected_pieces
 from pydlbench.backends.verification.inputs import make_inputs, round_to
-from pydlbench.backends.verification.recurrent import results
 from pydlbench.backends.verification.verify import verify
 from pydlbench.ops.descriptor import parse_problem
 
@@ -85,8 +85,8 @@ def test_wrong_gradients_fail(text):
     layer = parse_problem(text)
     inputs = make_inputs(layer, "backward-data", "fp32", seed=5)
     right = {
-        role: numbers.value.astype(np.float32)
-        for role, numbers in results(layer, "backward-data", inputs).items()
+        piece.role: piece.value.astype(np.float32)
+        for piece in expected_pieces(layer, "backward-data", "inference", inputs)
     }
 
     def judged(**wrong):
@@ -109,8 +109,9 @@ def test_errors_are_forgotten_with_what_they_were_made_in():
     short, long = (parse_problem(f"lstm:t{steps}mb2slc8dhc8") for steps in (20, 200))
     sizes = []
     for layer in (short, long):
-        states_ = results(layer, "forward", make_inputs(layer, "forward", "fp32", seed=5))["dst"]
-        sizes.append(np.sqrt(states_.square[-10:].mean()))
+        inputs = make_inputs(layer, "forward", "fp32", seed=5)
+        (piece,) = expected_pieces(layer, "forward", "inference", inputs)
+        sizes.append(np.sqrt(np.square(piece.size[-10:]).mean()))
     assert sizes[1] == pytest.approx(sizes[0], rel=0.5)
 
 

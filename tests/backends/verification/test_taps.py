@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pydlbench.backends.verification.checksums import overlap, window_axes
+from pydlbench.backends.verification.checksums import window_axes
 from pydlbench.ops.table import build_layer
 
 LAYER = build_layer(
@@ -41,22 +41,13 @@ def test_spread_moves_weights_from_outputs_to_sources():
     assert axis.energy(weights) == pytest.approx(weights**2 @ axis.factor)
 
 
-def test_slices_agree_with_the_table():
+def test_windows_that_slide_over_few_positions_are_added_up_one_by_one():
     axis, _ = window_axes(LAYER, "forward")
-    for tap in range(3):
-        to, of = axis.slices(tap)
-        expected = axis.source[:, tap][axis.factor[:, tap] > 0]
-        np.testing.assert_array_equal(np.arange(5)[of], expected)
-        np.testing.assert_array_equal(np.arange(3)[to], np.flatnonzero(axis.factor[:, tap]))
-
-
-def test_a_tap_that_never_meets_the_input():
-    layer = build_layer(
-        "conv", batch=1, in_channels=1, in_size=1, out_channels=1, kernel=3, padding=1
-    )
-    axis, _ = window_axes(layer, "forward")
-    assert axis.slices(0) == (slice(0, 0), slice(0, 0))
-    assert axis.slices(1) == (slice(0, 1), slice(0, 1, 1))
+    turned = axis.turned()
+    rng = np.random.default_rng(0)
+    weights, source = rng.random(3), rng.random((2, 5, 1))
+    spread = np.einsum("nic,ik->nkc", source, turned.spread(weights))
+    np.testing.assert_allclose(turned.add_up(weights, source, 1), spread)
 
 
 @pytest.mark.parametrize(("include", "border"), [(False, 1 / 2), (True, 1 / 3)])
@@ -75,7 +66,7 @@ def test_averages_divide_by_the_count(include, border):
     assert axis.factor.max(axis=1) == pytest.approx([border, 1 / 3, 1 / 3, border])
 
 
-@pytest.mark.parametrize(("stride", "expected"), [(1, 9), (2, 4), (3, 1), (4, 1)])
-def test_overlap(stride, expected):
+@pytest.mark.parametrize(("stride", "expected"), [(1, 3), (2, 2), (3, 1), (4, 1)])
+def test_terms_are_the_windows_that_hold_a_position(stride, expected):
     layer = build_layer("pool", batch=1, channels=1, in_size=20, kernel=3, stride=stride)
-    assert overlap(layer) == expected
+    assert [axis.terms for axis in window_axes(layer, "backward-data")] == [expected] * 2

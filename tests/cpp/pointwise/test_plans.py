@@ -91,6 +91,24 @@ def test_unknown_parameters_and_layouts_are_refused(pointwise):
         pointwise.plans("concat", "forward-training", SIZES, sources=(3, 4))
 
 
+def test_more_channels_than_shared_memory_holds_are_refused(pointwise):
+    assert pointwise.plans("lrn", "forward-training", (1, 4096, 1, 2), **LRN)
+    with pytest.raises(ValueError, match="more than 4096 channels"):
+        pointwise.plans("lrn", "forward-training", (1, 4097, 1, 2), **LRN)
+
+
+@pytest.mark.parametrize(
+    ("channels", "algorithm", "workspace"),
+    # Channels enough for every multiprocessor: nothing to cut.
+    [(3, "3 blocks per channel", 3 * 3 * 4), (64, "block per channel", 0)],
+)
+def test_channels_are_cut_until_the_gpu_is_full(pointwise, channels, algorithm, workspace):
+    sizes = (3, channels, 37, 41)
+    (plan,) = pointwise.plans("bias", "backward-weights", sizes, layout="nchw")
+    assert plan.facts["algorithm"] == f"pydlbench bias {algorithm}"
+    assert plan.facts["workspace_bytes"] == workspace
+
+
 @given(
     divisor=st.integers(1, 2**40),
     limit=st.one_of(st.integers(1, 2**31), st.integers(1, 2**50)),

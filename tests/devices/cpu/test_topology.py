@@ -9,48 +9,47 @@ from pydlbench.devices.cpu.facts import CpuFacts, LogicalCpu
 from pydlbench.devices.cpu.kernel_files import parse_cpu_list
 from pydlbench.errors import UsageError
 
-
-def test_one_cpu_per_core(machine):
-    assert choose_cpus(machine(cores=4, threads=2)) == (0, 1, 2, 3)
-
-
-def test_second_threads_only_when_cores_run_out(machine):
-    assert choose_cpus(machine(cores=4, threads=2), 6) == (0, 1, 2, 3, 4, 5)
+SMT = {"cores": 4, "threads": 2}
+# CPU 1's core is reachable through its second thread 5 only.
+MASKED = {**SMT, "affinity": (0, 4, 5, 6)}
 
 
-def test_the_affinity_mask_is_kept(machine):
-    # CPU 1's core is reachable through its second thread 5 only.
-    facts = machine(cores=4, threads=2, affinity=(0, 4, 5, 6))
-    assert choose_cpus(facts) == (0, 5, 6)
-    assert choose_cpus(facts, 4) == (0, 4, 5, 6)
+@pytest.mark.parametrize(
+    ("has", "wish", "chosen"),
+    [
+        (SMT, None, (0, 1, 2, 3)),  # one of each core
+        (SMT, 6, (0, 1, 2, 3, 4, 5)),  # second threads only when cores run out
+        (MASKED, None, (0, 5, 6)),
+        (MASKED, 4, (0, 4, 5, 6)),
+        # A quota bounds the default, and no wish.
+        ({"cores": 4, "cpu_limit": 2.5}, None, (0, 1)),
+        ({"cores": 4, "cpu_limit": 2.5}, 3, (0, 1, 2)),
+        ({"cores": 4, "cpu_limit": 0.5}, None, (0,)),
+        ({"cores": 0}, None, (0,)),  # a machine that tells nothing
+    ],
+)
+def test_cpus_that_are_chosen(machine, has, wish, chosen):
+    facts = machine(**has) if has["cores"] else CpuFacts()
+    assert choose_cpus(facts, wish) == chosen
 
 
-def test_the_quota_bounds_the_default_but_not_a_wish(machine):
-    facts = machine(cores=4, cpu_limit=2.5)
-    assert choose_cpus(facts) == (0, 1)
-    assert choose_cpus(facts, 3) == (0, 1, 2)
-    assert choose_cpus(machine(cores=4, cpu_limit=0.5)) == (0,)
+@pytest.mark.parametrize(
+    ("threads", "message"),
+    [
+        (9, r"--threads 9: .*4 CPUs .*0-2,5\); nearest: 4"),
+        (0, "--threads 0: .*nearest: 1"),
+        (-1, "--threads -1: .*nearest: 1"),
+    ],
+)
+def test_threads_that_cannot_be_had_are_refused(machine, threads, message):
+    with pytest.raises(UsageError, match=message):
+        choose_cpus(machine(cores=6, affinity=(0, 1, 2, 5)), threads)
 
 
 def test_sockets_are_filled_one_after_another(machine):
     facts = machine(cores=4)
     spread = tuple(dataclasses.replace(cpu, socket=cpu.index % 2) for cpu in facts.cpus)
     assert choose_cpus(dataclasses.replace(facts, cpus=spread), 2) == (0, 2)
-
-
-def test_too_many_threads_name_the_mask_and_the_most(machine):
-    with pytest.raises(UsageError, match=r"--threads 9: .*4 CPUs .*0-2,5\); nearest: 4"):
-        choose_cpus(machine(cores=6, affinity=(0, 1, 2, 5)), 9)
-
-
-@pytest.mark.parametrize("threads", [0, -1])
-def test_no_threads_is_an_error(machine, threads):
-    with pytest.raises(UsageError, match=f"--threads {threads}: .*nearest: 1"):
-        choose_cpus(machine(), threads)
-
-
-def test_a_machine_that_tells_nothing_has_one_cpu():
-    assert choose_cpus(CpuFacts()) == (0,)
 
 
 @given(st.integers(1, 16), st.integers(1, 2), st.data())

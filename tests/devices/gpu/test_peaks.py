@@ -60,35 +60,43 @@ def test_the_derivation_names_the_factors(gpu):
     assert peak.to_dict()["units"] == 132
 
 
-def test_the_measured_clock_scales_it(gpu):
+@pytest.mark.parametrize(
+    ("changes", "precision", "rated"),
+    [
+        ({}, "fp32", 1.98e9),
+        ({}, "fp16-tc", 1.83e9),
+        ({"name": "NVIDIA H300", "clock_hz": 2e9}, "fp16-tc", 2e9),
+    ],
+)
+def test_the_clock_is_the_measured_one_or_that_which_the_units_are_rated_at(
+    gpu, changes, precision, rated
+):
+    card = gpu(**changes)
+    assert rated_clock(card, precision) == rated
+    assert lacks(card, precision) is None
     assert theoretical_peak(gpu(), "bf16-tc", 1.5e9).flops_per_s == 132 * 4096 * 1.5e9
 
 
-def test_the_rated_clock_depends_on_the_units(gpu):
-    assert rated_clock(gpu(), "fp32") == 1.98e9
-    assert rated_clock(gpu(), "fp16-tc") == 1.83e9
-    assert rated_clock(gpu(name="NVIDIA H300", clock_hz=2e9), "fp16-tc") == 2e9
+@pytest.mark.parametrize(
+    ("name", "precision", "float32", "float16"),
+    [
+        ("RTX 4090", "fp16-tc", 512, 1024),
+        ("L40S", "fp16-tc", 1024, 1024),  # the same chip without the halving
+        # These know float32 accumulation only.
+        ("RTX 4090", "bf16-tc", 512, 512),
+        ("RTX 4090", "tf32", 256, 256),
+        ("A100 SXM 40GB", "fp16", 128, 512),  # on CUDA cores
+    ],
+)
+def test_rates_depend_on_the_accumulator(sold, name, precision, float32, float16):
+    rates = [flop_rate(sold(name), precision, sums) for sums in ("float32", "float16")]
+    assert [rate.flop_per_clock for rate in rates] == [float32, float16]
 
 
-def test_geforce_cards_accumulate_in_float32_at_half_rate(sold):
-    card = sold("RTX 4090")
-    full = theoretical_peak(card, "fp16-tc", accumulate="float16")
-    half = theoretical_peak(card, "fp16-tc")
-    assert full.flops_per_s == 2 * half.flops_per_s
+def test_half_the_rate_is_said_of_a_geforce_card(sold):
+    half = theoretical_peak(sold("RTX 4090"), "fp16-tc")
     assert says(half.derivation, "half", "float32")
     assert half.accumulate == "float32"
-    # The same chip without the halving.
-    assert flop_rate(sold("L40S"), "fp16-tc").flop_per_clock == 1024
-    assert flop_rate(sold("L40S"), "fp16-tc", "float16").flop_per_clock == 1024
-    # bfloat16 and TF32 know float32 accumulation only.
-    assert flop_rate(card, "bf16-tc", "float16").flop_per_clock == 512
-    assert flop_rate(card, "tf32", "float16").flop_per_clock == 256
-
-
-def test_float32_accumulation_of_float16_on_cuda_cores_runs_at_the_fp32_rate(sold):
-    card = sold("A100 SXM 40GB")
-    assert flop_rate(card, "fp16", "float16").flop_per_clock == 512
-    assert flop_rate(card, "fp16", "float32").flop_per_clock == 128
 
 
 @pytest.mark.parametrize(
@@ -125,11 +133,6 @@ def test_what_a_gpu_lacks_has_a_reason(gpu, name, capability, precision, reason)
     assert reason in lacks(facts, precision)
     assert flop_rate(facts, precision) is None
     assert theoretical_peak(facts, precision) is None
-
-
-def test_what_a_gpu_has_needs_no_reason(gpu):
-    assert lacks(gpu(), "fp8-tc") is None
-    assert lacks(gpu(name="Tesla T4", capability="7.5"), "fp16-tc") is None
 
 
 def test_without_a_clock_there_is_no_peak():

@@ -62,16 +62,17 @@ def test_everything_is_probed_once(gpu):
     probe = Probes(gpu())
     record = extend(probe, PRECISIONS)
     # Two tries of the instruction peaks, three windows of each bandwidth.
-    assert len(probe.calls) == (2 * 2 + 4) + 3 * (2 * 3) + 1
+    assert len(probe.calls) == (2 * 2 + 5) + 3 * (2 * 3) + 1
     assert {call["precision"] for call in probe.named("fma_peak")} == {"fp32", "fp16"}
     assert [call["precision"] for call in probe.named("gemm_peak")] == [
         "tf32",
         "fp16-tc",
         "bf16-tc",
         "fp8-tc",
+        "fp8-tc-fast",
     ]
     assert extend(probe, PRECISIONS, record) == record
-    assert len(probe.calls) == 27
+    assert len(probe.calls) == 28
     assert record.launch_s == 2e-6
     assert record.clock_hz == CLOCK
     assert record.warnings == ()

@@ -1,12 +1,14 @@
-"""Memory-bound layers against the reference: every element of every result.
+"""Layers against the forward pass of the table, or its gradient: every element of every result.
 
 A piece of a tensor is computed by the formula of the whole, since no result needs more of it than
-some axes, or is a sum of what the pieces give.
+some axes, or is a sum of what the pieces give. Recurrent layers are one piece: each step computes
+with the errors of all steps before.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,9 +23,10 @@ from pydlbench.backends.verification.checksums import (
     element_name,
     larger,
     pieces,
+    sums_over,
     worst_of,
 )
-from pydlbench.backends.verification.inputs import kept_elements, smallest_normal
+from pydlbench.backends.verification.inputs import kept_elements, significand_bits, smallest_normal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -55,8 +58,8 @@ def gradient(layer: Layer, t: Any, pass_: str = "backward-data") -> dict[str, Ro
         operand = getattr(t, role)
         setattr(operands, role, Rounded(operand.value, watched=True))
     result = forward(layer, operands)["dst"]
-    found = gradients(result, t.dst, [getattr(operands, role) for role in wanted])
-    return dict(zip(wanted, found, strict=True))
+    slopes = gradients(result, t.dst, [getattr(operands, role) for role in wanted])
+    return dict(zip(wanted, slopes, strict=True))
 
 
 def _dropout(layer: Layer, t: Any) -> dict[str, Rounded]:
@@ -84,7 +87,7 @@ def _cross_entropy_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
 
 
 def _layernorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
-    mean, variance = (one.reshape(*t.src.shape[:-1], 1) for one in (t.mean, t.variance))
+    mean, variance = (each.reshape(*t.src.shape[:-1], 1) for each in (t.mean, t.variance))
     inverse = 1 / arithmetic.sqrt(variance + layer.epsilon)
     distance, inner = t.src * inverse - mean * inverse, t.dst * t.weights
     shift = inner.mean(-1, keepdims=True)
@@ -152,6 +155,10 @@ def _part(layer: Layer, role: str, tensor: Any, cut: tuple[slice, ...]) -> Any:
     return Rounded(part)
 
 
+#: Elements of a piece; of fewer, the time between NumPy's functions is a large part.
+_PIECE: Final = 1 << 17
+
+
 def evaluate(
     layer: Layer, inputs: Inputs, formula: Formula, whole: tuple[int, ...] = ()
 ) -> Iterator[tuple[str, tuple[slice, ...], Rounded]]:
@@ -170,17 +177,18 @@ def evaluate(
     }
     tensors = {**absent, **inputs}
     largest = max(
-        (one for one in tensors.values() if isinstance(one, np.ndarray)), key=lambda one: one.size
+        (each for each in tensors.values() if isinstance(each, np.ndarray)), key=lambda x: x.size
     )
     shape = largest.shape
+    views = _views(layer)
     totals: dict[str, Rounded] = {}
-    for place in pieces(largest, whole=whole):
+    for place in pieces(largest, _PIECE, whole):
         cut = tuple(slice(None) if axis in whole else there for axis, there in enumerate(place))
-        t = SimpleNamespace(**{role: _part(layer, role, one, cut) for role, one in tensors.items()})
+        t = SimpleNamespace(**{role: _part(layer, role, x, cut) for role, x in tensors.items()})
         if layer.op == "dropout":
             t.kept = kept_elements(shape, cut, layer.keep)
         for role, numbers in formula(layer, t).items():
-            view = in_place(layer, role, np.broadcast_to(0, layer.shapes()[role])).shape
+            view = views[role].shape
             at = _at(view, cut)
             summed = [
                 axis for axis, n in enumerate(view) if n == 1 != shape[axis] and axis not in whole
@@ -198,6 +206,12 @@ def evaluate(
         yield role, (slice(None),) * numbers.value.ndim, numbers
 
 
+def _views(layer: Layer) -> dict[str, Any]:
+    """Return by role a tensor of no memory whose axes are those of the images."""
+    shapes = layer.shapes()
+    return {role: in_place(layer, role, np.broadcast_to(0, shapes[role])) for role in shapes}
+
+
 def expected_pieces(layer: Layer, pass_: str, propagation: str, inputs: Inputs) -> Iterator[Piece]:
     """Yield what a pass should give, piece by piece, until all elements of all results are there.
 
@@ -206,20 +220,31 @@ def expected_pieces(layer: Layer, pass_: str, propagation: str, inputs: Inputs) 
     """
     given = {role: inputs[role] for role in layer.reads(pass_, propagation)}
     training = pass_ != "forward" or propagation == "training"
+    formula = _FORMULAS.get((layer.op, pass_), forward if pass_ == "forward" else gradient)
+    if layer.kind == "recurrent":
+        t = SimpleNamespace(**{role: Rounded(array) for role, array in given.items()})
+        for role, numbers in formula(layer, t).items():
+            yield piece(role, (slice(None),) * numbers.value.ndim, numbers)
+        return
     if layer.op == "batchnorm" and training:
-        found = _batchnorm(layer, pass_, given)
+        results = _batchnorm(layer, pass_, given)
     else:
-        formula = _FORMULAS.get((layer.op, pass_), forward if pass_ == "forward" else gradient)
-        found = evaluate(layer, given, formula, _WHOLE.get(layer.op, ()))
-    for role, cut, numbers in found:
-        shape = in_place(layer, role, np.broadcast_to(0, layer.shapes()[role]))[cut].shape
-        yield Piece(
-            role=role,
-            cut=cut,
-            value=numbers.value.reshape(shape),
-            size=numbers.size.reshape(shape),
-            terms=numbers.terms,
-        )
+        results = evaluate(layer, given, formula, _WHOLE.get(layer.op, ()))
+    views = _views(layer)
+    for role, cut, numbers in results:
+        yield piece(role, cut, numbers.reshape(views[role][cut].shape))
+
+
+#: How much larger errors may be where a result is one of thousands that are roundings of roundings:
+#: the largest of them are five standard deviations off.
+TAIL: Final = 3.0
+
+
+def piece(role: str, cut: tuple[slice, ...], numbers: Rounded, tail: float = 1.0) -> Piece:
+    """Return a piece of what numbers should be, their errors ``tail`` times as large as usual."""
+    return Piece(
+        role=role, cut=cut, value=numbers.value, size=tail * numbers.size, terms=numbers.terms
+    )
 
 
 # -----------------------------------------------------------------------------
@@ -232,31 +257,35 @@ _PIXELS: Final = (0, 2, 3)
 _SHIFTED: Final = 4
 
 
-def _sums(layer: Layer, inputs: Inputs, formula: Formula) -> dict[str, Rounded]:
-    """Return sums over channels, one number for each."""
-    found = {role: numbers for role, _, numbers in evaluate(layer, inputs, formula)}
-    return {role: numbers.reshape(-1) for role, numbers in found.items()}
-
-
 def _batchnorm(
-    layer: Layer, pass_: str, inputs: Inputs
+    layer: Layer, pass_: str, inputs: Mapping[str, Any]
 ) -> Iterator[tuple[str, tuple[slice, ...], Rounded]]:
     """Yield the results of training."""
     count = layer.batch * layer.height * layer.width
+    average, power = (sums.reshape(-1) / count for sums in sums_over(inputs["src"], _PIXELS))
     if pass_ == "forward":
-        sums = _statistics(layer, inputs, count)
-        results, formula = _moved(layer, inputs, sums, count) | sums, forward
+        # Terms of the variance are the squares of the elements, of which the squares are about
+        # twice that of their mean, and that of the mean: many kernels subtract one from the other.
+        square = 2 * power**2 / count + average**4
+        results = {
+            "mean": Rounded(average, _SHIFTED**2 * power / count, count),
+            "variance": Rounded(power - average**2, square, count),
+        }
+        new = results | {"variance": results["variance"].scaled(count / max(1, count - 1))}
+        sums, formula = results.copy(), forward
+        for name, numbers in new.items():
+            old = Rounded(inputs[f"running_{name}"])
+            moved = (1 - layer.momentum) * old + layer.momentum * numbers
+            results[f"running_{name}"] = moved
     else:
+        mean, given = inputs["mean"].astype(np.float64), inputs["dst"]
+        shift, energy = (sums.reshape(-1) for sums in sums_over(given, _PIXELS))
+        products = np.einsum("nchw,nchw->c", given, inputs["src"], dtype=np.float64)
+        # Of a gradient and an element less the mean: the mean square stands for that of each.
+        distance = power - 2 * mean * average + mean**2
+        slope = Rounded(products - mean * shift, energy * (power + mean**2 + distance), count)
         inverse = 1 / arithmetic.sqrt(Rounded(inputs["variance"]) + layer.epsilon)
-
-        def slopes(_: Layer, t: Any) -> dict[str, Rounded]:
-            distance = t.src - t.mean.reshape(-1, 1, 1)
-            size = t.dst * t.src - t.dst * t.mean.reshape(-1, 1, 1)
-            found = Rounded((t.dst.value * distance.value), size.square, 1)
-            return {"weights": found.sum(_PIXELS), "bias": t.dst.sum(_PIXELS)}
-
-        results = _sums(layer, inputs, slopes)
-        results["weights"] = results["weights"] * inverse
+        results = {"weights": slope * inverse, "bias": Rounded(shift, energy, count)}
         sums = {"slope": results["weights"], "shift": results["bias"], "inverse": inverse}
         formula = _batchnorm_gradient
     for role, numbers in results.items():
@@ -266,55 +295,34 @@ def _batchnorm(
 
 def _batchnorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
     mean, slope, shift, inverse, weights = (
-        one.reshape(-1, 1, 1) for one in (t.mean, t.slope, t.shift, t.inverse, t.weights)
+        each.reshape(-1, 1, 1) for each in (t.mean, t.slope, t.shift, t.inverse, t.weights)
     )
     count = layer.batch * layer.height * layer.width
-    distance = t.src * inverse - mean * inverse
-    return {"src": weights * inverse * (t.dst - (shift + distance * slope) / count)}
-
-
-def _statistics(layer: Layer, inputs: Inputs, count: int) -> dict[str, Rounded]:
-    """Return mean and biased variance of each channel.
-
-    Terms of the variance are the squares of the elements and that of the mean: many kernels
-    subtract one from the other.
-    """
-    source = {"src": inputs["src"]}
-
-    def total(_: Layer, t: Any) -> dict[str, Rounded]:
-        return {"mean": t.src.sum(_PIXELS, slack=_SHIFTED)}
-
-    mean = _sums(layer, source, total)["mean"].scaled(1 / count)
-
-    def squares(_: Layer, t: Any) -> dict[str, Rounded]:
-        distance = np.square(t.src.value - t.mean.value[:, None, None])
-        fourths = np.square(np.square(t.src.value))
-        return {"variance": Rounded(distance.sum(_PIXELS), fourths.sum(_PIXELS), 1)}
-
-    variance = _sums(layer, source | {"mean": mean}, squares)["variance"].scaled(1 / count)
-    variance.square = variance.square + mean.value**4
-    return {"mean": mean, "variance": variance}
-
-
-def _moved(
-    layer: Layer, inputs: Inputs, sums: Mapping[str, Rounded], count: int
-) -> dict[str, Rounded]:
-    """Return the running statistics, moved towards those of the batch."""
-    new = {"mean": sums["mean"], "variance": sums["variance"].scaled(count / max(1, count - 1))}
-    return {
-        f"running_{name}": (1 - layer.momentum) * Rounded(inputs[f"running_{name}"])
-        + layer.momentum * numbers
-        for name, numbers in new.items()
-    }
+    taken = (t.src - mean) * (inverse * slope / count) + shift / count
+    return {"src": weights * inverse * (t.dst - taken)}
 
 
 # -----------------------------------------------------------------------------
 
 
-def check_pointwise(layer: Layer, computed: Computed) -> dict[str, Comparison]:
+# -----------------------------------------------------------------------------
+
+
+def check_elements(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     """Compare the results of a pass with the reference; see :func:`compare`."""
     expected = expected_pieces(layer, computed.pass_, computed.propagation, computed.inputs)
-    return compare(layer, computed, expected)
+    narrow = significand_bits(computed.precision) <= _FEW_BITS
+
+    def scaled() -> Iterator[Piece]:
+        for each in expected:
+            in_steps = layer.kind == "recurrent" or (narrow and not layer.in_float32(each.role))
+            yield replace(each, size=(TAIL if in_steps else 1.0) * each.size)
+
+    return compare(layer, computed, scaled())
+
+
+#: Frameworks round each result of a formula to formats of so few bits.
+_FEW_BITS: Final = 11
 
 
 def compare(layer: Layer, computed: Computed, expected: Iterable[Piece]) -> dict[str, Comparison]:
@@ -328,25 +336,29 @@ def compare(layer: Layer, computed: Computed, expected: Iterable[Piece]) -> dict
         What was found for each of the results that are there.
     """
     results = computed.results
-    found: dict[str, Comparison] = {}
+    comparisons: dict[str, Comparison] = {}
     for piece in expected:
         if piece.role not in results:
             continue
-        scale = np.abs(piece.value) + piece.size
-        if piece.terms != EXACT:
-            stored = "fp32" if layer.in_float32(piece.role) else computed.precision
-            scale = np.maximum(scale, smallest_normal(stored))
         view = in_place(layer, piece.role, results[piece.role])
-        name = _namer(piece, view.shape, results[piece.role].shape)
-        worst = worst_of(view[piece.cut], piece.value, scale, name)
-        before = found.get(piece.role)
-        found[piece.role] = Comparison(
+        got = view[piece.cut]
+        worst = _NOTHING
+        if not np.array_equal(got, piece.value):
+            scale = np.abs(piece.value)
+            scale += piece.size
+            if piece.terms != EXACT:
+                stored = "fp32" if layer.in_float32(piece.role) else computed.precision
+                np.maximum(scale, smallest_normal(stored), out=scale)
+            name = _namer(piece, view.shape, results[piece.role].shape)
+            worst = worst_of(got, piece.value, scale, name)
+        before = comparisons.get(piece.role)
+        comparisons[piece.role] = Comparison(
             terms=max(piece.terms, before.terms if before else EXACT),
             points=piece.value.size + (before.points if before else 0),
             checksums=0,
             worst=larger(worst, before.worst if before else _NOTHING),
         )
-    return found
+    return comparisons
 
 
 _NOTHING = Deviation(error=0.0, where="", got=0.0, expected=0.0)
@@ -360,6 +372,6 @@ def _namer(
 
     def name(at: Sequence[int]) -> str:
         place = np.ravel_multi_index([low + i for low, i in zip(first, at, strict=True)], view)
-        return element_name(piece.role, [int(one) for one in np.unravel_index(place, shape)])
+        return element_name(piece.role, [int(index) for index in np.unravel_index(place, shape)])
 
     return name
