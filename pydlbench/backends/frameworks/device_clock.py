@@ -190,7 +190,11 @@ class DeviceClock(HostClock):
         with self._guard():
             times = self._called().launch_times(repetitions)
             graph = self._some_captured()
-            seconds = graph and graph.sample(repetitions, _LAUNCHES, _LAUNCHES)["seconds"]
+            seconds = (
+                None
+                if graph is None
+                else graph.sample(repetitions, _LAUNCHES, _LAUNCHES)["seconds"]
+            )
         found = {"event": times["event_s"], "host": times["wall_s"], "enqueue": times["host_s"]}
         return found if seconds is None else {**found, "graph": median(seconds.tolist())}
 
