@@ -313,7 +313,7 @@ def _resampling(line: _Line) -> Meaning:
 
 
 #: Ours by oneDNN's names, and the gates of each; without ours no layer computes it.
-_CELLS: Final = {
+_CELLS: Final[Mapping[str, tuple[str | None, int]]] = {
     "vanilla_lstm": ("lstm", 4),
     "lbr_gru": ("gru", 3),
     "vanilla_gru": (None, 3),
