@@ -185,7 +185,7 @@ def _described(
         seconds=problem.seconds,
         share=None if weight is None or not whole_s else weight / whole_s,
         flops=None if meaning.flops is None else problem.count * meaning.flops,
-        limit_s=limit_s,
+        limit_s=limit_s or None,  # zero: all operands are in the first cache
         native_s=native_s,
         no_layer=meaning.layers_missing if main is None else None,
         signature=call.signature,

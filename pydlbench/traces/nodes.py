@@ -20,6 +20,8 @@ _INTS, _INT = 7, 2
 _VERSION: Final = 17
 _WINDOWS: Final = ("MaxPool", "AveragePool", "LpPool")
 _PRODUCTS: Final = ("Gemm", "FusedGemm", "MatMul", "FusedMatMul")
+#: Of recurrent layers whose weights onnxruntime packs.
+_GATES: Final = {"LSTM": 4, "GRU": 3}
 
 
 def call_of(module: str, args: Mapping[str, Any]) -> ProgramCall:
@@ -32,6 +34,7 @@ def call_of(module: str, args: Mapping[str, Any]) -> ProgramCall:
     operator = str(args.get("op_name", ""))
     inputs, outputs = (_tensors(args.get(f"{what}_type_shape")) for what in ("input", "output"))
     inputs = _with_packed(operator, inputs, outputs)
+    inputs = _with_batches_first(operator, inputs, outputs)
     node = Node(
         operator=operator,
         version=_VERSION,
@@ -62,15 +65,34 @@ def _tensors(listed: Any) -> tuple[Tensor, ...]:
 def _with_packed(
     operator: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...]:
-    """Return a product's operands with its weights, which the profile lacks once packed."""
-    if operator not in _PRODUCTS or not inputs or not outputs:
+    """Return a call's operands with its weights, which the profile lacks once they are packed."""
+    if not inputs or not outputs or not inputs[0].shape or not outputs[0].shape:
         return inputs
     left, result = inputs[0], outputs[0]
-    packed = len(inputs) == 1 or (len(inputs) == 2 and len(inputs[1].shape) < 2 <= len(left.shape))
-    if not packed or not left.shape or not result.shape:
+    sides = [len(each.shape) for each in inputs[1:3]]
+    shapes: list[tuple[int, ...]] = []
+    if operator in _GATES and 3 not in sides[:1] and len(result.shape) > 2:
+        hidden, gates = result.shape[-1], (result.shape[-3], _GATES[operator] * result.shape[-1])
+        shapes = [(*gates, left.shape[-1]), (*gates, hidden)]
+    elif operator in _PRODUCTS and (not sides or sides[0] < 2 <= len(left.shape)):
+        shapes = [(left.shape[-1], result.shape[-1])]
+    weights = [Tensor(dtype=left.dtype, shape=shape, constant=True) for shape in shapes]
+    return (left, *weights, *inputs[1:])
+
+
+def _with_batches_first(
+    operator: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    """Return a product's operands, those whose rows lie before their batches turned round."""
+    if operator != "FusedMatMul" or not outputs:
         return inputs
-    weights = Tensor(dtype=left.dtype, shape=(left.shape[-1], result.shape[-1]), constant=True)
-    return (left, weights, *inputs[1:])
+    batches = outputs[0].shape[:-2]
+    return tuple(
+        Tensor(dtype=each.dtype, shape=(*batches, each.shape[0], each.shape[-1]))
+        if each.shape[:-2] != batches == each.shape[1:-1]
+        else each
+        for each in inputs
+    )
 
 
 def _attributes(
@@ -81,9 +103,11 @@ def _attributes(
     left, right, result = inputs[0].shape, inputs[1].shape, outputs[0].shape
     if operator in ("Conv", "FusedConv", "NhwcFusedConv") and len(left) == len(right) > 2:
         return _window(left, right, result)
-    if operator in ("Gemm", "FusedGemm") and len(left) == len(right) == len(result) == 2:
-        turned = right[1] != result[1]
-        return {"transA": (_INT, int(left[0] != result[0])), "transB": (_INT, int(turned))}
+    if operator in ("Gemm", "FusedGemm", "FusedMatMul") and len(left) == len(result) > 1:
+        turned = left[-2] != result[-2]
+        inner = left[-2 if turned else -1]
+        across = len(right) > 1 and (right[-2], right[-1]) != (inner, result[-1])
+        return {"transA": (_INT, int(turned)), "transB": (_INT, int(across))}
     return {}
 
 

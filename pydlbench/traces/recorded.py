@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +47,10 @@ class Recorded:
     notes: tuple[str, ...] = ()
 
 
+#: An optimizer's factors change from step to step: ``0.00099`` of a call is not what it computes.
+_FACTOR: Final = re.compile(r"(?<![\w.])-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)")
+
+
 def alike(rounds: Sequence[Round]) -> tuple[tuple[Round, ...], tuple[str, ...]]:
     """Return rounds of the same calls, and what has to be said of them.
 
@@ -55,8 +60,8 @@ def alike(rounds: Sequence[Round]) -> tuple[tuple[Round, ...], tuple[str, ...]]:
         rounds: at least one.
     """
     kept = [each for each in rounds if each.calls] or rounds[:1]
-    signatures = {tuple(call.signature for call in each.calls) for each in kept}
-    if len(signatures) == 1:
+    calls = {tuple(_FACTOR.sub("x", call.signature) for call in each.calls) for each in kept}
+    if len(calls) == 1:
         return tuple(kept), ()
     whole = Round(
         tuple(call for each in kept for call in each.calls),

@@ -130,6 +130,7 @@ def test_a_conversion_has_bytes_and_no_layer():
     ("primitive", "rest"),
     [
         ("rnn", ",alg:lstm,l1t5mb2sic32slc16dhc32dic32"),
+        ("rnn", ",alg:vanilla_lstm,l2t5mb2sic32slc32dhc32dic32"),
         ("matmul", ",,*x8:8x2"),
         ("eltwise", ",alg:eltwise_linear alpha:1 beta:0,2x4"),
         ("convolution", ",alg:convolution_direct,mb2_ic0oc8"),
@@ -142,6 +143,20 @@ def test_what_has_no_rule_says_why(primitive, rest):
     assert found.layers_missing
 
 
+@pytest.mark.parametrize(
+    ("cell", "gates", "layers"),
+    [("vanilla_lstm", 4, ["lstm:l1t5mb2slc16dhc32"]), ("vanilla_gru", 3, [])],
+)
+def test_a_recurrent_layer_has_products_of_all_weights(cell, gates, layers):
+    rest = f",alg:{cell} direction:unidirectional_left2right,l1t5mb2sic32slc16dhc32dic32"
+    found = meaning("rnn", rest, "forward_training")
+    assert [one.layer.problem for one in found.layers] == layers
+    assert found.product_flops == 2 * 5 * 2 * gates * 32 * (16 + 32)
+    assert found.bytes == 4 * (gates * 32 * (16 + 32) + 5 * 2 * (16 + 32))
+    backward = meaning("rnn", rest, "backward")
+    assert backward.product_flops == 2 * found.product_flops
+
+
 def test_products_of_mkl_lie_in_columns():
     line = "MKL_VERBOSE SGEMM(T,N,48,64,32,0x7fff,0x556d,32,0x55,48) 1.76ms CNR:OFF NThr:2"
     execution = parse_line(line)
@@ -150,4 +165,4 @@ def test_products_of_mkl_lie_in_columns():
     assert found.layers[0].layer.problem == "64x32:32x48"
     assert found.flops == 2 * 64 * 32 * 48
     batch = RecordedCall(signature="mkl:SGEMM_BATCH(N,N)", operator="MKL SGEMM_BATCH")
-    assert "no rule" in meaning_of(batch).layers_missing
+    assert "no sizes" in meaning_of(batch).layers_missing

@@ -298,6 +298,38 @@ def test_a_profile_without_tensors_is_counted(tmp_path):
     assert (problem.call.operator, problem.meaning.layers) == ("onnx.Conv", ())
 
 
+def node_that_ran(operator, inputs, output):
+    return event(
+        f"{operator}_kernel_time",
+        ts=0,
+        dur=5,
+        cat="Node",
+        op_name=operator,
+        input_type_shape=[{"float": shape} for shape in inputs],
+        output_type_shape=[{"float": output}],
+    )
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "output", "layer", "multiply_adds"),
+    [
+        # Weights of both kinds are packed, and then no operands.
+        ("LSTM", [[6, 2, 4], [1, 24]], [6, 1, 2, 3], "lstm:l1t6mb2slc4dhc3", 6 * 2 * 12 * 7),
+        # Rows lie before the batches, and the second matrix is turned round.
+        ("FusedMatMul", [[5, 2, 4], [7, 2, 4]], [2, 5, 7], "2x5x4:2x4x7", 2 * 5 * 4 * 7),
+        ("Gemm", [[4, 5], [7, 4]], [5, 7], "5x4:4x7", 5 * 4 * 7),
+    ],
+)
+def test_what_a_profile_of_nodes_lacks_is_inferred(
+    tmp_path, operator, inputs, output, layer, multiply_adds
+):
+    node = node_that_ran(operator, inputs, output)
+    (problem,) = distinct_problems(read(written(tmp_path, [node])))
+    (own,) = problem.meaning.layers
+    assert own.layer.problem.partition("wtag")[0] == layer
+    assert problem.meaning.product_flops == 2 * multiply_adds
+
+
 def test_wide_types_have_no_layer(tmp_path):
     double = {**PRODUCT, "Input type": ["double", "double"]}
     recorded = read(written(tmp_path, [event("aten::mm", 0, 5, **double)]))
@@ -315,6 +347,22 @@ def test_events_within_each_other_are_bounded(tmp_path):
     deep = [event("aten::new", place, 10_000 - 2 * place, **PRODUCT) for place in range(1500)]
     with pytest.raises(UsageError, match=r"trace.json: 'aten::new': more than 1,000 events around"):
         read(written(tmp_path, deep))
+
+
+def test_an_optimizer_s_factors_make_no_other_step(tmp_path):
+    scalar = {**PRODUCT, "Input type": ["float", "Scalar"], "Input Dims": [[4, 8], []]}
+    events = [
+        each
+        for number, factor in enumerate((0.1, 0.19, 1e-05))
+        for each in (
+            event(f"ProfilerStep#{number}", 200 * number, 100, "user_annotation"),
+            event("aten::mul", 200 * number + 5, 9, **scalar | {"Concrete Inputs": ["", factor]}),
+        )
+    ]
+    recorded = read(written(tmp_path, events))
+    assert (len(recorded.rounds), recorded.notes) == (3, ())
+    (problem,) = distinct_problems(recorded)
+    assert (problem.count, problem.seconds) == (1, pytest.approx(9e-6))
 
 
 def test_steps_whose_calls_differ_are_summed(tmp_path):

@@ -160,6 +160,8 @@ def _mkl(text: str) -> Meaning:
     routine = re.match(r"(?:cblas_)?([sd])gemm(?:_pack|_compute)?\((.*)", text, re.IGNORECASE)
     words = routine[2].rstrip(")").split(",") if routine else []
     sizes = [int(word) for word in words if word.isdecimal()]
+    if routine is None and "batch" in text.lower():
+        raise UnsupportedError(f"MKL's {text.partition('(')[0]}: its log has no sizes")
     if routine is None or len(sizes) < 3:
         raise UnsupportedError(f"MKL's {text.partition('(')[0]}: no rule for this routine")
     m, n, k = sizes[:3]
@@ -310,6 +312,38 @@ def _resampling(line: _Line) -> Meaning:
     return ours.completed(part, values, line.value((*source[:2], *out)).bytes)
 
 
+#: Ours by oneDNN's names, and the gates of each; without ours no layer computes it.
+_CELLS: Final[Mapping[str, tuple[str | None, int]]] = {
+    "vanilla_lstm": ("lstm", 4),
+    "lbr_gru": ("gru", 3),
+    "vanilla_gru": (None, 3),
+    "vanilla_rnn": (None, 1),
+}
+
+
+def _rnn(line: _Line) -> Meaning:
+    """``l1t64mb16sic64slc64dhc64dic64``: layers, steps, sequences, sizes of state and source."""
+    sizes, (cell, gates) = line.sizes(), _CELLS.get(line.words.get("alg", ""), (None, 0))
+    if not gates or sizes["l"] != 1:
+        raise UnsupportedError("oneDNN's rnn: no rule for this cell, or for several layers at once")
+    directions = 1 if line.words.get("direction", "uni").startswith("uni") else 2
+    hidden, source = sizes["dhc"], (sizes["t"], sizes["mb"], sizes["slc"])
+    weights = [
+        line.value((directions, gates * hidden, inputs), place)
+        for place, inputs in enumerate((sizes["slc"], hidden), start=1)
+    ]
+    part = ours.recurrent(
+        source,
+        weights,
+        cell,
+        directions=directions,
+        backward=line.propagation == "backward",
+        training=line.training,
+    )
+    written = line.value((*source[:2], directions * hidden)).bytes
+    return ours.completed(part, [line.value(source), *weights], written)
+
+
 #: By primitive.
 RULES: Final[Mapping[str, Callable[[_Line], Meaning]]] = {
     **dict.fromkeys(("convolution", "deconvolution"), _convolution),
@@ -323,5 +357,6 @@ RULES: Final[Mapping[str, Callable[[_Line], Meaning]]] = {
     "sum": _sum,
     "reduction": _reduction,
     "reorder": _reorder,
+    "rnn": _rnn,
     **dict.fromkeys(("resampling", "resampling_v2"), _resampling),
 }
