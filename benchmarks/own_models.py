@@ -131,7 +131,7 @@ class Case(NamedTuple):
 
     def step(self, phase: str) -> StepSpec:
         """Return a step of it."""
-        inputs = (OwnInput.of(self.input),) if self.input else ()
+        inputs = (OwnInput.parse(self.input),) if self.input else ()
         return StepSpec(
             model=f"{_ZOO}:{self.builder}",
             options={"name": self.model, **self.options},

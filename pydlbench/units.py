@@ -100,6 +100,11 @@ def percent(fraction: float | None, *, decimal: bool = False, signed: bool = Fal
     return _with_sign(text) if signed else text
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things: ``1 thread``, ``12 threads``."""
+    return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def time_unit(seconds: Sequence[float]) -> tuple[float, str]:
     """Choose one unit for a whole column, so that its numbers can be compared at a glance.
 

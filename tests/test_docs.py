@@ -281,10 +281,12 @@ def test_the_python_of_extending_runs(monkeypatch):
 
 def test_the_python_about_schemas_runs(tmp_path, monkeypatch, capsys, run_record, measurement):
     pytest.importorskip("jsonschema")
-    from pydlbench.report.json import to_json
+    from pydlbench.report.json import dump, layers_document
 
     monkeypatch.chdir(tmp_path)
-    Path("run.json").write_text(to_json(run_record, [measurement()]), encoding="utf-8")
+    Path("run.json").write_text(
+        dump(layers_document(run_record, [measurement()])), encoding="utf-8"
+    )
     for block in blocks(DOCS / "json.md", "python"):
         exec(compile(block, "docs/json.md", "exec"), {})
     assert "Core clock" in capsys.readouterr().out

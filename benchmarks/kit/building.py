@@ -68,7 +68,9 @@ def install(folder: Path, site: Path) -> None:
         SystemExit: the folder has no wheels for this Python.
     """
     names = ["pydlbench", *(one.partition(">")[0] for one in _MISSING)]
-    _pip("install", "--no-index", "--no-deps", "--find-links", folder, "--target", site, *names)
+    # What is imported is compiled then; each call of the kit has a folder of its own.
+    how = ("--no-index", "--no-deps", "--no-compile", "--find-links", folder, "--target", site)
+    _pip("install", *how, *names)
 
 
 def _wheel(folder: Path, work: Path, version: str) -> None:

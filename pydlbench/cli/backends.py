@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli.options import DEVICE, JsonOutput
+from pydlbench.cli.output import Outputs
+from pydlbench.report.blocks import Block, Lines, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,11 +40,9 @@ def run(args: Options, describe: Callable[[str, str], dict[str, Any]] | None = N
         UsageError: bad ``--device``, unwritable file.
     """
     from pydlbench.backends.capabilities import default_device, every
-    from pydlbench.cli.output import Outputs
-    from pydlbench.report.json import dump
     from pydlbench.words import check_device
 
-    outputs = Outputs.of(args)
+    outputs = Outputs.from_options(args)
     if args.device is not None:
         check_device(args.device)
         devices = [args.device]
@@ -51,14 +50,12 @@ def run(args: Options, describe: Callable[[str, str], dict[str, Any]] | None = N
         devices = list(dict.fromkeys(["cpu", default_device()[0]]))
     entries = [
         entry
-        for one in every()
-        for entry in _entries(one, devices, describe or _start, asked=args.device is not None)
+        for backend in every()
+        for entry in _entries(backend, devices, describe or _start, named=args.device is not None)
     ]
     left_out = _left_out()
     document = {"backends": entries, "left_out": left_out}
-    outputs.write(
-        {"json": lambda: dump(document)}, lambda: "\n".join([*_lines(entries), *_why(left_out)])
-    )
+    outputs.write(lambda: document, lambda: _report(entries, left_out))
     return 0
 
 
@@ -68,55 +65,50 @@ def _left_out() -> list[dict[str, str]]:
     from pydlbench.models import model_names
 
     model_names()  # looks at all that there are
-    return [dataclasses.asdict(one) for one in plugins.broken()]
-
-
-def _why(left_out: list[dict[str, str]]) -> list[str]:
-    lines = [
-        f"{one['name']} of {one['distribution']} ({one['group']}) is left out: {one['reason']}"
-        for one in left_out
-    ]
-    return ["", *lines] if lines else []
+    return [dataclasses.asdict(plugin) for plugin in plugins.broken()]
 
 
 def _entries(
-    one: Capabilities,
+    capabilities: Capabilities,
     devices: list[str],
     describe: Callable[[str, str], dict[str, Any]],
-    asked: bool,
+    named: bool,
 ) -> list[dict[str, Any]]:
-    found = []
+    entries = []
     for device in devices:
         kind = device.partition(":")[0]
-        if kind in one.devices:
-            found.append(_entry(one, device, kind, describe))
-    if not found and not asked:  # one for GPUs only, where there is none
-        found.append(_entry(one, "cuda:0", "cuda", describe))
-    return found
+        if kind in capabilities.devices:
+            entries.append(_entry(capabilities, device, kind, describe))
+    if not entries and not named:  # one for GPUs only, where there is none
+        entries.append(_entry(capabilities, "cuda:0", "cuda", describe))
+    return entries
 
 
 def _entry(
-    one: Capabilities, device: str, kind: str, describe: Callable[[str, str], dict[str, Any]]
+    capabilities: Capabilities,
+    device: str,
+    kind: str,
+    describe: Callable[[str, str], dict[str, Any]],
 ) -> dict[str, Any]:
     from pydlbench.backends.capabilities import installed_version, is_there
     from pydlbench.errors import PydlbenchError
 
     entry: dict[str, Any] = {
-        "backend": one.name,
+        "backend": capabilities.name,
         "device": device,
-        "title": one.title,
-        "modes": [mode for mode in one.modes[kind] if mode],
-        "precisions": list(one.precisions[kind]),
-        "version": installed_version(one),
-        "install": one.install,
+        "title": capabilities.title,
+        "modes": [mode for mode in capabilities.modes[kind] if mode],
+        "precisions": list(capabilities.precisions[kind]),
+        "version": installed_version(capabilities),
+        "install": capabilities.install,
         "usable": False,
         "reason": None,
         "about": None,
     }
-    if entry["version"] is None and not is_there(one):
+    if entry["version"] is None and not is_there(capabilities):
         return {**entry, "reason": "not installed"}
     try:
-        return {**entry, "about": describe(one.name, device), "usable": True}
+        return {**entry, "about": describe(capabilities.name, device), "usable": True}
     except PydlbenchError as error:
         return {**entry, "reason": str(error)}
 
@@ -128,16 +120,14 @@ def _start(backend: str, device: str) -> dict[str, Any]:
         return session.worker(backend, device).describe()
 
 
-def _lines(entries: list[dict[str, Any]]) -> list[str]:
-    from pydlbench.report.blocks import Table
-    from pydlbench.report.text import Style, as_text
-
-    rows = []
+def _report(entries: list[dict[str, Any]], left_out: list[dict[str, str]]) -> list[Block]:
+    """Return the table, why backends cannot be used, and what of other packages is left out."""
+    cells = []
     for entry in entries:
         about = entry["about"] or {}
         name, version = about.get("name"), about.get("version")
         shown = f"{name} {version}" if name and version else entry["version"] or "-"
-        rows.append(
+        cells.append(
             [
                 entry["backend"],
                 entry["device"],
@@ -148,15 +138,17 @@ def _lines(entries: list[dict[str, Any]]) -> list[str]:
             ]
         )
     titles = ["backend", "device", "version", "modes", "precisions", "usable"]
-    table = Table(titles, rows, [False] * len(titles))
-    lines = [as_text([table], Style.of(sys.stdout))]
-    missing = [entry for entry in entries if not entry["usable"]]
-    if missing:
-        lines.append("")
-    for entry in missing:
+    missing = []
+    for entry in entries:
         reason = " ".join(str(entry["reason"]).split())
         # Its own message may say so already.
         missing_here = entry["version"] is None and entry["install"] not in reason
         get = f"; get it with: {entry['install']}" if missing_here else ""
-        lines.append(f"{entry['backend']} on {entry['device']}: {reason}{get}")
-    return lines
+        if not entry["usable"]:
+            missing.append(f"{entry['backend']} on {entry['device']}: {reason}{get}")
+    useless = [
+        f"{item['name']} of {item['distribution']} ({item['group']}) is left out: {item['reason']}"
+        for item in left_out
+    ]
+    table = Table(titles, cells, [False] * len(titles))
+    return [table, Lines(missing, listed=True), Lines(useless, listed=True)]

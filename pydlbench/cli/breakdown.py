@@ -17,8 +17,6 @@ from pydlbench.cli.options import (
 from pydlbench.cli.steps import (
     EXPECTED_NODES,
     ModelTask,
-    answer,
-    frameworks_of,
     read_steps,
     summands,
 )
@@ -87,10 +85,11 @@ def run(
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
     """
+    from pydlbench.cli.measuring import answer
     from pydlbench.report.breakdown import breakdown_report
 
     def report(run: RunRecord, results: Results) -> list[Block]:
-        documents = [one.document for one in results.outcomes]
+        documents = [outcome.document for outcome in results.outcomes]
         return breakdown_report(run, documents, explain=args.explain)
 
     tasks, notes = read_tasks(args, measurer)
@@ -115,8 +114,7 @@ def read_tasks(
     """
     if args.width:
         args.refuse(("repetitions",), "with --width")
-    graph, rows, notes = read_steps(args)
-    _, guessed = frameworks_of(args.model, args.framework)
+    graph, rows, notes, guessed = read_steps(args)
     tasks: list[Task] = [
         BreakdownTask(
             rows=(row,),
@@ -163,9 +161,9 @@ class BreakdownTask(ModelTask):
         from pydlbench.steps.run import check_memory_of_parts
 
         del session
-        case = self.rows[0].spec
-        if self.graph is not None and not case.on_gpu:  # another's needs nobody knows yet
-            check_memory_of_parts(self.graph, case, read_cpu_facts().memory_available_bytes)
+        step = self.rows[0].spec
+        if self.graph is not None and not step.on_gpu:  # another's needs nobody knows yet
+            check_memory_of_parts(self.graph, step, read_cpu_facts().memory_available_bytes)
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Yield the breakdown, or why there is none."""
@@ -192,7 +190,7 @@ class BreakdownTask(ModelTask):
                 step,
                 session,
                 rounds=rounds,
-                forecast=lambda case: self._forecast(case, session, view),
+                forecast=lambda spec: self._forecast(spec, session, view),
                 tell=tell,
             )
         except PydlbenchError as error:
@@ -200,7 +198,7 @@ class BreakdownTask(ModelTask):
             return
         yield Result("breakdown", {"status": "ok", **record.to_dict()}, row, detail=record)
 
-    def _forecast(self, case: StepSpec, session: Any, view: View) -> ForecastRecord | str:
+    def _forecast(self, step: StepSpec, session: Any, view: View) -> ForecastRecord | str:
         """Return what stored rows say of a step, and keep that before anything of it is timed.
 
         Why there is nothing, where some are missing, or nothing is kept.
@@ -209,18 +207,18 @@ class BreakdownTask(ModelTask):
         from pydlbench.runner.execute import row_key
 
         # The store is there once the run has begun.
-        view.advance(0, self.rounds + _STAGES, f"{case.framework} {case.mode}: forecast")
+        view.advance(0, self.rounds + _STAGES, f"{step.framework} {step.mode}: forecast")
         if view.store() is None:
             return "there is no store"
         try:
-            found = forecast_step(case, session, view.store(), measures=False)
+            record = forecast_step(step, session, view.store(), measures=False)
         except PydlbenchError as error:  # it would cost the breakdown, which has its own numbers
             return " ".join(str(error).split())
-        if found.status != "ok":
-            return found.reason or "stored rows are missing"
+        if record.status != "ok":
+            return record.reason or "stored rows are missing"
         key = f"{row_key(self, self.rows[0])}/forecast"
-        view.keep(Result("forecast", found.to_dict(), key=key))
-        return found
+        view.keep(Result("forecast", record.to_dict(), key=key))
+        return record
 
 
 def stored_report(run: Loaded) -> list[Block]:

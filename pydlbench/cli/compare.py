@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.cli.machine import reading_store
 from pydlbench.cli.options import (
     BUDGET,
     FAIL_ON,
@@ -24,9 +25,9 @@ from pydlbench.cli.options import (
     flag_of,
     option,
 )
-from pydlbench.cli.output import Outputs, reading_runs, without_collection
-from pydlbench.cli.terminal import tell
-from pydlbench.cli.values import FOUND, UNDECIDED, fail_on, percentage, whole_number
+from pydlbench.cli.output import Outputs, gate, reading_runs, without_collection
+from pydlbench.cli.terminal import Progress
+from pydlbench.cli.values import fail_on, percentage, whole_number
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -34,10 +35,9 @@ if TYPE_CHECKING:
 
     from pydlbench.compare.comparison import Comparison, Settings
     from pydlbench.compare.match import Matching
-    from pydlbench.compare.published import Figure, MatchedFigure, Own
     from pydlbench.compare.rerun import RerunPair
     from pydlbench.compare.rows import Row, Side
-    from pydlbench.records.fleet import FleetComparison
+    from pydlbench.records.published import OwnFigure
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
     from pydlbench.store.documents import Loaded
@@ -151,13 +151,12 @@ def run(args: Options, open_host: Callable[..., Any] | None = None) -> int:
         UsageError: bad input, no such run, or rows that cannot be matched.
         PydlbenchError: nothing was timed in both.
     """
-    from pydlbench.cli.machine import reading_store
     from pydlbench.compare.comparison import Settings
     from pydlbench.compare.rows import side_of
     from pydlbench.compare.stored import compare_sides
     from pydlbench.store.documents import load
 
-    outputs = Outputs.of(args)
+    outputs = Outputs.from_options(args)
     _refuse(args)
     if args.published:
         with reading_runs(args.runs):
@@ -171,24 +170,24 @@ def run(args: Options, open_host: Callable[..., Any] | None = None) -> int:
         )
     with without_collection():
         if args.interleave:
-            found, interrupted = _interleaved(args, settings, open_host)
+            comparison, interrupted = _interleaved(args, settings, open_host)
         else:
             with (
                 reading_runs(args.runs),
                 reading_store(args.store) or contextlib.nullcontext() as store,
             ):
                 runs = [load(text, store) for text in args.runs]
-                if any(one.info.kind == "fleet" for one in runs):
+                if any(each.info.kind == "fleet" for each in runs):
                     return _fleets(args, runs, outputs)
                 a, b = map(side_of, args.runs, runs)
-                found, interrupted = compare_sides(a, b, store, settings), False
-        if not found.rows:
-            raise PydlbenchError(_nothing(found))
+                comparison, interrupted = compare_sides(a, b, store, settings), False
+        if not comparison.rows:
+            raise PydlbenchError(_nothing(comparison))
         with reading_runs([] if args.interleave else args.runs):
-            show(found, outputs, everything=args.all)
+            show(comparison, outputs, everything=args.all)
         if interrupted:
             return 130
-        return 0 if args.fail_on is None else _judged(found, args.fail_on[1])
+        return 0 if args.fail_on is None else _judged(comparison, args.fail_on[1])
 
 
 def _refuse(args: Options) -> None:
@@ -217,75 +216,42 @@ def _fleets(args: Options, runs: Sequence[Loaded], outputs: Outputs) -> int:
     """
     from pydlbench.fleet.compare import compare_fleets
     from pydlbench.fleet.gather import TABLE
-    from pydlbench.report.fleet import fleet_comparison
-    from pydlbench.report.json import dump
-    from pydlbench.report.text import as_markdown
+    from pydlbench.report.fleet import fleet_comparison, judge_changes
 
-    other = next((one.info for one in runs if one.info.kind != "fleet"), None)
+    other = next((each.info for each in runs if each.info.kind != "fleet"), None)
     if other is not None:
         raise UsageError(
             f"run {other.id}: is of {other.kind}, the other one of fleet; nearest: two of fleet"
         )
-    for one, text in zip(runs, args.runs, strict=True):
-        if one.table("fleet"):
+    for item, text in zip(runs, args.runs, strict=True):
+        if item.table("fleet"):
             raise UsageError(
-                f"{text}: a verdict has no times of nodes; nearest: the run itself, {one.info.id}"
+                f"{text}: a verdict has no times of nodes; nearest: the run itself, {item.info.id}"
             )
-    before, after = ([entry.document for entry in one.table(TABLE)] for one in runs)
+    before, after = ([entry.document for entry in each.table(TABLE)] for each in runs)
     beyond = _FLEETS_BEYOND if args.same is None else args.same
-    found = compare_fleets(before, after, beyond)
-    head = {"kind": "compare-fleets", "runs": [one.info.id for one in runs]}
+    comparison = compare_fleets(before, after, beyond)
+    head = {"kind": "compare-fleets", "runs": [each.info.id for each in runs]}
     outputs.write(
-        {
-            "json": lambda: dump({**head, **found.to_dict()}),
-            "md": lambda: as_markdown(fleet_comparison(found)),
-        },
-        lambda: fleet_comparison(found),
+        lambda: {**head, **comparison.to_dict()},
+        lambda: fleet_comparison(comparison),
     )
     if args.fail_on is None:
         return 0
     threshold = args.fail_on[1]
-    return _judged_fleets(
-        found if threshold <= beyond else compare_fleets(before, after, threshold)
-    )
+    wide = comparison if threshold <= beyond else compare_fleets(before, after, threshold)
+    return gate(*judge_changes(wide))
 
 
-def _judged_fleets(found: FleetComparison) -> int:
-    """Return the exit code under ``--fail-on``; what is within the margin is no change."""
-    from pydlbench.report.blocks import some_names
-
-    by = f"{100 * found.beyond:g} %"
-    slower = list(dict.fromkeys(one.node for one in found.of("SLOWER")))
-    if slower:
-        tell(f"--fail-on: {len(slower)} nodes are slower by more than {by}: {some_names(slower)}")
-        return FOUND
-    whole = found.changes[-1].metric if found.changes else ""
-    beyond = [one for one in found.of("UNCLEAR") if (one.change or 0.0) > found.beyond]
-    unclear = [one.node for one in beyond if one.metric == whole]
-    causes = []
-    if unclear:
-        causes.append(f"{by} cannot be told of {some_names(unclear)}; more --rounds would tell")
-    if found.gone:
-        causes.append(f"the second run has no time of {some_names(found.gone)}")
-    judged = {one.node for one in found.changes}
-    if alone := [name for name in found.nodes if name not in judged]:
-        causes.append(f"nothing is known of {some_names(alone)}: no other node of the kind")
-    elif not (found.of("SAME") or found.of("FASTER")):
-        causes.append("of no node is it known whether it changed; more --rounds would tell")
-    for cause in causes:
-        tell(f"--fail-on: {cause}")
-    return UNDECIDED if causes else 0
-
-
-def _nothing(found: Comparison) -> str:
-    untimed = found.matching.untimed
-    reason = next((one for one in found.notes), "")
+def _nothing(comparison: Comparison) -> str:
+    untimed = comparison.matching.untimed
+    reason = next((note for note in comparison.notes), "")
     if not untimed:
         return f"nothing to compare: {reason or 'no row is in both runs'}"
     pair = untimed[0]
     return (
         f"no row was timed in both runs: {pair.b.layer} {pair.b.pass_} is {_status(pair.a)} in "
-        f"{found.a.name} and {_status(pair.b)} in {found.b.name}"
+        f"{comparison.a.name} and {_status(pair.b)} in {comparison.b.name}"
         f"{f' ({reason})' if reason else ''}; measure it again"
     )
 
@@ -297,39 +263,29 @@ def _status(row: Row) -> str:
     return row.status
 
 
-def _judged(found: Comparison, threshold: float) -> int:
+def _judged(comparison: Comparison, threshold: float) -> int:
     """Return the exit code under ``--fail-on``, and say on stderr what it comes from."""
     from pydlbench.report.compare import judge
 
-    judgement = judge(found, threshold)
-    for line in filter(None, (judgement.slower, *judgement.undecided)):
-        tell(f"--fail-on: {line}")
-    sys.stdout.flush()
-    if judgement.slower:
-        return FOUND
-    return UNDECIDED if judgement.undecided else 0
+    return gate(*judge(comparison, threshold))
 
 
 # -----------------------------------------------------------------------------
 # Where ``compare`` puts its results: files first, then standard output.
 
 
-def show(found: Comparison, outputs: Outputs, *, everything: bool) -> None:
+def show(comparison: Comparison, outputs: Outputs, *, everything: bool) -> None:
     """Write the files, then print the table, or the format that goes to standard output.
 
     Raises:
         PydlbenchError: a file could not be written after all; the table is printed before.
     """
     from pydlbench.report.compare import comparison_report
-    from pydlbench.report.json import dump
-    from pydlbench.report.text import as_markdown
 
     outputs.write(
-        {
-            "json": lambda: dump(found.to_dict()),
-            "md": lambda: as_markdown(comparison_report(found)),
-        },
-        lambda: comparison_report(found, everything=everything),
+        comparison.to_dict,
+        lambda: comparison_report(comparison, everything=everything),
+        markdown=lambda: comparison_report(comparison),
     )
 
 
@@ -351,26 +307,21 @@ def run_published(args: Options, outputs: Outputs) -> int:
         UsageError: no such run, no such model.
     """
     from pydlbench.compare.published import find_figures, match_figures
-    from pydlbench.report.json import dump
     from pydlbench.report.published import published_report
-    from pydlbench.report.text import as_markdown
 
-    figures = find_figures(args.model)
-    own = _own(args)
-    found = match_figures(figures, own)
+    figures = match_figures(find_figures(args.model), _own(args))
     given = bool(args.runs)
     outputs.write(
-        {
-            "json": lambda: dump(_document(found, args.runs, given)),
-            "md": lambda: as_markdown(published_report(found, own=given)),
+        lambda: {
+            "runs": list(args.runs),
+            "published": [figure.to_dict() for figure in figures if figure.own or not given],
         },
-        lambda: published_report(found, own=given),
+        lambda: published_report(figures, own=given),
     )
-    return 1 if given and not any(ours for _, ours in found) else 0
+    return 1 if given and not any(figure.own for figure in figures) else 0
 
 
-def _own(args: Options) -> list[Own]:
-    from pydlbench.cli.machine import reading_store
+def _own(args: Options) -> list[OwnFigure]:
     from pydlbench.compare.published import own_figures
     from pydlbench.store.documents import load
 
@@ -378,7 +329,9 @@ def _own(args: Options) -> list[Own]:
         return []
     with reading_store(args.store) or contextlib.nullcontext() as store:
         return [
-            one for name in args.runs for one in own_figures(name, load(name, store), _script_batch)
+            own_figure
+            for name in args.runs
+            for own_figure in own_figures(name, load(name, store), _script_batch)
         ]
 
 
@@ -390,19 +343,6 @@ def _script_batch(protocol: str, model: str) -> int | None:
         return find_protocol(protocol).settings(model).batch
     except UsageError:  # of a pydlbench that knows more protocols
         return None
-
-
-def _document(
-    found: Sequence[tuple[Figure, Sequence[MatchedFigure]]], runs: Sequence[str], given: bool
-) -> dict[str, Any]:
-    return {
-        "runs": list(runs),
-        "published": [
-            {**figure.to_dict(), "own": [one.to_dict() for one in ours]}
-            for figure, ours in found
-            if ours or not given
-        ],
-    }
 
 
 # -----------------------------------------------------------------------------
@@ -436,11 +376,11 @@ def _run_installations(args: Options, outputs: Outputs, settings: Settings) -> i
     done, interrupted = _measure(args, pairs, opened)
     with Session() as session:
         device = session.run.device
-    found = compare_installations((a, b), pairs, device, settings, done)
-    show(found, outputs, everything=args.all)
+    comparison = compare_installations((a, b), pairs, device, settings, done)
+    show(comparison, outputs, everything=args.all)
     if interrupted:
         return 130
-    return 0 if args.fail_on is None else _judged(found, args.fail_on[1])
+    return 0 if args.fail_on is None else _judged(comparison, args.fail_on[1])
 
 
 def _wanted(
@@ -500,7 +440,6 @@ def _interleaved(
         UsageError: bad input, or nothing that can be measured here.
         PydlbenchError: not one pass was finished.
     """
-    from pydlbench.cli.machine import reading_store
     from pydlbench.compare.installations import lost
     from pydlbench.compare.interleaved import compare_interleaved
     from pydlbench.compare.match import match
@@ -523,8 +462,8 @@ def _interleaved(
     a, b = (measured_here(side, here) for side in (a, b))
     first, second, measured = measured_sides(a, b, matching, rerun)
     passed = [pair.passes for pair in rerun if pair.passes.logs]
-    found = compare_interleaved(first, second, measured, passed, settings, done, notes)
-    return found, interrupted
+    comparison = compare_interleaved(first, second, measured, passed, settings, done, notes)
+    return comparison, interrupted
 
 
 def _pairs(matching: Matching) -> tuple[Matching, list[RerunPair], tuple[str, ...]]:
@@ -549,8 +488,8 @@ def _pairs(matching: Matching) -> tuple[Matching, list[RerunPair], tuple[str, ..
     if not rerun:
         reason = next(iter(reasons), "no row was timed in both runs")
         raise UsageError(f"--interleave: {reason}; nearest: leave it out")
-    found = dataclasses.replace(matching, pairs=pairs, untimed=untimed)
-    return found, rerun, tuple(f"not measured again: {one}" for one in reasons)
+    measurable = dataclasses.replace(matching, pairs=pairs, untimed=untimed)
+    return measurable, rerun, tuple(f"not measured again: {reason}" for reason in reasons)
 
 
 def _check_memory(rerun: Sequence[RerunPair]) -> None:
@@ -566,9 +505,9 @@ def _check_memory(rerun: Sequence[RerunPair]) -> None:
         available = session.facts.memory_available_bytes
         # As much as a session takes for the rotating copies of a cold cache state.
         cold = 3 * session.cache_bytes()
-    for one in rerun if available is not None else ():
+    for each in rerun if available is not None else ():
         try:
-            specs = [side.spec for side in one.sides if isinstance(side.spec, KernelSpec)]
+            specs = [side.spec for side in each.sides if isinstance(side.spec, KernelSpec)]
             check_memory(specs, available, cold)
         except UsageError as error:
             raise UsageError(f"--interleave: {error}") from None
@@ -580,11 +519,10 @@ def _measure(
     open_host: Callable[..., Any],
 ) -> tuple[int, bool]:
     """Take the passes; return how many are finished, and whether Ctrl-C ended them."""
-    from pydlbench.cli.terminal import Progress
     from pydlbench.compare.rerun import take_pass
     from pydlbench.runner.recorder import OneInterrupt
 
-    progress = Progress.of(args)
+    progress = Progress.from_options(args)
     rng = random.Random(args.seed)  # noqa: S311 - an order, not a secret
     total = args.repetitions * len(rerun)
     started = 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli.machine import device_of
 from pydlbench.cli.options import DEVICE, THREADS, JsonOutput, as_given, flag, option
+from pydlbench.cli.output import Outputs
 from pydlbench.errors import UsageError, nearest
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
 
@@ -59,15 +60,13 @@ def run(args: Options, probe: Callable[..., DeviceRecord | GpuRecord] | None = N
         PydlbenchError: The probes could not run.
     """
     from pydlbench.backends import capabilities
-    from pydlbench.cli.output import Outputs
     from pydlbench.report.device import device_report
-    from pydlbench.report.json import dump
 
     _check_combination(args)
     if args.known:
         return run_known(args)
     arguments, notes = _arguments(args)
-    outputs = Outputs.of(args)
+    outputs = Outputs.from_options(args)
     if probe is None:
         from pydlbench.runner.measure import probe_device
 
@@ -75,11 +74,7 @@ def run(args: Options, probe: Callable[..., DeviceRecord | GpuRecord] | None = N
     record = probe(**arguments)
     outputs.note(*notes)
     outputs.write(
-        {
-            "json": lambda: dump(
-                {"device": record.to_dict(), "environment": capabilities.environment()}
-            )
-        },
+        lambda: {"device": record.to_dict(), "environment": capabilities.environment()},
         lambda: device_report(record),
         warnings=[f"{advice.symptom}; {advice.remedy}" for advice in record.warnings],
     )
@@ -119,10 +114,8 @@ def run_known(args: Options) -> int:
     Raises:
         UsageError: No such card, a bad price or throughput, unwritable file.
     """
-    from pydlbench.cli.output import Outputs
     from pydlbench.devices.gpu.cards import known_cards
     from pydlbench.report.device import cards_report, price_cards
-    from pydlbench.report.json import dump
 
     prices = _by_card("--price", args.price)
     images = _by_card("--throughput", args.throughput)
@@ -133,8 +126,8 @@ def run_known(args: Options) -> int:
                 f"--price '{name}=USD'"
             )
     cards = price_cards(known_cards(), prices, images)
-    Outputs.of(args).write(
-        {"json": lambda: dump({"cards": [card.to_dict() for card in cards]})},
+    Outputs.from_options(args).write(
+        lambda: {"cards": [card.to_dict() for card in cards]},
         lambda: cards_report(cards),
     )
     return 0
@@ -145,7 +138,7 @@ def _by_card(option: str, given: Iterable[str]) -> dict[str, float]:
     from pydlbench.devices.gpu.cards import known_cards
 
     names = {card.name.casefold(): card.name for card in known_cards()}
-    found = {}
+    values = {}
     for text in given:
         name, separator, number = (part.strip() for part in text.rpartition("="))
         if not separator or not name:
@@ -156,8 +149,8 @@ def _by_card(option: str, given: Iterable[str]) -> dict[str, float]:
         if name.casefold() not in names:
             near = _near(name, list(names.values()))
             raise UsageError(f"{option} {name}: no such card; nearest: {', '.join(near)}")
-        found[names[name.casefold()]] = _positive(option, name, number)
-    return found
+        values[names[name.casefold()]] = _positive(option, name, number)
+    return values
 
 
 def _near(name: str, names: Sequence[str]) -> list[str]:

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydlbench.cli.options import BUDGET, FAIL_ON, FRAMEWORK, HOW, ExplainedStep, option
-from pydlbench.cli.steps import ModelTask, answer, frameworks_of, read_steps, summands
-from pydlbench.cli.values import FOUND, choices, fail_on, positive_seconds
+from pydlbench.cli.steps import ModelTask, read_steps, summands
+from pydlbench.cli.values import FINDING, choices, fail_on, positive_seconds
 from pydlbench.errors import UsageError
 from pydlbench.runner.tasks import Result
 from pydlbench.words import FRAMEWORKS, ONNX_FRAMEWORK
@@ -62,18 +62,19 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
         UsageError: bad input; nothing was measured and nothing written.
         PydlbenchError: the step cannot be run.
     """
+    from pydlbench.cli.measuring import answer
     from pydlbench.report.diagnose import diagnosis_report
 
     def report(run: RunRecord, results: Results) -> list[Block]:
-        (one,) = results.outcomes
-        return diagnosis_report(run, one.result.detail)
+        (each,) = results.outcomes
+        return diagnosis_report(run, each.result.detail)
 
     how: dict[str, Any] = {"sessions": session_factory, "what": "diagnoses"}
     code, results = answer(args, "diagnose", *read_tasks(args), report, **how)
     if code == 0 and args.fail_on is not None:
-        found = [one.result.detail for one in results.outcomes]
-        shares = [one.saving.share for each in found for one in each.findings]
-        return FOUND if any(share >= args.fail_on[1] for share in shares) else 0
+        diagnoses = [outcome.result.detail for outcome in results.outcomes]
+        shares = [finding.saving.share for diagnosis in diagnoses for finding in diagnosis.findings]
+        return FINDING if any(share >= args.fail_on[1] for share in shares) else 0
     return code
 
 
@@ -92,8 +93,7 @@ def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
             text = args.given[name]
             near = f"nearest: --{name} {first}" if others else "nearest: leave it out"
             raise UsageError(f"--{name} {text}: one at a time; {near}")
-    model, rows, notes = read_steps(args, FRAMEWORKS[:1])
-    _, guessed = frameworks_of(args.model, args.framework)
+    model, rows, notes, guessed = read_steps(args, FRAMEWORKS[:1])
     if model is not None and not rows[0].spec.on_gpu:  # another's needs nobody knows yet
         available = read_cpu_facts().memory_available_bytes
         check_memory_of_parts(model, rows[0].spec, available)
@@ -130,9 +130,9 @@ class DiagnoseTask(ModelTask):
         if row.spec.on_gpu:
             session.room_bytes(row.spec.device)  # or says that there is no GPU
         view.advance(0, 1, row.label)
-        found = diagnose(
+        record = diagnose(
             row.spec, session, self.time_limit_s, lambda text: view.advance(0, 1, text)
         )
-        yield Result("findings", found.to_dict(), row, detail=found)
-        if found.interrupted:
+        yield Result("findings", record.to_dict(), row, detail=record)
+        if record.interrupted:
             raise KeyboardInterrupt

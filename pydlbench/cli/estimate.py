@@ -25,7 +25,6 @@ from pydlbench.cli.options import (
 from pydlbench.cli.steps import (
     EXPECTED_NODES,
     ModelTask,
-    answer,
     check_phase,
     fields_of,
     frameworks_of,
@@ -33,7 +32,7 @@ from pydlbench.cli.steps import (
     summands,
     values_of,
 )
-from pydlbench.cli.values import FOUND, one_of, whole_number
+from pydlbench.cli.values import FINDING, one_of, whole_number
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORKS, GPU_PRECISIONS
@@ -114,20 +113,21 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
             raise UsageError(
                 f"--summary: {args.model} has no graph to be counted; nearest: leave it out"
             )
-        return show_summary(model, Outputs.of(args))
+        return show_summary(model, Outputs.from_options(args))
+    from pydlbench.cli.measuring import answer
     from pydlbench.report.estimate import estimate_report
 
     def rows(results: Results) -> list[Measurement]:
-        return [row for one in results.outcomes for row in one.result.detail[1]]
+        return [row for outcome in results.outcomes for row in outcome.result.detail[1]]
 
     def report(run: RunRecord, results: Results) -> list[Block]:
-        (one,) = results.outcomes
-        return estimate_report(run, *one.result.detail, top=None if args.all else args.top)
+        (each,) = results.outcomes
+        return estimate_report(run, *each.result.detail, top=None if args.all else args.top)
 
     how: dict[str, Any] = {"sessions": session_factory, "what": "estimates", "parts": rows}
     code, results = answer(args, "estimate", *read_tasks(args), report, **how)
-    if code == 0 and any(one.result.detail[0].missing for one in results.outcomes):
-        return 1 if args.fail_on is None else FOUND
+    if code == 0 and any(outcome.result.detail[0].missing for outcome in results.outcomes):
+        return 1 if args.fail_on is None else FINDING
     return code
 
 
@@ -208,20 +208,20 @@ class EstimateTask(ModelTask):
 
         step, wanted = self.step, self._plan(session)
         rows = yield from kernels(self, wanted.specs, session, view, effort=wanted.effort)
-        found = estimate(
+        record = estimate(
             wanted,
             rows,
             memory_bytes=memory(self.model, step.phase, step.precision) if self.model else {},
             options=step.options,
             own=step.own,
             device=step.device,
-            threads=next((one.threads for one in rows.values() if one.threads), None),
+            threads=next((row.threads for row in rows.values() if row.threads), None),
             cache_bytes=session.cache_bytes(step.device),
         )
-        if not found.layers:
-            reasons = dict.fromkeys(one.reason for one in rows.values() if one.reason)
+        if not record.layers:
+            reasons = dict.fromkeys(row.reason for row in rows.values() if row.reason)
             raise PydlbenchError(f"no layer could be measured: {next(iter(reasons), 'no layers')}")
-        yield Result("estimate", found.to_dict(), self.rows[0], detail=(found, [*rows.values()]))
+        yield Result("estimate", record.to_dict(), self.rows[0], detail=(record, [*rows.values()]))
 
     def _plan(self, session: Any) -> Plan:
         """Return the step's work; that of the user's own model is recorded for it."""
@@ -232,17 +232,17 @@ class EstimateTask(ModelTask):
         step, cache_bytes = self.step, session.cache_bytes(self.step.device)
         if self.model is not None:
             return plan(self.model, step.phase, step.precision, step.device, cache_bytes)
-        found = listed(step, session)
+        recorded = listed(step, session)
         return recorded_plan(
-            found.calls,
+            recorded.calls,
             name=step.model,
-            batch=found.batch,
+            batch=recorded.batch,
             phase=step.phase,
             precision=step.precision,
             device=step.device,
             cache_bytes=cache_bytes,
-            notes=found.notes,
-            types=found.types,
+            notes=recorded.notes,
+            types=recorded.types,
         )
 
 
@@ -253,9 +253,11 @@ class EstimateTask(ModelTask):
 def show_summary(model: Model, outputs: Outputs) -> int:
     """Count, without timing anything; returns the exit code."""
     from pydlbench.models.counts import summary
+    from pydlbench.records.documents import SummaryDocument
+    from pydlbench.records.record import SCHEMA_VERSION
     from pydlbench.report.estimate import summary_report
-    from pydlbench.report.json import dump
 
-    found = summary(model)
-    outputs.write({"json": lambda: dump(found)}, lambda: summary_report(found))
+    counts = summary(model)
+    shown = SummaryDocument.from_dict({"schema_version": SCHEMA_VERSION, **counts})
+    outputs.write(lambda: counts, lambda: summary_report(shown))
     return 0

@@ -7,10 +7,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.cli.machine import reading_store
 from pydlbench.cli.options import OUTPUT, RUNS, TO, Stored, flag, option
 from pydlbench.cli.output import reading_runs
 from pydlbench.cli.values import one_of
 from pydlbench.errors import BackendMissingError, UsageError
+from pydlbench.report.blocks import run_lines
+from pydlbench.report.text import (
+    STDOUT,
+    as_markdown,
+    check_writable,
+    csv_text,
+    write_bytes,
+    write_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,8 +80,6 @@ def run(args: Options) -> int:
         BackendMissingError: a package that writes the format is missing.
         PydlbenchError: the file could not be written after all.
     """
-    from pydlbench.report.text import check_writable
-
     if args.output != "-":
         check_writable("--output", args.output)
     if args.schema is not None:
@@ -88,7 +96,7 @@ def run(args: Options) -> int:
         return _written(args, *export_recorded(args.runs, chosen))
     with reading_runs(args.runs):
         loaded = _load(args)
-    if not any(one.entries for one in loaded):
+    if not any(each.entries for each in loaded):
         raise UsageError(
             f"{loaded[0].info.id}: nothing was finished in it; nearest: pydlbench runs"
         )
@@ -110,7 +118,6 @@ def _written(args: Options, content: str | bytes, notes: Sequence[str]) -> int:
 
 def _schema(args: Options, name: str) -> int:
     from pydlbench.records.schema import schema_text
-    from pydlbench.report.text import write_text
 
     if args.runs:
         raise UsageError(f"{args.runs[0]}: --schema takes no runs; nearest: leave it out")
@@ -124,13 +131,13 @@ def _format(given: str | None, output: str) -> str:
     ending = Path(output).suffix.lower()
     if output == "-" or not ending:
         return "csv"
-    found = next((name for name, known in _FORMATS.items() if known == ending), None)
-    if found is None:
+    chosen = next((name for name, known in _FORMATS.items() if known == ending), None)
+    if chosen is None:
         endings = ", ".join(filter(None, _FORMATS.values()))
         raise UsageError(
             f"--output {output}: its ending says no format; nearest: {endings}, or --format csv"
         )
-    return found
+    return chosen
 
 
 def _check_installed(chosen: str) -> None:
@@ -151,13 +158,12 @@ def _check_installed(chosen: str) -> None:
 
 
 def _load(args: Options) -> list[Loaded]:
-    from pydlbench.cli.machine import reading_store
     from pydlbench.store.documents import Loaded, load
 
     with reading_store(args.store) or contextlib.nullcontext() as store:
-        found = [load(text, store) for text in args.runs]
+        runs = [load(text, store) for text in args.runs]
         # They are read while the store is open.
-        return [Loaded(one.info, one.record, one.entries) for one in found]
+        return [Loaded(each.info, each.record, each.entries) for each in runs]
 
 
 def _content(
@@ -166,13 +172,12 @@ def _content(
     """Return the file's content, and notes on what it cannot hold."""
     from pydlbench.report.csv import to_long, to_parquet
     from pydlbench.report.exports import EXPORTS
-    from pydlbench.report.text import csv_text
 
     if chosen in ("long", "parquet"):
-        pairs = [(one.record, one.entries) for one in loaded]
+        pairs = [(each.record, each.entries) for each in loaded]
         return (to_long if chosen == "long" else to_parquet)(pairs), []
     if chosen in EXPORTS:
-        return EXPORTS[chosen]([(one.record, one.entries) for one in loaded])
+        return EXPORTS[chosen]([(each.record, each.entries) for each in loaded])
     if chosen == "json":
         return _json(loaded, samples=samples), []
     if chosen == "md":
@@ -188,13 +193,13 @@ def _json(loaded: Sequence[Loaded], *, samples: bool) -> str:
 
     documents = [
         run_document(
-            one.info.kind,
-            one.record,
-            one.entries,
-            interrupted=one.info.early,
+            each.info.kind,
+            each.record,
+            each.entries,
+            interrupted=each.info.early,
             samples=samples,
         )
-        for one in loaded
+        for each in loaded
     ]
     return dump(documents[0] if len(documents) == 1 else {"documents": documents})
 
@@ -202,24 +207,23 @@ def _json(loaded: Sequence[Loaded], *, samples: bool) -> str:
 def _dlb(loaded: Sequence[Loaded]) -> tuple[str, list[str]]:
     from pydlbench.report.csv import batches, to_dlb
 
-    found = batches(entry for one in loaded for entry in one.entries)
-    if not found:
+    sizes = batches(entry for each in loaded for entry in each.entries)
+    if not sizes:
         raise UsageError(
             f"{loaded[0].info.id}: has no timed step of a framework, and --format dlb has columns "
             "for nothing else; nearest: --format csv"
         )
-    shown = [str(one) for one in sorted(one or 0 for one in found) if one]
+    shown = [str(each) for each in sorted(size or 0 for size in sizes) if each]
     notes = (
         []
         if len(shown) <= 1
         else [f"there are batches {', '.join(shown)}; dlb has no column for them"]
     )
-    return to_dlb((one.record, one.entries) for one in loaded), notes
+    return to_dlb((each.record, each.entries) for each in loaded), notes
 
 
 def _write(target: str, content: str | bytes) -> None:
     from pydlbench.errors import PydlbenchError
-    from pydlbench.report.text import STDOUT, write_bytes, write_text
 
     try:
         if isinstance(content, str):
@@ -249,11 +253,11 @@ def _sheet(loaded: Sequence[Loaded]) -> tuple[Sequence[str], list[list[Any]], li
         ("step", step.CSV_COLUMNS, _steps),
     ):
         rows: list[list[Any]] = []
-        for one in loaded:
-            documents = (record.to_dict() for record in read(one.entries))
-            rows += csv.flat_lines(one.record, table, columns, documents)
+        for item in loaded:
+            documents = (record.to_dict() for record in read(item.entries))
+            rows += csv.flat_lines(item.record, table, columns, documents)
         if rows:
-            rest = sum(entry.table != table for one in loaded for entry in one.entries)
+            rest = sum(entry.table != table for each in loaded for entry in each.entries)
             others = "1 entry of another kind is"
             if rest > 1:
                 others = f"{rest} entries of other kinds are"
@@ -268,8 +272,6 @@ def _sheet(loaded: Sequence[Loaded]) -> tuple[Sequence[str], list[list[Any]], li
 def run_markdown(run: Loaded) -> str:
     """Return a run as a section that can be pasted into a page: what its commands report."""
     from pydlbench.cli.runs import stored_report
-    from pydlbench.report.blocks import run_lines
-    from pydlbench.report.text import as_markdown
 
     return as_markdown([*stored_report(run), run_lines(run.record)])
 
@@ -277,13 +279,13 @@ def run_markdown(run: Loaded) -> str:
 def _layers(entries: Sequence[Entry]) -> list[Measurement]:
     from pydlbench.records.measurement import Measurement
 
-    found = [entry.document for entry in entries if entry.table == "layer"]
-    return [Measurement.from_dict(document) for document in found]
+    documents = [entry.document for entry in entries if entry.table == "layer"]
+    return [Measurement.from_dict(document) for document in documents]
 
 
 def _steps(entries: Sequence[Entry]) -> list[StepRow]:
     from pydlbench.records.step import StepRecord
     from pydlbench.report.step import step_rows
 
-    found = [entry.document for entry in entries if entry.table == "step"]
-    return step_rows(list(map(StepRecord.from_dict, found)))
+    documents = [entry.document for entry in entries if entry.table == "step"]
+    return step_rows(list(map(StepRecord.from_dict, documents)))

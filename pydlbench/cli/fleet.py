@@ -23,10 +23,9 @@ from pydlbench.cli.options import (
     as_given,
     option,
 )
+from pydlbench.cli.output import Outputs, gate, reading_runs, without_collection
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import (
-    FOUND,
-    UNDECIDED,
     one_of,
     percentage,
     positive_seconds,
@@ -34,14 +33,14 @@ from pydlbench.cli.values import (
     whole_number,
 )
 from pydlbench.errors import PydlbenchError, UsageError, nearest
+from pydlbench.report.blocks import Block, run_lines
+from pydlbench.store.place import chosen_path, user_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pydlbench.cli.output import Outputs
     from pydlbench.records.fleet import FleetVerdict
     from pydlbench.records.run import RunInfo, RunRecord
-    from pydlbench.report.blocks import Block
     from pydlbench.runner.sweep import SweepFile
     from pydlbench.store.documents import Loaded
     from pydlbench.store.store import Store
@@ -171,7 +170,17 @@ class ShownOptions(VerdictOptions):
 
 
 # Of the measurement itself.
-_ASKED: Final = ("on", "slots", "nodes", "slurm", "rounds", "tries", "time_limit", "wait", "seed")
+_OF_THE_RUN: Final = (
+    "on",
+    "slots",
+    "nodes",
+    "slurm",
+    "rounds",
+    "tries",
+    "time_limit",
+    "wait",
+    "seed",
+)
 
 
 def run(args: RunOptions) -> int:
@@ -184,36 +193,29 @@ def run(args: RunOptions) -> int:
         UsageError: bad input, no engine, or no such run.
         PydlbenchError: the engine is gone, or nothing can be kept; what was finished is.
     """
-    from pydlbench.cli.output import Outputs
-
-    outputs = Outputs.of(args)
+    outputs = Outputs.from_options(args)
     code, name = _measure(args, outputs)
     return code or _judge(args, name, outputs)
 
 
 def collect(args: CollectOptions) -> int:
     """Keep what nodes have left in a folder, and judge them; see :func:`run`."""
-    from pydlbench.cli.output import Outputs
-
-    outputs = Outputs.of(args)
+    outputs = Outputs.from_options(args)
     return _judge(args, _collect(args, outputs), outputs)
 
 
 def verdict(args: ShownOptions) -> int:
     """Judge the nodes of a run; see :func:`run`."""
-    from pydlbench.cli.output import Outputs
-
-    return _judge(args, args.run, Outputs.of(args))
+    return _judge(args, args.run, Outputs.from_options(args))
 
 
 def _judge(args: VerdictOptions, name: str, outputs: Outputs) -> int:
-    from pydlbench.cli.output import reading_runs
 
-    found = reading_store(args.store)
-    if found is None:
+    store = reading_store(args.store)
+    if store is None:
         raise UsageError(f"run {name}: no runs are stored yet; start with: pydlbench fleet run")
-    with found, reading_runs([name]):
-        return _verdict(args, found, _find(found, name).id, outputs)
+    with store, reading_runs([name]):
+        return _verdict(args, store, _find(store, name).id, outputs)
 
 
 def _find(store: Store, text: str) -> RunInfo:
@@ -223,7 +225,7 @@ def _find(store: Store, text: str) -> RunInfo:
         UsageError: there is none, or it is another command's.
     """
     if text == "last":
-        fleets = [one for one in store.runs() if one.kind == "fleet"]
+        fleets = [each for each in store.runs() if each.kind == "fleet"]
         if fleets:
             return fleets[0]
     info = store.find(text)
@@ -241,32 +243,31 @@ def _measure(args: RunOptions, outputs: Outputs) -> tuple[int, str]:
     from pydlbench.fleet.engines import open_engine
     from pydlbench.fleet.run import Plan, run_rounds, with_reference
     from pydlbench.runner.recorder import OneInterrupt
-    from pydlbench.store.place import chosen_path
     from pydlbench.store.store import Store
 
     path, by = chosen_path(args.store)
     if path is None:
         raise UsageError(f"{by} none: a fleet's visits have to be kept; nearest: leave it out")
-    asked, name = _request(args)
+    request, name = _request(args)
     with contextlib.ExitStack() as stack:
         interrupts = stack.enter_context(OneInterrupt())
         record = _record()
         folder = (path.parent / "fleet" / (name or record.id)).absolute()
-        options = dict(one.split("=", 1) for one in asked["slurm"])
+        options = dict(each.split("=", 1) for each in request["slurm"])
         engine = open_engine(
-            asked["on"],
-            slots=asked["slots"],
-            nodes=asked["nodes"],
+            request["on"],
+            slots=request["slots"],
+            nodes=request["nodes"],
             options=options,
             folder=folder,
-            patience_s=asked["wait"] or _QUEUED_S,
+            patience_s=request["wait"] or _QUEUED_S,
         )
         stack.callback(engine.close)
         outputs.note(*engine.notes)
         store = stack.enter_context(Store.open(path if by else None))
         _folder(folder)
         if name is None:
-            store.begin(record, "fleet", request=asked)
+            store.begin(record, "fleet", request=request)
         else:
             record = store.record(name)
             store.resume(name)
@@ -274,13 +275,13 @@ def _measure(args: RunOptions, outputs: Outputs) -> tuple[int, str]:
         again = f"go on with: pydlbench fleet run --resume {record.id}{where}"
         plan = Plan(
             fleet=record.id,
-            text=with_reference(asked["text"]),
+            text=with_reference(request["text"]),
             folder=folder,
-            rounds=asked["rounds"],
-            tries=asked["tries"],
-            limit_s=asked["time_limit"],
-            patience_s=asked["wait"] or _WAIT_S,
-            seed=asked["seed"],
+            rounds=request["rounds"],
+            tries=request["tries"],
+            limit_s=request["time_limit"],
+            patience_s=request["wait"] or _WAIT_S,
+            seed=request["seed"],
         )
         status = "failed"
         try:
@@ -315,21 +316,21 @@ def _request(args: RunOptions) -> tuple[dict[str, Any], str | None]:
         return _resumed(args, args.resume)
     if args.file is None:
         raise UsageError("FILE: none given; nearest: pydlbench fleet run FILE.toml")
-    asked = {name: getattr(args, name) for name in _ASKED}
+    request = {name: getattr(args, name) for name in _OF_THE_RUN}
     for name, engine in (("slots", "local"), ("nodes", "slurm"), ("slurm", "slurm")):
-        if asked["on"] != engine:
-            args.refuse([name], f"with --on {asked['on']}", f"--on {engine}")
-    for one in asked["slurm"]:
-        if "=" not in one:
+        if request["on"] != engine:
+            args.refuse([name], f"with --on {request['on']}", f"--on {engine}")
+    for each in request["slurm"]:
+        if "=" not in each:
             raise UsageError(
-                f"--slurm {one}: expected NAME=VALUE; nearest: --slurm partition={one}"
+                f"--slurm {each}: expected NAME=VALUE; nearest: --slurm partition={each}"
             )
     file, text = read_text(args.file)
     parsed = parse_sweep(file, text, table_keys())
     _check_model(args.model, parsed)
-    if asked["on"] == "local":  # what other machines have is theirs to know
+    if request["on"] == "local":  # what other machines have is theirs to know
         read_file(parsed)
-    return {"file": file, "text": text, **asked}, None
+    return {"file": file, "text": text, **request}, None
 
 
 def _resumed(args: RunOptions, resume: str) -> tuple[dict[str, Any], str]:
@@ -338,7 +339,7 @@ def _resumed(args: RunOptions, resume: str) -> tuple[dict[str, Any], str]:
     from pydlbench.runner.sweep import parse_sweep
     from pydlbench.store.entry import BEING_WRITTEN
 
-    args.refuse([name for name in _ASKED if name != "on"], "with --resume")
+    args.refuse([name for name in _OF_THE_RUN if name != "on"], "with --resume")
     store = reading_store(args.store)
     if store is None:
         raise UsageError(f"--resume {resume}: no runs are stored yet")
@@ -346,19 +347,19 @@ def _resumed(args: RunOptions, resume: str) -> tuple[dict[str, Any], str]:
         info = _find(store, resume)
         if info.status == "running":
             raise UsageError(f"--resume {resume}: {BEING_WRITTEN.format(info.id)}")
-        asked = dict(store.request(info.id) or {})
-    if "text" not in asked:
-        folder = asked.get("folder", "FOLDER")
+        request = dict(store.request(info.id) or {})
+    if "text" not in request:
+        folder = request.get("folder", "FOLDER")
         raise UsageError(
             f"--resume {resume}: run {info.id} was collected from {folder}, its nodes were "
             f"not visited; nearest: pydlbench fleet collect {folder}"
         )
-    if args.file is not None and read_text(args.file)[1] != asked["text"]:
+    if args.file is not None and read_text(args.file)[1] != request["text"]:
         raise UsageError(
             f"{args.file}: has changed since run {info.id} began; nearest: leave it out"
         )
-    _check_model(args.model, parse_sweep(asked["file"], asked["text"], table_keys()))
-    return {**asked, **({"on": args.on} if "on" in args.given else {})}, info.id
+    _check_model(args.model, parse_sweep(request["file"], request["text"], table_keys()))
+    return {**request, **({"on": args.on} if "on" in args.given else {})}, info.id
 
 
 def _check_model(model: str | None, file: SweepFile) -> None:
@@ -367,8 +368,8 @@ def _check_model(model: str | None, file: SweepFile) -> None:
     Raises:
         UsageError: the file times no step of it.
     """
-    tables = [one for one in file.tables if one.kind != "layers"]
-    timed = sorted({words[-1] for one in tables for words in one.requests if words})
+    tables = [table for table in file.tables if table.kind != "layers"]
+    timed = sorted({words[-1] for table in tables for words in table.requests if words})
     if model is not None and model not in timed:
         near = nearest(model, timed, 1) or timed[:1]
         hint = f"--model {near[0]}" if near else f'[[step]] with model = "{model}" in the file'
@@ -405,22 +406,24 @@ def _collect(args: CollectOptions, outputs: Outputs) -> str:
     """Keep what nodes have left in a folder as a run of a fleet."""
     from pydlbench.fleet.gather import TABLE, collected, visit_key
     from pydlbench.store.entry import Entry
-    from pydlbench.store.place import chosen_path, user_path
     from pydlbench.store.store import Store
 
     path, by = chosen_path(args.store)
     if path is None:
         raise UsageError(f"{by} none: a fleet's visits have to be kept; nearest: leave it out")
     visits = collected(user_path(args.folder))
-    for one in visits:
-        if one.reason is not None:
-            outputs.note(f"round {one.round + 1}: {one.node}: not whole: {one.reason}")
+    for each in visits:
+        if each.reason is not None:
+            outputs.note(f"round {each.round + 1}: {each.node}: not whole: {each.reason}")
     record = _record()
     with Store.open(path if by else None) as store:
         store.begin(record, "fleet", request={"folder": args.folder})
         store.add_all(
             record.id,
-            [Entry(TABLE, one.to_dict(), key=visit_key(one.node, one.round)) for one in visits],
+            [
+                Entry(TABLE, visit.to_dict(), key=visit_key(visit.node, visit.round))
+                for visit in visits
+            ],
         )
         store.finish(record, "done")
     return record.id
@@ -431,29 +434,13 @@ def _collect(args: CollectOptions, outputs: Outputs) -> str:
 
 
 def _verdict(args: VerdictOptions, store: Store, name: str, outputs: Outputs) -> int:
-    from pydlbench.cli.output import without_collection
-    from pydlbench.report.blocks import some_names
-    from pydlbench.report.fleet import unclear_rows, unknown_nodes
+    from pydlbench.report.fleet import judge_nodes
     from pydlbench.store.documents import Loaded
 
     loaded = Loaded(store.info(name), store.record(name), store)
     with without_collection():
-        found = _show(loaded, outputs, args.beyond, args.model)
-    if args.fail_on is None:
-        return 0
-    if found.slow:
-        tell(f"--fail-on: {len({one.node for one in found.slow})} nodes are slow")
-        return FOUND
-    unclear, unknown = unclear_rows(found), unknown_nodes(found)
-    if unclear:
-        names = some_names([one.node for one in unclear])
-        tell(f"--fail-on: it cannot be told of {names}; more --rounds would tell")
-    if unknown:
-        tell(f"--fail-on: nothing is known of {some_names(unknown)}")
-    if not any(one.verdict in ("SAME", "FAST") for one in found.nodes):
-        tell("--fail-on: no node is known to be as fast as others; more --rounds would tell")
-        return UNDECIDED
-    return UNDECIDED if unclear or unknown else 0
+        verdict = _show(loaded, outputs, args.beyond, args.model)
+    return 0 if args.fail_on is None else gate(*judge_nodes(verdict))
 
 
 def judged(run: Loaded, beyond: float = _BEYOND, model: str | None = None) -> FleetVerdict:
@@ -477,32 +464,19 @@ def judged(run: Loaded, beyond: float = _BEYOND, model: str | None = None) -> Fl
 
 
 def _show(loaded: Loaded, outputs: Outputs, beyond: float, model: str | None) -> FleetVerdict:
-    from pydlbench.report.json import dump
-    from pydlbench.report.text import as_markdown
+    verdict = judged(loaded, beyond, model)
+    report = _blocks(loaded, verdict)
 
-    found = judged(loaded, beyond, model)
-    report = _blocks(loaded, found)
-
-    def document() -> str:
-        head = {"kind": "fleet", "interrupted": loaded.info.early, "run": loaded.record.to_dict()}
-        return dump({**head, **found.to_dict()})
-
-    outputs.write(
-        {
-            "json": document,
-            "md": lambda: as_markdown(report),
-        },
-        lambda: report,
-    )
-    return found
+    head = {"kind": "fleet", "interrupted": loaded.info.early, "run": loaded.record.to_dict()}
+    outputs.write(lambda: {**head, **verdict.to_dict()}, lambda: report)
+    return verdict
 
 
-def _blocks(loaded: Loaded, found: FleetVerdict) -> list[Block]:
-    from pydlbench.report.blocks import run_lines
+def _blocks(loaded: Loaded, verdict: FleetVerdict) -> list[Block]:
     from pydlbench.report.fleet import fleet_report
 
     early = loaded.info.status if loaded.info.early else ""
-    return [*fleet_report(found, early=early), run_lines(loaded.record)]
+    return [*fleet_report(verdict, early=early), run_lines(loaded.record)]
 
 
 def stored_report(run: Loaded) -> list[Block]:

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pydlbench.cli.options import EXPLAIN, HOW, REPETITIONS, ExplainedStep, flag
 from pydlbench.cli.steps import (
     ModelTask,
-    answer,
     code_limit,
-    frameworks_of,
     read_steps,
 )
 from pydlbench.errors import PydlbenchError
@@ -68,16 +66,17 @@ def run(
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
     """
+    from pydlbench.cli.measuring import answer
     from pydlbench.report.forecast import forecast_report
 
     def report(run: RunRecord, results: Results) -> list[Block]:
-        documents = [one.document for one in results.outcomes]
+        documents = [outcome.document for outcome in results.outcomes]
         return forecast_report(run, documents, explain=args.explain)
 
     tasks, notes = read_tasks(args, forecaster)
     # Without the GPU, or a model, no step of the run has a forecast.
     steps = [row.spec for task in tasks for row in task.rows]
-    tolerant = not any(one.on_gpu or one.own is not None for one in steps)
+    tolerant = not any(step.on_gpu or step.own is not None for step in steps)
     how: dict[str, Any] = {"sessions": session_factory, "what": "forecasts"}
     return answer(args, "forecast", tasks, notes, report, tolerant=tolerant, **how)[0]
 
@@ -95,8 +94,7 @@ def read_tasks(
         UsageError: a value is bad.
         BackendMissingError: no framework is named and none is installed.
     """
-    _, rows, notes = read_steps(args)
-    _, guessed = frameworks_of(args.model, args.framework)
+    _, rows, notes, guessed = read_steps(args)
     tasks: list[Task] = [
         ForecastTask(
             rows=(row,),

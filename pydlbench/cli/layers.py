@@ -35,6 +35,7 @@ from pydlbench.cli.options import (
     flag,
     option,
 )
+from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import byte_count, choices, patterns, splits, wholes
 from pydlbench.errors import PydlbenchError, UsageError, nearest
 from pydlbench.runner.tasks import KernelTask, Row, Task
@@ -52,10 +53,10 @@ from pydlbench.words import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from pydlbench.cli.output import Outputs
     from pydlbench.cli.recorded import Log
     from pydlbench.ops.op import Layer
     from pydlbench.records.measurement import Measurement
+    from pydlbench.records.recorded import RecordedSteps
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
     from pydlbench.report.blocks import Block
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 
 
 def _backends_of_layers() -> list[str]:
-    return [one.name for one in capabilities.every() if one.layers]
+    return [backend.name for backend in capabilities.every() if backend.layers]
 
 
 class Options(Measuring, TableOutput):
@@ -206,37 +207,31 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
     Raises:
         UsageError: Bad input; nothing was measured and nothing written.
     """
-    from pydlbench.cli.output import Outputs
-
-    outputs = Outputs.of(args)
     if args.samples and args.json is None and args.format != "json":
         raise UsageError("--samples: raw samples are in JSON only; nearest: --samples --json -")
     args = with_options(args)
     request = read_request(args)
-    outputs.note(*request.notes)
     ahead = session_factory is None and _wants_native(request)
     with _native_ahead(request) if ahead else contextlib.nullcontext():
-        from pydlbench.cli.measuring import measure
-        from pydlbench.records.measurement import Measurement
+        from pydlbench.cli.measuring import answer
+        from pydlbench.cli.output import row_warnings
+        from pydlbench.report.csv import to_csv
+        from pydlbench.report.json import layers_document
 
-        def shown(results: Results) -> None:
-            rows = [one.record(Measurement) for one in results.outcomes]
-            show(
+        code, _ = answer(
+            *(args, "layers", tasks(request), request.notes),
+            lambda run, results: _report(args, run, _rows(results), request.log),
+            document=lambda results: layers_document(
                 results.run,
-                rows,
-                outputs,
-                early=results.early,
-                algorithms=args.algorithms,
-                explain=args.explain,
-                ncu=args.ncu,
-                log=request.log,
-            )
-
-        code, _ = measure(
-            args,
-            "layers",
-            tasks(request),
-            shown,
+                _rows(results),
+                interrupted=results.early,
+                recorded=_recorded_steps(request.log, _rows(results)),
+            ),
+            csv=lambda results: to_csv(results.run, _rows(results)),
+            warnings=lambda results: [
+                *_device_warnings(results.run),
+                *row_warnings(_rows(results)),
+            ],
             sessions=session_factory,
             request=asked_for(request),
             samples=args.samples,
@@ -244,9 +239,35 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
     return code
 
 
+def _rows(results: Results) -> list[Measurement]:
+    from pydlbench.records.measurement import Measurement
+
+    return [outcome.record(Measurement) for outcome in results.outcomes]
+
+
+def _recorded_steps(log: Log | None, rows: Sequence[Measurement]) -> RecordedSteps | None:
+    """Return the log whose problems rows are, held against their times."""
+    return log.described(rows) if log and rows else None
+
+
+def _report(
+    args: Options, run: RunRecord, rows: Sequence[Measurement], log: Log | None
+) -> list[Block]:
+    from pydlbench.report.layers import layers_report
+    from pydlbench.report.recorded import recorded_report
+    from pydlbench.report.verdicts import conclude_run
+
+    shown = {name: getattr(args, name) for name in ("algorithms", "explain", "ncu")}
+    recorded = _recorded_steps(log, rows)
+    return [
+        *layers_report(run, rows, conclude_run(run, rows), **shown),
+        *(recorded_report(recorded) if recorded else ()),
+    ]
+
+
 def _wants_native(request: Request) -> bool:
     """Whether a native process on the CPU is the first that is needed."""
-    native = any(case.backend == "native" and not case.on_gpu for case in request.cases)
+    native = any(spec.backend == "native" and not spec.on_gpu for spec in request.cases)
     return native and len(request.threads) == 1
 
 
@@ -260,87 +281,16 @@ def _native_ahead(request: Request) -> contextlib.AbstractContextManager[None]:
     return launched_ahead("native", "cpu", choose_cpus(read_cpu_facts(), threads))
 
 
-# -----------------------------------------------------------------------------
-# What is shown of rows.
-
-
-def show(
-    run: RunRecord,
-    rows: Sequence[Measurement],
-    outputs: Outputs,
-    *,
-    early: bool = False,
-    algorithms: bool = False,
-    explain: bool = False,
-    ncu: bool = False,
-    log: Log | None = None,
-    again: bool = False,
-) -> None:
-    """Write the files, then print the table or the format that goes to standard output.
-
-    Args:
-        run: the run.
-        rows: what is finished; with none, a run that ended early writes no file.
-        outputs: where to.
-        early: more was asked for.
-        algorithms: list the candidates of every row.
-        explain: show the measurements behind what is said of slower backends.
-        ncu: print the command that profiles each native row of a GPU.
-        log: whose problems the layers are; they are held against its times.
-        again: a run that was shown before; warnings about its machine are not repeated.
-
-    Raises:
-        PydlbenchError: a file could not be written after all; the table is printed before.
-    """
-    from pydlbench.cli.output import row_warnings
-    from pydlbench.report.blocks import run_lines
-    from pydlbench.report.csv import to_csv
-    from pydlbench.report.json import to_json
-    from pydlbench.report.layers import layers_report
-    from pydlbench.report.recorded import recorded_report
-    from pydlbench.report.text import as_markdown
-    from pydlbench.report.verdicts import conclude_run
-
-    bugs: list[Exception] = []
-    conclusion: list[str] = []
-    try:
-        conclusion = conclude_run(run, rows) if rows else []
-    except Exception as error:  # noqa: BLE001 - a sentence must not cost the measurements
-        bugs.append(error)
-
-    recorded = log.described(rows) if log and rows else None
-
-    def report() -> list[Block]:
-        if not rows:
-            return []
-        how = {"algorithms": algorithms, "explain": explain, "ncu": ncu}
-        more = recorded_report(recorded) if recorded else []
-        return [*layers_report(run, rows, conclusion, **how), *more]
-
-    outputs.write(
-        {
-            "json": lambda: to_json(run, rows, interrupted=early, recorded=recorded),
-            "csv": lambda: to_csv(run, rows),
-            "md": lambda: as_markdown([*report(), run_lines(run)]),
-        },
-        report,
-        warnings=[*(() if again else _device_warnings(run)), *row_warnings(rows)],
-        keep_files=early and not rows,
-    )
-    if bugs:
-        raise bugs[0]
-
-
 def _device_warnings(run: RunRecord) -> list[str]:
     devices = run.devices()
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for threads, device in (devices or {"": run.device}).items():
         for item in device.get("warnings") or ():
             text = "; ".join(filter(None, (item["symptom"], item.get("remedy"))))
-            found.setdefault(text, []).append(threads)
+            texts.setdefault(text, []).append(threads)
     return [
         text if len(which) >= len(devices) else f"{text} (with --threads {','.join(which)})"
-        for text, which in found.items()
+        for text, which in texts.items()
     ]
 
 
@@ -357,7 +307,6 @@ def read_layers(args: Options) -> list[Layer]:
     Raises:
         UsageError: there is none, or a value is bad.
     """
-    from pydlbench.cli.terminal import tell
     from pydlbench.models.catalog import check_pool_used, find_layers
 
     pool, shapes = args.pool, list(args.shape)
@@ -365,21 +314,21 @@ def read_layers(args: Options) -> list[Layer]:
     if not shapes and not models:
         shapes = [_DEFAULT_PATTERN]
     batches: Sequence[int | None] = args.batch or [None]
-    found: dict[Layer, None] = {}
+    chosen: dict[Layer, None] = {}
     for batch in batches:
-        for name, asked in (("--shape", shapes), ("--model", models)):
+        for name, wanted in (("--shape", shapes), ("--model", models)):
             used = pool if name == "--shape" else None
-            if asked:
-                said = None if args.quiet else tell
-                layers = find_layers(asked, batch, used, option=name, tell=said)
-                found |= dict.fromkeys(layers)
-            if len(found) > _MOST_LAYERS:
+            if wanted:
+                notify = None if args.quiet else tell
+                layers = find_layers(wanted, batch, used, option=name, tell=notify)
+                chosen |= dict.fromkeys(layers)
+            if len(chosen) > _MOST_LAYERS:
                 raise UsageError(
                     f"{name}: more than {_MOST_LAYERS:,} layers with all batches; nearest: fewer"
                 )
     if not shapes:
         check_pool_used(pool, used=False)
-    return list(found)
+    return list(chosen)
 
 
 def _models(names: Sequence[str]) -> Sequence[str]:
@@ -486,7 +435,7 @@ def read_request(args: Options, *, several: bool = False) -> Request:
     threads = _threads(args.threads)
     log = read_log(args, args.shape, args.model)
     if log is not None:
-        layers = list(dict.fromkeys(each.layer for each in log.layers))
+        layers = list(dict.fromkeys(layer.layer for layer in log.layers))
         wanted = _recorded(args, log, passes, precisions, kinds, on_gpu)
         passes = list(dict.fromkeys(pass_ for _, pass_, _, _ in wanted)) or passes
         notes += log.notes
@@ -499,7 +448,7 @@ def read_request(args: Options, *, several: bool = False) -> Request:
             if pass_ in layer.passes and (pass_ == "forward" or kind == kinds[0])
         ]
     every = set(args.pass_) & {"all"}
-    cases = [
+    specs = [
         KernelSpec(
             layer=layer,
             pass_=pass_,
@@ -519,18 +468,18 @@ def read_request(args: Options, *, several: bool = False) -> Request:
         ) in product(wanted, args.cache, layouts, timings, fusions, backends)
         if pass_ == "forward" or _has_gradient(fuse, pass_, fusions)
     ]
-    if not cases:
+    if not specs:
         valid = ", ".join(dict.fromkeys(pass_ for layer in layers for pass_ in layer.passes))
         words = ", ".join(dict.fromkeys(word_of(layer) for layer in layers))
         raise UsageError(f"--pass {','.join(passes)}: {words} has no such pass; choices: {valid}")
     notes += () if every or log else left_out_of(layers, passes)
     usual = _BUDGET_IN_TURN_S if len(backends) > 1 else LAYER_BUDGET_S
     options["budget_s"] = args.budget or usual
-    if several or len(cases) * len(threads) > 1:
+    if several or len(specs) * len(threads) > 1:
         # Repetitions of a single row follow each other in one process; these are spread over the
         # run.
         options["renew"] = True
-    return Request(cases=tuple(cases), threads=threads, options=options, notes=notes, log=log)
+    return Request(cases=tuple(specs), threads=threads, options=options, notes=notes, log=log)
 
 
 def _recorded(
@@ -570,7 +519,7 @@ def _backends(args: Options, device: str) -> tuple[list[tuple[str, str | None]],
     modes = choices("--mode", ",".join(args.mode or ["all"]), known_modes, "all")
     # Where nobody asks for a mode, what is named runs as it does by itself.
     plain = not (args.mode or every)
-    found: list[tuple[str, str | None]] = []
+    ways: list[tuple[str, str | None]] = []
     notes = []
     for name in named:
         known = capabilities.of(name).modes.get(kind)
@@ -580,19 +529,19 @@ def _backends(args: Options, device: str) -> tuple[list[tuple[str, str | None]],
         if known is None and every:
             notes.append(f"{name} does not run on {device}, left out")
         elif known is None:
-            found.append((name, None))  # it was asked for: its row says why
+            ways.append((name, None))  # it was asked for: its row says why
         else:
             fitting = [(name, mode) for mode in known if mode is None or mode in modes]
             if not fitting:
                 notes.append(f"{name} has no mode {','.join(modes)}, left out")
-            found += fitting[:1] if plain else fitting
-    found += [("torch", name) for name in kernels]
+            ways += fitting[:1] if plain else fitting
+    ways += [("torch", name) for name in kernels]
     if args.mode and named:
         known_here = [
             mode for name in named for mode in capabilities.of(name).modes.get(kind, ()) if mode
         ]
         _check_modes(args.mode, modes, named, known_here)
-    return found, tuple(notes)
+    return ways, tuple(notes)
 
 
 def _check_modes(
@@ -622,7 +571,7 @@ def _precisions(on_gpu: bool, given: Sequence[str]) -> list[str]:
 
 def _fusions(on_gpu: bool, given: Sequence[str]) -> list[str]:
     """What is computed in the same call; natively, and with a ReLU, on GPUs only."""
-    known = FUSIONS if on_gpu else [one for one in FUSIONS if one != "bias-relu"]
+    known = FUSIONS if on_gpu else [each for each in FUSIONS if each != "bias-relu"]
     if not on_gpu:
         _not_here("--fuse", given, {"bias-relu"}, known)
     return choices("--fuse", ",".join(given), known, "all")
@@ -680,8 +629,8 @@ def tasks(request: Request) -> list[Task]:
     return [
         KernelTask(
             rows=tuple(
-                Row(fields=_fields(case, threads), label=case.label, spec=case)
-                for case in request.cases
+                Row(fields=_fields(spec, threads), label=spec.label, spec=spec)
+                for spec in request.cases
             ),
             options={**request.options, "threads": threads},
         )
@@ -695,24 +644,24 @@ def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
     return tasks(request), request.notes
 
 
-def _fields(case: KernelSpec, threads: int | None) -> dict[str, str]:
-    name = case.layer.name or case.layer.problem
+def _fields(spec: KernelSpec, threads: int | None) -> dict[str, str]:
+    name = spec.layer.name or spec.layer.problem
     return {
         "shape": name,
         "model": name.rpartition("/")[0],
-        "kind": case.layer.kind,
-        "batch": str(case.layer.batch),
-        "pass": case.pass_,
-        "precision": case.precision,
-        "propagation": case.propagation,
-        "cache": case.cache,
-        "layout": case.layout,
+        "kind": spec.layer.kind,
+        "batch": str(spec.layer.batch),
+        "pass": spec.pass_,
+        "precision": spec.precision,
+        "propagation": spec.propagation,
+        "cache": spec.cache,
+        "layout": spec.layout,
         "threads": "default" if threads is None else str(threads),
-        "device": case.device,
-        "backend": case.backend,
-        "mode": case.mode or "",
-        "timing": case.timing,
-        "fuse": case.fuse,
+        "device": spec.device,
+        "backend": spec.backend,
+        "mode": spec.mode or "",
+        "timing": spec.timing,
+        "fuse": spec.fuse,
     }
 
 

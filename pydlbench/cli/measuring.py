@@ -8,23 +8,94 @@ from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends.capabilities import untested
 from pydlbench.cli.machine import reading_store
+from pydlbench.cli.output import Outputs
 from pydlbench.cli.terminal import Progress, tell
-from pydlbench.cli.values import FOUND
+from pydlbench.cli.values import FINDING
 from pydlbench.errors import StoreError, UsageError
+from pydlbench.report.blocks import run_lines
+from pydlbench.report.json import run_document
 from pydlbench.report.text import check_writable
 from pydlbench.runner.execute import execute
 from pydlbench.runner.recorder import Recorder
-from pydlbench.store.entry import BEING_WRITTEN
+from pydlbench.store.entry import BEING_WRITTEN, Entry
 from pydlbench.store.place import chosen_path
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pydlbench.cli.options import Measuring
-    from pydlbench.records.run import RunInfo
+    from pydlbench.records.record import Record
+    from pydlbench.records.run import RunInfo, RunRecord
+    from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import Task
+
+
+def answer(
+    args: Measuring,
+    kind: str,
+    tasks: Sequence[Task],
+    notes: Sequence[str],
+    report: Callable[[RunRecord, Results], list[Block]],
+    *,
+    document: Callable[[Results], Mapping[str, Any]] | None = None,
+    csv: Callable[[Results], str] | None = None,
+    warnings: Callable[[Results], Sequence[str]] = lambda _: (),
+    parts: Callable[[Results], Sequence[Record]] = lambda _: (),
+    **how: Any,
+) -> tuple[int, Results]:
+    """Measure the tasks of a command, write its files and print its report.
+
+    Args:
+        args: the command's options.
+        kind: the command.
+        tasks: what is wanted.
+        notes: on it.
+        report: makes what is printed of what came of it, of which there is something.
+        document: makes its JSON where that is not the documents of its rows; it may be of none.
+        csv: makes its table of values.
+        warnings: on its rows.
+        parts: rows that its JSON has behind the answers.
+        how: further keywords of :func:`measure`.
+
+    Returns:
+        The command's exit code, and what came of the run.
+
+    Raises:
+        UsageError: bad input; nothing was measured and nothing written.
+        PydlbenchError: what has ended the run early, or a file could not be written after all; the
+            report is printed before.
+    """
+    outputs = Outputs.from_options(args)
+    outputs.note(*notes)
+
+    def plain(results: Results) -> dict[str, Any]:
+        entries = [
+            Entry.from_document(outcome.result.table, outcome.document)
+            for outcome in results.outcomes
+        ]
+        entries += [Entry.from_document("layer", row.to_dict()) for row in parts(results)]
+        return run_document(kind, results.run, entries, interrupted=results.early, samples=True)
+
+    def show(results: Results) -> None:
+        nothing = not results.outcomes
+        if nothing and document is None:
+            return
+
+        def blocks() -> list[Block]:
+            return [] if nothing else report(results.run, results)
+
+        outputs.write(
+            lambda: (document or plain)(results),
+            blocks,
+            markdown=lambda: [*blocks(), run_lines(results.run)],
+            csv=None if csv is None else lambda: csv(results),
+            warnings=warnings(results),
+            keep_files=nothing,
+        )
+
+    return measure(args, kind, tasks, show, **how)
 
 
 def measure(
@@ -61,7 +132,7 @@ def measure(
         tell(f"warning: {line}")
     open_session = None if sessions is None else lambda task: sessions(**task.options)
     with recorder_of(args, kind, getattr(args, "resume", None)) as recorder:
-        shown = progress or Progress.of(args)
+        shown = progress or Progress.from_options(args)
         results = execute(tasks, open_session, recorder, progress=shown, **how)
         show(results)
     return ended(results, what, getattr(args, "fail_on", None)), results
@@ -92,10 +163,10 @@ def ended(results: Results, what: str = "rows", fail_on: tuple[str, float] | Non
         so_far = f", {others} more had some of their repetitions" if others else ""
         tell(f"interrupted: {results.finished} of {results.total} {what} finished{so_far}")
         return 130
-    failed = [one for one in results.outcomes if one.status == "failed"]
+    failed = [outcome for outcome in results.outcomes if outcome.status == "failed"]
     if fail_on is not None and fail_on[0] == "failed" and failed:
         tell(f"--fail-on: {len(failed)} of {results.total} {what} failed")
-        return FOUND
+        return FINDING
     return 0 if results.ok else 1
 
 

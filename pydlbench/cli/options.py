@@ -290,15 +290,15 @@ class CommandOptions:
     def declared(cls) -> dict[str, Option]:
         """Return the options by field, in the order of the help."""
         fields = dataclasses.fields(cls)
-        found = {one.name: one.metadata["option"] for one in fields if one.metadata}
-        own = [one.group for one in found.values() if one.group not in _GROUPS]
+        options = {field.name: field.metadata["option"] for field in fields if field.metadata}
+        own = [known.group for known in options.values() if known.group not in _GROUPS]
         order = [*_GROUPS[:-1], *own, *_GROUPS[-1:]]
-        return dict(sorted(found.items(), key=lambda item: order.index(item[1].group)))
+        return dict(sorted(options.items(), key=lambda item: order.index(item[1].group)))
 
     @classmethod
     def declared_arguments(cls) -> list[Option]:
         """Return what is given without an option's name."""
-        return [one for one in cls.declared().values() if one.argument]
+        return [known for known in cls.declared().values() if known.argument]
 
     @classmethod
     def parse(cls, words: Sequence[str], parser: Parser | None = None) -> Self:
@@ -312,13 +312,13 @@ class CommandOptions:
             UsageError: an unknown option, or a bad value; one line with the nearest valid one.
         """
         parser = parser or add_options(Parser(), cls)
-        found, unknown = parser.parse_known_args(list(words))
+        namespace, unknown = parser.parse_known_args(list(words))
         if unknown:
             raise UsageError(_unknown(unknown[0], parser, cls))
-        values: dict[str, _Given] = vars(found)
+        values: dict[str, _Given] = vars(namespace)
         return cls(
-            given={name: one.text for name, one in values.items()},
-            **{name: one.value for name, one in values.items()},
+            given={name: reading.text for name, reading in values.items()},
+            **{name: reading.value for name, reading in values.items()},
         )
 
     def refuse(self, names: Sequence[str], where: str, near: str = "leave it out") -> None:
@@ -469,19 +469,19 @@ class _Take(argparse.Action):
         option_string: str | None = None,  # noqa: ARG002 - likewise
     ) -> None:
         """Put the value and its text into the namespace."""
-        one = self.declared
+        known = self.declared
         texts = values if isinstance(values, list) else [values]
-        name = "" if one.argument else flag_of(self.dest)
-        if not one.metavar:
-            found = _Given(True, "")
-        elif one.many:
+        name = "" if known.argument else flag_of(self.dest)
+        if not known.metavar:
+            given = _Given(True, "")
+        elif known.many:
             before = getattr(namespace, self.dest, _Given((), ""))
-            values = [*before.value, *(value for text in texts for value in one.read(name, text))]
+            values = [*before.value, *(value for text in texts for value in known.read(name, text))]
             shown = ",".join(filter(None, [before.text, *texts]))
-            found = _Given(tuple(values if one.argument else dict.fromkeys(values)), shown)
+            given = _Given(tuple(values if known.argument else dict.fromkeys(values)), shown)
         else:
-            found = _Given(one.read(name, values), values)
-        setattr(namespace, self.dest, found)
+            given = _Given(known.read(name, values), values)
+        setattr(namespace, self.dest, given)
 
 
 class Formatter(argparse.HelpFormatter):
@@ -531,30 +531,30 @@ def flag_of(name: str) -> str:
 def add_options(parser: Parser, kind: type[CommandOptions]) -> Parser:
     """Add the options of a record to a parser, and return it."""
     groups: dict[str, Any] = {"": parser}
-    for name, one in kind.declared().items():
-        if one.group not in groups:
-            groups[one.group] = parser.add_argument_group(one.group)
-        names = [name] if one.argument else [*filter(None, [one.short]), flag_of(name)]
-        how: dict[str, Any] = {"nargs": None if one.metavar else 0}
-        if one.argument:
-            how["nargs"] = None if one.argument == "1" else one.argument
+    for name, known in kind.declared().items():
+        if known.group not in groups:
+            groups[known.group] = parser.add_argument_group(known.group)
+        names = [name] if known.argument else [*filter(None, [known.short]), flag_of(name)]
+        how: dict[str, Any] = {"nargs": None if known.metavar else 0}
+        if known.argument:
+            how["nargs"] = None if known.argument == "1" else known.argument
         else:
             how["dest"] = name
-        added = groups[one.group].add_argument(
+        added = groups[known.group].add_argument(
             *names,
             action=_Take,
-            metavar=one.metavar or None,
+            metavar=known.metavar or None,
             default=argparse.SUPPRESS,
-            help=one.help.replace("%", "%%"),
+            help=known.help.replace("%", "%%"),
             **how,
         )
-        added.declared = one
+        added.declared = known
     return parser
 
 
 def _unknown(word: str, parser: Parser, kind: type[CommandOptions]) -> str:
     declared = kind.declared()
-    options = {flag_of(name): one for name, one in declared.items() if not one.argument}
+    options = {flag_of(name): known for name, known in declared.items() if not known.argument}
     if word.startswith("-"):
         names = nearest(word.split("=", maxsplit=1)[0], options, 2)
         near = f"nearest: {', '.join(names)}" if names else f"see {parser.prog} --help"

@@ -11,11 +11,12 @@ import os
 import sys
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.terminal import tell
+from pydlbench.cli.values import FINDING, UNDECIDED
 from pydlbench.errors import PydlbenchError, StoreError, UsageError
-from pydlbench.report.text import STDOUT, Style, as_text, check_writable, write_text
+from pydlbench.report.text import STDOUT, Style, as_markdown, as_text, check_writable, write_text
 from pydlbench.store.place import user_path
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Outputs:
     quiet: bool = False
 
     @classmethod
-    def of(cls, args: Quiet) -> Outputs:
+    def from_options(cls, args: Quiet) -> Outputs:
         """Read the options and make sure that every file can be written.
 
         Raises:
@@ -71,24 +72,35 @@ class Outputs:
 
     def write(
         self,
-        texts: Mapping[str, Callable[[], str]],
-        report: Callable[[], Sequence[Block] | str],
+        document: Callable[[], Mapping[str, Any]],
+        report: Callable[[], Sequence[Block]],
         *,
+        markdown: Callable[[], Sequence[Block]] | None = None,
+        csv: Callable[[], str] | None = None,
         warnings: Iterable[str] = (),
         keep_files: bool = False,
     ) -> None:
         """Write the files, then warn, then print; a reader that closes the pipe costs no file.
 
         Args:
-            texts: by format; each is made when it is needed.
-            report: what standard output gets if no format goes there: blocks, or a text; nothing
-                where there are none.
+            document: the JSON object without its schema version; made only if it is needed, as all
+                below are.
+            report: what standard output gets if no format goes there; nothing without a block.
+            markdown: what Markdown has where it is not the report alone.
+            csv: the table of values, of a command that has one.
             warnings: for standard error.
-            keep_files: write no file: what an earlier run has left there is worth more.
+            keep_files: write no file: what an earlier run has written there is worth more.
 
         Raises:
             PydlbenchError: a file could not be written after all; the rest is printed before.
         """
+        from pydlbench.report.json import dump
+
+        texts: dict[str, Callable[[], str]] = {
+            "json": lambda: dump(document()),
+            "csv": csv or str,
+            "md": lambda: as_markdown((markdown or report)()),
+        }
         troubles: list[str] = []
         bugs: list[Exception] = []
         for kind, target in self.files.items():
@@ -118,10 +130,9 @@ class Outputs:
             tell(f"note: {text}")
 
 
-def print_report(report: Sequence[Block] | str) -> None:
+def print_report(report: Sequence[Block]) -> None:
     """Print a report on standard output, as it suits whatever that is."""
-    text = report if isinstance(report, str) else as_text(report, Style.of(sys.stdout))
-    if text:
+    if text := as_text(report, Style.for_stream(sys.stdout)):
         print(text, flush=True)
 
 
@@ -130,6 +141,19 @@ def row_warnings(rows: Sequence[Measurement | StepRecord]) -> list[str]:
     counts = Counter(text for row in rows for text in row.warnings)
     several = len(rows) > 1
     return [f"{text} ({n} of {len(rows)} rows)" if several else text for text, n in counts.items()]
+
+
+def gate(finding: str, undecided: Sequence[str]) -> int:
+    """Say on standard error what ``--fail-on`` comes to, and return the exit code.
+
+    Args:
+        finding: what was looked for and is there; empty where it is not.
+        undecided: a line for each cause why that cannot be told; of no matter with a finding.
+    """
+    for line in [finding] if finding else undecided:
+        tell(f"--fail-on: {line}")
+    sys.stdout.flush()
+    return FINDING if finding else UNDECIDED if undecided else 0
 
 
 # -----------------------------------------------------------------------------

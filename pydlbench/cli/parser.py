@@ -191,7 +191,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
     },
 }
-COMMANDS: Final = {name: one for group in GROUPS.values() for name, one in group.items()}
+COMMANDS: Final = {name: each for group in GROUPS.values() for name, each in group.items()}
 # Words for a command in other tools, or that someone may guess.
 _GUESSES: Final = {
     **dict.fromkeys(("e2e", "train", "time", "profile"), "step"),
@@ -211,7 +211,9 @@ def help_text() -> str:
     """Return what ``pydlbench --help`` prints."""
     wide = max(map(len, COMMANDS))
     groups = [
-        "\n".join([f"{title}:", *(f"  {name:<{wide}}  {one.help}" for name, one in group.items())])
+        "\n".join(
+            [f"{title}:", *(f"  {name:<{wide}}  {each.help}" for name, each in group.items())]
+        )
         for title, group in GROUPS.items()
     ]
     options = (
@@ -229,9 +231,9 @@ def records(name: str) -> dict[str, tuple[type[CommandOptions], Callable[..., in
         name: of the command.
     """
     module: ModuleType = importlib.import_module(f"pydlbench.cli.{name}")
-    found: Mapping[str, tuple[type[CommandOptions], Callable[..., int]]] | None
-    found = getattr(module, "SUBCOMMANDS", None)
-    return {"": (module.Options, module.run)} if found is None else dict(found)
+    subcommands: Mapping[str, tuple[type[CommandOptions], Callable[..., int]]] | None
+    subcommands = getattr(module, "SUBCOMMANDS", None)
+    return {"": (module.Options, module.run)} if subcommands is None else dict(subcommands)
 
 
 def command_parser(name: str, sub: str = "") -> Parser:
@@ -255,11 +257,14 @@ def command_parser(name: str, sub: str = "") -> Parser:
     parser = Parser(prog=f"pydlbench {words}", epilog="\n".join([*epilog, f"exit codes: {codes}"]))
     if kind is None:
         parser.usage = f"{parser.prog} SUBCOMMAND [OPTION...]"
-        listed = [f"  {one:<8}  {known[one][0].description.split('. ')[0]}" for one in known]
+        listed = [f"  {name:<8}  {known[name][0].description.split('. ')[0]}" for name in known]
         parser.description = "\n".join([command.help, "", "sub-commands:", *listed])
         return parser
     forms = {"?": "[{}]", "*": "[{}...]", "+": "{}...", "1": "{}"}
-    shown = [forms[one.argument].format(one.metavar) for one in kind.declared_arguments()]
+    shown = [
+        forms[declared_argument.argument].format(declared_argument.metavar)
+        for declared_argument in kind.declared_arguments()
+    ]
     parser.usage = " ".join([f"{parser.prog} [OPTION...]", *shown])
     parser.description = kind.description
     return add_options(parser, kind)
@@ -288,7 +293,7 @@ def read(words: Sequence[str]) -> tuple[CommandOptions, Callable[..., int]]:
         if rest and not (sub and rest[0].startswith("-")):
             sub, rest = rest[0], rest[1:]
         if sub not in known:
-            takes = (one for one, (kind, _) in known.items() if kind.declared_arguments())
+            takes = (each for each, (kind, _) in known.items() if kind.declared_arguments())
             near = nearest(sub, known, 1) or [f"{next(takes)} {sub}".rstrip()]
             raise UsageError(
                 f"{sub or name}: no such sub-command of {name}; nearest: pydlbench {name} "

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.cli.output import Outputs
 from pydlbench.errors import UsageError
+from pydlbench.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,18 +42,15 @@ def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = No
         UsageError: an option that has no meaning with a trace, or a file that is none.
     """
     from pydlbench.analysis.recorded import describe, distinct_problems
-    from pydlbench.cli.output import Outputs
     from pydlbench.devices.bandwidths import LEVELS
-    from pydlbench.report.json import dump
     from pydlbench.report.recorded import recorded_report
-    from pydlbench.report.text import as_markdown
     from pydlbench.runner.options import Options
     from pydlbench.runner.session import Session
     from pydlbench.steps.traced import limits_of
     from pydlbench.traces.files import read
 
     args.refuse([name for name in args.given if name not in _WITH_A_TRACE], "with --trace")
-    outputs = Outputs.of(args)
+    outputs = Outputs.from_options(args)
     name = args.trace or ""
     recorded = read(name)
     problems = distinct_problems(recorded)
@@ -64,12 +63,7 @@ def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = No
         described = describe(recorded, name, problems, **how)
         run = session.run
     outputs.write(
-        {
-            "json": lambda: dump(
-                {"kind": "trace", "run": run.to_dict(), "recorded": described.to_dict()}
-            ),
-            "md": lambda: as_markdown(recorded_report(described)),
-        },
+        lambda: {"kind": "trace", "run": run.to_dict(), "recorded": described.to_dict()},
         lambda: recorded_report(described),
         warnings=["recorded on a GPU: its limits are not this machine's"] * recorded.on_gpu,
     )
@@ -78,7 +72,7 @@ def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = No
 
 def _machine(session: Any) -> str:
     threads = len(session.cpus)
-    return f"{session.facts.name}, {threads} thread{'' if threads == 1 else 's'}"
+    return f"{session.facts.name}, {counted(threads, 'thread')}"
 
 
 # -----------------------------------------------------------------------------
@@ -116,8 +110,8 @@ class Log:
         def native(problem: Problem) -> list[Measurement]:
             layers = problem.meaning.layers
             keys = [
-                (each.layer.problem, each.pass_, each.pass_ == "forward" and each.propagation)
-                for each in layers
+                (layer.layer.problem, layer.pass_, layer.pass_ == "forward" and layer.propagation)
+                for layer in layers
             ]
             return [timed[key] for key in keys] if set(keys) <= set(timed) else []
 
@@ -165,7 +159,7 @@ def read_log(args: CommandOptions, shapes: Sequence[str], models: Sequence[str])
         return None
     given, name = logs[0], logs[0][1:]
     if len(shapes) > 1 or models:
-        other = models[0] if models else next(each for each in shapes if each != given)
+        other = models[0] if models else next(shape for shape in shapes if shape != given)
         raise UsageError(
             f"--shape {given}: a log goes alone, without {other}; nearest: leave it out"
         )
@@ -175,7 +169,7 @@ def read_log(args: CommandOptions, shapes: Sequence[str], models: Sequence[str])
     layers, light = layers_to_time(problems)
     if not layers:
         reason = next(
-            (each.meaning.layers_missing for each in problems), "no call computes anything"
+            (problem.meaning.layers_missing for problem in problems), "no call computes anything"
         )
         raise UsageError(
             f"--shape {given}: none of its {len(problems)} problems has a native layer ({reason}); "

@@ -6,15 +6,19 @@ from collections import Counter
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from pydlbench.cli.machine import reading_store
 from pydlbench.cli.options import OUTPUT, RUNS, TO, Stored, option
 from pydlbench.cli.output import reading_runs, without_collection
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import UsageError
+from pydlbench.report.blocks import Figure
+from pydlbench.report.text import STDOUT, check_writable, write_bytes, write_text
+from pydlbench.store.place import user_path
+from pydlbench.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pydlbench.report.blocks import Figure
     from pydlbench.report.page import PageRun
     from pydlbench.store.documents import Loaded
 
@@ -46,10 +50,7 @@ def run(args: Options) -> int:
         UsageError: no such run, or something cannot be written: nothing was written.
         PydlbenchError: a file is no results, or vl-convert, which draws figures, is missing.
     """
-    from pydlbench.cli.machine import reading_store
-    from pydlbench.report.blocks import Figure
     from pydlbench.report.page import runs_page
-    from pydlbench.report.text import STDOUT, check_writable, write_text
     from pydlbench.store.documents import load
 
     if not args.runs:
@@ -71,7 +72,7 @@ def run(args: Options) -> int:
     written = _write_figures(args, figures)
     if not args.quiet and args.output != STDOUT:
         size = len(html.encode("utf-8", "backslashreplace"))
-        count = f"{len(figures)} figure{'' if len(figures) == 1 else 's'}"
+        count = counted(len(figures), "figure")
         print(f"{args.output}: {size / 1e6:.2f} MB, {count}, opens without a network")
         for text in written:
             print(text)
@@ -92,9 +93,6 @@ def _page_run(loaded: Loaded) -> PageRun:
 
 def _check_folder(option: str, text: str) -> None:
     """Make sure that files can be written into a folder, which may have to be made."""
-    from pydlbench.report.text import check_writable
-    from pydlbench.store.place import user_path
-
     if not text or text == "-":
         raise UsageError(f"{option} {text!r}: is no folder; nearest: {option} figures")
     folder = user_path(text)
@@ -106,8 +104,6 @@ def _check_folder(option: str, text: str) -> None:
 
 def _write_figures(args: Options, figures: Sequence[Figure]) -> list[str]:
     from pydlbench.report.drawing import png, svg
-    from pydlbench.report.text import write_bytes
-    from pydlbench.store.place import user_path
 
     written = []
     for kind in _KINDS:

@@ -18,17 +18,19 @@ from pydlbench.cli.options import (
     flag,
     option,
 )
-from pydlbench.cli.output import Outputs, print_report, reading_runs
+from pydlbench.cli.output import Outputs, print_report, reading_runs, row_warnings
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import whole_number
 from pydlbench.errors import UsageError, nearest
+from pydlbench.report.blocks import Block, Lines
+from pydlbench.report.text import Style, as_text
+from pydlbench.units import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from pydlbench.cli.options import Quiet
     from pydlbench.records.run import RunInfo
-    from pydlbench.report.blocks import Block
     from pydlbench.store.documents import Loaded
     from pydlbench.store.entry import Entry
     from pydlbench.store.store import Store
@@ -97,25 +99,24 @@ def list_runs(args: ListOptions) -> int:
         UsageError: no run has the tag.
         StoreError: the store cannot be read.
     """
-    from pydlbench.report.json import dump
     from pydlbench.report.runs import runs_table
 
-    outputs = Outputs.of(args)
+    outputs = Outputs.from_options(args)
     store = reading_store(args.store)
-    found: list[RunInfo] = []
+    runs: list[RunInfo] = []
     if store is not None:
         with store:
-            found = store.runs(tag=args.tag, limit=args.limit)
-            if args.tag is not None and not found:
+            runs = store.runs(tag=args.tag, limit=args.limit)
+            if args.tag is not None and not runs:
                 tags = sorted({tag for info in store.runs() for tag in info.tags})
                 near = ", ".join(nearest(args.tag, tags) or tags) or "pydlbench runs tag RUN NAME"
                 tag = args.tag or repr(args.tag)
                 raise UsageError(f"--tag {tag}: no run has it; nearest: {near}")
     outputs.write(
-        {"json": lambda: dump({"runs": [one.to_dict() for one in found]})},
-        lambda: [runs_table(found)] if found else [],
+        lambda: {"runs": [info.to_dict() for info in runs]},
+        lambda: [runs_table(runs)] if runs else [],
     )
-    if not found and not args.quiet:
+    if not runs and not args.quiet:
         tell("no runs are stored yet; start with: pydlbench layers")
     return 0
 
@@ -237,14 +238,13 @@ SUBCOMMANDS: Final = {
 def _agreed(infos: Sequence[RunInfo], ask: Callable[[str], str] | None) -> bool:
     """Ask on a terminal; elsewhere a deletion has to be meant."""
     from pydlbench.report.runs import runs_table
-    from pydlbench.report.text import Style, as_text
 
     names = " ".join(info.id for info in infos)
     if ask is None:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(f"runs delete {names}: nobody to ask; nearest: add --yes")
         ask = input
-    print(as_text([runs_table(infos)], Style.of(sys.stderr)), file=sys.stderr, flush=True)
+    print(as_text([runs_table(infos)], Style.for_stream(sys.stderr)), file=sys.stderr, flush=True)
     return ask("delete? [y/N] ").strip().lower() in ("y", "yes")
 
 
@@ -259,7 +259,7 @@ def show(run: Loaded, *, quiet: bool = False) -> None:
         run: of a store or a file.
         quiet: no warnings.
     """
-    from pydlbench.report.runs import command_text
+    from pydlbench.records.run import command_text
 
     info = run.info
     tags = f"  tags {', '.join(info.tags)}" if info.tags else ""
@@ -317,7 +317,6 @@ def _others(shown: Collection[str]) -> dict[str, Callable[[Loaded], list[Block]]
 
 
 def _warnings(run: Loaded) -> list[str]:
-    from pydlbench.cli.output import row_warnings
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.step import StepRecord
 
@@ -334,7 +333,7 @@ def _asked_for(run: Loaded) -> list[Entry]:
     from pydlbench.runner.execute import kernel_of
 
     entries = run.table("layer", samples=True)
-    return [one for one in entries if kernel_of(one.key) is None]
+    return [entry for entry in entries if kernel_of(entry.key) is None]
 
 
 def _layers(run: Loaded) -> list[Block]:
@@ -360,9 +359,9 @@ def _estimates(run: Loaded) -> list[Block]:
     blocks: list[Block] = []
     for entry in run.table("estimate"):
         rows = [
-            Measurement.from_dict(one.document)
-            for one in run.table("layer")
-            if run.info.kind == "estimate" or (one.key and kernel_of(one.key) == entry.key)
+            Measurement.from_dict(each.document)
+            for each in run.table("layer")
+            if run.info.kind == "estimate" or (each.key and kernel_of(each.key) == entry.key)
         ]
         step = StepEstimate.from_dict(entry.document)
         blocks += estimate_report(run.record, step, rows)
@@ -370,9 +369,8 @@ def _estimates(run: Loaded) -> list[Block]:
 
 
 def _steps(run: Loaded) -> list[Block]:
-    from pydlbench.cli.step import steps_blocks
     from pydlbench.records.step import StepRecord
-    from pydlbench.report.step import settings
+    from pydlbench.report.step import settings, steps_report
 
     agreements = [entry.document for entry in run.table("agreement")]
     records = []
@@ -383,24 +381,21 @@ def _steps(run: Loaded) -> list[Block]:
     by_setting: dict[str, list[StepRecord]] = {}
     for setting, record in zip(settings(records), records, strict=True):
         by_setting.setdefault(setting, []).append(record)
-    reports = (steps_blocks(run.record, some, agreements) for some in by_setting.values())
+    reports = (steps_report(run.record, some, agreements) for some in by_setting.values())
     return [block for report in reports for block in report]
 
 
 def _protocols(run: Loaded) -> list[Block]:
     """Return the numbers: what the script writes around them is not kept."""
-    from pydlbench.report.blocks import Lines
-    from pydlbench.units import number
-
     blocks: list[Block] = []
     for entry in run.table("protocol"):
         document = entry.document
         words = [document["protocol"], document.get("model"), document.get("precision")]
         lines = []
-        for one in document["numbers"]:
-            spread = f" +/- {number(one['spread'])}" if one.get("spread") is not None else ""
-            count = f"  (n {len(one['times'])})" if one.get("times") else ""
-            lines.append(f"{one['name']}  {number(one['value'])}{spread} {one['unit']}{count}")
+        for each in document["numbers"]:
+            spread = f" +/- {number(each['spread'])}" if each.get("spread") is not None else ""
+            count = f"  (n {len(each['times'])})" if each.get("times") else ""
+            lines.append(f"{each['name']}  {number(each['value'])}{spread} {each['unit']}{count}")
         title = "  ".join(filter(None, [*words, document.get("library")]))
         blocks.append(Lines(lines, listed=True, title=title))
     return blocks

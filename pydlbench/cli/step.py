@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.cli.output import row_warnings
 from pydlbench.cli.step_options import Options
 from pydlbench.cli.steps import (
     ModelTask,
@@ -19,9 +20,7 @@ from pydlbench.cli.steps import (
     subjects_of,
     values_of,
 )
-from pydlbench.cli.values import (
-    choices,
-)
+from pydlbench.cli.values import choices
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import (
@@ -35,17 +34,14 @@ from pydlbench.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from pydlbench.cli.output import Outputs
     from pydlbench.models.graph import Model
-    from pydlbench.records.run import RunRecord
-    from pydlbench.records.step import StepRecord, StepSpec
-    from pydlbench.report.blocks import Block
+    from pydlbench.records.step import StepSpec
     from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import View
 
-__all__ = ["Options", "read_tasks", "run", "show"]
+__all__ = ["Options", "read_tasks", "run"]
 
 
 def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int:
@@ -70,21 +66,31 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
         from pydlbench.cli.step_protocol import run_protocol
 
         return run_protocol(args, session_factory)
-    from pydlbench.cli.measuring import measure
-    from pydlbench.cli.output import Outputs
+    from pydlbench.cli.measuring import answer
     from pydlbench.records.step import StepRecord
+    from pydlbench.report.step import steps_document, steps_report, to_csv
 
-    outputs = Outputs.of(args)
+    def records(results: Results) -> list[StepRecord]:
+        return [outcome.record(StepRecord) for outcome in results.outcomes]
+
+    def agreements(results: Results) -> list[dict[str, Any]]:
+        return [part.document for part in results.parts.values()]
+
+    def document(results: Results) -> dict[str, Any]:
+        return steps_document(
+            results.run, records(results), agreements(results), interrupted=results.early
+        )
+
     tasks, notes = read_tasks(args)
-    outputs.note(*notes)
-
-    def shown(results: Results) -> None:
-        agreements = [one.document for one in results.parts.values()]
-        records = [one.record(StepRecord) for one in results.outcomes]
-        show(results.run, records, agreements, outputs, early=results.early)
-
-    code, results = measure(args, "step", tasks, shown, sessions=session_factory)
-    disagree = any(one.document["status"] != "ok" for one in results.parts.values())
+    code, results = answer(
+        *(args, "step", tasks, notes),
+        lambda run, results: steps_report(run, records(results), agreements(results)),
+        document=document,
+        csv=lambda results: to_csv(results.run, records(results)),
+        warnings=lambda results: row_warnings(records(results)),
+        sessions=session_factory,
+    )
+    disagree = any(part.document["status"] != "ok" for part in results.parts.values())
     return 1 if code == 0 and disagree else code
 
 
@@ -181,30 +187,35 @@ def _ways(args: Options) -> tuple[list[tuple[str, str]], tuple[str, ...], bool]:
         return [*ways], notes, True
     frameworks = frameworks or [*FRAMEWORKS]
     if not args.mode:
-        return [(one, FRAMEWORK_MODES[one][0]) for one in frameworks], (), False
+        return [(framework, FRAMEWORK_MODES[framework][0]) for framework in frameworks], (), False
     modes = choices("--mode", ",".join(args.mode), _MODES, "all")
-    found = [(one, mode) for one in frameworks for mode in modes if mode in FRAMEWORK_MODES[one]]
-    if not found:
-        known = ", ".join(mode for one in frameworks for mode in FRAMEWORK_MODES[one])
+    pairs = [
+        (framework, mode)
+        for framework in frameworks
+        for mode in modes
+        if mode in FRAMEWORK_MODES[framework]
+    ]
+    if not pairs:
+        known = ", ".join(mode for framework in frameworks for mode in FRAMEWORK_MODES[framework])
         raise UsageError(
             f"--mode {modes[0]}: {', '.join(frameworks)} has no such mode; nearest: {known}"
         )
-    idle = [one for one in frameworks if one not in dict(found)]
-    notes = tuple(f"{one} has no mode {','.join(modes)}, left out" for one in idle)
-    return found, notes, False
+    idle = [framework for framework in frameworks if framework not in dict(pairs)]
+    notes = tuple(f"{framework} has no mode {','.join(modes)}, left out" for framework in idle)
+    return pairs, notes, False
 
 
 def _precisions(given: Sequence[str], on: Sequence[str]) -> list[str]:
     cpu, gpu = "cpu" in on, any(device != "cpu" for device in on)
     here = [
-        one
-        for one in PRECISIONS
-        if (cpu and one in CPU_PRECISIONS) or (gpu and one in GPU_PRECISIONS)
+        each
+        for each in PRECISIONS
+        if (cpu and each in CPU_PRECISIONS) or (gpu and each in GPU_PRECISIONS)
     ]
     if cpu and not gpu:
-        for one in given:
-            if one in GPU_PRECISIONS and one not in CPU_PRECISIONS:
-                raise UsageError(f"--precision {one}: for GPUs only; nearest: --device cuda:0")
+        for value in given:
+            if value in GPU_PRECISIONS and value not in CPU_PRECISIONS:
+                raise UsageError(f"--precision {value}: for GPUs only; nearest: --device cuda:0")
     return choices("--precision", ",".join(given), here, "all")
 
 
@@ -258,90 +269,19 @@ class StepTask(ModelTask, StepsTask):
         """Return a step's record without numbers."""
         from pydlbench.records.step import StepRecord
 
-        record = StepRecord(case=row.spec, status=status, reason=reason)
+        record = StepRecord(spec=row.spec, status=status, reason=reason)
         return Result("step", record.to_dict(), row)
 
 
 def _compare(session: Any, cases: Sequence[StepSpec]) -> dict[str, Any]:
     """Hold the two frameworks' numbers against each other."""
-    case = cases[0]
+    step = cases[0]
     # Whichever is named first, PyTorch's are what the other's are held against.
-    two = sorted({one.framework for one in cases}, key=tuple(FRAMEWORK_MODES).index)
-    where = {"batch": case.batch, "phase": case.phase}
+    two = sorted({spec.framework for spec in cases}, key=tuple(FRAMEWORK_MODES).index)
+    where = {"batch": step.batch, "phase": step.phase}
     try:
-        found = session.agreement(case, tuple(two))
+        agreement = session.agreement(step, tuple(two))
     except PydlbenchError as error:  # its rows may do all the same
         return {**where, "status": "failed", "detail": str(error)}
-    check = found.check
-    return {**where, "status": check.status, "detail": check.detail, **found.to_dict()}
-
-
-# -----------------------------------------------------------------------------
-# What is shown of steps.
-
-
-def show(
-    run: RunRecord,
-    rows: Sequence[StepRecord],
-    agreements: Sequence[Mapping[str, Any]],
-    outputs: Outputs,
-    *,
-    early: bool = False,
-) -> None:
-    """Write the files, then print; nothing if no row is finished.
-
-    Args:
-        run: the run.
-        rows: what is finished.
-        agreements: what came of ``--agree``.
-        outputs: where to.
-        early: more was asked for.
-
-    Raises:
-        PydlbenchError: a file could not be written after all; the table is printed before.
-    """
-    if not rows:
-        return
-    from pydlbench.cli.output import row_warnings
-    from pydlbench.report import step as export
-    from pydlbench.report.text import as_markdown
-
-    shown = export.step_rows(rows)
-    lines = [*export.conclude(shown), *map(_agreement, agreements)]
-
-    def report() -> list[Block]:
-        return steps_blocks(run, rows, agreements)
-
-    outputs.write(
-        {
-            "json": lambda: export.to_json(run, shown, agreements, lines, interrupted=early),
-            "csv": lambda: export.to_csv(run, shown),
-            "md": lambda: as_markdown(report()),
-        },
-        report,
-        warnings=row_warnings(rows),
-    )
-
-
-def steps_blocks(
-    run: RunRecord, rows: Sequence[StepRecord], agreements: Sequence[Mapping[str, Any]]
-) -> list[Block]:
-    """Return the report on the steps of a model.
-
-    Args:
-        run: the run.
-        rows: at least one.
-        agreements: what came of ``--agree``.
-    """
-    from pydlbench.report.step import conclude, step_rows, steps_report
-
-    shown = step_rows(rows)
-    return steps_report(run, shown, [*conclude(shown), *map(_agreement, agreements)])
-
-
-def _agreement(found: Mapping[str, Any]) -> str:
-    """One line for a comparison of the frameworks."""
-    return (
-        f"agreement of the frameworks, batch {found['batch']}, {found['phase']}: "
-        f"{found['status']}: {found['detail']}"
-    )
+    check = agreement.check
+    return {**where, "status": check.status, "detail": check.detail, **agreement.to_dict()}

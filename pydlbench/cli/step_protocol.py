@@ -12,7 +12,9 @@ from pydlbench.cli.steps import OWN_OPTIONS, StepsTask, devices, settings
 from pydlbench.cli.terminal import Progress, tell
 from pydlbench.cli.values import choices
 from pydlbench.errors import UsageError
+from pydlbench.report.text import STDOUT, check_writable, write_text
 from pydlbench.runner.tasks import Result, Row
+from pydlbench.store.place import user_path
 from pydlbench.words import FRAMEWORKS, IMAGE_LAYOUTS, PRECISIONS, check_word
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ def run_protocol(args: Options, session_factory: Callable[..., Any] | None) -> i
     """Play a protocol; see :func:`pydlbench.cli.step.run`."""
     from pydlbench.cli.measuring import measure
 
-    case, notes = read_case(args)
+    spec, notes = read_case(args)
     options = {"threads": args.threads, "seed": args.seed, "timeout_s": _PATIENCE_S}
 
     def note(text: str) -> None:
@@ -54,13 +56,13 @@ def run_protocol(args: Options, session_factory: Callable[..., Any] | None) -> i
     for text in notes:
         note(text)
 
-    row = Row(fields={"protocol": case.protocol}, label=case.protocol, spec=case)
+    row = Row(fields={"protocol": spec.protocol}, label=spec.protocol, spec=spec)
     task = ProtocolTask(rows=(row,), options=options, note=note)
 
     def write(results: Results) -> None:
-        for one in results.outcomes:
+        for outcome in results.outcomes:
             if args.json is not None:
-                _write(args.json, results.run, one.document)
+                _write(args.json, results.run, outcome.document)
 
     # Standard error belongs to the script's own notes.
     silent = Progress(None)
@@ -84,15 +86,15 @@ class ProtocolTask(StepsTask):
         """Make sure that its largest step fits into memory."""
         from pydlbench.steps.run import check_memory
 
-        case = self.rows[0].spec
-        check_memory(case.build(), [_largest(case)], session.memory_bytes)
+        spec = self.rows[0].spec
+        check_memory(spec.build(), [_largest(spec)], session.memory_bytes)
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
         """Play it; what it prints goes to standard output at once."""
-        case = self.rows[0].spec
-        view.advance(0, 1, case.protocol)
-        played = session.protocol(case, _print, self.note)
-        yield Result("protocol", {**case.to_dict(), **played.to_dict()}, self.rows[0])
+        spec = self.rows[0].spec
+        view.advance(0, 1, spec.protocol)
+        record = session.protocol(spec, _print, self.note)
+        yield Result("protocol", {**spec.to_dict(), **record.to_dict()}, self.rows[0])
 
 
 def read_case(args: Options) -> tuple[ProtocolSpec, tuple[str, ...]]:
@@ -112,7 +114,7 @@ def read_case(args: Options) -> tuple[ProtocolSpec, tuple[str, ...]]:
     _refuse_counts(args, published)
     framework, device, precision, notes = _one_each(args, published)
     on_quirks, off_quirks = _quirks(args.quirk)
-    case = ProtocolSpec(
+    spec = ProtocolSpec(
         protocol=published.name,
         model=args.model or None,
         options=settings(args.set_),
@@ -132,17 +134,15 @@ def read_case(args: Options) -> tuple[ProtocolSpec, tuple[str, ...]]:
         without=off_quirks,
         data=_folder(args.data),
     )
-    if case.steps is not None and case.epochs is not None:
+    if spec.steps is not None and spec.epochs is not None:
         raise UsageError(
             f"--epochs {args.epochs:g}: --steps says it already; nearest: leave one out"
         )
-    return case, notes
+    return spec, notes
 
 
 def _refuse_others(args: Options, published: Protocol) -> None:
     """Refuse options that this protocol, or any, does not have."""
-    from pydlbench.report.text import STDOUT, check_writable
-
     for name, reason in _OTHERS.items():
         if name in args.given:
             raise UsageError(f"--{name} {args.given[name]}: with --protocol {reason}")
@@ -210,18 +210,18 @@ def _folder(given: str | None) -> str | None:
     Raises:
         UsageError: there is no such folder.
     """
-    from pydlbench.store.place import user_path
-
     if given is not None and not (path := user_path(given)).is_dir():
         near = next((parent for parent in path.parents if parent.is_dir()), Path())
         raise UsageError(f"--data {given}: no such directory; nearest: {near}")
     return given
 
 
-def _largest(case: ProtocolSpec) -> Any:
+def _largest(protocol: ProtocolSpec) -> Any:
     """Return the step that needs most memory."""
-    trains = any(spec.phase == "training" for spec in case.declaration.definitions)
-    return msgspec.structs.replace(case.step, phase="training" if trains else "forward-backward")
+    trains = any(spec.phase == "training" for spec in protocol.declaration.definitions)
+    return msgspec.structs.replace(
+        protocol.step, phase="training" if trains else "forward-backward"
+    )
 
 
 def _print(line: str) -> None:
@@ -230,6 +230,5 @@ def _print(line: str) -> None:
 
 def _write(target: str, run: RunRecord, document: dict[str, Any]) -> None:
     from pydlbench.report.json import dump
-    from pydlbench.report.text import write_text
 
     write_text(target, dump({"kind": "step", "run": run.to_dict(), **document}))

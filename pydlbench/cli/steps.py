@@ -23,17 +23,13 @@ from pydlbench.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pydlbench.cli.options import ExplainedStep
     from pydlbench.cli.step_options import Options as StepOptions
     from pydlbench.models.graph import Model
-    from pydlbench.records.record import Record
-    from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
-    from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import View
 
 
@@ -43,13 +39,13 @@ def settings(given: Sequence[tuple[str, str]]) -> dict[str, str]:
     Raises:
         UsageError: one is given twice.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, value in given:
         key = name.replace("-", "_")
-        if key in found:
+        if key in values:
             raise UsageError(f"--set {name}={value}: {name} is given twice; nearest: leave one out")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 # -----------------------------------------------------------------------------
@@ -59,7 +55,7 @@ def settings(given: Sequence[tuple[str, str]]) -> dict[str, str]:
 EXPECTED_NODES: Final = 100
 #: Options of a model of the user's own, as attributes.
 OWN_OPTIONS: Final = tuple(
-    name for name, one in ModelOptions.declared().items() if one.group == OWN
+    name for name, each in ModelOptions.declared().items() if each.group == OWN
 )
 
 
@@ -102,7 +98,7 @@ def read_model(args: ModelOptions, batch: int | None) -> tuple[Model | None, dic
             f"--autocast {args.autocast}: --precision says it already; nearest: leave one out"
         )
     own = OwnSpec(
-        inputs=tuple(map(OwnInput.of, args.input)),
+        inputs=tuple(map(OwnInput.parse, args.input)),
         loss=args.loss,
         optimizer=args.optimizer or "sgd",
         train=True if args.train_mode else False if args.eval_mode else None,
@@ -150,9 +146,13 @@ class ModelTask(Task):
     def measure(self, session: Any, view: View) -> Iterator[Result]:
         """Yield each result as soon as it is finished; it answers the row that was asked for."""
         task = self._settled(session) if self.guessed else self
-        asked = {id(row): own for row, own in zip(task.rows, self.rows, strict=True)}
-        for one in task.measure_steps(session, view):
-            yield one if one.row is None else replace(one, row=asked[id(one.row)])
+        own_rows = {id(row): own for row, own in zip(task.rows, self.rows, strict=True)}
+        for measure_step in task.measure_steps(session, view):
+            yield (
+                measure_step
+                if measure_step.row is None
+                else replace(measure_step, row=own_rows[id(measure_step.row)])
+            )
 
     def without_numbers(self, row: Row, error: PydlbenchError) -> Result:
         """Return the result of a step without numbers: why there are none.
@@ -175,71 +175,13 @@ class ModelTask(Task):
         """Return the task with its steps in the framework that their model is of."""
         from pydlbench.steps.prepare import settled
 
-        def renamed(row: Row, case: StepSpec) -> Row:
-            before, now = (f"{one.framework} {one.mode}" for one in (row.spec, case))
-            return replace(row, spec=case, label=row.label.replace(before, now))
+        def renamed(row: Row, step: StepSpec) -> Row:
+            before, now = (f"{each.framework} {each.mode}" for each in (row.spec, step))
+            return replace(row, spec=step, label=row.label.replace(before, now))
 
         cases = settled([row.spec for row in self.rows], session)
         rows = tuple(renamed(*both) for both in zip(self.rows, cases, strict=True))
         return replace(self, rows=rows, guessed=False)
-
-
-def answer(
-    args: ModelOptions,
-    kind: str,
-    tasks: Sequence[Task],
-    notes: Sequence[str],
-    report: Callable[[RunRecord, Results], list[Block]],
-    *,
-    parts: Callable[[Results], Sequence[Record]] = lambda _: (),
-    **how: Any,
-) -> tuple[int, Results]:
-    """Measure the tasks of a command about a step; write its files and print its report.
-
-    Args:
-        args: the command's options.
-        kind: the command.
-        tasks: what is wanted.
-        notes: on it.
-        report: makes what is printed of what came of it, of which there is something.
-        parts: rows that its JSON has behind the answers.
-        how: further keywords of :func:`pydlbench.cli.measuring.measure`.
-
-    Returns:
-        The command's exit code, and what came of the run.
-
-    Raises:
-        UsageError: bad input; nothing was measured and nothing written.
-        PydlbenchError: what has ended the run early, or a file could not be written after all; the
-            report is printed before.
-    """
-    from pydlbench.cli.measuring import measure
-    from pydlbench.cli.output import Outputs
-    from pydlbench.report.blocks import run_lines
-    from pydlbench.report.json import dump, run_document
-    from pydlbench.report.text import as_markdown
-    from pydlbench.store.entry import Entry
-
-    outputs = Outputs.of(args)
-    outputs.note(*notes)
-
-    def show(results: Results) -> None:
-        if not results.outcomes:
-            return
-        run, early = results.run, results.early
-        entries = [Entry.from_document(one.result.table, one.document) for one in results.outcomes]
-        entries += [Entry.from_document("layer", row.to_dict()) for row in parts(results)]
-        outputs.write(
-            {
-                "json": lambda: dump(
-                    run_document(kind, run, entries, interrupted=early, samples=True)
-                ),
-                "md": lambda: as_markdown([*report(run, results), run_lines(run)]),
-            },
-            lambda: report(run, results),
-        )
-
-    return measure(args, kind, tasks, show, **how)
 
 
 def code_limit(args: ModelOptions) -> dict[str, float]:
@@ -295,7 +237,7 @@ def check_layout(layout: str | None, frameworks: Sequence[str]) -> None:
 
 def read_steps(
     args: ExplainedStep, usual: Sequence[str] | None = None
-) -> tuple[Model | None, list[Row], tuple[str, ...]]:
+) -> tuple[Model | None, list[Row], tuple[str, ...], bool]:
     """Return the steps that a command is asked for, one for each framework and mode.
 
     Args:
@@ -304,8 +246,8 @@ def read_steps(
             installed.
 
     Returns:
-        The model's graph, or None of a model of the user's own; rows whose cases are the steps;
-        notes.
+        The model's graph, or None of a model of the user's own; rows whose specs are the steps;
+        notes; and whether their framework is a guess, see :func:`frameworks_of`.
 
     Raises:
         UsageError: a value is bad.
@@ -345,15 +287,15 @@ def read_steps(
         names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
         fields = fields_of(args, values_of(step, *names, "device"))
         rows.append(Row(fields=fields, label=step.label, spec=step))
-    return model, rows, notes
+    return model, rows, notes, guessed
 
 
 def _precision(args: ExplainedStep, device: str) -> str:
     """Return the precision that was asked for; a GPU's bf16 is that of its tensor cores."""
     if device == "cpu":
         return one_of("--precision", args.autocast or args.precision, CPU_PRECISIONS)
-    asked = f"{args.autocast}-tc" if args.autocast else args.precision
-    return one_of("--precision", asked, GPU_PRECISIONS)
+    name = f"{args.autocast}-tc" if args.autocast else args.precision
+    return one_of("--precision", name, GPU_PRECISIONS)
 
 
 def summands(args: ModelOptions, budget_s: float) -> dict[str, Any]:
@@ -375,20 +317,20 @@ def fields_of(args: ModelOptions, values: Mapping[str, object]) -> dict[str, str
         args: the options; ``set_`` and ``threads`` are read.
         values: what stands between the model's options and the threads; None is what was not given.
     """
-    variant = {"set": " ".join(sorted("=".join(one) for one in args.set_))} if args.set_ else {}
+    variant = {"set": " ".join(sorted("=".join(value) for value in args.set_))} if args.set_ else {}
     every = {**values, "threads": args.threads}
-    plain = {name: "default" if one is None else str(one) for name, one in every.items()}
+    plain = {name: "default" if value is None else str(value) for name, value in every.items()}
     return {**variant, **plain}
 
 
 def values_of(step: StepSpec, *names: str) -> dict[str, object]:
     """Return attributes of a step by name, for :func:`fields_of`."""
-    found = {name: getattr(step, name) for name in names}
+    values = {name: getattr(step, name) for name in names}
     if step.own is not None:
         from pydlbench.records.step import options_text
 
-        found["own"] = " ".join(filter(None, [options_text(step.options), *step.own.words()]))
-    return found
+        values["own"] = " ".join(filter(None, [options_text(step.options), *step.own.words()]))
+    return values
 
 
 def subjects_of(
@@ -414,7 +356,7 @@ def subjects_of(
             has = f"{' and '.join(named)} {'has' if len(named) == 1 else 'have'}"
             near = valid[min(_place(mode), len(valid) - 1)]
             raise UsageError(f"--mode {mode}: {has} no such mode; nearest: {near}")
-    found: list[tuple[str, str]] = []
+    subjects: list[tuple[str, str]] = []
     notes = []
     for name in named:
         own = FRAMEWORK_MODES[name]
@@ -429,8 +371,8 @@ def subjects_of(
             )
         elif not fitting:
             notes.append(f"{name} has no mode {', '.join(wanted or ())}, left out")
-        found += [(name, mode) for mode in fitting]
-    return tuple(found), tuple(notes)
+        subjects += [(name, mode) for mode in fitting]
+    return tuple(subjects), tuple(notes)
 
 
 def _place(mode: str) -> int:
@@ -441,11 +383,11 @@ def _place(mode: str) -> int:
 def _installed() -> list[str]:
     from pydlbench.backends.capabilities import is_there, of
 
-    found = [name for name in FRAMEWORKS if is_there(of(name))]
-    if not found:
+    installed = [name for name in FRAMEWORKS if is_there(of(name))]
+    if not installed:
         ways = " or ".join(of(name).install for name in FRAMEWORKS)
         raise BackendMissingError(f"--framework: none is installed; get one with: {ways}")
-    return found
+    return installed
 
 
 def devices(args: StepOptions) -> tuple[Sequence[str], tuple[str, ...]]:

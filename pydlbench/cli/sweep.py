@@ -19,19 +19,23 @@ from pydlbench.cli.options import (
     flag,
     flag_of,
 )
+from pydlbench.cli.output import Outputs
 from pydlbench.cli.parser import COMMANDS, command_parser, records
+from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import assignment
 from pydlbench.errors import UsageError, nearest
+from pydlbench.report.blocks import Block, Heading, Lines, Table, Title, run_lines
 from pydlbench.runner.sweep import Key, apply_rules, key_words, parse_sweep
-from pydlbench.units import format_seconds, percent
+from pydlbench.store.place import user_path
+from pydlbench.units import counted, format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pydlbench.cli.options import CommandOptions, Option
-    from pydlbench.cli.output import Outputs
     from pydlbench.runner.execute import Outcome, Results
-    from pydlbench.runner.sweep import SweepFile, Table
+    from pydlbench.runner.sweep import SweepFile
+    from pydlbench.runner.sweep import Table as SweepTable
     from pydlbench.runner.tasks import Task
 
 # A file of a person; a machine's list of cases is a shell loop's matter.
@@ -80,15 +84,13 @@ def run(
         UsageError: bad input; nothing was measured and nothing written.
     """
     from pydlbench.cli.breakdown import BreakdownTask
-    from pydlbench.cli.output import Outputs
-    from pydlbench.cli.terminal import tell
 
-    outputs = Outputs.of(args)
+    outputs = Outputs.from_options(args)
     if args.dry_run and args.resume is not None:
         raise UsageError(
             f"--resume {args.resume}: not with --dry-run; nearest: leave one of them out"
         )
-    file = parse_sweep(*_asked(args), table_keys())
+    file = parse_sweep(*_file_text(args), table_keys())
     tasks, notes = read_file(file)
     if args.dry_run:
         show_plan(file, tasks, outputs)
@@ -108,7 +110,7 @@ def run(
         args,
         "sweep",
         tasks,
-        lambda found: show(file, found, outputs),
+        lambda finished: show(file, finished, outputs),
         sessions=session_factory,
         request={"file": file.path, "text": file.text},
         tolerant=True,
@@ -118,7 +120,7 @@ def run(
     return code
 
 
-def _asked(args: Options) -> tuple[str, str]:
+def _file_text(args: Options) -> tuple[str, str]:
     """Return the file's name and text; of a run that is resumed those that it was begun with.
 
     Raises:
@@ -132,15 +134,15 @@ def _asked(args: Options) -> tuple[str, str]:
     from pydlbench.cli.measuring import run_to_resume
 
     with run_to_resume(args, args.resume, "sweep") as (store, info):
-        asked: Mapping[str, Any] | None = store.request(info.id)
-    if asked is None or "text" not in asked:
+        request: Mapping[str, Any] | None = store.request(info.id)
+    if request is None or "text" not in request:
         raise UsageError(f"--resume {info.id}: it was kept without its file; start a new run")
-    if args.file is not None and read_text(args.file)[1] != asked["text"]:
+    if args.file is not None and read_text(args.file)[1] != request["text"]:
         raise UsageError(
             f"{args.file}: has changed since run {info.id} began; nearest: leave "
             "FILE out to go on with what it was, or leave --resume out"
         )
-    return str(asked["file"]), str(asked["text"])
+    return str(request["file"]), str(request["text"])
 
 
 def read_text(name: str) -> tuple[str, str]:
@@ -149,8 +151,6 @@ def read_text(name: str) -> tuple[str, str]:
     Raises:
         UsageError: it cannot be read.
     """
-    from pydlbench.store.place import user_path
-
     path = user_path(name)
     try:
         if name == "-":
@@ -166,7 +166,7 @@ def read_text(name: str) -> tuple[str, str]:
         raise UsageError(f"{name}: not UTF-8 text; nearest: a TOML file") from error
     except OSError as error:
         folder = path.parent
-        names = [one.name for one in folder.glob("*.toml")] if folder.is_dir() else []
+        names = [each.name for each in folder.glob("*.toml")] if folder.is_dir() else []
         near = nearest(path.name, names, 1) or names[:1]
         hint = f"; nearest: {folder / near[0]}" if near else ""
         raise UsageError(f"{name}: cannot be read ({error.strerror}){hint}") from error
@@ -180,19 +180,19 @@ def keys_of(kind: type[CommandOptions]) -> tuple[Key, ...]:
     """Return what a table or keywords may have, from a command's record."""
     return tuple(
         Key(
-            name=name if one.argument else flag_of(name).lstrip("-"),
-            takes=_takes(one),
-            positional=bool(one.argument),
-            refused=one.refused,
+            name=name if each.argument else flag_of(name).lstrip("-"),
+            takes=_takes(each),
+            positional=bool(each.argument),
+            refused=each.refused,
         )
-        for name, one in kind.declared().items()
+        for name, each in kind.declared().items()
     )
 
 
-def _takes(one: Option) -> str:
-    if one.read is assignment:
+def _takes(option: Option) -> str:
+    if option.read is assignment:
         return "pairs"
-    return "many" if one.many else "one" if one.metavar else "flag"
+    return "many" if option.many else "one" if option.metavar else "flag"
 
 
 def words_of(place: str, kind: type[CommandOptions], values: Mapping[str, Any]) -> list[str]:
@@ -245,11 +245,11 @@ def read_file(file: SweepFile) -> tuple[list[Task], list[str]]:
     wanted: set[str] = set()
     rows = 0
     for table in file.tables:
-        found: list[Task] = []
+        tasks_read: list[Task] = []
         for words in table.requests:
-            read, said = _read_request(table, words)
-            found += read
-            notes += [f"{table.place}: {text}" for text in said]
+            read, remarks = _read_request(table, words)
+            tasks_read += read
+            notes += [f"{table.place}: {text}" for text in remarks]
             rows += sum(len(task.rows) for task in read)
             if rows > _MOST_ROWS:
                 raise UsageError(
@@ -257,11 +257,11 @@ def read_file(file: SweepFile) -> tuple[list[Task], list[str]]:
                     "several files"
                 )
         kept, out = apply_rules(
-            table.place, table.exclude, [row for task in found for row in task.rows]
+            table.place, table.exclude, [row for task in tasks_read for row in task.rows]
         )
         if out:
             notes.append(f"{table.place}: exclude takes out {out} of {len(kept) + out} rows")
-        own, twice = _once(found, {id(row) for row in kept}, wanted)
+        own, twice = _once(tasks_read, {id(row) for row in kept}, wanted)
         tasks += own
         if twice:
             count = "1 row is" if twice == 1 else f"{twice} rows are"
@@ -276,7 +276,7 @@ def _once(tasks: Sequence[Task], kept: Collection[int], wanted: set[str]) -> tup
     """
     from pydlbench.runner.execute import row_key
 
-    left, twice = [], 0
+    kept_tasks, twice = [], 0
     for task in tasks:
         own = []
         for row in task.rows:
@@ -286,14 +286,14 @@ def _once(tasks: Sequence[Task], kept: Collection[int], wanted: set[str]) -> tup
                 own += [] if key in wanted else [row]
                 wanted.add(key)
         if own:
-            left.append(dataclasses.replace(task, rows=tuple(own)))
-    return left, twice
+            kept_tasks.append(dataclasses.replace(task, rows=tuple(own)))
+    return kept_tasks, twice
 
 
 _parser = functools.cache(command_parser)
 
 
-def _read_request(table: Table, words: Sequence[str]) -> tuple[list[Task], tuple[str, ...]]:
+def _read_request(table: SweepTable, words: Sequence[str]) -> tuple[list[Task], tuple[str, ...]]:
     """Return the tasks of one request and notes."""
     options = [word for word in words if word.startswith("--")]
     arguments = [word for word in words if not word.startswith("--")]
@@ -341,7 +341,6 @@ _SHARE_HIGH: Final = 10.0
 
 def show_plan(file: SweepFile, tasks: Sequence[Task], outputs: Outputs) -> None:
     """Show a file's rows with the time that their budgets allow for."""
-    from pydlbench.report.json import dump
 
     def command(task: Task) -> tuple[int, str, tuple[str, ...], Any]:
         return task.table, task.place, task.words, task.options.get("threads")
@@ -364,23 +363,22 @@ def show_plan(file: SweepFile, tasks: Sequence[Task], outputs: Outputs) -> None:
             for job in jobs
         ],
     }
-    lines = [f"{file.path}: {file.title}" if file.title else file.path, ""]
-    number = 0
+    above: dict[int, str] = {}
+    cells: list[list[str]] = []
     for job in jobs:
         place = job[0].place.partition(": ")[2]
-        lines.append(f"{place}  {_command(job[0])}  ({_span_text(job)})")
-        for row in (row for task in job for row in task.rows):
-            number += 1
-            lines.append(f"{number:>5}  {_row_text(job[0].kind, row.fields)}")
-    count = f"{number} row{'' if number == 1 else 's'}"
-    lines += [
-        "",
-        f"{count} in {_span_text(tasks)}, from the budgets of sampling; nothing was measured",
+        above[len(cells)] = f"{place}  {_command(job[0])}  ({_span_text(job)})"
+        rows = [row for task in job for row in task.rows]
+        texts = (_row_text(job[0].kind, row.fields) for row in rows)
+        cells += [[str(number), text] for number, text in enumerate(texts, len(cells) + 1)]
+    count = counted(len(cells), "row")
+    whole = f"{count} in {_span_text(tasks)}, from the budgets of sampling; nothing was measured"
+    blocks: list[Block] = [
+        Heading([f"{file.path}: {file.title}" if file.title else file.path]),
+        Table(("row", "what is measured"), cells, (True, False), above=above),
+        Lines([whole]),
     ]
-    text = "\n".join(lines)
-    outputs.write(
-        {"json": lambda: dump(document), "md": lambda: f"```text\n{text}\n```\n"}, lambda: text
-    )
+    outputs.write(lambda: document, lambda: blocks)
 
 
 def _span(tasks: Sequence[Task]) -> dict[str, float]:
@@ -393,7 +391,7 @@ def _span_text(tasks: Sequence[Task]) -> str:
     bounds = _span(tasks).values()
     units = ((3600.0, "h"), (60.0, "min"))
     unit, name = next((pair for pair in units if max(bounds) >= 2 * pair[0]), (1.0, "s"))
-    low, high = (f"{x:.0f}" if x >= 9.5 else f"{x:.1f}" for x in (one / unit for one in bounds))
+    low, high = (f"{x:.0f}" if x >= 9.5 else f"{x:.1f}" for x in (bound / unit for bound in bounds))
     return f"{low} to {high} {name}"
 
 
@@ -442,9 +440,9 @@ def show(file: SweepFile, results: Results, outputs: Outputs) -> None:
     Raises:
         PydlbenchError: a file could not be written after all; the rest is printed before.
     """
-    from pydlbench.cli.export import run_markdown
+    from pydlbench.cli.runs import stored_report
     from pydlbench.records.run import RunInfo
-    from pydlbench.report.json import dump, run_document
+    from pydlbench.report.json import run_document
     from pydlbench.store.documents import Loaded
 
     entries = results.entries()
@@ -457,73 +455,71 @@ def show(file: SweepFile, results: Results, outputs: Outputs) -> None:
         command=results.run.command,
     )
 
-    def document() -> str:
-        found = run_document("sweep", results.run, entries, interrupted=results.early)
+    def document() -> dict[str, Any]:
         refused = [
-            {**one.document, "place": one.task.place}
-            for one in results.outcomes
-            if not one.result.table
+            {**outcome.document, "place": outcome.task.place}
+            for outcome in results.outcomes
+            if not outcome.result.table
         ]
-        return dump({**found, "not_estimated": refused})
+        whole = run_document("sweep", results.run, entries, interrupted=results.early)
+        return {**whole, "not_estimated": refused}
 
     outputs.write(
-        {"json": document, "md": lambda: run_markdown(Loaded(info, results.run, entries))},
-        lambda: "\n".join(_summary(file, results)),
+        document,
+        lambda: _summary(file, results),
+        markdown=lambda: [
+            *stored_report(Loaded(info, results.run, entries)),
+            run_lines(results.run),
+        ],
         # A run that ends before its first row does not take the place of an earlier one.
         keep_files=results.interrupted and not entries,
     )
 
 
-def _summary(file: SweepFile, results: Results) -> list[str]:
-    outcomes = results.outcomes
-    lines = [file.title or file.path]
+def _summary(file: SweepFile, results: Results) -> list[Block]:
+
+    blocks: list[Block] = [Heading([file.title or file.path])]
     for table in file.tables:
-        found = [one for one in outcomes if one.task.table == table.number]
-        if found:
+        outcomes = [outcome for outcome in results.outcomes if outcome.task.table == table.number]
+        if outcomes:
             place = table.place.partition(": ")[2]
-            lines += ["", f"{place}  {_count(found)}", *_of_table(table.kind, results, found)]
-    refused = [one for one in outcomes if one.status != "ok"]
-    if refused:
-        lines.append("")
-        for one in refused[:_REASONS]:
-            what = one.row.label if one.task.kind == "layers" else _label(one)
-            lines.append(f"{one.status}: {what}: {one.reason}")
-        if len(refused) > _REASONS:
-            lines.append(f"... and {len(refused) - _REASONS} more")
-    lines += ["", f"{_count(outcomes)}, run {results.run.id}"]
+            blocks.append(Title(f"{place}  {_count(outcomes)}"))
+            blocks.append(_of_table(table.kind, results, outcomes))
+    refused = [outcome for outcome in results.outcomes if outcome.status != "ok"]
+    reasons = [
+        f"{outcome.status}: {_label(outcome)}: {outcome.reason}" for outcome in refused[:_REASONS]
+    ]
+    reasons += [f"... and {len(refused) - _REASONS} more"] if len(refused) > _REASONS else []
+    last = [f"{_count(results.outcomes)}, run {results.run.id}"]
     if results.where is not None:
-        lines.append(f"next: pydlbench report {results.run.id}{results.where} -o sweep.html")
-    return lines
+        last.append(f"next: pydlbench report {results.run.id}{results.where} -o sweep.html")
+    return [*blocks, Lines(reasons, alarm=True), Lines(last)]
 
 
 def _count(outcomes: Sequence[Outcome]) -> str:
-    ok = sum(one.status == "ok" for one in outcomes)
-    total = f"{len(outcomes)} row{'' if len(outcomes) == 1 else 's'}"
+    ok = sum(outcome.status == "ok" for outcome in outcomes)
+    total = counted(len(outcomes), "row")
     return total if ok == len(outcomes) else f"{ok} of {total} ok"
 
 
-def _of_table(kind: str, results: Results, outcomes: Sequence[Outcome]) -> list[str]:
-    if kind == "layers":
-        return _layers(results, outcomes)
-    ok = [one for one in outcomes if one.status == "ok"]
-    line = _LINES.get(kind, _nothing)
-    labels = [_label(one) for one in ok]
-    wide = max(map(len, labels), default=0)
-    return [
-        f"{label:<{wide}}  {line(one.document)}".rstrip()
-        for label, one in zip(labels, ok, strict=True)
-    ]
-
-
-def _layers(results: Results, outcomes: Sequence[Outcome]) -> list[str]:
+def _of_table(kind: str, results: Results, outcomes: Sequence[Outcome]) -> Block:
+    """Return a conclusion for layers, a line for each step."""
     from pydlbench.records.measurement import Measurement
     from pydlbench.report.verdicts import conclude_run
 
-    return conclude_run(results.run, [one.record(Measurement) for one in outcomes])
+    if kind == "layers":
+        return Lines(
+            conclude_run(results.run, [outcome.record(Measurement) for outcome in outcomes])
+        )
+    ok = [outcome for outcome in outcomes if outcome.status == "ok"]
+    cells = [[_label(outcome), _LINES[kind](outcome.document)] for outcome in ok]
+    return Table(("step", "result"), cells, (False, False))
 
 
-def _label(one: Outcome) -> str:
-    fields = one.row.fields
+def _label(outcome: Outcome) -> str:
+    fields = outcome.row.fields
+    if outcome.task.kind == "layers":
+        return outcome.row.label
     names = ("model", "set", "batch", "phase", "precision", "framework", "mode")
     words = [f"batch {fields[name]}" if name == "batch" else fields.get(name) for name in names]
     words += [fields[name] for name, usual in _USUAL.items() if fields.get(name, usual) != usual]
@@ -538,8 +534,8 @@ def _estimate(document: Mapping[str, Any]) -> str:
     from pydlbench.report.runs import dominant
     from pydlbench.report.verdicts import dominates
 
-    found = document["estimate"]
-    words = [f"{format_seconds(found['low'])} .. {format_seconds(found['high'])}"]
+    total = document["estimate"]
+    words = [f"{format_seconds(total['low'])} .. {format_seconds(total['high'])}"]
     if (leader := dominant(document)) is not None:
         words.append(dominates(*leader, document.get("dominant_rivals") or ()))
     elif document.get("dominant"):
@@ -569,14 +565,7 @@ def _breakdown(document: Mapping[str, Any]) -> str:
 
 
 def _findings(document: Mapping[str, Any]) -> str:
-    found = document["findings"]
-    if not found:
-        return "no finding"
-    return f"{len(found)} finding{'' if len(found) == 1 else 's'}"
-
-
-def _nothing(_: Mapping[str, Any]) -> str:
-    return ""
+    return counted(len(document["findings"]), "finding")
 
 
 _LINES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {

@@ -131,7 +131,7 @@ class Progress:
         self._thread: threading.Thread | None = None
 
     @classmethod
-    def of(cls, args: Measuring) -> Self:
+    def from_options(cls, args: Measuring) -> Self:
         """Return what a command's options ask for, on standard error."""
         return cls(sys.stderr, quiet=args.quiet, verbose=args.verbose)
 
@@ -190,8 +190,8 @@ class Progress:
     def _line(self) -> str:
         done, total, label = self._state
         elapsed = self._now() - self._start
-        left = f", about {_duration(elapsed * (total - done) / done)} left" if done else ""
-        return f"{done} of {total} done after {_duration(elapsed)}{left}: {label}"
+        rest = f", about {_duration(elapsed * (total - done) / done)} left" if done else ""
+        return f"{done} of {total} done after {_duration(elapsed)}{rest}: {label}"
 
     def _update(self, late_s: float) -> None:
         done, total, label = self._state

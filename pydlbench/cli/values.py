@@ -35,12 +35,12 @@ def choices(option: str, text: str, allowed: Sequence[str], every: str = "") -> 
     Raises:
         UsageError: A value is not among them.
     """
-    found: dict[str, None] = {}
+    values: dict[str, None] = {}
     for value in splits(option, text):
         if every and value == every:
-            found |= dict.fromkeys(allowed)
+            values |= dict.fromkeys(allowed)
         elif value in allowed:
-            found[value] = None
+            values[value] = None
         else:
             # What only lacks its end comes first: bf16 means bf16-tc.
             near = [name for name in allowed if name.startswith(value)]
@@ -50,13 +50,13 @@ def choices(option: str, text: str, allowed: Sequence[str], every: str = "") -> 
             hint = f"nearest: {near[0]}; choices" if near else "choices"
             names = ", ".join([*allowed, every] if every else allowed)
             raise UsageError(f"{option} {value}: not a valid choice; {hint}: {names}")
-    return list(found)
+    return list(values)
 
 
 def frameworks(option: str, text: str) -> list[str]:
     """Return frameworks by name; ``all`` is those that run the models of the catalogue."""
     words = choices(option, text, (*FRAMEWORK_MODES, "all"))
-    return [one for word in words for one in (FRAMEWORKS if word == "all" else (word,))]
+    return [each for word in words for each in (FRAMEWORKS if word == "all" else (word,))]
 
 
 def wholes(option: str, text: str) -> list[int]:
@@ -94,7 +94,7 @@ def device(option: str, text: str) -> str:  # noqa: ARG001 - as all readers
 
 def device_names(option: str, text: str) -> list[str]:
     """Return the devices between commas."""
-    return [device(option, one) for one in splits(option, text)]
+    return [device(option, split) for split in splits(option, text)]
 
 
 def positive_seconds(option: str, text: str) -> float:
@@ -121,11 +121,11 @@ def byte_count(option: str, text: str) -> int:
         UsageError: It is no such number.
     """
     pattern = r"([0-9]{1,18}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(?:I?B)?"
-    found = re.fullmatch(pattern, text.strip().upper())
-    if not found:
+    match = re.fullmatch(pattern, text.strip().upper())
+    if not match:
         raise UsageError(f"{option} {text or repr(text)}: not a number of bytes; nearest: 64M")
-    whole, _, part = found[1].partition(".")
-    factor = 1 << _BYTES[found[2]]
+    whole, _, part = match[1].partition(".")
+    factor = 1 << _BYTES[match[2]]
     count: int = int(whole) * factor + int(part or 0) * factor // 10 ** len(part)
     if count > _MOST_BYTES:
         raise UsageError(f"{option} {text}: more than there can be; nearest: 1T")
@@ -138,8 +138,8 @@ def percentage(option: str, text: str) -> float:
     Raises:
         UsageError: It is none between 0 and 100, both excluded.
     """
-    found = re.fullmatch(r"([0-9]{0,3}(?:\.[0-9]{0,6})?) ?%?", text)
-    value = real(option, found[1], "2%") if found and found[1].strip(".") else math.nan
+    match = re.fullmatch(r"([0-9]{0,3}(?:\.[0-9]{0,6})?) ?%?", text)
+    value = real(option, match[1], "2%") if match and match[1].strip(".") else math.nan
     if not 0 < value < 100:
         raise UsageError(
             f"{option} {text or repr(text)}: expected a percentage between 0 and 100; nearest: 2%"
@@ -156,10 +156,10 @@ def patterns(option: str, text: str) -> list[str]:
     if text.startswith("@"):
         return [text]
     parts = re.findall(r'(?:[^,"]|"[^"]*"?)+', text)
-    found = [part.strip() for part in parts if part.strip()]
-    if not found:
+    values = [part.strip() for part in parts if part.strip()]
+    if not values:
         raise UsageError(f"{option} {text or repr(text)}: empty; nearest: conv3".lstrip())
-    return found
+    return values
 
 
 def assignment(option: str, text: str) -> list[tuple[str, str]]:
@@ -227,7 +227,7 @@ def one_of(option: str, text: str, allowed: Sequence[str]) -> str:
 # ``--fail-on``: what ends a command with exit code 3, or 4 where it cannot be told.
 
 #: Exit code of a finding.
-FOUND: Final = 3
+FINDING: Final = 3
 #: Exit code where it could not be told whether there is one.
 UNDECIDED: Final = 4
 _LARGEST: Final = 1000.0
@@ -249,14 +249,14 @@ def fail_on(option: str, text: str, allowed: Sequence[str]) -> tuple[str, float]
     """
     if tuple(allowed) == ("saves",) and re.fullmatch(r"0?\.[0-9]{1,6}", text):
         return "saves", float(text)
-    found = re.fullmatch(r"([a-z]+)(?::([0-9]{1,4}(?:\.[0-9]{1,6})?)%)?", text)
-    known = found is not None and found[1] in allowed
-    if found and known and (found[1] != "failed" or found[2] is None):
-        value = float(found[2] or 0)
+    match = re.fullmatch(r"([a-z]+)(?::([0-9]{1,4}(?:\.[0-9]{1,6})?)%)?", text)
+    known = match is not None and match[1] in allowed
+    if match and known and (match[1] != "failed" or match[2] is None):
+        value = float(match[2] or 0)
         if value <= _LARGEST:
-            return found[1], value / 100
-    forms = ", ".join(one if one == "failed" else f"{one}:P%" for one in allowed)
-    reason = "more than anybody measures" if found and known else f"expected {forms}"
+            return match[1], value / 100
+    forms = ", ".join(name if name == "failed" else f"{name}:P%" for name in allowed)
+    reason = "more than anybody measures" if match and known else f"expected {forms}"
     near = _near_condition(text, allowed)
     raise UsageError(f"{option} {text or repr(text)}: {reason}; nearest: {near}")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import tomllib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from pydlbench.errors import UsageError, nearest
-from pydlbench.records.record import Record
+from pydlbench.records.published import OwnFigure, PublishedFigure
 from pydlbench.records.step import framework_text, options_text
 
 if TYPE_CHECKING:
@@ -26,96 +26,18 @@ if TYPE_CHECKING:
 _FOLDER: Final = Path(__file__).parent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where figures were published.
-
-    Attributes:
-        title: title of the page.
-        citation: repository, file and revision.
-    """
-
-    title: str
-    citation: str
-
-
-class Figure(Record, frozen=True, kw_only=True):
-    """One published figure.
-
-    Attributes:
-        source: key of its :class:`Source`.
-        protocol: protocol of the script that printed it, as in ``pydlbench step --protocol``.
-        hardware: hardware it ran on.
-        year: year in which it ran, or that of the software.
-        framework: framework, with its version as far as published.
-        model: pydlbench's name of the model.
-        stage: the source's name of the stage: ``eval``, ``train``, ``forward``...
-        phase: pydlbench's phase; ``backward`` alone is no step.
-        precision: the source's name; ``fp16`` may be with or without tensor cores.
-        batch: images per step.
-        value: value in ``unit``.
-        spread: spread as the source defines it; None if it gives none.
-        unit: ``ms/batch`` or ``ms/step``, a time per step; ``images/s`` or ``examples/s``, a rate.
-        note: further remarks of the source.
-        includes: what the number includes.
-    """
-
-    source: str
-    protocol: str
-    hardware: str
-    year: int
-    framework: str
-    model: str
-    stage: str
-    phase: str
-    precision: str
-    batch: int
-    value: float
-    spread: float | None = None
-    unit: str
-    note: str = ""
-    includes: str
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of a step."""
-        return self.value / 1e3 if self.unit.startswith("ms") else self.batch / self.value
-
-    def in_unit(self, seconds: float, batch: int) -> float:
-        """Return a time of ours in this figure's unit.
-
-        Args:
-            seconds: time of a step.
-            batch: batch of that step; a time is scaled to this figure's batch, image for image.
-        """
-        return 1e3 * seconds / batch * self.batch if self.unit.startswith("ms") else batch / seconds
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object, with its citation."""
-        own = super().to_dict()
-        source = read_sources()[own.pop("source")]
-        includes, note = own.pop("includes"), own.pop("note")
-        head = {"source": source.title, "citation": source.citation}
-        return {**head, **own, "seconds": self.seconds, "includes": includes, "note": note or None}
-
-
 @cache
-def read_sources() -> Mapping[str, Source]:
-    """Return the sources by their keys, in the order in which they are listed."""
-    sources = _toml()["sources"]
-    return MappingProxyType({name: Source(**fields) for name, fields in sources.items()})
-
-
-@cache
-def read_figures() -> tuple[Figure, ...]:
+def read_figures() -> tuple[PublishedFigure, ...]:
     """Return all figures."""
-    includes = _toml()["includes"]
+    sources, includes = _toml()["sources"], _toml()["includes"]
     with (_FOLDER / "published_figures.csv").open(encoding="utf-8", newline="") as file:
         return tuple(
-            Figure.from_dict(
+            PublishedFigure.from_dict(
                 {
                     # An empty cell is what the source does not say.
                     **{name: value or None for name, value in line.items()},
+                    "source": sources[line["source"]]["title"],
+                    "citation": sources[line["source"]]["citation"],
                     "includes": includes[line["protocol"]][line["stage"]],
                 }
             )
@@ -123,7 +45,7 @@ def read_figures() -> tuple[Figure, ...]:
         )
 
 
-def find_figures(model: str | None) -> tuple[Figure, ...]:
+def find_figures(model: str | None) -> tuple[PublishedFigure, ...]:
     """Return the figures of one model, or of a family of models; all without a model.
 
     Args:
@@ -169,41 +91,9 @@ _STAGES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
-class Own(Record, frozen=True, kw_only=True):
-    """One result of ours.
-
-    Attributes:
-        model: name of the model.
-        phase: phase of a step: ``forward``, ``forward-backward``, ``training``.
-        precision: precision of the products.
-        batch: images per step.
-        seconds: time of a step.
-        who: framework and mode, or another origin: ``torch eager``, ``native layers, summed``.
-        device: processor it ran on.
-        run: its run.
-        options: options of a variant of the model: ``lrn=off``; empty without any.
-        protocol: published script that it was run as; None for a plain step.
-        stage: stage of the protocol.
-    """
-
-    model: str
-    phase: str
-    precision: str
-    batch: int
-    seconds: float
-    who: str
-    device: str
-    run: str
-    options: str = ""
-    protocol: str | None = None
-    stage: str | None = None
-
-    unlisted = ("stage",)
-
-
 def own_figures(
     name: str, loaded: Loaded, batch_of: Callable[[str, str], int | None]
-) -> Iterator[Own]:
+) -> Iterator[OwnFigure]:
     """Yield a run's results of whole models: steps, breakdowns, estimates and protocols.
 
     Args:
@@ -217,7 +107,7 @@ def own_figures(
             for fields in read(entry.document, batch_of):
                 seconds, batch = fields["seconds"], fields["batch"]
                 if seconds and batch:
-                    yield Own(**fields, device=device, run=name)
+                    yield OwnFigure(**fields, device=device, run=name)
 
 
 def _step(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
@@ -293,62 +183,31 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any], Any], Iterator[dict[st
 _PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = {"fp16": ("fp16", "fp16-tc")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatchedFigure:
-    """A published figure with one result of ours.
-
-    Attributes:
-        figure: the published figure.
-        own: our result.
-        value: our result in the figure's unit.
-        speedup: published time of an image over ours: above 1 if ours is faster.
-        marks: differences between the two: ``per image, batch 32``, ``another protocol``.
-    """
-
-    figure: Figure
-    own: Own
-    value: float
-    speedup: float
-    marks: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return our side as a JSON object."""
-        return {
-            **self.own.to_dict(),
-            "value": self.value,
-            "unit": self.figure.unit,
-            "speedup": self.speedup,
-            "marks": list(self.marks),
-        }
-
-
 def match_figures(
-    figures: Iterable[Figure], own: Sequence[Own]
-) -> list[tuple[Figure, list[MatchedFigure]]]:
+    figures: Iterable[PublishedFigure], own: Sequence[OwnFigure]
+) -> list[PublishedFigure]:
     """Return each figure with our matching results, possibly none.
 
     Model, phase and precision are the same. For each framework and mode of a run the result with
     the figure's batch is taken, otherwise that with the nearest batch, per image and marked. A run
     of the published script precedes a plain step.
     """
-    return [(figure, _matches(figure, own)) for figure in figures]
+    return [msgspec.structs.replace(figure, own=tuple(_matches(figure, own))) for figure in figures]
 
 
-def _matches(figure: Figure, own: Sequence[Own]) -> list[MatchedFigure]:
-    groups: dict[tuple[str, ...], list[Own]] = {}
+def _matches(figure: PublishedFigure, own: Sequence[OwnFigure]) -> Iterator[OwnFigure]:
+    groups: dict[tuple[str, ...], list[OwnFigure]] = {}
     for result in own:
         if _fits(figure, result):
             name = (result.run, result.who, result.device, result.precision, result.options)
             groups.setdefault(name, []).append(result)
-    matches = []
     for group in groups.values():
         eligible = [result for result in group if result.protocol is not None] or group
         nearest = min(eligible, key=lambda result: (_away(figure, result), result.batch))
-        matches.append(_pair(figure, nearest))
-    return matches
+        yield _held_against(figure, nearest)
 
 
-def _fits(figure: Figure, own: Own) -> bool:
+def _fits(figure: PublishedFigure, own: OwnFigure) -> bool:
     same = own.model == figure.model
     same = same and own.precision in _PRECISIONS.get(figure.precision, (figure.precision,))
     if own.protocol is None:
@@ -356,12 +215,13 @@ def _fits(figure: Figure, own: Own) -> bool:
     return same and own.protocol == figure.protocol and own.stage == figure.stage
 
 
-def _away(figure: Figure, own: Own) -> float:
+def _away(figure: PublishedFigure, own: OwnFigure) -> float:
     """Return the distance of batches as their ratio: 16 is nearer to 32 than to 4."""
     return max(own.batch, figure.batch) / min(own.batch, figure.batch)
 
 
-def _pair(figure: Figure, own: Own) -> MatchedFigure:
+def _held_against(figure: PublishedFigure, own: OwnFigure) -> OwnFigure:
+    """Return a result with what it is beside a figure."""
     marks = []
     if own.batch != figure.batch:
         marks.append(f"per image, batch {own.batch}")
@@ -371,10 +231,10 @@ def _pair(figure: Figure, own: Own) -> MatchedFigure:
         marks.append(own.options)
     if own.precision != figure.precision:
         marks.append(own.precision)
-    return MatchedFigure(
-        figure=figure,
-        own=own,
+    return msgspec.structs.replace(
+        own,
         value=figure.in_unit(own.seconds, own.batch),
+        unit=figure.unit,
         speedup=(figure.seconds / figure.batch) / (own.seconds / own.batch),
         marks=tuple(marks),
     )

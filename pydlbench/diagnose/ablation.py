@@ -226,7 +226,7 @@ def saving_of(
         high=None if interval is None else saved(interval.low),
         # The share refers to the step's time in these rounds.
         step_s=base_s if scope == "step" else step_s,
-        of=scope,
+        subject=scope,
         how=how,
         rounds=ratio.n,
     )
@@ -299,7 +299,7 @@ def saving_against_native(experiment: AgainstNative, step_s: float, session: Ses
         low=None if low is None else count * share * gap(low),
         high=None if high is None else count * share * gap(high),
         step_s=step_s,
-        of="layer",
+        subject="layer",
         how=_how(own, best, count),
         rounds=ratio["rounds"],
         causes=tuple(

@@ -415,7 +415,7 @@ def observe(
     if not step.ok:
         kind = UnsupportedError if step.status == "skipped" else PrimitiveError
         raise kind(f"{spec.label}: {step.reason}")
-    spec = msgspec.structs.replace(spec, batch=step.case.batch)
+    spec = msgspec.structs.replace(spec, batch=step.spec.batch)
     tell("native layers")
     model, mapped, wanted = _plan(spec, session)
     rows = dict(session.measure(wanted.specs))

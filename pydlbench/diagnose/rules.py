@@ -470,7 +470,7 @@ def _larger(seen: Observations) -> tuple[StepChange, StepSpec] | None:
     batch = 2 * seen.plan.batch
     changes: dict[str, Any] = {"batch": batch}
     if seen.spec.own is not None:
-        inputs = tuple(map(OwnInput.of, seen.step.inputs))
+        inputs = tuple(map(OwnInput.parse, seen.step.inputs))
         doubled = tuple(tensor.with_batch(seen.plan.batch, batch) for tensor in inputs)
         if doubled == inputs:
             return None

@@ -656,13 +656,14 @@ def _overwriting(op: Op) -> Op:
 
 def in_place(layer: Layer) -> Layer:
     """Return the layer whose result overwrites ``src``; the layer itself if there is none."""
-    return _other(layer, layer.op + _IN_PLACE) if layer.op in _OVERWRITING else layer
+    name = layer.entry.key
+    return _other(layer, name + _IN_PLACE) if name in _OVERWRITING else layer
 
 
 def out_of_place(layer: Layer) -> Layer:
     """Return the layer whose result has memory of its own."""
-    plain = str(layer.op).removesuffix(_IN_PLACE)
-    return _other(layer, plain) if plain != layer.op else layer
+    name = layer.entry.key
+    return _other(layer, name.removesuffix(_IN_PLACE)) if name.endswith(_IN_PLACE) else layer
 
 
 def _other(layer: Layer, name: str) -> Layer:

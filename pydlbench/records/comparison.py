@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 
+from pydlbench.records.fields import shown
 from pydlbench.records.record import Document, Record, one_of
+from pydlbench.units import format_seconds, number
 
-Verdict = Annotated[str, one_of("SAME", "FASTER", "SLOWER", "UNCLEAR")]
+Verdict = Annotated[
+    str, one_of("SAME", "FASTER", "SLOWER", "UNCLEAR"), shown("verdict", right=False)
+]
+#: Beyond this a ratio is said as a factor.
+FACTOR = 2.0
+_words = partial(shown, right=False)
+
+
+def ratio_text(value: float) -> str:
+    """Format a ratio: ``1.032``, ``0.970``, ``12.4``."""
+    return f"{value:.3f}" if 0.0995 <= value < 9.995 else number(value)
+
+
+def least_change(value: float) -> str:
+    """Format the smallest change that would have been found: ``12 %``, ``2.1x``."""
+    if value > 99:
+        return "-"
+    # From 99.5 % on, two digits of a percentage would take an exponent.
+    return f"{value:.1f}x" if value >= FACTOR - 0.005 else f"{100 * (value - 1):.2g} %"
 
 
 class ComparisonSide(Record, frozen=True, kw_only=True):
@@ -36,7 +57,7 @@ class ComparisonSide(Record, frozen=True, kw_only=True):
     """
 
     layer: str = ""
-    median: float | None
+    median: Annotated[float | None, shown("time", format_seconds, unit="s")]
     ci_low: float | None = None
     ci_high: float | None = None
     n: int | None = None
@@ -51,7 +72,7 @@ class ComparisonSide(Record, frozen=True, kw_only=True):
     precision: str = ""
     device: str = ""
     fuse: str | None = None
-    library: str | None = None
+    library: Annotated[str | None, _words("library")] = None
 
 
 class ComparisonEstimate(Record, frozen=True, kw_only=True):
@@ -68,12 +89,12 @@ class ComparisonEstimate(Record, frozen=True, kw_only=True):
         reason: why there can be no verdict.
     """
 
-    ratio: float
-    ci_low: float | None
+    ratio: Annotated[float, shown("ratio", ratio_text)]
+    ci_low: Annotated[float | None, shown("interval", ratio_text)]
     ci_high: float | None
     verdict: Verdict
-    resolution: float | None = None
-    cycles: float | None = None
+    resolution: Annotated[float | None, shown("resolves", least_change)] = None
+    cycles: Annotated[float | None, shown("in cycles", ratio_text)] = None
     reason: str | None = None
 
 
@@ -100,20 +121,20 @@ class ComparisonRow(ComparisonEstimate, frozen=True, kw_only=True, rename={"pass
         by_pass: of sides measured interleaved, the ratio of each pass; null for stored runs.
     """
 
-    layer: str
-    kind: str = ""
+    layer: Annotated[str, _words("layer")]
+    kind: Annotated[str, _words("kind")] = ""
     problem: str = ""
-    batch: int | None = None
-    pass_: str = ""
-    precision: str = ""
-    device: str = ""
-    backend: str = ""
-    mode: str | None = None
-    cache: str | None = None
-    threads: int | None = None
-    layout_request: str | None = None
-    fuse: str | None = None
-    propagation: str | None = None
+    batch: Annotated[int | None, shown("batch")] = None
+    pass_: Annotated[str, _words("pass")] = ""
+    precision: Annotated[str, _words("precision")] = ""
+    device: Annotated[str, _words("device")] = ""
+    backend: Annotated[str, _words("backend")] = ""
+    mode: Annotated[str | None, _words("mode")] = None
+    cache: Annotated[str | None, _words("cache")] = None
+    threads: Annotated[int | None, shown("threads")] = None
+    layout_request: Annotated[str | None, _words("layout")] = None
+    fuse: Annotated[str | None, _words("fuse")] = None
+    propagation: Annotated[str | None, _words("propagation")] = None
     a: ComparisonSide | None = None
     b: ComparisonSide | None = None
     by_pass: tuple[float, ...] | None = None

@@ -43,7 +43,7 @@ class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high":
         low: lower end of the interval; None where there were too few rounds.
         high: upper end.
         step_s: the step that they are a part of, timed beside it: not the diagnosis's own.
-        of: ``step`` if the whole step was run with the change, ``layer`` if one operator was.
+        subject: ``step`` if the whole step was run with the change, ``layer`` if one operator was.
         how: what ran beside what.
         rounds: how often.
         causes: what it comes from, the largest first, where the experiment tells.
@@ -55,7 +55,7 @@ class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high":
     low: float | None
     high: float | None
     step_s: Annotated[float, msgspec.Meta(gt=0)]
-    of: str
+    subject: str
     how: str
     rounds: int
     causes: tuple[Cause, ...] = ()
@@ -116,7 +116,7 @@ class Finding(Record, frozen=True, kw_only=True):
     @property
     def cause(self) -> str:
         """All causes in one text."""
-        return "; ".join(one.meaning for one in self.causes)
+        return "; ".join(each.meaning for each in self.causes)
 
 
 class Tried(Record, frozen=True, kw_only=True):
@@ -160,9 +160,9 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object: what was run, then what was found."""
-        case = self.step.case
+        spec = self.step.spec
         names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "options")
-        return {**{name: plain(getattr(case, name)) for name in names}, **super().to_dict()}
+        return {**{name: plain(getattr(spec, name)) for name in names}, **super().to_dict()}
 
 
 def overlap(first: frozenset[str], second: frozenset[str]) -> bool:

@@ -9,6 +9,7 @@ with a default may be absent.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final
 
@@ -18,15 +19,24 @@ from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.estimate import StepEstimate
+from pydlbench.records.fields import shown
 from pydlbench.records.fleet import FleetComparison, FleetVerdict
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.measurement import Measurement, Status
 from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
+from pydlbench.records.published import PublishedDocument
 from pydlbench.records.record import Document, Record, one_of, version
 from pydlbench.records.recorded import RecordedDocument, RecordedSteps
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.records.specs import Framework, Phase, Precision
 from pydlbench.records.step import StepRow
+from pydlbench.units import format_bytes, format_flops
+
+_words = partial(shown, right=False)
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number else "-"
 
 
 class RunDocument(Document, frozen=True, kw_only=True):
@@ -153,98 +163,6 @@ class ForecastDocument(RunDocument, frozen=True, kw_only=True):
     forecasts: tuple[ForecastStep, ...]
 
 
-class OwnFigure(Record, frozen=True, kw_only=True):
-    """An own result beside a published figure.
-
-    Attributes:
-        model: name of the model.
-        phase: what a step computes.
-        precision: of the products.
-        batch: images per step.
-        seconds: of a step, as measured.
-        who: framework and mode.
-        device: where it ran.
-        run: the run that it is from.
-        options: of a variant of the model; empty of the model itself.
-        protocol: the published script that was played; null for a plain step.
-        value: in the figure's unit.
-        unit: the figure's.
-        speedup: how many times as fast as the published figure.
-        marks: what makes it another thing than the figure.
-    """
-
-    model: str
-    phase: str = ""
-    precision: str = ""
-    batch: int | None = None
-    seconds: float | None = None
-    who: str = ""
-    device: str | None = None
-    run: str = ""
-    options: str = ""
-    protocol: str | None = None
-    value: float | None
-    unit: str
-    speedup: float | None = None
-    marks: tuple[str, ...] = ()
-
-
-class PublishedFigure(Record, frozen=True, kw_only=True):
-    """A published figure.
-
-    Attributes:
-        source: where it was published.
-        citation: how to cite that.
-        protocol: the script that measured it.
-        hardware: on what.
-        year: when.
-        framework: with what.
-        model: name of the model.
-        stage: as the source calls what was timed.
-        phase: what a step computes.
-        precision: of the products.
-        batch: images per step.
-        value: in its unit.
-        spread: as the source gives it.
-        unit: of the value.
-        seconds: of a step.
-        includes: what is in the time.
-        note: what a reader has to know.
-        own: own results beside it.
-    """
-
-    source: str
-    citation: str = ""
-    protocol: str | None = None
-    hardware: str
-    year: int | str | None = None
-    framework: str = ""
-    model: str
-    stage: str | None = None
-    phase: str | None = None
-    precision: str = ""
-    batch: int | None = None
-    value: float | None
-    spread: float | None = None
-    unit: str
-    seconds: float | None = None
-    includes: str | tuple[Any, ...] | None = None
-    note: str | None = None
-    own: tuple[OwnFigure, ...]
-
-
-class PublishedDocument(Document, frozen=True, kw_only=True):
-    """Published figures with own results beside them.
-
-    Attributes:
-        runs: the runs as they were given.
-        published: the figures.
-    """
-
-    runs: tuple[str, ...]
-    published: tuple[PublishedFigure, ...]
-
-
 class Advice(Record, frozen=True, kw_only=True):
     """An advice.
 
@@ -314,7 +232,7 @@ class DiagnosisObject(Record, frozen=True, kw_only=True):
         mode: how the framework ran it.
         layout: of PyTorch's images.
         options: variant of the model.
-        found: its fields stand in the object itself.
+        diagnosis: its fields stand in the object itself.
     """
 
     model: str
@@ -325,9 +243,9 @@ class DiagnosisObject(Record, frozen=True, kw_only=True):
     mode: str
     layout: str
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    found: Diagnosis
+    diagnosis: Diagnosis
 
-    embedded = ("found",)
+    embedded = ("diagnosis",)
 
 
 class DiagnoseDocument(Document, frozen=True, kw_only=True):
@@ -349,13 +267,13 @@ class ProtocolDocument(Document, frozen=True, kw_only=True):
 
     Attributes:
         run: one run of a command: when, where, and with which libraries.
-        played: its fields stand in the document itself.
+        result: its fields stand in the document itself.
     """
 
     run: RunRecord
-    played: PlayedProtocol
+    result: PlayedProtocol
 
-    embedded = ("played",)
+    embedded = ("result",)
 
 
 class AgreementRow(Record, frozen=True, kw_only=True):
@@ -432,13 +350,13 @@ class SummaryNode(Record, frozen=True, kw_only=True):
         macs_forward: multiply-adds of one image.
     """
 
-    name: str
-    op: str
+    name: Annotated[str, _words("layer")]
+    op: Annotated[str, _words("operation")]
     inputs: tuple[str, ...] = ()
-    shape: tuple[int, ...]
-    problem: str | None = None
-    parameters: int = 0
-    macs_forward: int = 0
+    shape: Annotated[tuple[int, ...], _words("output", lambda shape: "x".join(map(str, shape)))]
+    problem: Annotated[str | None, _words("problem")] = None
+    parameters: Annotated[int, shown("parameters", _count)] = 0
+    macs_forward: Annotated[int, shown("multiply-adds", _count)] = 0
 
 
 class SummaryDocument(Document, frozen=True, kw_only=True):
@@ -494,6 +412,30 @@ class RunsDocument(Document, frozen=True, kw_only=True):
     runs: tuple[RunInfo, ...]
 
 
+class ShapePass(Record, frozen=True, kw_only=True):
+    """What a pass of a layer computes and moves at the least.
+
+    Attributes:
+        flops: two per multiply-add, padding counted.
+        flops_executed: those on real elements.
+        bytes: to be moved, in fp32.
+    """
+
+    flops: Annotated[int, shown("FLOPs", format_flops, unit="FLOP")]
+    flops_executed: Annotated[int, shown(unit="FLOP")]
+    bytes: Annotated[int, shown("bytes", format_bytes, unit="B")]
+
+    @property
+    def executed(self) -> Annotated[str, shown("executed")]:
+        """The part of the FLOPs that is on real elements."""
+        return f"{100 * self.flops_executed / self.flops:.1f} %" if self.flops else "-"
+
+    @property
+    def intensity(self) -> Annotated[float, shown("FLOP/byte", "{:.2f}".format)]:
+        """Executed FLOPs over bytes."""
+        return self.flops_executed / self.bytes
+
+
 class ShapeEntry(Record, frozen=True, kw_only=True):
     """A layer.
 
@@ -507,13 +449,23 @@ class ShapeEntry(Record, frozen=True, kw_only=True):
         passes: by pass: flops, flops_executed and bytes.
     """
 
-    layer: str | None = None
+    layer: Annotated[str | None, _words("layer")] = None
     kind: str
     problem: str
     pool: str | None = None
     batch: int
     weight_elements: int = 0
-    passes: Mapping[str, Any]
+    passes: Mapping[str, ShapePass]
+
+    @property
+    def pooled(self) -> Annotated[str, _words("problem")]:
+        """The descriptor, with what pooling does, which descriptors leave to an option."""
+        return " ".join(filter(None, (self.problem, self.pool)))
+
+    @property
+    def forward(self) -> ShapePass:
+        """The pass that all layers have."""
+        return self.passes["forward"]
 
 
 class ShapesDocument(Document, frozen=True, kw_only=True):

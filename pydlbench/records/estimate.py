@@ -134,7 +134,7 @@ def _together(group: list[EstimatedLayer]) -> EstimatedLayer:
     for layer in group:
         for name, seconds in layer.passes.items():
             passes[name] += seconds
-    total: dict[str, Any] = {name: sum(getattr(one, name) for one in group) for name in sums}
+    total: dict[str, Any] = {name: sum(getattr(layer, name) for layer in group) for name in sums}
     roof_s = sum(layer.at_roof_s for layer in group) if known else None
     return msgspec.structs.replace(
         group[0],

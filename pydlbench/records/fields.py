@@ -59,7 +59,7 @@ def shown(
     keys: str = "",
 ) -> Any:
     """Return a field's metadata; see :class:`Shown`. A mapping's keys are parted by blanks."""
-    found = Shown(
+    declaration = Shown(
         header=header,
         text=text,
         unit=unit,
@@ -68,7 +68,9 @@ def shown(
         varies=varies,
         keys=tuple(keys.split()),
     )
-    return msgspec.Meta(extra={"shown": found}, extra_json_schema={"unit": unit} if unit else None)
+    return msgspec.Meta(
+        extra={"shown": declaration}, extra_json_schema={"unit": unit} if unit else None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +105,15 @@ def columns_of(
             leaves each to its own format.
     """
     record: Any = type(rows[0]) if rows else None
-    found = []
+    columns = []
     for word in names.split() if rows else ():
         name, _, header = word.partition("=")
         field = declared(record, name.partition("..")[0])
         if header:
             field = replace(field, header=header.replace("_", " "))
         if field.when(rows) if field.when is not None else _needed(name, rows, field.varies):
-            found.append(_column(name, field, rows, seconds))
-    return found
+            columns.append(_column(name, field, rows, seconds))
+    return columns
 
 
 def _needed(path: str, rows: Sequence[Any], varies: bool) -> bool:
@@ -136,7 +138,7 @@ def _column(
     first, *last = path.split("..")
 
     def cell(row: Any) -> str:
-        values = [value_of(row, one) for one in (first, *last)]
+        values = [value_of(row, each) for each in (first, *last)]
         return "-" if None in values else " .. ".join(map(text, values))
 
     def number(row: Any) -> float | None:
@@ -166,20 +168,20 @@ def declared(record: type, path: str) -> Shown:
 @functools.cache
 def _types(record: type) -> dict[str, Any]:
     """Return the types of a record's fields and properties, with their metadata."""
-    found = get_type_hints(record, include_extras=True)
+    types = get_type_hints(record, include_extras=True)
     for base in reversed(record.__mro__):
         for name, value in vars(base).items():
             if isinstance(value, property) and value.fget is not None:
-                found[name] = get_type_hints(value.fget, include_extras=True).get("return")
-    return found
+                types[name] = get_type_hints(value.fget, include_extras=True).get("return")
+    return types
 
 
 def _shown(kind: Any) -> Iterator[Shown]:
     if get_origin(kind) is Annotated:
         for meta in kind.__metadata__:
             extra = meta.extra if isinstance(meta, msgspec.Meta) else None
-            if extra and isinstance(found := extra.get("shown"), Shown):
-                yield found
+            if extra and isinstance(declaration := extra.get("shown"), Shown):
+                yield declaration
 
 
 def _inner(kind: Any) -> Any:
@@ -187,7 +189,7 @@ def _inner(kind: Any) -> Any:
     if get_origin(kind) is Annotated:
         return _inner(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
-        return next(_inner(one) for one in get_args(kind) if one is not NoneType)
+        return next(_inner(get_arg) for get_arg in get_args(kind) if get_arg is not NoneType)
     return kind
 
 
@@ -199,9 +201,10 @@ def flat_names(record: type[Record], before: str = "") -> Iterator[str]:
     fields = dict(zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True))
     for field, name in (fields | {name: name for name in record.derived}).items():
         kind = _types(record)[field]
-        inner, keys = _inner(kind), [key for one in _shown(kind) for key in one.keys]
+        declarations = list(_shown(kind))
+        inner, keys = _inner(kind), [key for each in declarations for key in each.keys]
         hidden = field in record.unlisted or (
-            field in record.omitted and not any(one.unit for one in _shown(kind))
+            field in record.omitted and not any(each.unit for each in declarations)
         )
         if field in record.embedded:
             yield from flat_names(inner, before)

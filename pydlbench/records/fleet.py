@@ -124,7 +124,7 @@ class FleetEvidence(Record, frozen=True, kw_only=True):
 
 
 def _texts(evidence: Iterable[FleetEvidence]) -> str:
-    return "; ".join(one.text for one in evidence)
+    return "; ".join(each.text for each in evidence)
 
 
 class FleetEffect(Record, frozen=True, kw_only=True):
@@ -205,15 +205,15 @@ class FleetVerdict(Record, frozen=True, kw_only=True):
     @property
     def slow(self) -> list[FleetEffect]:
         """Those that are SLOW, the slowest first."""
-        found = [one for one in self.effects if one.verdict == "SLOW"]
-        return sorted(found, key=lambda one: -(one.effect or 0.0))
+        effects = [effect for effect in self.effects if effect.verdict == "SLOW"]
+        return sorted(effects, key=lambda each: -(each.effect or 0.0))
 
     @property
     def whole(self) -> list[FleetEffect]:
         """The nodes' effects in all metrics together, or in the only one."""
-        groups = {one.node: one.group for one in self.nodes}
-        last: dict[int | None, str] = {one.group: one.metric for one in self.metrics}
-        return [one for one in self.effects if last.get(groups[one.node]) == one.metric]
+        groups = {node.node: node.group for node in self.nodes}
+        last: dict[int | None, str] = {metric.group: metric.metric for metric in self.metrics}
+        return [effect for effect in self.effects if last.get(groups[effect.node]) == effect.metric]
 
 
 class FleetChange(Record, frozen=True, kw_only=True):
@@ -292,7 +292,7 @@ class FleetComparison(Record, frozen=True, kw_only=True):
     common: tuple[FleetCommon, ...]
     notes: tuple[str, ...]
 
-    def of(self, verdict: str) -> list[FleetChange]:
+    def with_verdict(self, verdict: str) -> list[FleetChange]:
         """Return the changes of a verdict, the largest first."""
-        found = [one for one in self.changes if one.verdict == verdict]
-        return sorted(found, key=lambda one: -abs(one.change or 0.0))
+        changes = [change for change in self.changes if change.verdict == verdict]
+        return sorted(changes, key=lambda each: -abs(each.change or 0.0))

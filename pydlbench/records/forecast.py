@@ -123,8 +123,8 @@ def _ends(visits: tuple[float, ...]) -> list[float]:
     """Return the ends of a median's interval, below six visits all of them; none of one."""
     if len(visits) < 2:
         return []
-    found = median_interval(visits)
-    return [*visits] if found is None else [found.low, found.high]
+    interval = median_interval(visits)
+    return [*visits] if interval is None else [interval.low, interval.high]
 
 
 class StepFaults(Record, frozen=True, kw_only=True):

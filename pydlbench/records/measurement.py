@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final
@@ -12,7 +13,7 @@ from pydlbench.records.fields import shown
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Cache, LayerKind, PassName, Precision, Propagation
 from pydlbench.timing.statistics import median, median_interval, quantile
-from pydlbench.units import cut, format_seconds, number, percent, scientific, si
+from pydlbench.units import cut, format_bytes, format_seconds, number, percent, scientific, si
 
 # As libraries name them: wino, winograd, jit_wino_4x3; fft, FFT_TILING; no part of another word.
 _FEWER_FLOPS: Final = (("Winograd", r"(?<![a-z])wino"), ("FFT", r"(?<![a-z])fft(?![a-z])"))
@@ -190,12 +191,20 @@ def _kernel(algorithm: str) -> str:
     return cut(text.rpartition(": ")[2] if len(text) > _ALGORITHM else text, _ALGORITHM)
 
 
+def _yes(flag: bool) -> str:
+    return "yes" if flag else "no"
+
+
 def _giga(flops: int) -> str:
     return number(flops / 1e9)
 
 
 def _layers(rows: Sequence[Any]) -> bool:
     return len({row.layer for row in rows}) > 1
+
+
+def _megahertz(hertz: float) -> str:
+    return f"{hertz / 1e6:.0f}"
 
 
 def _joules(energy: float) -> str:
@@ -212,6 +221,66 @@ _GPU: Final = "sm_clock_hz memory_clock_hz power_w temperature_c reasons others 
 _ROLE: Final = re.compile(r"(src|weights|dst) ([^,]+)")
 _BEHIND: Final = re.compile(r"\S+ \((.+)\)")
 _ALGORITHM: Final = 40  # characters of an algorithm in tables
+
+
+class Candidate(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
+    """An implementation that a search tried; what it did not know is absent.
+
+    Attributes:
+        algorithm: as the library names it.
+        layout: memory formats.
+        chosen: whether the row's kernel is this one.
+        status: ``ok``, ``skipped`` or ``failed``.
+        reason: why it was skipped or failed.
+        time: a trial's seconds per execution, with what is known of their spread.
+        reorder_s: seconds to bring each operand into its layout, by role.
+        workspace_bytes: scratch memory.
+        tensor_cores: whether a GPU's tensor cores did it.
+        setup_s: seconds to create it.
+        correct: verdict of the verification: status and rel_error.
+    """
+
+    algorithm: Annotated[str | None, shown("algorithm", right=False)] = None
+    layout: Annotated[str | None, shown("layout", right=False)] = None
+    chosen: bool = False
+    status: str = "ok"
+    reason: str | None = None
+    time: Mapping[str, Any] | float | None = None
+    reorder_s: Mapping[str, float] = msgspec.field(default_factory=dict)
+    workspace_bytes: Annotated[int | None, shown("workspace", format_bytes)] = None
+    tensor_cores: Annotated[bool | None, shown("tensor cores", _yes)] = None
+    setup_s: Annotated[float | None, shown("built in", format_seconds)] = None
+    correct: Mapping[str, Any] | None = None
+
+    @property
+    def star(self) -> Annotated[str, shown("", right=False)]:
+        """A mark at the row's kernel."""
+        return "*" if self.chosen else ""
+
+    @property
+    def summary(self) -> TimeSummary | None:
+        """Its time; trials are short, and what they do not know is shown as unknown."""
+        if self.status != "ok" or not self.time:
+            return None
+        unknown = dict.fromkeys(("q1", "q3", "min"), math.nan) | {"ci_low": None, "ci_high": None}
+        known = self.time if isinstance(self.time, Mapping) else {"median": self.time}
+        return TimeSummary.from_dict({**unknown, "n": 1, **known})
+
+    @property
+    def reorders(self) -> Annotated[float | None, shown("reorders", format_seconds)]:
+        """Seconds to bring all operands into its layout; None where that is nothing."""
+        return sum(self.reorder_s.values()) or None
+
+    @property
+    def verdict(self) -> Annotated[str, shown("verdict", right=False)]:
+        """Whether it is right, and how far off; or why it has no time."""
+        if self.reason:
+            return f"{self.status}: {' '.join(self.reason.split())}"
+        if self.status != "ok" or self.correct:
+            error = (self.correct or {}).get("rel_error")
+            return f"{self.status} {scientific(error)}" if error else self.status
+        # Candidates that cannot win are not worth a verification unless asked for.
+        return f"{self.status}, unchecked"
 
 
 class Measurement(
@@ -323,7 +392,7 @@ class Measurement(
     tflops: Annotated[float | None, shown("TFLOP/s", number, unit="TFLOP/s")] = None
     gbps: Annotated[float | None, shown("GB/s", number, unit="GB/s", when=_moves)] = None
     arithmetic_intensity: Annotated[float | None, shown(unit="FLOP/B")] = None
-    clock_hz: Annotated[float | None, shown(unit="Hz")] = None
+    clock_hz: Annotated[float | None, shown("MHz", _megahertz, unit="Hz")] = None
     peak: Peaks = msgspec.field(default_factory=Peaks)
     roofline: Roofline | None = None
     correct: Correctness = msgspec.field(default_factory=Correctness)
@@ -346,13 +415,14 @@ class Measurement(
     tensor_cores: bool | None = None
     notes: tuple[str, ...] = ()
     launch_s: Annotated[
-        Mapping[str, float] | None, shown(unit="s", keys="event graph host enqueue")
+        Mapping[str, float] | None,
+        shown("", format_seconds, unit="s", keys="event graph host enqueue"),
     ] = None
     kernels: tuple[Mapping[str, Any], ...] = ()
     energy_j: Annotated[float | None, shown("energy", _joules, unit="J")] = None
-    power_w: Annotated[float | None, shown(unit="W")] = None
+    power_w: Annotated[float | None, shown("W", number, unit="W")] = None
     sustained_s: Annotated[float | None, shown(unit="s")] = None
-    sustained_hz: Annotated[float | None, shown(unit="Hz")] = None
+    sustained_hz: Annotated[float | None, shown("MHz", _megahertz, unit="Hz")] = None
     gpu: Annotated[Mapping[str, Any] | None, shown(keys=_GPU)] = None
     ratio: Annotated[Mapping[str, Any] | None, shown(keys="to median ci_low ci_high rounds")] = None
     warm_s: Annotated[float | None, shown("pages kept", format_seconds, unit="s")] = None
@@ -399,8 +469,13 @@ class Measurement(
         return self.flops / self.energy_j / 1e9 if self.energy_j else None
 
     @property
-    def sustained_tflops(self) -> float | None:
-        """The rate of executions that follow each other for a second, beside a burst's."""
+    def picojoules(self) -> Annotated[float | None, shown("pJ/FLOP", number)]:
+        """Energy of an algorithmic FLOP; None without an energy."""
+        return 1e12 * self.energy_j / self.flops if self.energy_j and self.flops else None
+
+    @property
+    def sustained_tflops(self) -> Annotated[float | None, shown("sustained TFLOP/s", number)]:
+        """Algorithmic FLOPs of an execution among a second of them, in TFLOP/s."""
         return self.flops / self.sustained_s / 1e12 if self.sustained_s and self.flops else None
 
     @property

@@ -54,7 +54,7 @@ class RecordedCall(Record, frozen=True, kw_only=True):
     unlisted: ClassVar[tuple[str, ...]] = ("trained",)
 
     @classmethod
-    def of(
+    def from_owners(
         cls, owners: Sequence[Sequence[str]], signature: str, operator: str, **how: Any
     ) -> RecordedCall:
         """Return the call of which there are so many.
@@ -85,9 +85,9 @@ class RecordedCall(Record, frozen=True, kw_only=True):
             return {"": float(self.count)}
         if not self.parts:
             return dict.fromkeys(self.names, self.count / len(self.names))
-        found = dict(zip(self.names, self.parts, strict=True))
+        named = dict(zip(self.names, self.parts, strict=True))
         rest = self.count - sum(self.parts)
-        return {**found, "": rest} if rest > _ROUNDING else found
+        return {**named, "": rest} if rest > _ROUNDING else named
 
 
 class OperatorsFacts(Record, frozen=True, kw_only=True):

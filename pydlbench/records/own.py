@@ -19,7 +19,7 @@ LOSSES: Final = ("cross-entropy", "sum", "mean-square")
 FUSED: Final = "-fused"
 _UPDATES: Final = ("sgd", "momentum", "adam", "adamw")
 #: What training updates the weights with; the first is the default.
-OPTIMIZERS: Final = (*_UPDATES, *(f"{one}{FUSED}" for one in _UPDATES), "none")
+OPTIMIZERS: Final = (*_UPDATES, *(f"{each}{FUSED}" for each in _UPDATES), "none")
 
 
 class OwnInput(Record, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class OwnInput(Record, frozen=True, kw_only=True):
     name: str | None = None
 
     @classmethod
-    def of(cls, text: str) -> OwnInput:
+    def parse(cls, text: str) -> OwnInput:
         """Read what ``--input`` takes: ``8x3x224x224``, ``tokens=8x128:int64``.
 
         Raises:
@@ -103,15 +103,15 @@ class OwnSpec(Record, frozen=True, kw_only=True):
 
     def words(self) -> list[str]:
         """Return the options of the command line that ask for it."""
-        words = [word for one in self.inputs for word in ("--input", one.text)]
+        words = [word for each in self.inputs for word in ("--input", each.text)]
         words += ["--loss", self.loss] if self.loss else []
         words += ["--optimizer", self.optimizer] if self.optimizer != OPTIMIZERS[0] else []
         modes = {None: [], True: ["--train-mode"], False: ["--eval-mode"]}
         return [*words, *modes[self.train]]
 
-    def told(self, phase: str) -> list[str]:
+    def described(self, phase: str) -> list[str]:
         """Return in words what is not as by default, and what a phase has besides."""
-        words = [f"input {one.text}" for one in self.inputs]
+        words = [f"input {each.text}" for each in self.inputs]
         words += [f"loss {self.loss}"] if self.loss and phase != "forward" else []
         words += [self.optimizer] if phase == "training" else []
         modes = {None: [], True: ["training mode"], False: ["evaluation mode"]}

@@ -53,15 +53,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object."""
-        found: dict[str, Any] = {}
+        document: dict[str, Any] = {}
         for name in self.embedded:
-            found |= plain(getattr(self, name))
+            document |= plain(getattr(self, name))
         for name, key in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
             value = getattr(self, name)
             absent = name in self.omitted and value is None
             if not (absent or name in self.embedded or name in self.unlisted):
-                found[key] = plain(value)
-        return found | {name: plain(getattr(self, name)) for name in self.derived}
+                document[key] = plain(value)
+        return document | {name: plain(getattr(self, name)) for name in self.derived}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -82,25 +82,27 @@ def _known(record: type[Record], data: Any) -> Any:
     if not isinstance(data, Mapping):  # a record already; or wrong, which msgspec says
         return data
     optional, inner = _fields(record)
-    found = {
+    values = {
         name: value for name, value in data.items() if value is not None or name not in optional
     }
-    found |= {name: data for name in record.embedded if name not in found}
+    values |= {name: data for name in record.embedded if name not in values}
     for name, kind in inner.items():
-        value = found.get(name)
+        value = values.get(name)
         if isinstance(value, (list, tuple)):
-            found[name] = [_known(kind, one) for one in value]
+            values[name] = [_known(kind, item) for item in value]
         elif value is not None:
-            found[name] = _known(kind, value)
-    return found
+            values[name] = _known(kind, value)
+    return values
 
 
 @functools.cache
 def _fields(record: type[Record]) -> tuple[frozenset[str], dict[str, type[Record]]]:
     """Return the names in JSON of a record's fields with defaults, and of those with records."""
     fields = msgspec.structs.fields(record)
-    inner = {one.encode_name: kind for one in fields if (kind := _record_in(one.type)) is not None}
-    return frozenset(one.encode_name for one in fields if not one.required), inner
+    inner = {
+        field.encode_name: kind for field in fields if (kind := _record_in(field.type)) is not None
+    }
+    return frozenset(field.encode_name for field in fields if not field.required), inner
 
 
 def _record_in(kind: Any) -> type[Record] | None:

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
+import datetime as dt
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import PurePath
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
+from pydlbench.records.fields import shown
 from pydlbench.records.record import Record, one_of
+from pydlbench.units import cut
 
 #: What a run can be. ``killed`` is never stored: it is a ``running`` one whose process is gone.
 STATUSES: Final = ("running", "done", "interrupted", "failed", "killed")
+# Characters of a command that a list shows.
+_WIDE: Final = 60
+_words = partial(shown, right=False)
+
+
+def command_text(command: Sequence[str]) -> str:
+    """Return a command line without its program, as a shell would take it."""
+    words = list(command)
+    if words and PurePath(words[0]).name in ("pydlbench", "__main__.py"):
+        words = words[1:]
+    return shlex.join(words)
+
+
+def _local(created_utc: str) -> str:
+    try:
+        moment = dt.datetime.fromisoformat(created_utc)
+    except ValueError:
+        return created_utc
+    return f"{moment.astimezone():%Y-%m-%d %H:%M}"
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
@@ -36,8 +61,8 @@ class RunRecord(Record, frozen=True, kw_only=True):
 
     def devices(self) -> dict[str, Mapping[str, Any]]:
         """Return the device by number of threads; empty where there was only one number."""
-        found = self.device.get("by_threads")
-        return dict(found) if isinstance(found, Mapping) else {}
+        by_threads = self.device.get("by_threads")
+        return dict(by_threads) if isinstance(by_threads, Mapping) else {}
 
     def device_for(self, threads: int | None) -> Mapping[str, Any]:
         """Return the device as it was used with ``threads``, else that with the most threads."""
@@ -58,16 +83,23 @@ class RunInfo(Record, frozen=True, kw_only=True):
         measurements: how many entries were measured: all but estimates and agreements.
     """
 
-    id: str
-    created_utc: str
+    id: Annotated[str, _words("run")]
+    created_utc: Annotated[str, _words("when", _local)]
     kind: str
-    status: Annotated[str, one_of(*STATUSES)]
-    machine: str
-    measurements: int = 0
-    tags: tuple[str, ...] = ()
+    status: Annotated[str, one_of(*STATUSES), _words("status")]
+    machine: Annotated[str, _words("machine", lambda name: name or "-")]
+    measurements: Annotated[int, shown("rows")] = 0
+    tags: Annotated[tuple[str, ...], _words("tags", lambda tags: " ".join(tags) or "-")] = ()
     command: tuple[str, ...]
 
+    #: Of a list of runs, in the order of its columns.
+    columns: ClassVar[str] = "id created_utc line machine measurements status tags"
     promised = ("measurements",)
+
+    @property
+    def line(self) -> Annotated[str, _words("command")]:
+        """The beginning of its command line."""
+        return cut(command_text(self.command), _WIDE) or self.kind
 
     @property
     def early(self) -> bool:

@@ -38,20 +38,20 @@ def load_schema(name: str) -> dict[str, Any]:
         raise UsageError(f"--schema {name}: no such document; {hint}: {', '.join(DOCUMENTS)}")
     document = DOCUMENTS[name]
     _, every = msgspec.json.schema_components((document,), ref_template=_PLACE)
-    records = {one.__name__: one for one in _subclasses(Record)}
-    for one in set(every) & set(records):
-        _complete(one, every, records)
-    found = every.pop(document.__name__)
-    used = set(_references(found))
-    for one in [*every] * len(every):  # as often as the longest chain of references
-        if one in used:
-            used |= set(_references(every[one]))
+    records = {subclass.__name__: subclass for subclass in _subclasses(Record)}
+    for item in set(every) & set(records):
+        _complete(item, every, records)
+    whole = every.pop(document.__name__)
+    used = set(_references(whole))
+    for entry in [*every] * len(every):  # as often as the longest chain of references
+        if entry in used:
+            used |= set(_references(every[entry]))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"pydlbench/{name}.json",
         "title": f"pydlbench {name.replace('-', ' --')} --json",
-        **found,
-        "$defs": {one: every[one] for one in every if one in used},
+        **whole,
+        "$defs": {backend: every[backend] for backend in every if backend in used},
     }
 
 
@@ -77,7 +77,7 @@ def _complete(
         getter = getattr(record, field).fget
         kind = msgspec.json.schema(get_type_hints(getter)["return"])
         properties[field] = {**_short(kind), "description": _sentence(inspect.getdoc(getter) or "")}
-    required = [*schema.get("required", ()), *(fields.get(one, one) for one in record.promised)]
+    required = [*schema.get("required", ()), *(fields.get(each, each) for each in record.promised)]
     for field in record.embedded:
         whose = properties.pop(fields[field])["$ref"].rpartition("/")[2]
         _complete(whose, every, records)
@@ -96,21 +96,21 @@ def _short(schema: dict[str, Any]) -> dict[str, Any]:
 
     Without the default: what is absent is not known to have the value that reading gives it.
     """
-    found = {name: value for name, value in schema.items() if name != "default"}
-    choices = found.get("anyOf", ())
-    if choices and all(list(one) == ["type"] for one in choices):
-        del found["anyOf"]
-        found["type"] = [one["type"] for one in choices]
-    return found
+    short = {name: value for name, value in schema.items() if name != "default"}
+    choices = short.get("anyOf", ())
+    if choices and all(list(choice) == ["type"] for choice in choices):
+        del short["anyOf"]
+        short["type"] = [choice["type"] for choice in choices]
+    return short
 
 
 def _attributes(record: type[Record]) -> dict[str, str]:
     """Return what the docstrings of a class and its bases say of its fields."""
-    found: dict[str, str] = {}
-    for one in reversed(record.__mro__):
-        section = (inspect.cleandoc(one.__doc__ or "")).partition("\nAttributes:\n")[2]
-        found |= {name: _plain(text) for name, text in _ATTRIBUTE.findall(section)}
-    return found
+    texts: dict[str, str] = {}
+    for each in reversed(record.__mro__):
+        section = (inspect.cleandoc(each.__doc__ or "")).partition("\nAttributes:\n")[2]
+        texts |= {name: _plain(text) for name, text in _ATTRIBUTE.findall(section)}
+    return texts
 
 
 def _sentence(text: str) -> str:
@@ -124,16 +124,16 @@ def _plain(text: str) -> str:
 
 
 def _subclasses(record: type[Record]) -> Iterator[type[Record]]:
-    for one in record.__subclasses__():
-        yield one
-        yield from _subclasses(one)
+    for subclass in record.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 def _references(value: Any) -> Iterator[str]:
     """Yield the names of the definitions that a schema refers to."""
     if isinstance(value, list):
-        for one in value:
-            yield from _references(one)
+        for item in value:
+            yield from _references(item)
     elif isinstance(value, dict):
         if str(value.get("$ref", "")).startswith("#/$defs/"):
             yield value["$ref"].rpartition("/")[2]

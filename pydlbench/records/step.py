@@ -344,7 +344,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     """One end-to-end row. Times in seconds.
 
     Attributes:
-        case: what was run, its batch filled in.
+        spec: what was run, its batch filled in.
         status: ``ok``, ``skipped`` or ``failed`` (a check that failed among the reasons).
         reason: why it was skipped or failed.
         images_per_s: images over the median.
@@ -379,7 +379,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
         time: of a step (JSON: ``time_s``); None unless the status is ``ok``.
     """
 
-    case: StepSpec
+    spec: StepSpec
     status: Status
     reason: str | None = None
     images_per_s: Annotated[float | None, shown("images/s", "{:.4g}".format, unit="1/s")] = None
@@ -413,7 +413,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     stop_reason: str | None = None
     time: TimeSummary | None = None
 
-    embedded = ("case",)
+    embedded = ("spec",)
     promised = ("time",)
     omitted = (
         *("types", "calls", "modules", "between_calls_s", "dominant", "program"),
@@ -442,7 +442,7 @@ class StepRow(Record, frozen=True, kw_only=True):
 
     #: Of a table of steps, in the order of its columns.
     columns: ClassVar[str] = (
-        "who record.case.precision record.case.phase record.case.batch record.case.device median "
+        "who record.spec.precision record.spec.phase record.spec.batch record.spec.device median "
         "record.time.interval record.time.n record.images_per_s tflops record.faults checks"
     )
     derived = ("tflops",)
@@ -460,12 +460,12 @@ class StepRow(Record, frozen=True, kw_only=True):
     @property
     def who(self) -> Annotated[str, shown("framework", right=False)]:
         """Framework and mode."""
-        return f"{self.record.case.framework} {self.record.case.mode}"
+        return f"{self.record.spec.framework} {self.record.spec.mode}"
 
     @property
     def group(self) -> tuple[int | None, str]:
         """Whom it took turns with: those of its batch and phase."""
-        return self.record.case.batch, self.record.case.phase
+        return self.record.spec.batch, self.record.spec.phase
 
     @property
     def median(self) -> Annotated[str | None, shown("median")]:
@@ -477,7 +477,7 @@ class StepRow(Record, frozen=True, kw_only=True):
     @property
     def checks(self) -> Annotated[str, shown("checks", right=False)]:
         """What came of the checks before the timing."""
-        wrong = [one.name for one in self.record.checks if one.status != "ok"]
+        wrong = [check.name for check in self.record.checks if check.status != "ok"]
         if wrong:
             return f"failed: {', '.join(wrong)}"
         return f"{len(self.record.checks)} ok" if self.record.checks else "none"

@@ -44,7 +44,7 @@ def interleaved_table(rows: Sequence[Measurement]) -> Table:
         above[at] = _above(problem, rows)
         at += len(problem)
     ordered = [row for problem in problems for row in problem]
-    return Table.of(_columns(rows, problems), ordered, above=above)
+    return Table.from_rows(_columns(rows, problems), ordered, above=above)
 
 
 def interleaved_legend(rows: Sequence[Measurement]) -> list[str]:
@@ -87,12 +87,12 @@ def _columns(
     def marks(row: Measurement) -> str:
         return _marks(row) + (_OTHER_SUMS if id(row) in other else "")
 
-    found: list[Column[Measurement]] = [Column("backend", lambda row: row.who, right=False)]
-    found += [Column(axis, AXES[axis], right=False) for axis in AXES if axis in inside]
-    found += columns_of(rows, _METRICS, seconds=unit_of(rows))
+    columns: list[Column[Measurement]] = [Column("backend", lambda row: row.who, right=False)]
+    columns += [Column(axis, AXES[axis], right=False) for axis in AXES if axis in inside]
+    columns += columns_of(rows, _METRICS, seconds=unit_of(rows))
     if any(map(marks, rows)):
-        found.append(Column("note", marks, right=False))
-    return found
+        columns.append(Column("note", marks, right=False))
+    return columns
 
 
 def _above(problem: Sequence[Measurement], rows: Sequence[Measurement]) -> str:

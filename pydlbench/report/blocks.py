@@ -93,11 +93,11 @@ class Table:
     alarms: Set[int] = frozenset()
 
     @classmethod
-    def of(cls, columns: Sequence[Column[Row]], rows: Sequence[Row], **more: Any) -> Self:
+    def from_rows(cls, columns: Sequence[Column[Row]], rows: Sequence[Row], **more: Any) -> Self:
         """Return the table of some rows under declared columns."""
         cells = [[column.cell(row) for column in columns] for row in rows]
         values = [[column.value and column.value(row) for column in columns] for row in rows]
-        titles, right = [one.title for one in columns], [one.right for one in columns]
+        titles, right = [column.title for column in columns], [column.right for column in columns]
         return cls(titles, cells, right, values, **more)
 
 

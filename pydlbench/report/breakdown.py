@@ -13,7 +13,7 @@ from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import call_tree
 from pydlbench.report.figures.bars import Bar, bars
-from pydlbench.units import Scale, percent
+from pydlbench.units import Scale, counted, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,24 +49,27 @@ def breakdown_report(
     """
     blocks: list[Block] = []
     records = []
-    for one in documents:
-        if one["status"] == "ok":
-            records.append(BreakdownRecord.from_dict(one))
+    for document in documents:
+        if document["status"] == "ok":
+            records.append(BreakdownRecord.from_dict(document))
             blocks += _blocks(run, records[-1], explain=explain)
         else:
-            words = f"{one['model']}  {one['phase']}  {one['framework']} {one['mode']}"
-            blocks.append(Lines([f"{words}  {one['status']}: {one['reason']}"], alarm=True))
+            who = f"{document['framework']} {document['mode']}"
+            words = f"{document['model']}  {document['phase']}  {who}"
+            blocks.append(
+                Lines([f"{words}  {document['status']}: {document['reason']}"], alarm=True)
+            )
     if len(records) > 1:
         levels = " ".join(f"levels.{name}.median={name}" for name in LEVELS)
-        scale = Scale.fit(max(one.measured.median for one in records))
+        scale = Scale.fit(max(record.measured.median for record in records))
         columns = columns_of(records, f"who {levels} unexplained", seconds=scale.text)
-        blocks.append(Table.of(columns, records))
+        blocks.append(Table.from_rows(columns, records))
     return blocks
 
 
 def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[Block]:
     scale = Scale.fit(record.measured.median)
-    threads = f"{record.threads} thread{'' if record.threads == 1 else 's'}"
+    threads = counted(record.threads, "thread")
     place = record.device if record.device != "cpu" else threads
     where = f"{device_name(run.device)}  {place}  measured in {record.seconds:.0f} s"
     modules = record.modules if explain else record.modules[:_SHOWN]
@@ -83,29 +86,31 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
             ],
             ordered=False,
         ),
-        Table.of(columns_of(modules, _MODULES, seconds=scale.text), modules),
+        Table.from_rows(columns_of(modules, _MODULES, seconds=scale.text), modules),
         *bars(
             "modules",
             "Where the step goes",
             [
                 Bar(
-                    one.module,
-                    one.seconds,
-                    {"alone": one.alone_s, "native": one.native_s, "limit": one.limit_s},
+                    module.module,
+                    module.seconds,
+                    {"alone": module.alone_s, "native": module.native_s, "limit": module.limit_s},
                 )
-                for one in record.modules
+                for module in record.modules
             ],
         ),
         *call_tree(record.calls),
         Lines([*_remarks(record, scale), *conclusion(record)]),
     ]
-    if wrong := [f"contradiction: {one}" for one in record.contradictions]:
+    if wrong := [f"contradiction: {contradiction}" for contradiction in record.contradictions]:
         blocks.append(Lines(wrong, alarm=True))
     if explain:
-        hows = [f"{one.term}: {one.how}" for one in record.terms]
-        hows += [f"with {one.change}: {one.how}" for one in record.alternatives]
+        hows = [f"{term.term}: {term.how}" for term in record.terms]
+        hows += [
+            f"with {alternative.change}: {alternative.how}" for alternative in record.alternatives
+        ]
         terms = columns_of(record.terms, _TERMS, seconds=scale.signed)
-        blocks.append(Table.of(terms, record.terms))
+        blocks.append(Table.from_rows(terms, record.terms))
         blocks.append(Lines(hows, listed=True, title="how it was measured"))
     return blocks
 
@@ -138,20 +143,20 @@ def _levels_table(record: BreakdownRecord, scale: Scale) -> Table:
     """Return a breakdown's levels from the limit to the step, each before the parts above it."""
     cells = []
     for name, above in zip(LEVELS, (*LEVELS[1:], ""), strict=True):
-        terms = [one for one in record.terms if one.level == above]
+        terms = [term for term in record.terms if term.level == above]
         title, level = name.replace("_", " "), getattr(record.levels, name)
         time, interval = "-", ""
         if level is not None:
             time = scale.text(level.median)
             interval = interval_text(level.ci_low, level.ci_high, scale)
-        above_s = scale.signed(sum(one.seconds for one in terms)) if terms else ""
+        above_s = scale.signed(sum(term.seconds for term in terms)) if terms else ""
         words = _ABOVE[name] if terms else record.reasons.get(name, "")
         if len(terms) == 1:
             words = f"{words}: {terms[0].detail}" if terms[0].detail else words
             words = words if terms[0].kind == "difference" else _named(terms[0])
         cells.append([title, time, interval, above_s, words])
         if len(terms) > 1:
-            parts = [(scale.signed(one.seconds), f"  {_named(one)}") for one in terms]
+            parts = [(scale.signed(term.seconds), f"  {_named(term)}") for term in terms]
             cells += [["", "", "", *part] for part in parts]
     titles = ("level", "time", "95 %", "above", "what lies above it")
     return Table(titles, cells, (False, True, True, True, False))
@@ -172,8 +177,11 @@ def _ends(level: Level) -> tuple[float, float] | None:
 
 def _remarks(record: BreakdownRecord, scale: Scale) -> list[str]:
     lines = [unexplained_line(record)]
-    lines += [f"with {one.change}: {_saving(one, scale)}" for one in record.alternatives]
-    lines += [f"not measured: {one}" for one in record.not_measured]
+    lines += [
+        f"with {alternative.change}: {_saving(alternative, scale)}"
+        for alternative in record.alternatives
+    ]
+    lines += [f"not measured: {reason}" for reason in record.not_measured]
     if record.forecast_s is not None:
         error = percent(record.forecast_error, signed=True)
         lines.append(f"forecast made before: {scale.text(record.forecast_s)} ({error})")
@@ -183,7 +191,7 @@ def _remarks(record: BreakdownRecord, scale: Scale) -> list[str]:
         f"calls are timed by {trace.source} in {trace.rounds} steps: {traced} takes "
         f"{trace.cost:.2f} times as long as one beside it ({scale.text(trace.untraced_s)})"
     )
-    lines += [f"note: {one}" for one in (*trace.notes, *record.notes)]
+    lines += [f"note: {each}" for each in (*trace.notes, *record.notes)]
     if record.disturbed:
         rounds = f"{record.disturbed} of {record.measured.n} rounds"
         lines.append(
@@ -195,7 +203,7 @@ def _remarks(record: BreakdownRecord, scale: Scale) -> list[str]:
 def _saving(alternative: Alternative, scale: Scale) -> str:
     """Return what a step with one thing changed takes, and how it compares."""
     ends = (alternative.ci_low, alternative.ci_high)
-    low, high = (None if one is None else -one for one in ends)
+    low, high = (None if end is None else -end for end in ends)
     between = interval_text(high, low, scale)
     changed = f"{scale.signed(-alternative.saved)}, 95 % {between}, {alternative.n} processes"
     return f"{scale.text(alternative.median)} ({changed})"
@@ -211,7 +219,7 @@ def unexplained_line(record: BreakdownRecord) -> str:
     inside = [percent(record.unexplained, signed=True, decimal=True)]
     if record.unexplained_low is not None and record.unexplained_high is not None:
         ends = (record.unexplained_low, record.unexplained_high)
-        low, high = (percent(one, signed=True, decimal=True) for one in ends)
+        low, high = (percent(end, signed=True, decimal=True) for end in ends)
         inside.append(f"95 % {low} .. {high}")
     return f"{words} ({', '.join(inside)}){whole}"
 
@@ -249,7 +257,7 @@ def conclusion(record: BreakdownRecord) -> list[str]:
 
 def largest_loss(record: BreakdownRecord) -> Term | None:
     """Return the term that costs most besides the limit, beyond its interval; None without one."""
-    terms = [one for one in record.terms if one.kind != "limit"]
-    sure = [one for one in terms if one.ci_low is None or one.ci_low > 0]
-    found = max(sure, key=lambda one: one.seconds, default=None)
-    return found if found is not None and found.share >= _WORTH else None
+    terms = [term for term in record.terms if term.kind != "limit"]
+    sure = [term for term in terms if term.ci_low is None or term.ci_low > 0]
+    largest = max(sure, key=lambda each: each.seconds, default=None)
+    return largest if largest is not None and largest.share >= _WORTH else None

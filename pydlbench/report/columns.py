@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.records.fields import Column, columns_of
-from pydlbench.units import format_bytes, format_flops, format_hz, time_in, time_unit
+from pydlbench.units import counted, format_bytes, format_flops, format_hz, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,13 +64,13 @@ def axis_values(rows: Sequence[Measurement], axis: str) -> list[str]:
 
 def varying(rows: Sequence[Measurement]) -> list[str]:
     """Return the axes along which ``rows`` differ, in the order of their columns."""
-    found = [axis for axis in AXES if len(axis_values(rows, axis)) > 1]
+    axes = [axis for axis in AXES if len(axis_values(rows, axis)) > 1]
     for axis, leader in _FOLLOWS.items():
-        if axis in found and leader in found:
+        if axis in axes and leader in axes:
             pairs = {(AXES[leader](row), AXES[axis](row)) for row in rows if AXES[axis](row)}
             if len(pairs) == len({value for value, _ in pairs}):
-                found.remove(axis)
-    return found
+                axes.remove(axis)
+    return axes
 
 
 def common_model(rows: Sequence[Measurement]) -> str:
@@ -85,12 +85,12 @@ def by_problem(rows: Sequence[Measurement]) -> list[list[Measurement]]:
     The same backend once more begins another list: it was interleaved with others.
     """
     axes = [axis for axis in AXES if axis not in OF_BACKENDS]
-    found: dict[tuple[str, ...], list[list[Measurement]]] = {}
+    lists: dict[tuple[str, ...], list[list[Measurement]]] = {}
     problems: list[list[Measurement]] = []
     for row in rows:
         key = (row.problem, *(AXES[axis](row) for axis in axes))
-        same = found.setdefault(key, [])
-        if not same or any(one.who == row.who for one in same[-1]):
+        same = lists.setdefault(key, [])
+        if not same or any(each.who == row.who for each in same[-1]):
             same.append([])
             problems.append(same[-1])
         same[-1].append(row)
@@ -128,11 +128,11 @@ def columns(rows: Sequence[Measurement]) -> list[Column[Measurement]]:
     if alike:
         axes.append("layer")
     model = common_model(rows)
-    found = [
+    told_apart = [
         Column(_TITLES.get(axis, axis), _cell_of(axis, model), right=axis in {"batch", "threads"})
         for axis in sorted(axes, key=list(AXES).index)
     ]
-    return [*found, *columns_of(rows, type(rows[0]).columns, seconds=unit_of(rows))]
+    return [*told_apart, *columns_of(rows, type(rows[0]).columns, seconds=unit_of(rows))]
 
 
 def unit_of(rows: Sequence[Measurement]) -> Callable[[float], str]:
@@ -215,12 +215,12 @@ def _where(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
     clocks = [row.clock_hz for row in rows if row.clock_hz]
     if clocks:
         clock = f"{format_hz(median(clocks))} (measured)"
-        device += f", {_count(cores, 'core')} at {clock}" if cores else f", {clock}"
+        device += f", {counted(cores, 'core')} at {clock}" if cores else f", {clock}"
     elif cores:
-        device += f", {_count(cores, 'core')}"
+        device += f", {counted(cores, 'core')}"
     items = [device]
     if len(threads) == 1:
-        items.append(_count(next(iter(threads)), "thread"))
+        items.append(counted(next(iter(threads)), "thread"))
     if "cache" not in differ:
         items.append(f"{rows[0].cache} cache".replace("-cold cache", " cold"))
     items += filter(None, [_timing(rows, differ)])
@@ -243,10 +243,6 @@ def _timing(rows: Sequence[Measurement], differ: Sequence[str]) -> str:
     if len(set(ways.values())) == 1:
         return next(iter(ways.values()))
     return ", ".join(f"{cache}: {way}" for cache, way in ways.items())
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _flops(algorithmic: int, executed: int) -> str:

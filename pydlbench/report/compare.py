@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import heapq
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pydlbench.compare.comparison import FASTER, SAME, SLOWER, UNCLEAR
 from pydlbench.compare.match import LAYER_KINDS, describe
 from pydlbench.compare.stored import CONTENDED
-from pydlbench.records.fields import Column
+from pydlbench.records.comparison import FACTOR, least_change, ratio_text
+from pydlbench.records.fields import columns_of
 from pydlbench.report.blocks import Heading, Lines, Table, some_names
-from pydlbench.units import number, percent, time_in, time_unit
+from pydlbench.units import counted, number, percent, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,13 +27,6 @@ if TYPE_CHECKING:
 # Ratios, verdicts and settings of a comparison in words, for its table and its Markdown alike.
 
 _SHOWN: Final = 6
-# Beyond this a ratio is said as a factor.
-_FACTOR: Final = 2.0
-
-
-def ratio_text(value: float) -> str:
-    """Format a ratio: ``1.032``, ``0.970``, ``12.4``."""
-    return f"{value:.3f}" if 0.0995 <= value < 9.995 else number(value)
 
 
 def interval(estimate: Estimate) -> str:
@@ -41,21 +36,15 @@ def interval(estimate: Estimate) -> str:
     return f"{ratio_text(estimate.ci_low)} to {ratio_text(estimate.ci_high)}"
 
 
-def resolution(estimate: Estimate) -> str:
-    """Format the smallest change that would have been found: ``12 %``, ``2.1x``."""
-    value = estimate.resolution
-    return "-" if value is None or value > 99 else _least(value)
-
-
 def change(ratio: float) -> str:
     """Say how much faster or slower: ``4 % slower``, ``2.1x as fast``, ``3.4x as slow``."""
-    if ratio >= _FACTOR:
+    if ratio >= FACTOR:
         return f"{number(ratio, 2)}x as slow"
     if ratio > 1:
         return f"{percent(ratio - 1)} slower"
     return (
         f"{number(1 / ratio, 2)}x as fast"
-        if ratio <= 1 / _FACTOR
+        if ratio <= 1 / FACTOR
         else f"{percent(1 - ratio)} faster"
     )
 
@@ -65,66 +54,67 @@ def names_of(rows: Iterable[Row]) -> str:
     return some_names(list(dict.fromkeys(describe(row) for row in rows)), _SHOWN)
 
 
-def side_lines(found: Comparison) -> list[str]:
+def side_lines(comparison: Comparison) -> list[str]:
     """Say what A and B are."""
-    lines = [f"{mark}  {_side(side)}" for mark, side in (("A", found.a), ("B", found.b))]
-    if found.passes:
+    lines = [f"{mark}  {_side(side)}" for mark, side in (("A", comparison.a), ("B", comparison.b))]
+    if comparison.passes:
         lines.append(
-            f"both measured here, interleaved, prepared anew {found.passes} times: "
-            f"{found.b.machine or 'machine not recorded'}"
+            f"both measured here, interleaved, prepared anew {comparison.passes} times: "
+            f"{comparison.b.machine or 'machine not recorded'}"
         )
-    if found.matching.axis:
-        first, second = found.matching.values
+    if comparison.matching.axis:
+        first, second = comparison.matching.values
         lines.append(
-            f"no row has the same setting in both: matched across {found.matching.axis}, "
+            f"no row has the same setting in both: matched across {comparison.matching.axis}, "
             f"A {first or 'none'}, B {second or 'none'}"
         )
     return lines
 
 
-def left_over(found: Comparison) -> list[str]:
+def left_over(comparison: Comparison) -> list[str]:
     """Say which rows have no partner, and which were skipped or failed."""
     lines = []
-    for mark, rows in (("A", found.matching.only_a), ("B", found.matching.only_b)):
+    for mark, rows in (("A", comparison.matching.only_a), ("B", comparison.matching.only_b)):
         if rows:
-            lines.append(f"only in {mark}, {_rows(len(rows))}: {names_of(rows)}")
+            lines.append(f"only in {mark}, {counted(len(rows), 'row')}: {names_of(rows)}")
     untimed: dict[tuple[str, str], list[Row]] = {}
-    for pair in found.matching.untimed:
+    for pair in comparison.matching.untimed:
         untimed.setdefault((pair.a.status, pair.b.status), []).append(pair.b)
     for (first, second), rows in untimed.items():
         which = "in both" if first == second else f"in A, {second} in B"
-        lines.append(f"{first} {which}, {_rows(len(rows))}: {names_of(rows)}")
+        lines.append(f"{first} {which}, {counted(len(rows), 'row')}: {names_of(rows)}")
     return lines
 
 
-def unclear_reasons(found: Comparison) -> list[str]:
+def unclear_reasons(comparison: Comparison) -> list[str]:
     """Say why rows have no verdict where it is not the scatter between runs."""
     reasons: dict[str, list[Row]] = {}
-    for row in found.rows:
+    for row in comparison.rows:
         if row.estimate.reason is not None:
             reasons.setdefault(row.estimate.reason, []).append(row.b)
     return [
-        f"no verdict, {_rows(len(rows))}: {reason}: {names_of(rows)}"
+        f"no verdict, {counted(len(rows), 'row')}: {reason}: {names_of(rows)}"
         for reason, rows in reasons.items()
     ]
 
 
-def legend(found: Comparison) -> list[str]:
+def legend(comparison: Comparison) -> list[str]:
     """Explain the columns and what a verdict takes."""
-    settings = found.settings
+    settings = comparison.settings
     beyond = f"{100 * settings.margin:g} %"
     level = f"{100 * settings.confidence:g} %"
-    if found.passes:
-        interval_of = f"its {level} interval is that of {found.passes} preparations"
-    elif found.assumed_sd is None:
+    if comparison.passes:
+        interval_of = f"its {level} interval is that of {comparison.passes} preparations"
+    elif comparison.assumed_sd is None:
         interval_of = (
-            f"its {level} prediction interval counts what {found.replicates} runs of the same code "
-            "differ by"
+            f"its {level} prediction interval counts what {comparison.replicates} runs of the same "
+            "code differ by"
         )
     else:
         interval_of = (
             f"its {level} prediction interval assumes that runs of the same code differ by "
-            f"{100 * found.assumed_sd:g} % (standard deviation), as the store has too few of them"
+            f"{100 * comparison.assumed_sd:g} % (standard deviation), as the store has too few of "
+            "them"
         )
     chance = f"the chance of any false one among all rows is {100 * settings.alpha:g} %"
     return [
@@ -139,11 +129,11 @@ def legend(found: Comparison) -> list[str]:
 # What would decide a question that these runs leave open.
 
 
-def what_would_decide(found: Comparison, threshold: float) -> list[str]:
+def what_would_decide(comparison: Comparison, threshold: float) -> list[str]:
     """Say, a line per cause, why it is open whether rows are slower, and what would decide it.
 
     Args:
-        found: a comparison.
+        comparison: a comparison.
         threshold: slower by more than this fraction.
 
     Returns:
@@ -151,22 +141,24 @@ def what_would_decide(found: Comparison, threshold: float) -> list[str]:
     """
     causes: dict[str, list[Row]] = {}
     coarse: list[ComparedRow] = []
-    for row in found.undecided(threshold):
+    for row in comparison.undecided(threshold):
         reason = row.estimate.reason
         if reason is None:
             coarse.append(row)
         else:
-            causes.setdefault(f"{reason}; {_remedy(reason, found, row.b)}", []).append(row.b)
-    if lost := found.lost:
-        where = "not timed now" if found.passes else "timed in A and not in B"
+            causes.setdefault(f"{reason}; {_remedy(reason, comparison, row.b)}", []).append(row.b)
+    if lost := comparison.lost:
+        where = "not timed now" if comparison.passes else "timed in A and not in B"
         causes[f"{where}; measure again"] = lost
-    lines = [f"{_rows(len(rows))} ({names_of(rows)}): {cause}" for cause, rows in causes.items()]
+    lines = [
+        f"{counted(len(rows), 'row')} ({names_of(rows)}): {cause}" for cause, rows in causes.items()
+    ]
     if coarse:
-        told = [row.estimate.resolution for row in coarse if row.estimate.resolution is not None]
-        much = f"resolve no less than {_least(min(told))}" if told else "have no resolution"
+        known = [row.estimate.resolution for row in coarse if row.estimate.resolution is not None]
+        much = f"resolve no less than {least_change(min(known))}" if known else "have no resolution"
         names = names_of(row.b for row in coarse)
-        ways = _either(_ways(found, [row.b for row in coarse]))
-        lines.append(f"{_rows(len(coarse))} ({names}): {much}; {ways}")
+        ways = _either(_ways(comparison, [row.b for row in coarse]))
+        lines.append(f"{counted(len(coarse), 'row')} ({names}): {much}; {ways}")
     return lines
 
 
@@ -196,23 +188,18 @@ def judge(comparison: Comparison, threshold: float) -> Judgement:
     return Judgement("", tuple(f"cannot tell {limit}: {cause}" for cause in causes))
 
 
-def _least(value: float) -> str:
-    # From 99.5 % on, two digits of a percentage would take an exponent.
-    return f"{value:.1f}x" if value >= _FACTOR - 0.005 else f"{100 * (value - 1):.2g} %"
-
-
-def _remedy(reason: str, found: Comparison, row: Row) -> str:
+def _remedy(reason: str, comparison: Comparison, row: Row) -> str:
     if reason == CONTENDED:
         return "measure again when nothing else runs"
-    return _either(_ways(found, [row]))
+    return _either(_ways(comparison, [row]))
 
 
-def _ways(found: Comparison, rows: Sequence[Row]) -> list[str]:
+def _ways(comparison: Comparison, rows: Sequence[Row]) -> list[str]:
     """Return what would tell smaller changes."""
-    if found.passes:
+    if comparison.passes:
         return ["more --repetitions"]
     layers = any(row.kind in LAYER_KINDS for row in rows)
-    interleave = ["--interleave"] if layers and found.matching.axis else []
+    interleave = ["--interleave"] if layers and comparison.matching.axis else []
     return [*interleave, "more runs of both sides in the store"]
 
 
@@ -227,16 +214,12 @@ def _side(side: Side) -> str:
     return "  ".join(filter(None, [*parts, side.created_utc, side.machine]))
 
 
-def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count} rows"
-
-
 def groups_of(rows: Sequence[ComparedRow]) -> dict[str, list[ComparedRow]]:
     """Return rows by their verdict."""
-    found: dict[str, list[ComparedRow]] = {}
+    groups: dict[str, list[ComparedRow]] = {}
     for row in rows:
-        found.setdefault(row.verdict, []).append(row)
-    return found
+        groups.setdefault(row.verdict, []).append(row)
+    return groups
 
 
 # -----------------------------------------------------------------------------
@@ -245,16 +228,16 @@ def groups_of(rows: Sequence[ComparedRow]) -> dict[str, list[ComparedRow]]:
 _NAMED = 3
 
 
-def conclude(found: Comparison) -> list[str]:
+def conclude(comparison: Comparison) -> list[str]:
     """Return the conclusion: what is slower, what faster, what the rest; then what to do.
 
     Args:
-        found: with at least one row.
+        comparison: with at least one row.
     """
-    if found.itself:
+    if comparison.itself:
         return ["A and B are the same measurement: it says nothing of how runs differ."]
-    groups = groups_of(found.rows)
-    total = len(found.rows)
+    groups = groups_of(comparison.rows)
+    total = len(comparison.rows)
     changed = [
         _changed(groups[verdict], total) for verdict in (SLOWER, FASTER) if verdict in groups
     ]
@@ -262,11 +245,11 @@ def conclude(found: Comparison) -> list[str]:
         sentence = f"B is {' and '.join(changed)}"
     elif len(groups.get(SAME, ())) == total:
         count = "the row is" if total == 1 else f"all {total} rows are"
-        sentence = f"A and B do not differ: {count} the same within {_margin(found)}"
+        sentence = f"A and B do not differ: {count} the same within {_margin(comparison)}"
     elif SAME in groups:
         sentence = (
             f"nothing is known to be faster or slower: {len(groups[SAME])} of "
-            f"{_rows(total)} are the same within {_margin(found)}"
+            f"{counted(total, 'row')} are the same within {_margin(comparison)}"
         )
     else:
         sentence = f"nothing can be said for sure of {_those(total)}"
@@ -275,13 +258,13 @@ def conclude(found: Comparison) -> list[str]:
         for verdict, words in ((SAME, "the same"), (UNCLEAR, "unclear"))
         if verdict in groups and changed
     ]
-    overall = found.geomean
+    overall = comparison.geomean
     mean = ""
     if overall is not None and total > 1:
         mean = f"; all in all B takes {ratio_text(overall.ratio)}x A's time"
         mean += f" ({interval(overall)}, {overall.verdict})"
-    lines = [f"{sentence}{''.join(f', {one}' for one in rest)}{mean}."]
-    return [*lines, *_next(found, groups)]
+    lines = [f"{sentence}{''.join(f', {part}' for part in rest)}{mean}."]
+    return [*lines, *_next(comparison, groups)]
 
 
 def _changed(rows: list[ComparedRow], total: int) -> str:
@@ -294,7 +277,7 @@ def _changed(rows: list[ComparedRow], total: int) -> str:
     ordered = sorted(rows, key=lambda row: -row.estimate.ratio if slow else row.estimate.ratio)
     names = list(dict.fromkeys(row.b.layer for row in ordered))
     more = ", ..." if len(names) > _NAMED else ""
-    return f"{much} in {len(rows)} of {_rows(total)} ({', '.join(names[:_NAMED])}{more})"
+    return f"{much} in {len(rows)} of {counted(total, 'row')} ({', '.join(names[:_NAMED])}{more})"
 
 
 def _range(first: str, second: str) -> str:
@@ -304,16 +287,16 @@ def _range(first: str, second: str) -> str:
     return f"{number} to {last} {words}" if words == others else f"{first} to {second}"
 
 
-def _next(found: Comparison, groups: dict[str, list[ComparedRow]]) -> list[str]:
+def _next(comparison: Comparison, groups: dict[str, list[ComparedRow]]) -> list[str]:
     """Say what would tell more."""
     if UNCLEAR not in groups:
         return []
-    ways = _ways(found, [row.b for row in groups[UNCLEAR]])
+    ways = _ways(comparison, [row.b for row in groups[UNCLEAR]])
     return [f"what would tell more: {'; '.join(ways)}."]
 
 
-def _margin(found: Comparison) -> str:
-    return f"{100 * found.settings.margin:g} %"
+def _margin(comparison: Comparison) -> str:
+    return f"{100 * comparison.settings.margin:g} %"
 
 
 def _those(count: int) -> str:
@@ -332,8 +315,6 @@ _AXES: Final = (
 )
 # Whole steps have none of these: beside layers that is no difference.
 _OF_LAYERS: Final = frozenset(("cache", "fuse", "propagation"))
-_NUMBERS: Final = frozenset(("batch", "threads"))
-_TITLES: Final = {"pass_": "pass", "layout_request": "layout"}
 _OF_AXIS: Final = {
     "backend": ("backend", "mode"),
     "mode": ("mode",),
@@ -347,69 +328,48 @@ _OF_AXIS: Final = {
 }
 
 
-def comparison_report(found: Comparison, *, everything: bool = True) -> list[Block]:
+def comparison_report(comparison: Comparison, *, everything: bool = True) -> list[Block]:
     """Return the conclusion, the sides, warnings, the rows, and what has no partner.
 
     Args:
-        found: with at least one row.
+        comparison: with at least one row.
         everything: all rows, however many there are.
     """
-    shown = _shown(found.rows, everything)
-    slower = {at for at, row in enumerate(shown) if row.verdict == SLOWER}
-    left = len(found.rows) - len(shown)
-    others = [*left_over(found), *unclear_reasons(found), *(f"note: {one}" for one in found.notes)]
+    shown = _shown(comparison.rows, everything)
+    more = len(comparison.rows) - len(shown)
+    others = [
+        *left_over(comparison),
+        *unclear_reasons(comparison),
+        *(f"note: {note}" for note in comparison.notes),
+    ]
     return [
-        Lines(conclude(found), bold=1),
-        Heading(side_lines(found), bold=0),
+        Lines(conclude(comparison), bold=1),
+        Heading(side_lines(comparison), bold=0),
         Lines(
-            [f"warning: {one.text}" for one in found.differences],
+            [f"warning: {difference.text}" for difference in comparison.differences],
             listed=True,
         ),
-        Table.of(comparison_columns(found, shown), shown, alarms=slower),
-        Lines([f"... {left} rows more; --all prints them"] if left else []),
+        _rows_table(comparison, shown),
+        Lines([f"... {more} rows more; --all prints them"] if more else []),
         Lines(others, listed=True),
-        Lines(legend(found)),
+        Lines(legend(comparison)),
     ]
 
 
-def comparison_columns(found: Comparison, rows: Sequence[ComparedRow]) -> list[Column[ComparedRow]]:
-    """Return the columns of rows: what they differ in, both times, ratio, resolution, verdict."""
-    unit = time_unit([row.a.median or 0.0 for row in rows] + [row.b.median or 0.0 for row in rows])
-
-    def time(row: Row) -> str:
-        return time_in(unit, row.median or 0.0).removesuffix(unit[1]).strip()
-
-    def setting(axis: str) -> Column[ComparedRow]:
-        def cell(row: ComparedRow) -> str:
-            value = getattr(row.b, axis)
-            return "" if value is None else str(value)
-
-        return Column(_TITLES.get(axis, axis), cell, right=axis in _NUMBERS)
-
-    def library(side: int) -> Column[ComparedRow]:
-        return Column("AB"[side], lambda row: row.libraries[side] or "-", right=False)
-
-    columns: list[Column[ComparedRow]] = [
-        Column("layer", lambda row: row.b.layer, right=False),
-        *map(setting, _varying(found, rows)),
-        *map(library, (0, 1) if found.installations else ()),
-        Column(f"A {unit[1]}", lambda row: time(row.a)),
-        Column(f"B {unit[1]}", lambda row: time(row.b)),
-        Column("ratio", lambda row: ratio_text(row.estimate.ratio)),
-        Column(
-            f"{100 * found.settings.confidence:g} % interval", lambda row: interval(row.estimate)
-        ),
-        Column("resolves", lambda row: resolution(row.estimate)),
-        Column("verdict", lambda row: row.verdict, right=False),
-    ]
-    if any(row.estimate.cycles is not None for row in rows):
-        columns.append(Column("in cycles", _cycles))
-    return columns
-
-
-def _cycles(row: ComparedRow) -> str:
-    cycles = row.estimate.cycles
-    return "-" if cycles is None else ratio_text(cycles)
+def _rows_table(comparison: Comparison, shown: Sequence[ComparedRow]) -> Table:
+    """Return rows with what they differ in, both times, ratio, resolution and verdict."""
+    rows = [row.document() for row in shown]
+    unit = time_unit([side.median or 0.0 for row in shown for side in (row.a, row.b)])
+    level = f"{100 * comparison.settings.confidence:g}_%_interval"
+    settings = " ".join(_varying(comparison, shown))
+    libraries = "a.library=A b.library=B" if comparison.installations else ""
+    names = (
+        f"layer {settings} {libraries} a.median=A b.median=B ratio ci_low..ci_high={level} "
+        "resolution verdict cycles"
+    )
+    slower = {at for at, row in enumerate(rows) if row.verdict == SLOWER}
+    columns = columns_of(rows, names, seconds=partial(time_in, unit))
+    return Table.from_rows(columns, rows, alarms=slower)
 
 
 def _shown(rows: Sequence[ComparedRow], everything: bool) -> Sequence[ComparedRow]:
@@ -424,9 +384,9 @@ def _shown(rows: Sequence[ComparedRow], everything: bool) -> Sequence[ComparedRo
     return [rows[at] for at in sorted(kept)]
 
 
-def _varying(found: Comparison, rows: Sequence[ComparedRow]) -> list[str]:
+def _varying(comparison: Comparison, rows: Sequence[ComparedRow]) -> list[str]:
     """Return the settings along which rows differ, but for those they are matched across."""
-    across = _OF_AXIS.get(found.matching.axis or "", ())
+    across = _OF_AXIS.get(comparison.matching.axis or "", ())
     varying = []
     for axis in _AXES:
         values = {getattr(row.b, axis) for row in rows}

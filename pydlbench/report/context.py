@@ -37,25 +37,25 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
     if not modules or trace is None or record.dominant is None:
         return []
     calls = record.calls or ()
-    said = []
+    lines = []
     if rest := modules[_SHOWN:]:
-        seconds, share = sum(one.seconds for one in rest), sum(one.share for one in rest)
-        said.append(
+        seconds, share = sum(part.seconds for part in rest), sum(part.share for part in rest)
+        lines.append(
             f"{len(rest)} modules more: {format_seconds(seconds)}, {percent(share)} (--json)"
         )
-    said.append(_between(record, trace))
-    said += trace.notes
-    said.append(f"next: {shlex.join(['pydlbench', 'breakdown', *step_words(record.case)])}")
+    lines.append(_between(record, trace))
+    lines += trace.notes
+    lines.append(f"next: {shlex.join(['pydlbench', 'breakdown', *step_words(record.spec)])}")
     return [
         Lines([f"{who}: {_dominates(record.dominant, calls)}"], bold=1),
         modules_table(modules[:_SHOWN], calls),
         *bars(
             "modules",
             f"Where a step goes: {who}",
-            [Bar(one.module, one.seconds, {"limit": one.limit_s}) for one in modules],
+            [Bar(module.module, module.seconds, {"limit": module.limit_s}) for module in modules],
         ),
         *call_tree(calls),
-        Lines(said),
+        Lines(lines),
     ]
 
 
@@ -65,7 +65,7 @@ def call_tree(calls: Sequence[CallInContext]) -> list[Block]:
     Args:
         calls: of a step; the dots in a module's name part it from the one that holds it.
     """
-    tree = [(tuple(one.module.split(".")), one) for one in calls]
+    tree = [(tuple(call.module.split(".")), call) for call in calls]
     return [Details("Tree of modules and calls", _branches(tree))]
 
 
@@ -79,8 +79,8 @@ def _branches(calls: Sequence[tuple[tuple[str, ...], CallInContext]]) -> list[Bl
             leaves.append(call)
     ranked = sorted(below.items(), key=lambda pair: -sum(call.share for _, call in pair[1]))
     lines = [
-        _part(f"{_named(one)}, {one.count} times", [one])
-        for one in sorted(leaves, key=lambda one: -one.in_context_s)
+        _part(f"{_named(leave)}, {leave.count} times", [leave])
+        for leave in sorted(leaves, key=lambda each: -each.in_context_s)
     ]
     return [
         *(
@@ -92,7 +92,7 @@ def _branches(calls: Sequence[tuple[tuple[str, ...], CallInContext]]) -> list[Bl
 
 
 def _part(name: str, calls: Sequence[CallInContext]) -> str:
-    seconds, share = sum(one.in_context_s for one in calls), sum(one.share for one in calls)
+    seconds, share = sum(call.in_context_s for call in calls), sum(call.share for call in calls)
     return f"{name}: {format_seconds(seconds)}, {percent(share)}"
 
 
@@ -101,18 +101,18 @@ def modules_table(modules: Sequence[ModuleInContext], calls: Sequence[CallInCont
 
     def slowest(module: ModuleInContext) -> str:
         own = [call for call in calls if call.module == module.module]
-        call = max(own, key=lambda one: one.in_context_s)
+        call = max(own, key=lambda each: each.in_context_s)
         return f"{_named(call)} {format_seconds(call.in_context_s)}"
 
     columns = columns_of(modules, "module seconds share of_limit")
-    return Table.of([*columns, Column("slowest call", slowest, right=False)], modules)
+    return Table.from_rows([*columns, Column("slowest call", slowest, right=False)], modules)
 
 
 def _named(call: CallInContext) -> str:
     """Return operator and direction of calls, the latter where the name does not say it."""
     operator = call.operator.removeprefix("aten.")
-    said = call.direction == "forward" or call.direction in operator.lower()
-    return operator if said else f"{operator} {call.direction}"
+    named = call.direction == "forward" or call.direction in operator.lower()
+    return operator if named else f"{operator} {call.direction}"
 
 
 def _dominates(dominant: Dominant, calls: Sequence[CallInContext]) -> str:
@@ -120,8 +120,8 @@ def _dominates(dominant: Dominant, calls: Sequence[CallInContext]) -> str:
     text = f"dominated by {dominant.name}: {percent(dominant.share)} of the step"
     if dominant.ci_low is not None and dominant.ci_high is not None:
         text += f" (95 % {percent(dominant.ci_low)} .. {percent(dominant.ci_high)})"
-    own = [one for one in calls if one.module == dominant.name]
-    slowest = max(own, key=lambda one: one.in_context_s)
+    own = [call for call in calls if call.module == dominant.name]
+    slowest = max(own, key=lambda each: each.in_context_s)
     if len(own) > 1:
         text += f", {_named(slowest)} alone {percent(slowest.share)}"
     if dominant.rivals:
@@ -133,7 +133,7 @@ def _dominates(dominant: Dominant, calls: Sequence[CallInContext]) -> str:
 
 def _between(record: StepRecord, trace: Tracing) -> str:
     between_s = record.between_calls_s or 0.0
-    whole = between_s + sum(one.in_context_s for one in record.calls or ())
+    whole = between_s + sum(call.in_context_s for call in record.calls or ())
     chain = trace.way == "stamps"
     over = "the chain of its calls over the step" if chain else "traced over untraced"
     return (

@@ -136,12 +136,12 @@ def flat_row(table: str, document: Mapping[str, Any]) -> dict[str, Any]:
         else:
             row[name] = _scalar(value)
     if table == "estimate":
-        found = document.get("estimate") or {}
+        estimate = document.get("estimate") or {}
         row |= {
-            "time_s_median": found.get("time_s"),
-            "estimate_low_s": found.get("low"),
-            "estimate_high_s": found.get("high"),
-            "images_per_s": found.get("images_per_s"),
+            "time_s_median": estimate.get("time_s"),
+            "estimate_low_s": estimate.get("low"),
+            "estimate_high_s": estimate.get("high"),
+            "images_per_s": estimate.get("images_per_s"),
         }
     if table == "breakdown":
         levels = document.get("levels") or {}
@@ -159,12 +159,14 @@ def _scalar(value: Any) -> Any:
     """Return a list as text: sentences after each other, anything else as JSON."""
     if not isinstance(value, (list, tuple)):
         return value if value is None or isinstance(value, (str, int, float)) else str(value)
-    if all(isinstance(one, str) for one in value):
+    if all(isinstance(item, str) for item in value):
         return "; ".join(value)
-    if value and all(isinstance(one, dict) and "name" in one and "status" in one for one in value):
-        return "; ".join(f"{one['name']} {one['status']}" for one in value)
-    if value and all(isinstance(one, dict) and "cause" in one for one in value):
-        return "; ".join(f"{one['cause']} {one['share']:.0%}" for one in value)
+    if value and all(
+        isinstance(item, dict) and "name" in item and "status" in item for item in value
+    ):
+        return "; ".join(f"{item['name']} {item['status']}" for item in value)
+    if value and all(isinstance(item, dict) and "cause" in item for item in value):
+        return "; ".join(f"{item['cause']} {item['share']:.0%}" for item in value)
     return json.dumps(value)
 
 
@@ -257,17 +259,17 @@ def to_parquet(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> bytes:
     )
     sink = pa.BufferOutputStream()
     parquet.write_table(table, sink, compression="zstd")
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def _column(values: Sequence[Any]) -> tuple[str, list[Any]]:
     """Return the narrowest kind that holds all values, and the values in it."""
-    kinds = {type(one) for one in values if one is not None}
+    kinds = {type(value) for value in values if value is not None}
     if not kinds or str in kinds:
-        return "text", [None if one is None else str(one) for one in values]
+        return "text", [None if value is None else str(value) for value in values]
     if kinds == {bool}:
         return "bool", list(values)
-    if kinds == {int} and all(abs(one) < 1 << 63 for one in values if one is not None):
+    if kinds == {int} and all(abs(value) < 1 << 63 for value in values if value is not None):
         return "int", list(values)
-    return "float", [None if one is None else float(one) for one in values]
+    return "float", [None if value is None else float(value) for value in values]

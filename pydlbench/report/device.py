@@ -10,7 +10,6 @@ from pydlbench.devices.cpu.affinity import format_cpus
 from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import accumulator, other_accumulators, theoretical_peak
-from pydlbench.records.fields import Column
 from pydlbench.report.blocks import Facts, Lines, Table
 from pydlbench.units import format_bytes, format_hz, format_seconds, percent, si
 
@@ -45,7 +44,7 @@ def _cpu_report(record: DeviceRecord) -> list[Block]:
     counted = "GB/s as the pattern counts its arrays; what plain stores read first is not counted."
     return [
         Facts(list(_cpu_facts(record))),
-        Table.of(_peak_columns("nominal"), record.peaks),
+        _peaks_table(record.peaks, "nominal"),
         Lines(_derivations(record.peaks)),
         Lines(start),
         *_bandwidths(record.bandwidths, _CPU_LEVELS, counted),
@@ -71,59 +70,50 @@ def _gpu_report(record: GpuRecord) -> list[Block]:
         limit = record.facts.memory_bytes_per_s
         theory = None if limit is None else {"memory": limit}
         counted = "GB/s as the pattern counts its arrays: a copy counts what it reads and writes."
-        found = _bandwidths(record.bandwidths, _GPU_LEVELS, counted, theory)
+        bandwidths = _bandwidths(record.bandwidths, _GPU_LEVELS, counted, theory)
     else:
         reason = record.bandwidth_reason
-        found = [Lines([f"no bandwidths: {reason}"] if reason is not None else [])]
+        bandwidths = [Lines([f"no bandwidths: {reason}"] if reason is not None else [])]
     return [
         Facts(list(_gpu_facts(record))),
-        Table.of(_peak_columns("rated"), record.peaks),
+        _peaks_table(record.peaks, "rated"),
         Lines(derivations),
         Lines(start),
-        *found,
+        *bandwidths,
     ]
 
 
-def _peak_columns(rated: str) -> list[Column[PrecisionPeak]]:
-    """Return the columns of compute peaks.
+def _peaks_table(peaks: Sequence[PrecisionPeak], rated: str) -> Table:
+    """Return the table of compute peaks.
 
     Args:
+        peaks: by precision.
         rated: what the clock that a product is sold with is called: ``nominal``, ``rated``.
     """
+    titles = ("precision", "measured", "tries", "theoretical", "share", rated, "clock", "probe")
+    right = (False, True, True, True, True, True, True, False)
+    return Table(titles, list(map(_peak_cells, peaks)), right)
 
+
+def _peak_cells(peak: PrecisionPeak) -> list[str]:
     def flops(value: float | None) -> str:
         return "-" if value is None else si(value, "FLOP/s")
 
-    def theoretical(one: PrecisionPeak) -> float | None:
-        return one.theoretical.flops_per_s if one.measured and one.theoretical else None
-
-    def share(one: PrecisionPeak) -> str:
-        limit = theoretical(one)
-        return percent(one.measured / limit if one.measured and limit else None)
-
-    def clock(one: PrecisionPeak) -> str:
-        known = one.measured is not None and one.clock_hz is not None
-        return format_hz(one.clock_hz or 0.0) if known else "-"
-
-    def tries(one: PrecisionPeak) -> str:
-        beyond = f", {one.impossible} beyond theory" if one.impossible else ""
-        if one.low is None or one.measured is None:
-            return f"{len(one.tries) or '-'}{beyond}"
-        return f"{len(one.tries)}, from {flops(one.low)}{beyond}"
-
-    def probe(one: PrecisionPeak) -> str:
-        missing = "not probed" if one.reason is None else "-"  # the reason stands below
-        return missing if one.measured is None else one.kernel or "-"
-
+    measured, limit = peak.measured, None
+    if measured is not None and peak.theoretical is not None:
+        limit = peak.theoretical.flops_per_s
+    clock = "-" if measured is None or peak.clock_hz is None else format_hz(peak.clock_hz)
+    tries = f"{len(peak.tries) or '-'}"
+    if peak.low is not None and measured is not None:
+        tries += f", from {flops(peak.low)}"
+    tries += f", {peak.impossible} beyond theory" if peak.impossible else ""
+    # Why there is none stands below.
+    probe = "not probed" if peak.reason is None and measured is None else "-"
     return [
-        Column("precision", lambda one: one.precision, right=False),
-        Column("measured", lambda one: flops(one.measured)),
-        Column("tries", tries),
-        Column("theoretical", lambda one: flops(theoretical(one))),
-        Column("share", share),
-        Column(rated, lambda one: flops(one.nominal.flops_per_s if one.nominal else None)),
-        Column("clock", clock),
-        Column("probe", probe, right=False),
+        *(peak.precision, flops(measured), tries, flops(limit)),
+        percent(measured / limit if measured and limit else None),
+        flops(peak.nominal.flops_per_s if peak.nominal else None),
+        *(clock, probe if measured is None else peak.kernel or "-"),
     ]
 
 
@@ -153,59 +143,50 @@ def _bandwidths(
         counted: what of a pattern's traffic is counted.
         theory: theoretical bandwidths in B/s, of levels that have one.
     """
-    found: dict[str, dict[str, Bandwidth]] = {}
-    for one in bandwidths:
-        found.setdefault(one.level, {})[one.pattern] = one
-
-    def rate(pattern: str) -> Column[str]:
-        def cell(level: str) -> str:
-            one = found[level].get(pattern)
-            if one is None:
-                return "-"
-            low = one.bytes_per_s if one.low_bytes_per_s is None else one.low_bytes_per_s
-            mark = "*" if one.disturbance is not None else ""
-            best, middle = one.bytes_per_s / 1e9, one.median_bytes_per_s / 1e9
-            return f"{low / 1e9:.1f} .. {best:.1f} ({middle:.1f}){mark}"
-
-        return Column(pattern, cell)
-
-    def size(level: str) -> str:
-        return format_bytes(max(one.working_set_bytes for one in found[level].values()))
-
-    def limit(level: str) -> str:
-        value = (theory or {}).get(level)
-        return "-" if value is None else f"{value / 1e9:.1f}"
-
-    def share(level: str) -> str:
-        value = (theory or {}).get(level)
-        best = max(one.bytes_per_s for one in found[level].values())
-        return "-" if value is None else percent(best / value)
-
-    columns: list[Column[str]] = [
-        Column("GB/s from", lambda level: names.get(level, level), right=False),
-        Column("working set", size),
-        *map(rate, dict.fromkeys(one.pattern for one in bandwidths)),
-    ]
-    if theory:
-        columns += [Column("theoretical", limit), Column("share", share)]
+    levels: dict[str, dict[str, Bandwidth]] = {}
+    for bandwidth in bandwidths:
+        levels.setdefault(bandwidth.level, {})[bandwidth.pattern] = bandwidth
+    patterns = list(dict.fromkeys(bandwidth.pattern for bandwidth in bandwidths))
+    cells = []
+    for level, probed in levels.items():
+        size = max(bandwidth.working_set_bytes for bandwidth in probed.values())
+        row = [names.get(level, level), format_bytes(size)]
+        row += [_rate(probed.get(pattern)) for pattern in patterns]
+        limit = (theory or {}).get(level)
+        best = max(bandwidth.bytes_per_s for bandwidth in probed.values())
+        shares = ["-", "-"] if limit is None else [f"{limit / 1e9:.1f}", percent(best / limit)]
+        cells.append([*row, *(shares if theory else ())])
+    titles = ["GB/s from", "working set", *patterns, *(("theoretical", "share") if theory else ())]
     return [
-        Table.of(columns, list(found)),
-        Lines([*_windows(bandwidths), counted] if found else []),
+        Table(titles, cells, [title != "GB/s from" for title in titles]),
+        Lines([*_windows(bandwidths), counted] if cells else []),
     ]
+
+
+def _rate(bandwidth: Bandwidth | None) -> str:
+    """Return the slowest, the fastest and the median window's GB/s."""
+    if bandwidth is None:
+        return "-"
+    best, middle = bandwidth.bytes_per_s / 1e9, bandwidth.median_bytes_per_s / 1e9
+    low = best if bandwidth.low_bytes_per_s is None else bandwidth.low_bytes_per_s / 1e9
+    mark = "*" if bandwidth.disturbance is not None else ""
+    return f"{low:.1f} .. {best:.1f} ({middle:.1f}){mark}"
 
 
 def _windows(bandwidths: Sequence[Bandwidth]) -> Iterator[str]:
     """Say what the figures of a bandwidth are, and how many windows are behind them."""
-    counts = [max(1, len(one.windows)) for one in bandwidths]
+    counts = [max(1, len(bandwidth.windows)) for bandwidth in bandwidths]
     some = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{counts[0]}"
     yield (
         f"the best round of the slowest and of the fastest of {some} windows each, and in brackets "
         "the median round; the fastest is the roof"
     )
-    disturbed = sum(one.disturbed for one in bandwidths)
+    disturbed = sum(bandwidth.disturbed for bandwidth in bandwidths)
     if disturbed:
         yield f"{disturbed} windows were disturbed, and taken again"
-    reasons = dict.fromkeys(one.disturbance for one in bandwidths if one.disturbance)
+    reasons = dict.fromkeys(
+        bandwidth.disturbance for bandwidth in bandwidths if bandwidth.disturbance
+    )
     yield from (f"*: no window was undisturbed: {reason}" for reason in reasons)
 
 
@@ -253,12 +234,12 @@ def _cpu_facts(record: DeviceRecord) -> Iterator[tuple[str, str]]:
 
 def _of_each(record: DeviceRecord) -> str:
     """The slowest, the middle and the fastest CPU's clock; nothing where one alone was read."""
-    peak = next((one for one in record.peaks if len(one.clocks_hz) > 1), None)
+    peak = next((peak for peak in record.peaks if len(peak.clocks_hz) > 1), None)
     if peak is None:
         return ""
     clocks = sorted(peak.clocks_hz)
     ends = (clocks[0], median(clocks), clocks[-1])
-    low, middle, high = (format_hz(one) for one in ends)
+    low, middle, high = (format_hz(end) for end in ends)
     return f"; all {len(clocks)} CPUs busy: {low} .. {high}, median {middle}"
 
 
@@ -315,9 +296,9 @@ def _gpu_facts(record: GpuRecord) -> Iterator[tuple[str, str]]:
     if state:
         yield "state", state
     versions = (("driver", facts.driver_version), ("runtime", facts.runtime_version))
-    told = [f"{version} ({name})" for name, version in versions if version]
-    if told:
-        yield "CUDA", ", ".join(told)
+    texts = [f"{version} ({name})" for name, version in versions if version]
+    if texts:
+        yield "CUDA", ", ".join(texts)
     for name, version in record.libraries.items():
         if not name.endswith(" path"):
             path = record.libraries.get(f"{name} path")
@@ -357,12 +338,12 @@ def _clock(record: GpuRecord) -> str:
 
 
 def _state(record: GpuRecord) -> str:
-    told = record.nvml
+    readings = record.nvml
     items = []
-    if told.get("power_limit_w") is not None:
-        items.append(f"power limit {told['power_limit_w']:.0f} W")
-    if told.get("temperature_c") is not None:
-        items.append(f"{told['temperature_c']:.0f} degrees C before the probes")
+    if readings.get("power_limit_w") is not None:
+        items.append(f"power limit {readings['power_limit_w']:.0f} W")
+    if readings.get("temperature_c") is not None:
+        items.append(f"{readings['temperature_c']:.0f} degrees C before the probes")
     return ", ".join(items)
 
 
@@ -440,10 +421,10 @@ def price_cards(
         prices: USD by card name.
         images_per_s: throughput by card name.
     """
-    found = []
+    priced = []
     for card in cards:
         derived = _derived(card)
-        found.append(
+        priced.append(
             PricedCard(
                 card=card,
                 tflops={**derived, **card.tflops},
@@ -452,7 +433,7 @@ def price_cards(
                 images_per_s=images_per_s.get(card.name),
             )
         )
-    return tuple(found)
+    return tuple(priced)
 
 
 def cards_report(cards: Sequence[PricedCard]) -> list[Block]:
@@ -460,43 +441,34 @@ def cards_report(cards: Sequence[PricedCard]) -> list[Block]:
     priced = any(card.price_usd is not None for card in cards)
     imaged = any(card.images_per_s is not None for card in cards)
     legend = [_LEGEND]
-    columns: list[Column[PricedCard]] = [
-        Column("card", lambda one: one.card.name, right=False),
-        Column("year", lambda one: str(one.card.year)),
-        Column("cc", lambda one: one.card.capability),
-        Column("SMs", lambda one: str(one.card.multiprocessors)),
-        Column("memory", lambda one: _of_memory(one.card), right=False),
-        Column("GB/s", lambda one: f"{one.card.bandwidth_gb_per_s:g}"),
-        *map(_figures, _TITLES),
-        Column("W", lambda one: _number(one.card.power_w)),
-    ]
+    titles = ["card", "year", "cc", "SMs", "memory", "GB/s", *_TITLES.values(), "W"]
     if priced:
-        columns += [
-            Column("USD", lambda one: _number(one.price_usd)),
-            Column("FP32/kUSD", lambda one: _number(one.tflops_per_kusd("fp32"))),
-            Column("FP16 tc/kUSD", lambda one: _number(one.tflops_per_kusd("fp16-tc"))),
-        ]
+        titles += ["USD", "FP32/kUSD", "FP16 tc/kUSD"]
         legend.append("/kUSD: TFLOP/s per 1000 USD at the prices given with --price.")
     if imaged:
-        columns += [
-            Column("images/s", lambda one: _number(one.images_per_s)),
-            Column("images/s/USD", lambda one: _number(one.images_per_s_per_usd)),
-        ]
+        titles += ["images/s", "images/s/USD"]
         legend.append("images/s: as given with --throughput; images/s/USD: that over the price.")
-    return [Lines(legend), Table.of(columns, cards)]
+    cells = [_card_cells(card, priced, imaged) for card in cards]
+    right = [title not in ("card", "memory") for title in titles]
+    return [Lines(legend), Table(titles, cells, right)]
 
 
-def _figures(precision: str) -> Column[PricedCard]:
-    def cell(one: PricedCard) -> str:
-        if precision in one.derived:
-            return f"{_number(one.tflops[precision], 3)}*"
-        return _number(one.tflops.get(precision))
-
-    return Column(_TITLES[precision], cell)
-
-
-def _of_memory(card: KnownCard) -> str:
-    return f"{card.memory_gb:g} GB {card.memory_type}"
+def _card_cells(priced_card: PricedCard, priced: bool, imaged: bool) -> list[str]:
+    card = priced_card.card
+    figures = []
+    for name in _TITLES:
+        derived = name in priced_card.derived
+        text = _number(priced_card.tflops.get(name), 3 if derived else 4)
+        figures.append(f"{text}*" if derived else text)
+    per_usd = [priced_card.tflops_per_kusd(name) for name in ("fp32", "fp16-tc")]
+    rates = [priced_card.images_per_s, priced_card.images_per_s_per_usd]
+    return [
+        *(card.name, str(card.year), card.capability, str(card.multiprocessors)),
+        *(f"{card.memory_gb:g} GB {card.memory_type}", f"{card.bandwidth_gb_per_s:g}"),
+        *(*figures, _number(card.power_w)),
+        *map(_number, [priced_card.price_usd, *per_usd] if priced else ()),
+        *map(_number, rates if imaged else ()),
+    ]
 
 
 def _derived(card: KnownCard) -> dict[str, float]:
@@ -507,12 +479,12 @@ def _derived(card: KnownCard) -> dict[str, float]:
         multiprocessors=card.multiprocessors,
         memory_bytes=int(card.memory_gb * 1e9),
     )
-    found = {}
+    figures = {}
     for name in _TITLES:
         peak = theoretical_peak(facts, name, accumulate=accumulator(name))
         if peak is not None and name not in card.tflops:
-            found[name] = peak.flops_per_s / 1e12
-    return found
+            figures[name] = peak.flops_per_s / 1e12
+    return figures
 
 
 def _number(value: float | None, digits: int = 4) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydlbench.backends import capabilities
 from pydlbench.report.blocks import Facts, Heading, Lines
 from pydlbench.report.columns import device_name
-from pydlbench.units import format_seconds, percent
+from pydlbench.units import counted, format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,50 +22,50 @@ OVERLAPS = (
 )
 
 
-def diagnosis_report(run: RunRecord, found: Diagnosis) -> list[Block]:
+def diagnosis_report(run: RunRecord, diagnosis: Diagnosis) -> list[Block]:
     """Return heading, findings, what was tried and notes.
 
     Args:
         run: for the device's name.
-        found: what to show.
+        diagnosis: what to show.
     """
     findings = [
-        Facts(list(_facts(one)), f"{number}. {title(one)}")
-        for number, one in enumerate(found.findings, start=1)
+        Facts(list(_facts(each)), f"{number}. {title(each)}")
+        for number, each in enumerate(diagnosis.findings, start=1)
     ]
-    overlap = any(one.overlaps for one in found.findings)
-    tried = (("tried, no gain", found.tried), ("not tried", found.untried))
+    overlap = any(finding.overlaps for finding in diagnosis.findings)
+    tried = (("tried, no gain", diagnosis.tried), ("not tried", diagnosis.untried))
     return [
-        Heading(what(run, found)),
-        Lines([headline(found)]),
+        Heading(what(run, diagnosis)),
+        Lines([headline(diagnosis)]),
         *findings,
         Lines([OVERLAPS] if overlap else []),
         *(
             Lines(
-                [f"{one.what} ({one.problem}): {one.result}" for one in some],
+                [f"{attempt.what} ({attempt.problem}): {attempt.result}" for attempt in some],
                 listed=True,
                 title=f"{name}:",
             )
             for name, some in tried
         ),
-        Lines([f"note: {one}" for one in found.notes], listed=True),
+        Lines([f"note: {note}" for note in diagnosis.notes], listed=True),
     ]
 
 
-def what(run: RunRecord, found: Diagnosis) -> list[str]:
+def what(run: RunRecord, diagnosis: Diagnosis) -> list[str]:
     """Return the lines above everything: which step, where, how long it takes."""
-    step = found.step
-    case, time = step.case, step.time
-    items = [case.model, f"batch {case.batch}", case.phase, case.precision]
-    items += [f"{name}={value}" for name, value in case.options.items()]
-    who = " ".join(filter(None, (step.library or case.framework, str(case.mode))))
-    built = "NCHW" if case.own is None else "layouts as built"
-    layout = "channels last" if case.layout == "nhwc" else built
-    chosen = capabilities.of(case.framework).steps.layout_words
+    step = diagnosis.step
+    spec, time = step.spec, step.time
+    items = [spec.model, f"batch {spec.batch}", spec.phase, spec.precision]
+    items += [f"{name}={value}" for name, value in spec.options.items()]
+    who = " ".join(filter(None, (step.library or spec.framework, str(spec.mode))))
+    built = "NCHW" if spec.own is None else "layouts as built"
+    layout = "channels last" if spec.layout == "nhwc" else built
+    chosen = capabilities.of(spec.framework).steps.layout_words
     first = "  ".join([*items, f"{who}, {layout}" if chosen else who])
     second = [device_name(run.device)]
     if step.threads:
-        second.append(f"{step.threads} thread{'' if step.threads == 1 else 's'}")
+        second.append(counted(step.threads, "thread"))
     if time is None:
         second.append(f"step {step.status}: {step.reason}")
     else:
@@ -76,74 +76,74 @@ def what(run: RunRecord, found: Diagnosis) -> list[str]:
     return [first, "  ".join(second)]
 
 
-def headline(found: Diagnosis) -> str:
+def headline(diagnosis: Diagnosis) -> str:
     """Return the sentence to remember; nothing is said to be lost in a step that was disturbed."""
-    if found.step.contended:
+    if diagnosis.step.contended:
         return "other work disturbed the step: its time is an upper bound."
-    made = len(found.findings) + len(found.tried)
-    experiments = f"{made} experiment{'' if made == 1 else 's'}" if made else "no experiment"
-    if not found.findings:
+    made = len(diagnosis.findings) + len(diagnosis.tried)
+    experiments = counted(made, "experiment") if made else "no experiment"
+    if not diagnosis.findings:
         return f"Nothing found that would save 1 % of the step ({experiments})."
-    first = found.findings[0]
+    first = diagnosis.findings[0]
     share = percent(first.saving.share)
     return f"Most is lost to {title(first)}. {share} of the step, measured."
 
 
-def title(one: Finding) -> str:
+def title(finding: Finding) -> str:
     """Return what is seen, where, and the names of its causes with the share of each.
 
     As in ``slow operators: fc6, fc7 forward: weights not packed (64 %), slower kernel (36 %)``.
     """
-    parts = [one.problem, _where(one)]
-    names = [_named(one, cause) for cause in one.causes]
-    if names != [one.problem]:
+    parts = [finding.problem, _where(finding)]
+    names = [_named(finding, cause) for cause in finding.causes]
+    if names != [finding.problem]:
         parts.append(", ".join(names))
     return ": ".join(filter(None, parts))
 
 
-def because(one: Finding) -> list[str]:
+def because(finding: Finding) -> list[str]:
     """Return a line for each cause: its name and share where there are several."""
-    if len(one.causes) == 1:
-        return [one.causes[0].meaning]
+    if len(finding.causes) == 1:
+        return [finding.causes[0].meaning]
     lines = []
-    for cause in one.causes:
+    for cause in finding.causes:
         saved_s = "" if cause.seconds is None else f", {format_seconds(cause.seconds)}"
-        lines.append(f"{_named(one, cause)}{saved_s}: {cause.meaning}")
+        lines.append(f"{_named(finding, cause)}{saved_s}: {cause.meaning}")
     return lines
 
 
-def _named(one: Finding, cause: Cause) -> str:
-    if cause.seconds is None or len(one.causes) == 1:
+def _named(finding: Finding, cause: Cause) -> str:
+    if cause.seconds is None or len(finding.causes) == 1:
         return cause.name
-    return f"{cause.name} ({percent(cause.seconds / one.saving.seconds)})"
+    return f"{cause.name} ({percent(cause.seconds / finding.saving.seconds)})"
 
 
-def saved(one: Finding) -> str:
+def saved(finding: Finding) -> str:
     """Return what a finding saves, with its interval and how it was measured."""
-    saving = one.saving
+    saving = finding.saving
     text = f"saves {format_seconds(saving.seconds)}, {percent(saving.share)} of the step"
     if saving.low is not None and saving.high is not None:
         low, high = (percent(max(0.0, end / saving.step_s)) for end in (saving.low, saving.high))
         text += f" ({low} to {high})"
-    measured = "whole step" if saving.of == "step" else "layer alone"
+    measured = "whole step" if saving.subject == "step" else "layer alone"
     return f"{text}, measured on the {measured}"
 
 
-def _facts(one: Finding) -> Iterator[tuple[str, str]]:
-    yield "saving", saved(one)
-    yield "symptom", one.symptom
-    yield from (("evidence", text) for text in one.evidence)
-    yield from (("cause", text) for text in because(one))
-    yield from (("or", text) for text in one.alternatives)
-    if one.overlaps:
-        yield "overlaps", ", ".join(map(str, one.overlaps))
-    yield "next", one.next
+def _facts(finding: Finding) -> Iterator[tuple[str, str]]:
+    yield "saving", saved(finding)
+    yield "symptom", finding.symptom
+    yield from (("evidence", text) for text in finding.evidence)
+    yield from (("cause", text) for text in because(finding))
+    yield from (("or", text) for text in finding.alternatives)
+    if finding.overlaps:
+        yield "overlaps", ", ".join(map(str, finding.overlaps))
+    yield "next", finding.next
 
 
-def _where(one: Finding) -> str:
+def _where(finding: Finding) -> str:
     """The layers, those of one pass together: ``fc6, fc7 forward``."""
     by_pass: dict[str, list[str]] = {}
-    for text in one.where:
+    for text in finding.where:
         layer, _, pass_ = text.rpartition(" ")
         by_pass.setdefault(pass_, []).append(layer)
     return "; ".join(f"{', '.join(layers)} {pass_}".strip() for pass_, layers in by_pass.items())

@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.analysis.dominance import Dominance
 from pydlbench.records.estimate import EstimatedLayer
-from pydlbench.records.fields import Column, columns_of
+from pydlbench.records.fields import columns_of
 from pydlbench.records.measurement import fewer_flops
 from pydlbench.report.blocks import Facts, Heading, Lines, Table, some_names
 from pydlbench.report.columns import device_name
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.roofline import roofline
 from pydlbench.report.verdicts import disturbance, dominates, share_text, sum_is_disturbed
-from pydlbench.units import format_bytes, format_seconds, percent, si
+from pydlbench.units import counted, format_bytes, format_seconds, percent, si
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from pydlbench.records.documents import SummaryDocument
     from pydlbench.records.estimate import Recorded, StepEstimate
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
@@ -57,7 +58,7 @@ def estimate_report(
     types = step.recorded.types if step.recorded is not None else ""
     what = [step.model, f"batch {step.batch}", step.phase, types or step.precision, step.title]
     where = [device_name(run.device)]
-    where += [f"{threads} thread{'' if threads == 1 else 's'}"] if threads else []
+    where += [counted(threads, "thread")] if threads else []
     where += sorted({row.library for row in rows if row.library})
     where.append("native backend, every layer alone")
     blocks: list[Block] = [Heading(["  ".join(filter(None, what)), "  ".join(where)])]
@@ -68,24 +69,24 @@ def estimate_report(
         blocks.append(Facts(_sums(step, rows)))
         blocks.append(Lines(estimate_conclusion(step, rows)))
     missing: dict[str, list[str]] = {}
-    for one in step.missing:
-        missing.setdefault(one["reason"], []).append(f"{one['layer']} {one['pass']}")
+    for each in step.missing:
+        missing.setdefault(each["reason"], []).append(f"{each['layer']} {each['pass']}")
     lines = [f"not in the sum: {some_names(who)}: {why}" for why, who in missing.items()]
     if step.recorded is not None:
         blocks.append(Lines(list(_recorded(step.recorded)), listed=True))
     return [*blocks, Lines(lines, alarm=True)]
 
 
-def _recorded(found: Recorded) -> Iterator[str]:
+def _recorded(recorded: Recorded) -> Iterator[str]:
     """Say how much of a recorded step the sum stands for, what it lacks, and notes."""
-    calls, size = percent(found.native_calls), percent(found.native_bytes)
+    calls, size = percent(recorded.native_calls), percent(recorded.native_bytes)
     yield f"kinds of layers stand for {calls} of the calls, {size} of their bytes, timed or not"
     reasons: dict[str, list[str]] = {}
-    for name, why in found.unmapped.items():
+    for name, why in recorded.unmapped.items():
         reasons.setdefault(why.removeprefix(f"{name.rpartition('.')[2]}: "), []).append(name)
     for why, names in reasons.items():
         yield f"not in the sum: {some_names(names)}{f': {why}' if why else ''}"
-    yield from (f"note: {one}" for one in found.notes)
+    yield from (f"note: {note}" for note in recorded.notes)
 
 
 def _table(step: StepEstimate, top: int | None) -> Table:
@@ -94,16 +95,16 @@ def _table(step: StepEstimate, top: int | None) -> Table:
         ranked = sorted(step.groups, key=lambda layer: -layer.time_s)
         shown, others = ranked[:top], ranked[top:]
         if others:
-            named: dict[str, Any] = {"name": f"{sum(one.count for one in others)} others"}
+            named: dict[str, Any] = {"name": f"{sum(other.count for other in others)} others"}
             named |= {"kind": "", "bound": None, "efficiency": None}
             sums = {
-                name: sum(getattr(one, name) for one in others)
+                name: sum(getattr(layer, name) for layer in others)
                 for name in ("time_s", "hot_s", "cold_s", "share")
             }
             shown.append(EstimatedLayer(**named, **sums))
     passes = [name for name in _PASSES if any(name in layer.passes for layer in step.layers)]
     by_pass = [f"passes.{name}={_PASSES[name]}" for name in (passes if len(passes) > 1 else ())]
-    return Table.of(columns_of(shown, _COLUMNS.format(" ".join(by_pass))), shown)
+    return Table.from_rows(columns_of(shown, _COLUMNS.format(" ".join(by_pass))), shown)
 
 
 def _bar(layer: EstimatedLayer) -> Bar:
@@ -111,18 +112,18 @@ def _bar(layer: EstimatedLayer) -> Bar:
 
 
 def _sums(step: StepEstimate, rows: Sequence[Measurement]) -> list[tuple[str, str]]:
-    found = step.estimate
-    hot, cold = format_seconds(found.hot_s), format_seconds(found.cold_s)
-    width, middle = format_seconds(found.half_width_s), format_seconds(found.time_s)
-    rate = "" if found.images_per_s is None else f", {si(found.images_per_s, 'images/s')}"
-    kernels = f"{found.kernels_measured} distinct kernels stand for {found.kernels_in_step}"
-    roof = "-" if found.roof_s is None else format_seconds(found.roof_s)
+    total = step.estimate
+    hot, cold = format_seconds(total.hot_s), format_seconds(total.cold_s)
+    width, middle = format_seconds(total.half_width_s), format_seconds(total.time_s)
+    rate = "" if total.images_per_s is None else f", {si(total.images_per_s, 'images/s')}"
+    kernels = f"{total.kernels_measured} distinct kernels stand for {total.kernels_in_step}"
+    roof = "-" if total.roof_s is None else format_seconds(total.roof_s)
     kinds = ", ".join(
-        f"{kind} {percent(seconds / found.time_s)}"
+        f"{kind} {percent(seconds / total.time_s)}"
         for kind, seconds in list(step.kinds.items())[:5]
     )
     sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in step.memory_bytes.items())
-    alone, why = found.kernels_without_cold, found.without_cold
+    alone, why = total.kernels_without_cold, total.without_cold
     doubt = f"{alone} of them without cold caches, hot stands for both: {why}"
     return [
         ("estimate", f"{middle}: {hot} (hot caches) to {cold} (cold), sampling +-{width}{rate}"),
@@ -140,21 +141,21 @@ def _visits(rows: Sequence[Measurement]) -> list[tuple[str, str]]:
     visits = [row.time.repetitions for row in rows if row.time is not None]
     if max(visits, default=1) == 1:
         return []
-    few = sum(one < max(visits) for one in visits)
+    few = sum(visit < max(visits) for visit in visits)
     less = f", {few} of {len(visits)} rows, which hardly move the sum, fewer" if few else ""
     return [("repetitions", f"{max(visits)}{less}")]
 
 
 def _fewer_flops(step: StepEstimate) -> list[tuple[str, str]]:
     """Say which layers run an algorithm that needs fewer FLOPs than their roofs count."""
-    found: dict[str, list[str]] = {}
+    by_algorithm: dict[str, list[str]] = {}
     for layer in step.layers:
         for pass_, algorithm in layer.algorithms.items():
             if (name := fewer_flops(algorithm)) is not None:
-                found.setdefault(name, []).append(f"{layer.name} {pass_}")
+                by_algorithm.setdefault(name, []).append(f"{layer.name} {pass_}")
     return [
         ("of roof", f"{some_names(names)}: {name}: roofs count a direct kernel's FLOPs")
-        for name, names in found.items()
+        for name, names in by_algorithm.items()
     ]
 
 
@@ -208,32 +209,20 @@ def _alike(layer: EstimatedLayer) -> str:
 # -----------------------------------------------------------------------------
 # The report of ``estimate --summary``: what a model is made of, counted and not timed.
 
-_NODES: Final[tuple[Column[Mapping[str, Any]], ...]] = (
-    Column("layer", lambda one: one["name"], right=False),
-    Column("operation", lambda one: one["op"], right=False),
-    Column("output", lambda one: "x".join(map(str, one["shape"])), right=False),
-    Column("problem", lambda one: one["problem"] or "-", right=False),
-    Column("parameters", lambda one: _count(one["parameters"])),
-    Column("multiply-adds", lambda one: _count(one["macs_forward"])),
-)
 
-
-def summary_report(found: Mapping[str, Any]) -> list[Block]:
-    """Return the table of nodes and the totals.
-
-    Args:
-        found: What ``pydlbench.models.counts.summary`` returns.
-    """
-    head = f"{found['model']}  {found['title']}  batch {found['batch']}  from {found['source']}"
+def summary_report(model: SummaryDocument) -> list[Block]:
+    """Return the table of nodes and the totals."""
+    head = f"{model.model}  {model.title}  batch {model.batch}  from {model.source}"
     totals = [
-        ("parameters", f"{found['parameters']:,}"),
-        ("multiply-adds forward", f"{found['macs_forward']:,}"),
-        ("multiply-adds training", f"{found['macs_training']:,}"),
+        ("parameters", f"{model.parameters:,}"),
+        ("multiply-adds forward", f"{model.macs_forward:,}"),
+        ("multiply-adds training", f"{model.macs_training:,}"),
     ]
     note = "multiply-adds are those of one image; one is two FLOP"
-    table = Table.of(_NODES, found["layers"])
-    return [Heading([head], bold=0), table, Facts(totals), Lines([note])]
-
-
-def _count(number: int) -> str:
-    return f"{number:,}" if number else "-"
+    columns = columns_of(model.layers, "name op shape problem parameters macs_forward")
+    return [
+        Heading([head], bold=0),
+        Table.from_rows(columns, model.layers),
+        Facts(totals),
+        Lines([note]),
+    ]

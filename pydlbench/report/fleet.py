@@ -8,7 +8,7 @@ from pydlbench.records.fields import columns_of
 from pydlbench.records.fleet import SIGNED
 from pydlbench.report.blocks import Heading, Lines, Table, some_names
 from pydlbench.report.figures.nodes import nodes
-from pydlbench.units import format_seconds, percent
+from pydlbench.units import counted, format_seconds, percent
 
 if TYPE_CHECKING:
     from pydlbench.records.fleet import (
@@ -39,39 +39,84 @@ def fleet_report(verdict: FleetVerdict, early: str = "") -> list[Block]:
         early: how its run has ended before its end; empty where it has not.
     """
     shown, metrics = slow_rows(verdict, _OF_NODE), verdict.metrics[:_METRICS]
-    commands = {one.node: one.command for one in reversed(shown) if one.command}
+    commands = {each.node: each.command for each in reversed(shown) if each.command}
     part = [f"this run is {early}: it is not all that was asked for"] if early else []
     blocks: list[Block] = [
         Heading([_summary(verdict), _what(verdict)], bold=1),
         Lines(part, alarm=True),
         *nodes(verdict),
-        Table.of(columns_of(shown, "node metric effect ci_low..ci_high rounds evidence"), shown),
+        Table.from_rows(
+            columns_of(shown, "node metric effect ci_low..ci_high rounds evidence"), shown
+        ),
         Lines([f"try: {command}  # on {node}" for node, command in reversed(commands.items())]),
         Lines(_unclear(verdict), alarm=True),
-        Lines([_step(one) for one in verdict.steps]),
-        Table.of(columns_of(metrics, _SPREAD), metrics),
+        Lines([_step(step) for step in verdict.steps]),
+        Table.from_rows(columns_of(metrics, _SPREAD), metrics),
         Lines(_more(verdict)),
         Lines(_failed(verdict.nodes), alarm=True),
-        Lines([f"note: {one}" for one in verdict.notes]),
+        Lines([f"note: {note}" for note in verdict.notes]),
     ]
-    return [one for one in blocks if not isinstance(one, Table) or one.cells]
+    return [block for block in blocks if not isinstance(block, Table) or block.cells]
 
 
 def unclear_rows(verdict: FleetVerdict) -> list[FleetEffect]:
     """Return what might be slow: nodes that are slower than the margin, but not for certain."""
-    rows = [one for one in verdict.whole if one.verdict == "UNCLEAR"]
-    beyond = [one for one in rows if (one.effect or 0.0) > verdict.beyond]
-    return sorted(beyond, key=lambda one: -(one.effect or 0.0))
+    rows = [effect for effect in verdict.whole if effect.verdict == "UNCLEAR"]
+    beyond = [row for row in rows if (row.effect or 0.0) > verdict.beyond]
+    return sorted(beyond, key=lambda each: -(each.effect or 0.0))
 
 
 def unknown_nodes(verdict: FleetVerdict) -> list[str]:
     """Return the nodes of which nothing is known: without a whole round, or the only ones."""
-    known = {one.node for one in verdict.effects}
-    return [one.node for one in verdict.nodes if one.node not in known]
+    known = {effect.node for effect in verdict.effects}
+    return [node.node for node in verdict.nodes if node.node not in known]
+
+
+def judge_nodes(verdict: FleetVerdict) -> tuple[str, list[str]]:
+    """Return how many nodes are slow, empty where none is; and why that is not known of some."""
+    slow = {effect.node for effect in verdict.slow}
+    undecided = []
+    if unclear := unclear_rows(verdict):
+        names = some_names([effect.node for effect in unclear])
+        undecided.append(f"it cannot be told of {names}; more --rounds would tell")
+    if unknown := unknown_nodes(verdict):
+        undecided.append(f"nothing is known of {some_names(unknown)}")
+    if not any(node.verdict in ("SAME", "FAST") for node in verdict.nodes):
+        undecided.append("no node is known to be as fast as others; more --rounds would tell")
+    are = "is" if len(slow) == 1 else "are"
+    return f"{counted(len(slow), 'node')} {are} slow" if slow else "", undecided
+
+
+def judge_changes(comparison: FleetComparison) -> tuple[str, list[str]]:
+    """Return which nodes became slower, empty where none did; and why that is not known of some.
+
+    What is within the margin is no change.
+    """
+    by = f"{100 * comparison.beyond:g} %"
+    slower = list(dict.fromkeys(change.node for change in comparison.with_verdict("SLOWER")))
+    whole = comparison.changes[-1].metric if comparison.changes else ""
+    unclear = [
+        change.node
+        for change in comparison.with_verdict("UNCLEAR")
+        if (change.change or 0.0) > comparison.beyond and change.metric == whole
+    ]
+    judged = {change.node for change in comparison.changes}
+    alone = [name for name in comparison.nodes if name not in judged]
+    undecided = []
+    if unclear:
+        undecided.append(f"{by} cannot be told of {some_names(unclear)}; more --rounds would tell")
+    if comparison.gone:
+        undecided.append(f"the second run has no time of {some_names(comparison.gone)}")
+    if alone:
+        undecided.append(f"nothing is known of {some_names(alone)}: no other node of the kind")
+    elif not (comparison.with_verdict("SAME") or comparison.with_verdict("FASTER")):
+        undecided.append("of no node is it known whether it changed; more --rounds would tell")
+    nodes = f"{counted(len(slower), 'node')} slower by more than {by}: {some_names(slower)}"
+    return nodes if slower else "", undecided
 
 
 def _summary(verdict: FleetVerdict) -> str:
-    names = list(dict.fromkeys(one.node for one in verdict.slow))
+    names = list(dict.fromkeys(effect.node for effect in verdict.slow))
     if not names:
         return (
             f"no node is known to be slower than the others by more than {percent(verdict.beyond)}"
@@ -81,11 +126,11 @@ def _summary(verdict: FleetVerdict) -> str:
 
 
 def _what(verdict: FleetVerdict) -> str:
-    rounds = max(one.rounds for one in verdict.nodes)
+    rounds = max(node.rounds for node in verdict.nodes)
     words = [
         f"{len(verdict.nodes)} nodes",
         f"up to {rounds} rounds",
-        f"{len({one.metric for one in verdict.metrics})} metrics",
+        f"{len({metric.metric for metric in verdict.metrics})} metrics",
         f"margin {percent(verdict.beyond)}",
     ]
     for whole in verdict.metrics[-1:]:
@@ -104,41 +149,41 @@ def slow_rows(verdict: FleetVerdict, most: int | None = None) -> list[FleetEffec
     """
     whole = verdict.metrics[-1].metric if verdict.metrics else ""
     by_node: dict[str, list[FleetEffect]] = {}
-    for one in verdict.slow:
-        by_node.setdefault(one.node, []).append(one)
-    ordered = [sorted(own, key=lambda one: one.metric != whole) for own in by_node.values()]
-    return [one for own in ordered for one in own[:most]]
+    for item in verdict.slow:
+        by_node.setdefault(item.node, []).append(item)
+    ordered = [sorted(own, key=lambda each: each.metric != whole) for own in by_node.values()]
+    return [effect for own in ordered for effect in own[:most]]
 
 
-def _step(one: FleetStep) -> str:
+def _step(step: FleetStep) -> str:
     interval = ""
-    if one.ci_low is not None and one.ci_high is not None:
-        interval = f" (95 % {SIGNED(one.ci_low)} .. {SIGNED(one.ci_high)})"
+    if step.ci_low is not None and step.ci_high is not None:
+        interval = f" (95 % {SIGNED(step.ci_low)} .. {SIGNED(step.ci_high)})"
     text = (
-        f"{one.metric}: a synchronous step on {one.nodes} nodes waits for {one.slowest}: "
-        f"{format_seconds(one.slowest_s)}, {SIGNED(one.loss)}{interval} over the others' "
-        f"{format_seconds(one.median_s)}, communication apart"
+        f"{step.metric}: a synchronous step on {step.nodes} nodes waits for {step.slowest}: "
+        f"{format_seconds(step.slowest_s)}, {SIGNED(step.loss)}{interval} over the others' "
+        f"{format_seconds(step.median_s)}, communication apart"
     )
-    if one.without_slow is not None:
-        text += f"; without the SLOW nodes {SIGNED(one.without_slow)}"
+    if step.without_slow is not None:
+        text += f"; without the SLOW nodes {SIGNED(step.without_slow)}"
     return text
 
 
 def _unclear(verdict: FleetVerdict) -> list[str]:
     rows = unclear_rows(verdict)
     lines = [
-        f"unclear: {one.node} {SIGNED(one.effect)} in {one.metric} ({_certainty(one)}): more "
+        f"unclear: {row.node} {SIGNED(row.effect)} in {row.metric} ({_certainty(row)}): more "
         "--rounds would tell"
-        for one in rows[:_FAILED]
+        for row in rows[:_FAILED]
     ]
     return lines + _and_more(len(rows))
 
 
-def _certainty(one: FleetEffect) -> str:
+def _certainty(effect: FleetEffect) -> str:
     return (
         "a single round"
-        if one.ci_low is None
-        else f"95 % {SIGNED(one.ci_low)} .. {SIGNED(one.ci_high)}"
+        if effect.ci_low is None
+        else f"95 % {SIGNED(effect.ci_low)} .. {SIGNED(effect.ci_high)}"
     )
 
 
@@ -147,58 +192,61 @@ def _and_more(count: int) -> list[str]:
 
 
 def _failed(nodes: tuple[FleetNode, ...]) -> list[str]:
-    failed = sorted((one for one in nodes if one.failed), key=lambda one: one.rounds > 0)
+    failed = sorted((node for node in nodes if node.failed), key=lambda each: each.rounds > 0)
     lines = [
-        f"{one.node}: {one.failed} of {one.rounds + one.failed} rounds are not whole: {one.reason}"
-        for one in failed[:_FAILED]
+        f"{node.node}: {node.failed} of {node.rounds + node.failed} rounds are not whole: "
+        f"{node.reason}"
+        for node in failed[:_FAILED]
     ]
     return lines + _and_more(len(failed))
 
 
 def _more(verdict: FleetVerdict) -> list[str]:
-    left = len(verdict.metrics) - _METRICS
-    return [f"... and {left} more metrics: --json has them"] if left > 0 else []
+    more = len(verdict.metrics) - _METRICS
+    return [f"... and {more} more metrics: --json has them"] if more > 0 else []
 
 
 # -----------------------------------------------------------------------------
 # Two runs of a fleet.
 
 
-def fleet_comparison(found: FleetComparison) -> list[Block]:
+def fleet_comparison(comparison: FleetComparison) -> list[Block]:
     """Return the report on two runs, the nodes that became slower first."""
-    shown = [one for verdict in ("SLOWER", "FASTER") for one in _of_nodes(found, verdict)]
-    common = found.common[:_METRICS]
-    blocks: list[Block] = [
-        Heading([_changed(found), _compared(found)], bold=1),
-        Table.of(columns_of(shown, _CHANGES), shown),
-        Table.of(columns_of(common, _COMMON), common),
-        Lines([f"note: {one}" for one in found.notes]),
+    shown = [
+        change for verdict in ("SLOWER", "FASTER") for change in _of_nodes(comparison, verdict)
     ]
-    return [one for one in blocks if not isinstance(one, Table) or one.cells]
+    common = comparison.common[:_METRICS]
+    blocks: list[Block] = [
+        Heading([_changed(comparison), _compared(comparison)], bold=1),
+        Table.from_rows(columns_of(shown, _CHANGES), shown),
+        Table.from_rows(columns_of(common, _COMMON), common),
+        Lines([f"note: {note}" for note in comparison.notes]),
+    ]
+    return [block for block in blocks if not isinstance(block, Table) or block.cells]
 
 
-def _of_nodes(found: FleetComparison, verdict: str) -> list[FleetChange]:
+def _of_nodes(comparison: FleetComparison, verdict: str) -> list[FleetChange]:
     by_node: dict[str, list[FleetChange]] = {}
-    for one in found.of(verdict):
-        by_node.setdefault(one.node, []).append(one)
-    whole = found.changes[-1].metric if found.changes else ""
-    ordered = [sorted(own, key=lambda one: one.metric != whole) for own in by_node.values()]
-    return [one for own in ordered for one in own[:_OF_NODE]]
+    for item in comparison.with_verdict(verdict):
+        by_node.setdefault(item.node, []).append(item)
+    whole = comparison.changes[-1].metric if comparison.changes else ""
+    ordered = [sorted(own, key=lambda each: each.metric != whole) for own in by_node.values()]
+    return [change for own in ordered for change in own[:_OF_NODE]]
 
 
-def _changed(found: FleetComparison) -> str:
-    said = []
+def _changed(comparison: FleetComparison) -> str:
+    parts = []
     for verdict in ("SLOWER", "FASTER"):
-        names = list(dict.fromkeys(one.node for one in found.of(verdict)))
+        names = list(dict.fromkeys(change.node for change in comparison.with_verdict(verdict)))
         if names:
-            said.append(f"{len(names)} {verdict} than before: {some_names(names)}")
-    margin = percent(found.beyond)
-    return "; ".join(said) or f"no node is known to have changed against the others by {margin}"
+            parts.append(f"{len(names)} {verdict} than before: {some_names(names)}")
+    margin = percent(comparison.beyond)
+    return "; ".join(parts) or f"no node is known to have changed against the others by {margin}"
 
 
-def _compared(found: FleetComparison) -> str:
-    words = [f"{len(found.nodes)} nodes in both runs", f"margin {percent(found.beyond)}"]
-    for what, names in (("gone", found.gone), ("new", found.came)):
+def _compared(comparison: FleetComparison) -> str:
+    words = [f"{len(comparison.nodes)} nodes in both runs", f"margin {percent(comparison.beyond)}"]
+    for what, names in (("gone", comparison.gone), ("new", comparison.came)):
         if names:
             words.append(f"{len(names)} {what}: {some_names(names)}")
     return ", ".join(words)

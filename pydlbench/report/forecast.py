@@ -11,7 +11,7 @@ from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
-from pydlbench.units import Scale, percent
+from pydlbench.units import Scale, counted, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,23 +40,23 @@ def forecast_report(
         explain: all operators.
     """
     blocks: list[Block] = []
-    for one in documents:
-        if "forecast_s" not in one:
-            blocks.append(Lines([refused_line(one)], alarm=True, listed=True))
+    for document in documents:
+        if "forecast_s" not in document:
+            blocks.append(Lines([refused_line(document)], alarm=True, listed=True))
             continue
-        record = ForecastRecord.from_dict(one)
-        blocks += _one(run, record, explain)
+        record = ForecastRecord.from_dict(document)
+        blocks += _record_blocks(run, record, explain)
     return blocks
 
 
-def _one(run: RunRecord, record: ForecastRecord, explain: bool) -> list[Block]:
+def _record_blocks(run: RunRecord, record: ForecastRecord, explain: bool) -> list[Block]:
     scale = Scale.fit(record.seconds)
     terms = record.terms if explain else record.terms[:_SHOWN]
-    left = len(record.terms) - len(terms)
-    lines = [dominating(record), *(f"note: {one}" for one in record.notes)]
-    if left:
-        share = sum(one.share for one in record.terms[_SHOWN:])
-        lines.insert(0, f"{left} more operators make up {percent(share)}; --explain shows them")
+    more = len(record.terms) - len(terms)
+    lines = [dominating(record), *(f"note: {note}" for note in record.notes)]
+    if more:
+        share = sum(term.share for term in record.terms[_SHOWN:])
+        lines.insert(0, f"{more} more operators make up {percent(share)}; --explain shows them")
     if record.reason:
         lines.append(f"not whole: {record.reason}")
     row: Column[ForecastTerm] = Column(
@@ -65,7 +65,7 @@ def _one(run: RunRecord, record: ForecastRecord, explain: bool) -> list[Block]:
     return [
         Heading([*summary_parts(record), _where(run, record)], bold=2),
         Lines([sources(record), parts(record, scale), interval_line(record)]),
-        Table.of([*columns_of(terms, _COLUMNS, seconds=scale.text), row], terms),
+        Table.from_rows([*columns_of(terms, _COLUMNS, seconds=scale.text), row], terms),
         Lines(lines),
     ]
 
@@ -91,7 +91,7 @@ def _what(record: ForecastRecord) -> str:
     options = [f"{name}={value}" for name, value in record.options.items()]
     words = [record.model, *options, f"batch {record.batch}", record.phase]
     words += [record.types or place.precision]
-    words += record.own.told(record.phase) if record.own is not None else []
+    words += record.own.described(record.phase) if record.own is not None else []
     return "  ".join([*words, f"{place.library} {place.mode}{layout}"])
 
 
@@ -105,22 +105,22 @@ def _where(run: RunRecord, record: ForecastRecord) -> str:
     threads = record.place.threads
     if record.place.device != "cpu":
         return device_name(run.device)
-    return f"{device_name(run.device)}  {threads} thread{'' if threads == 1 else 's'}"
+    return f"{device_name(run.device)}  {counted(threads, 'thread')}"
 
 
 def sources(record: ForecastRecord) -> str:
     """Return where the operators' times come from, and how old they are."""
     number = record.stored + record.measured + record.missing
-    said = [f"{record.calls} calls of {number} distinct operators: {record.stored} from the store"]
+    parts = [f"{record.calls} calls of {number} distinct operators: {record.stored} from the store"]
     if record.stored and record.oldest_utc:
-        said[0] += f" (the oldest {age(record.oldest_utc, record.created_utc)} old)"
-    said.append(f"{record.measured} measured now")
+        parts[0] += f" (the oldest {age(record.oldest_utc, record.created_utc)} old)"
+    parts.append(f"{record.measured} measured now")
     if record.missing:
         share = f"{percent(record.missing_calls)} of the calls"
         if record.missing_bytes is not None:
             share += f", {percent(record.missing_bytes)} of the bytes"
-        said.append(f"{record.missing} without a row ({share})")
-    return ", ".join(said)
+        parts.append(f"{record.missing} without a row ({share})")
+    return ", ".join(parts)
 
 
 def parts(record: ForecastRecord, scale: Scale) -> str:
@@ -149,16 +149,16 @@ def interval_line(record: ForecastRecord) -> str:
 
 def dominating(record: ForecastRecord) -> str:
     """Return which operators make up most of the step."""
-    known = [one for one in record.terms if one.seconds is not None]
+    known = [term for term in record.terms if term.seconds is not None]
     chosen: list[ForecastTerm] = []
-    for one in known[:_FEW]:
+    for item in known[:_FEW]:
         if chosen and sum(term.share for term in chosen) >= _MOST_OF_IT:
             break
-        chosen.append(one)
+        chosen.append(item)
     if not chosen:
         return "no operator has a row"
-    names = ", ".join(_name(one) for one in chosen)
-    share = percent(sum(one.share for one in chosen))
+    names = ", ".join(_name(term) for term in chosen)
+    share = percent(sum(term.share for term in chosen))
     verb = "make" if len(chosen) > 1 else "makes"
     return f"{names} {verb} up {share} of the forecast"
 

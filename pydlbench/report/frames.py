@@ -73,7 +73,7 @@ def _flat(document: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, An
     for name, value in document.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{path}{name}.")
-        elif isinstance(value, list) and any(isinstance(each, (dict, list)) for each in value):
+        elif isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value):
             yield f"{path}{name}", json.dumps(value)
         else:
             yield f"{path}{name}", value

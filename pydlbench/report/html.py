@@ -145,23 +145,23 @@ def _tag(name: str, /, *children: Element | str, **attributes: str | None) -> El
         for key, value in attributes.items()
         if value is not None
     }
-    found = ET.Element(name, named)
+    element = ET.Element(name, named)
     for child in children:
         if not isinstance(child, str):
-            found.append(child)
-        elif len(found):
-            found[-1].tail = (found[-1].tail or "") + _plain(child)
+            element.append(child)
+        elif len(element):
+            element[-1].tail = (element[-1].tail or "") + _plain(child)
         else:
-            found.text = (found.text or "") + _plain(child)
-    found.tail = None if name in _INLINE else "\n"
-    return found
+            element.text = (element.text or "") + _plain(child)
+    element.tail = None if name in _INLINE else "\n"
+    return element
 
 
 def _raw(name: str, text: str) -> Element:
     """Return a style sheet or a script of our own, which is written as it is."""
-    found = ET.Element(name)
-    found.text = text
-    return found
+    element = ET.Element(name)
+    element.text = text
+    return element
 
 
 def _plain(text: Any) -> str:

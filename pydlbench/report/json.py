@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from pydlbench.store.entry import Entry
 
 
-def to_json(
+def layers_document(
     run: RunRecord,
     measurements: Sequence[Measurement],
     *,
     interrupted: bool = False,
     recorded: RecordedSteps | None = None,
-) -> str:
-    """Return the document of ``layers --json`` as text; see :func:`dump`.
+) -> dict[str, Any]:
+    """Return the JSON object of ``layers``.
 
     Args:
         run: The run.
@@ -31,15 +31,13 @@ def to_json(
         interrupted: Only a part of what was asked for is there.
         recorded: The log whose problems they are.
     """
-    return dump(
-        {
-            "kind": "layers",
-            "interrupted": interrupted,
-            "run": run.to_dict(),
-            "measurements": [measurement.to_dict() for measurement in measurements],
-            **({} if recorded is None else {"recorded": recorded.to_dict()}),
-        }
-    )
+    return {
+        "kind": "layers",
+        "interrupted": interrupted,
+        "run": run.to_dict(),
+        "measurements": [measurement.to_dict() for measurement in measurements],
+        **({} if recorded is None else {"recorded": recorded.to_dict()}),
+    }
 
 
 def dump(document: Mapping[str, Any]) -> str:

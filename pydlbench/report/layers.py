@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.ops.table import without_sides
-from pydlbench.records.fields import Column
-from pydlbench.records.measurement import TimeSummary
+from pydlbench.records.fields import Column, columns_of
+from pydlbench.records.measurement import Candidate
 from pydlbench.report.backends import interleaved_legend, interleaved_table
 from pydlbench.report.blocks import Heading, Lines, Table, some_names
 from pydlbench.report.columns import by_problem, columns, heading, label, varying
@@ -22,14 +22,13 @@ from pydlbench.units import (
     format_seconds,
     number,
     percent,
-    scientific,
     time_in,
     time_unit,
 )
 from pydlbench.words import PROFILED_RANGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
@@ -58,16 +57,19 @@ def layers_report(
     if not rows:
         return [Lines(["nothing was timed"])]
     timed = [row for row in rows if row.ok]
-    beside = any(row.ratio for row in timed)
+    compared = any(row.ratio for row in timed)
     # Sums follow from the backend that a row is named after: "bf16 float32" says nothing.
-    axes = [axis for axis in varying(rows) if not (beside and axis == "accumulate")]
+    axes = [axis for axis in varying(rows) if not (compared and axis == "accumulate")]
 
     def name(row: Measurement) -> str:
         return label(row, axes)
 
+    apart = [row for row in timed if disagreement(row) is not None]
     blocks: list[Block] = [
         Heading(heading(run, timed or rows)),
-        interleaved_table(timed) if beside else Table.of(columns(timed) if timed else (), timed),
+        interleaved_table(timed)
+        if compared
+        else Table.from_rows(columns(timed) if timed else (), timed),
         *roofline(run, timed),
         *samples(
             [
@@ -79,8 +81,8 @@ def layers_report(
         *batches(_rates(timed), "TFLOP/s"),
         *_refused(rows, name),
         Lines([*_footnotes(timed, name), *gpu_notes(timed, name), *explanations(timed, name)]),
-        *_clocks_table(timed, name),
-        *_sustained_table(timed, name),
+        *_named_table(apart if len(apart) > _NAMED else (), name, _BY_CLOCK),
+        *_named_table([row for row in timed if row.sustained_s], name, _SUSTAINED),
     ]
     if algorithms:
         for row in rows:
@@ -116,7 +118,7 @@ def ncu_command(row: Measurement) -> list[str]:
     first, *others = (shlex.join(words) for words in lines)
     return [
         f"PYDLBENCH_GATE=0 {first} \\",
-        *(f"  {one} \\" for one in others[:-1]),
+        *(f"  {other} \\" for other in others[:-1]),
         f"  {others[-1]}",
     ]
 
@@ -155,7 +157,7 @@ def _footnotes(
         yield from (f"stopped: {reason}: {names}" for reason, names in stops)
     if not several:
         yield from map(_few_visits, filter(_in_one_process, timed))
-        yield from (f"beside the kernel: {cost}" for cost in map(_beside, timed) if cost)
+        yield from (f"beside the kernel: {cost}" for cost in map(_outside, timed) if cost)
     yield from _contended(timed, name_of)
     for algorithm, names in _fewer_flops(timed, name_of).items():
         yield (
@@ -182,11 +184,11 @@ def _fewer_flops(
     timed: Sequence[Measurement], name_of: Callable[[Measurement], str]
 ) -> dict[str, list[str]]:
     """Return the rows whose algorithm needs fewer FLOPs than are counted, by the algorithm."""
-    found: dict[str, list[str]] = {}
+    by_algorithm: dict[str, list[str]] = {}
     for row in timed:
         if row.fewer_flops is not None:
-            found.setdefault(row.fewer_flops, []).append(name_of(row))
-    return found
+            by_algorithm.setdefault(row.fewer_flops, []).append(name_of(row))
+    return by_algorithm
 
 
 def _stop_of(several: bool) -> Callable[[Measurement], str]:
@@ -211,7 +213,7 @@ def _contended(
     yield f"contended: {names}: {'; '.join(reasons)}"
 
 
-def _beside(row: Measurement) -> str:
+def _outside(row: Measurement) -> str:
     """What the kernel needs and its time leaves out: reorders, memory, creation."""
     parts = []
     if row.reorder_s:
@@ -227,7 +229,9 @@ def _beside(row: Measurement) -> str:
 # -----------------------------------------------------------------------------
 # ``--algorithms``: every implementation that was tried for one layer, fastest first.
 
-_Candidate = tuple[Mapping[str, Any], TimeSummary | None]
+
+_TIMES: Final = "star algorithm layout summary.median summary.spread=CI summary.n"
+_MORE: Final = "reorders workspace_bytes tensor_cores setup_s verdict"
 
 
 def algorithms_report(row: Measurement, name: str) -> list[Block]:
@@ -239,14 +243,27 @@ def algorithms_report(row: Measurement, name: str) -> list[Block]:
         row: Measurement with ``candidates``.
         name: What to call it in the title.
     """
-    candidates = [(item, _time(item)) for item in row.candidates or ()]
-    if not candidates:
+    known = [(each, each.summary) for each in map(Candidate.from_dict, row.candidates or ())]
+    if not known:
         return [Lines([f"{name}: no candidates were recorded"])]
-    candidates.sort(key=lambda pair: pair[1].median if pair[1] else math.inf)
-    many = f"{len(candidates)} candidate{'s' if len(candidates) > 1 else ''}"
+    known.sort(key=lambda pair: pair[1].median if pair[1] else math.inf)
+    many = f"{len(known)} candidate{'s' if len(known) > 1 else ''}"
     title = f"{name}: {many}, fastest first; * is the row above"
-    launched = [_launch(one) for one in row.kernels]
-    return [Lines([title, *launched]), Table.of(_candidate_columns(candidates), candidates)]
+    candidates = [each for each, _ in known]
+    medians = [time.median for _, time in known if time]
+
+    def ratio(candidate: Candidate) -> str:
+        time = candidate.summary
+        return f"{number(time.median / medians[0])}x" if time and medians[0] > 0 else "-"
+
+    seconds = partial(time_in, time_unit(medians))
+    columns = [
+        *columns_of(candidates, _TIMES, seconds=seconds),
+        *([Column("ratio", ratio)] if medians else []),
+        *columns_of(candidates, _MORE),
+    ]
+    launched = [_launch(kernel) for kernel in row.kernels]
+    return [Lines([title, *launched]), Table.from_rows(columns, candidates)]
 
 
 def _launch(kernel: Mapping[str, Any]) -> str:
@@ -256,73 +273,6 @@ def _launch(kernel: Mapping[str, Any]) -> str:
         f"runs {kernel['name']}: grid {grid}, block {block}, "
         f"{format_bytes(kernel['shared_bytes'])} shared, {kernel['registers']} registers"
     )
-
-
-def _candidate_columns(candidates: Sequence[_Candidate]) -> list[Column[_Candidate]]:
-    medians = [time.median for _, time in candidates if time]
-    unit = time_unit(medians)
-
-    def text(key: str) -> Callable[[_Candidate], str]:
-        return lambda one: str(one[0].get(key) or "-")
-
-    def of_time(cell: Callable[[TimeSummary], str]) -> Callable[[_Candidate], str]:
-        return lambda one: cell(one[1]) if one[1] else "-"
-
-    def ratio(time: TimeSummary) -> str:
-        return f"{number(time.median / medians[0])}x" if medians[0] > 0 else "-"
-
-    def reorders(one: _Candidate) -> str:
-        seconds = sum((one[0].get("reorder_s") or {}).values())
-        return format_seconds(seconds) if seconds else "-"
-
-    def workspace(one: _Candidate) -> str:
-        size = one[0].get("workspace_bytes")
-        return format_bytes(size) if size else "-"
-
-    def tensor_cores(one: _Candidate) -> str:
-        return {None: "-", True: "yes", False: "no"}[one[0].get("tensor_cores")]
-
-    def built_in(one: _Candidate) -> str:
-        seconds = one[0].get("setup_s")
-        return format_seconds(seconds) if seconds else "-"
-
-    found = [
-        Column("", lambda one: "*" if one[0].get("chosen") else "", right=False),
-        Column("algorithm", text("algorithm"), right=False),
-        Column("layout", text("layout"), right=False),
-        Column("median", of_time(lambda time: time_in(unit, time.median))),
-        Column("CI", of_time(lambda time: time.spread)),
-        Column("n", of_time(lambda time: str(time.n))),
-        Column("ratio", of_time(ratio)),
-    ]
-    if any(item.get("reorder_s") for item, _ in candidates):
-        found.append(Column("reorders", reorders))
-    found.append(Column("workspace", workspace))
-    if any(item.get("tensor_cores") is not None for item, _ in candidates):
-        found += [Column("tensor cores", tensor_cores), Column("built in", built_in)]
-    return [*found, Column("verdict", lambda one: _verdict(one[0]), right=False)]
-
-
-def _time(item: Mapping[str, Any]) -> TimeSummary | None:
-    value = item.get("time_s")
-    if item.get("status", "ok") != "ok" or not value:
-        return None
-    # Trials are short; what they do not know is shown as unknown.
-    unknown = dict.fromkeys(("q1", "q3", "min"), math.nan) | {"ci_low": None, "ci_high": None}
-    known = value if isinstance(value, Mapping) else {"median": value}
-    return TimeSummary.from_dict({**unknown, "n": 1, **known})
-
-
-def _verdict(item: Mapping[str, Any]) -> str:
-    status, reason = str(item.get("status", "ok")), item.get("reason")
-    if reason:
-        return f"{status}: {' '.join(str(reason).split())}"
-    verdict = item.get("correct")
-    if status != "ok" or verdict:
-        error = (verdict or {}).get("rel_error")
-        return f"{status} {scientific(error)}" if error else status
-    # Candidates that cannot win are not worth a verification unless asked for.
-    return f"{status}, unchecked"
 
 
 # -----------------------------------------------------------------------------
@@ -375,57 +325,21 @@ def _slowed(row: Measurement) -> bool:
     return row.sustained_hz < (1 - _SLOWED) * row.clock_hz
 
 
-def _sustained_table(
-    rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
+# What rows reach in a burst and for a second, with the clock, power and energy of it.
+_SUSTAINED: Final = "tflops=burst_TFLOP/s clock_hz sustained_tflops sustained_hz power_w picojoules"
+# The times by three clocks of the rows whose clocks disagree, where these are many.
+_BY_CLOCK: Final = (
+    "launch_s.event=between_events launch_s.graph=in_a_graph launch_s.host=host's_clock "
+    "launch_s.enqueue=launching_it"
+)
+
+
+def _named_table(
+    rows: Sequence[Measurement], name_of: Callable[[Measurement], str], names: str
 ) -> Iterator[Table]:
-    """Yield what rows reach in a burst and for a second, with the clock, power and energy of it."""
-
-    def told(value: float | None) -> str:
-        return number(value) if value else "-"
-
-    def clock(hz: float | None) -> str:
-        return "-" if hz is None else f"{hz / 1e6:.0f}"
-
-    def per_flop(row: Measurement) -> str:
-        return told(1e3 / row.gflops_per_watt if row.gflops_per_watt else None)
-
-    sustained = [row for row in rows if row.sustained_s]
-    if sustained:
-        found = [
-            Column("row", name_of, right=False),
-            Column("burst TFLOP/s", lambda row: told(row.tflops)),
-            Column("MHz", lambda row: clock(row.clock_hz)),
-            Column("sustained TFLOP/s", lambda row: told(row.sustained_tflops)),
-            Column("MHz", lambda row: clock(row.sustained_hz)),
-            Column("W", lambda row: told(row.power_w)),
-            Column("pJ/FLOP", per_flop),
-        ]
-        yield Table.of(found, sustained)
-
-
-def _clocks_table(
-    rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
-) -> Iterator[Table]:
-    """Yield the times by three clocks of the rows whose clocks disagree, where these are many."""
-    apart = [row for row in rows if disagreement(row) is not None]
-
-    def column(title: str, clock: str) -> Column[Measurement]:
-        return Column(title, lambda row: _seconds(row, clock))
-
-    if len(apart) > _NAMED:
-        found = [
-            Column("row", name_of, right=False),
-            column("between events", "event"),
-            column("in a graph", "graph"),
-            column("host's clock", "host"),
-            column("launching it", "enqueue"),
-        ]
-        yield Table.of(found, apart)
-
-
-def _seconds(row: Measurement, clock: str) -> str:
-    seconds = (row.launch_s or {}).get(clock)
-    return format_seconds(seconds) if seconds else "-"
+    """Yield rows by their names, with some of their fields; nothing without a row."""
+    if rows:
+        yield Table.from_rows([Column("row", name_of, right=False), *columns_of(rows, names)], rows)
 
 
 def _some(names: Sequence[str], rows: int) -> str:
@@ -436,7 +350,7 @@ def _units(
     rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
 ) -> dict[str, list[str]]:
     """Which rows ran on other arithmetic units than their precision suggests."""
-    found: dict[str, list[str]] = {}
+    by_remark: dict[str, list[str]] = {}
     for row in rows:
         if not row.device.startswith("cuda") or without_sides(row.kind) not in ("conv", "gemm"):
             continue
@@ -446,8 +360,8 @@ def _units(
             remark = "the fastest right kernel uses no tensor cores"
         else:
             continue
-        found.setdefault(remark, []).append(name_of(row))
-    return found
+        by_remark.setdefault(remark, []).append(name_of(row))
+    return by_remark
 
 
 def disagreement(row: Measurement) -> str | None:
@@ -460,10 +374,10 @@ def disagreement(row: Measurement) -> str | None:
     times = row.launch_s
     if not times or not all(times.get(name) for name in _CLOCKS):
         return None
-    found = [times[name] for name in _CLOCKS]
-    if max(found) <= (1 + _AGREE) * min(found):
+    seconds = [times[name] for name in _CLOCKS]
+    if max(seconds) <= (1 + _AGREE) * min(seconds):
         return None
-    event, graph, host = map(format_seconds, found)
+    event, graph, host = map(format_seconds, seconds)
     text = f"{event} between events, {graph} in a graph, {host} on the host's clock"
     enqueue = times.get("enqueue")
     if enqueue is None:
@@ -474,12 +388,12 @@ def disagreement(row: Measurement) -> str | None:
 def _held_down(
     rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
 ) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for row in rows:
         for reason in (row.gpu or {}).get("reasons", ()):
             if reason != "idle":
-                found.setdefault(reason, []).append(name_of(row))
-    return found
+                by_reason.setdefault(reason, []).append(name_of(row))
+    return by_reason
 
 
 # -----------------------------------------------------------------------------
@@ -507,15 +421,15 @@ def explanations(
         for problem in by_problem(rows)
         for row in problem
         if row.ratio
-        and any(one.contended for one in problem if one.who in (row.who, row.ratio["to"]))
+        and any(each.contended for each in problem if each.who in (row.who, row.ratio["to"]))
     }
     for row in rows:
         if not row.causes or row.ratio is None or id(row) in disturbed:
             continue
-        found = [cause for cause in row.causes if cause["cause"] != _UNEXPLAINED]
-        rest = next((one for one in row.causes if one["cause"] == _UNEXPLAINED), None)
-        parts = [_share(cause) for cause in found] or ["no cause found"]
-        if rest is not None and found:
+        known = [cause for cause in row.causes if cause["cause"] != _UNEXPLAINED]
+        rest = next((cause for cause in row.causes if cause["cause"] == _UNEXPLAINED), None)
+        parts = [_share(cause) for cause in known] or ["no cause found"]
+        if rest is not None and known:
             share = rest["share"]
             more = f"together {percent(-share)} more than the gap"
             parts.append(more if share < -_SLACK else f"unexplained {percent(max(0.0, share))}")
@@ -542,8 +456,8 @@ def evidence(rows: Sequence[Measurement], name_of: Callable[[Measurement], str])
         faults = row.faults or {}
         if faults.get("default") is not None:
             kept = faults.get("warm")
-            beside = "" if kept is None else f", {kept:.0f} with pages kept"
-            lines.append(f"  page faults per call: {faults['default']:.0f}{beside}")
+            warm = "" if kept is None else f", {kept:.0f} with pages kept"
+            lines.append(f"  page faults per call: {faults['default']:.0f}{warm}")
         lines += [f"  {note}" for note in row.notes]
         if lines:
             yield f"{name_of(row)}:"

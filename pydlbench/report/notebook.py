@@ -8,6 +8,7 @@ from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.estimate import StepEstimate
+from pydlbench.records.fields import columns_of
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.peaks import DevicePeaks
@@ -20,7 +21,7 @@ from pydlbench.report.estimate import estimate_report
 from pydlbench.report.forecast import forecast_report
 from pydlbench.report.html import fragment
 from pydlbench.report.layers import layers_report
-from pydlbench.report.step import conclude, step_rows, steps_report
+from pydlbench.report.step import steps_report
 from pydlbench.report.text import as_markdown
 from pydlbench.units import format_hz, number, percent
 
@@ -52,26 +53,13 @@ def html(record: Record) -> str | None:
     return None if blocks is None else fragment(blocks)
 
 
-def _steps(record: Any) -> list[Block]:
-    rows = step_rows([record])
-    return steps_report(_RUN, rows, conclude(rows))
-
-
 def _answer(record: Any) -> list[dict[str, Any]]:
     return [{"status": "ok", **record.to_dict()}]
 
 
 def _comparison(record: Any) -> list[Block]:
-    cells = [
-        [
-            " ".join(filter(None, (row.layer, row.pass_, row.precision, row.backend))),
-            number(row.ratio),
-            f"{number(row.ci_low)} .. {number(row.ci_high)}",
-            row.verdict or "-",
-        ]
-        for row in record.rows
-    ]
-    return [Table(("row", "B / A", "interval", "verdict"), cells, (False, True, True, False))]
+    names = "layer pass_ precision backend ratio=B_/_A ci_low..ci_high verdict"
+    return [Table.from_rows(columns_of(record.rows, names), record.rows)]
 
 
 def _peaks(record: Any) -> list[Block]:
@@ -88,7 +76,7 @@ def _peaks(record: Any) -> list[Block]:
 _REPORTS: Final[Mapping[type[Any], Callable[[Any], list[Block]]]] = {
     StepEstimate: lambda record: estimate_report(_RUN, record),
     Measurement: lambda record: layers_report(_RUN, [record], []),
-    StepRecord: _steps,
+    StepRecord: lambda record: steps_report(_RUN, [record]),
     BreakdownRecord: lambda record: breakdown_report(_RUN, _answer(record)),
     ForecastRecord: lambda record: forecast_report(_RUN, _answer(record)),
     Diagnosis: lambda record: diagnosis_report(_RUN, record),

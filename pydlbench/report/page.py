@@ -80,7 +80,7 @@ def runs_page(runs: Sequence[PageRun], title: str | None = None) -> str:
     if len(runs) > 1:
         sections.append(("What differs between the runs", _differences(runs)))
         sections.append(("Comparison", _comparison(runs)))
-        verdicts = {name: one.fleet for name, one in zip(names, runs, strict=True) if one.fleet}
+        verdicts = {name: each.fleet for name, each in zip(names, runs, strict=True) if each.fleet}
         sections.append(("Nodes over the runs", list(node_history(verdicts))))
     for name, run in zip(names, runs, strict=True):
         where = [Details("Where and how it was measured", list(_surroundings(run)))]
@@ -100,8 +100,8 @@ def _run(run: PageRun) -> Iterator[Block]:
 
 def _differences(runs: Sequence[PageRun]) -> list[Block]:
     facts = [dict(_facts_of(run)) for run in runs]
-    names = dict.fromkeys(name for one in facts for name in one)
-    cells = [[name, *(one.get(name, "-") for one in facts)] for name in names]
+    names = dict.fromkeys(name for fact in facts for name in fact)
+    cells = [[name, *(fact.get(name, "-") for fact in facts)] for name in names]
     differing = [row for row in cells if len(set(row[1:])) > 1]
     titles = ["what", *(f"run {at}" for at in range(1, len(runs) + 1))]
     return [Table(titles, differing, [False] * len(titles)), Lines(["Everything else is alike."])]
@@ -113,16 +113,16 @@ def _comparison(runs: Sequence[PageRun]) -> list[Block]:
         return []
     a, b = (side_of(f"run {at}", run.loaded) for at, run in enumerate(runs, start=1))
     try:
-        found = compare(a, b, match(a, b))
+        comparison = compare(a, b, match(a, b))
     except UsageError:
         return []
-    return comparison_report(found) if found.rows else []
+    return comparison_report(comparison) if comparison.rows else []
 
 
 def _surroundings(run: PageRun) -> Iterator[Block]:
     yield Facts([("command", run.command), *_facts_of(run)])
     device = run.loaded.record.device
-    warnings = [": ".join(map(str, one.values())) for one in device.get("warnings") or ()]
+    warnings = [": ".join(map(str, warning.values())) for warning in device.get("warnings") or ()]
     yield Lines(warnings, listed=True, title="warnings of the machine" if warnings else "")
     for name in ("peaks", "bandwidths"):
         yield _objects(device.get(name) or ())
@@ -142,17 +142,17 @@ def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         inner = value.values() if isinstance(value, Mapping) else _listed(value)
         if name == "facts" and isinstance(value, Mapping):
             yield from _flat(value)
-        elif value in (None, "", [], {}) or any(isinstance(one, Mapping) for one in inner):
+        elif value in (None, "", [], {}) or any(isinstance(each, Mapping) for each in inner):
             continue  # nothing, or a table of its own
         elif isinstance(value, Mapping):
-            yield _name(name), ", ".join(f"{key} {_text(key, one)}" for key, one in value.items())
+            yield _name(name), ", ".join(f"{key} {_text(key, each)}" for key, each in value.items())
         else:
             yield _name(name), _text(name, value)
 
 
 def _objects(objects: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of objects: their values by name, those of objects in them behind theirs."""
-    rows = [dict(_cells(one)) for one in objects]
+    rows = [dict(_cells(row)) for row in objects]
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[row.get(name, "-") for name in names] for row in rows]
     right = [name.endswith(("_s", "bytes")) for name in names]

@@ -31,7 +31,7 @@ def recorded_report(recorded: RecordedSteps) -> list[Block]:
     ]
     if recorded.modules:
         blocks.append(modules_table(recorded.modules[:_MODULES], recorded.calls))
-    blocks.append(Table.of(columns_of(shown, _COLUMNS), shown))
+    blocks.append(Table.from_rows(columns_of(shown, _COLUMNS), shown))
     return [*blocks, Lines(_rest(recorded)), Lines(list(recorded.notes))]
 
 

@@ -17,10 +17,9 @@ from pydlbench.report.context import context_blocks
 from pydlbench.report.csv import flat_lines
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.samples import Sampled, samples
-from pydlbench.report.json import dump
 from pydlbench.report.text import csv_text
 from pydlbench.timing.statistics import paired_ratio
-from pydlbench.units import format_flops, format_seconds, percent
+from pydlbench.units import counted, format_flops, format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,20 +39,20 @@ if TYPE_CHECKING:
 def step_rows(records: Sequence[StepRecord]) -> list[StepRow]:
     """Return records with what their models say of them; each graph is built once."""
     graphs: dict[tuple[str, int | None, str], Model] = {}
-    found = []
+    rows = []
     for record in records:
-        case = record.case
-        if case.own is not None:
-            found.append(StepRow(record=record, title=_own_title(record), flops=None))
+        spec = record.spec
+        if spec.own is not None:
+            rows.append(StepRow(record=record, title=_own_title(record), flops=None))
             continue
-        key = case.model, case.batch, options_text(case.options)
+        key = spec.model, spec.batch, options_text(spec.options)
         if key not in graphs:
-            graphs[key] = build_model(case.model, case.batch, **case.options)
+            graphs[key] = build_model(spec.model, spec.batch, **spec.options)
         model = graphs[key]
-        counted = macs(model, "forward" if case.phase == "forward" else "training")
-        flops = 2 * counted * (case.batch or model.batch)
-        found.append(StepRow(record=record, title=model.title, flops=flops))
-    return found
+        multiply_adds = macs(model, "forward" if spec.phase == "forward" else "training")
+        flops = 2 * multiply_adds * (spec.batch or model.batch)
+        rows.append(StepRow(record=record, title=model.title, flops=flops))
+    return rows
 
 
 def _own_title(record: StepRecord) -> str:
@@ -69,22 +68,22 @@ def settings(records: Sequence[StepRecord]) -> list[str]:
     The model and whatever else is not as by default; two blanks part the words. Numbers of threads
     are named where there are several.
     """
-    threads = {one.threads for one in records if one.threads}
-    return [_setting(one, told=len(threads) > 1) for one in records]
+    threads = {record.threads for record in records if record.threads}
+    return [_setting(record, named=len(threads) > 1) for record in records]
 
 
-def _setting(record: StepRecord, *, told: bool) -> str:
-    case, threads = record.case, record.threads
-    words = [case.model, *(f"{name}={case.options[name]}" for name in sorted(case.options))]
-    words += case.own.told(case.phase) if case.own is not None else []
-    words += [] if case.cast == "mixed" else [f"{case.cast} precision"]
-    words += [] if case.layout == ("nhwc" if case.own is None else "nchw") else [case.layout]
-    words += [] if case.feed == "resident" else [f"{case.feed} images"]
-    words += ["fetch"] if case.fetch else []
-    words += [] if case.dropout else ["without dropout"]
-    words += ["running statistics"] if case.running_statistics else []
-    if told and threads:
-        words.append(f"{threads} thread{'' if threads == 1 else 's'}")
+def _setting(record: StepRecord, *, named: bool) -> str:
+    spec, threads = record.spec, record.threads
+    words = [spec.model, *(f"{name}={spec.options[name]}" for name in sorted(spec.options))]
+    words += spec.own.described(spec.phase) if spec.own is not None else []
+    words += [] if spec.cast == "mixed" else [f"{spec.cast} precision"]
+    words += [] if spec.layout == ("nhwc" if spec.own is None else "nchw") else [spec.layout]
+    words += [] if spec.feed == "resident" else [f"{spec.feed} images"]
+    words += ["fetch"] if spec.fetch else []
+    words += [] if spec.dropout else ["without dropout"]
+    words += ["running statistics"] if spec.running_statistics else []
+    if named and threads:
+        words.append(counted(threads, "thread"))
     return "  ".join(words)
 
 
@@ -114,7 +113,7 @@ def device_ratio(row: StepRow, rows: Sequence[StepRow]) -> Ratio | None:
         rows: all; of those of the CPU the one with the same framework, mode, precision, batch and
             phase.
     """
-    if not (row.record.case.on_gpu and row.record.ok):
+    if not (row.record.spec.on_gpu and row.record.ok):
         return None
     for other in rows:
         same = (other.who, other.group, _wide(other)) == (
@@ -122,33 +121,36 @@ def device_ratio(row: StepRow, rows: Sequence[StepRow]) -> Ratio | None:
             row.group,
             _wide(row),
         )
-        if same and other.record.ok and not other.record.case.on_gpu:
+        if same and other.record.ok and not other.record.spec.on_gpu:
             return ratio(other, row)
     return None
 
 
 def _wide(row: StepRow) -> str:
     """Return a precision by a name that both kinds of device know."""
-    return row.record.case.precision.removesuffix("-tc")
+    return row.record.spec.precision.removesuffix("-tc")
 
 
 #: Settings that get a column where rows differ in them.
 _AXES = ("precision", "phase", "batch", "device")
 
 
-def steps_report(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[str]) -> list[Block]:
+def steps_report(
+    run: RunRecord, records: Sequence[StepRecord], agreements: Sequence[Mapping[str, Any]] = ()
+) -> list[Block]:
     """Return heading, table, modules, rows without a time, notes, and conclusion.
 
     Args:
         run: for the device's name.
-        rows: in the order in which they are to stand; at least one.
-        conclusion: sentences.
+        records: in the order in which they are to stand; at least one.
+        agreements: what came of ``--agree``.
     """
+    rows = step_rows(records)
     timed = [row for row in rows if row.record.time is not None]
     differing = _differing(rows)
     notes = dict.fromkeys(f"{row.who}: {note}" for row in rows for note in row.record.notes)
     context = [block for row in timed for block in context_blocks(row.record, row.who)]
-    table = Table.of(_columns(timed), timed)
+    table = Table.from_rows(_columns(timed), timed)
     # Of a single step its modules are what was asked for; several are held against each other.
     first = [*context, table] if len(timed) == 1 else [table, *context]
     return [
@@ -161,13 +163,13 @@ def steps_report(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[s
             for status in ("failed", "skipped")
         ),
         Lines(list(notes)),
-        Lines(conclusion),
+        Lines(_conclusion(rows, agreements)),
     ]
 
 
 def _names(row: StepRow, axes: Sequence[str]) -> list[str]:
     """Return framework and mode, and the settings in which rows differ."""
-    return [row.who, *(f"{axis} {getattr(row.record.case, axis)}" for axis in axes)]
+    return [row.who, *(f"{axis} {getattr(row.record.spec, axis)}" for axis in axes)]
 
 
 def _sampled(row: StepRow, time: TimeSummary, axes: Sequence[str]) -> Sampled:
@@ -177,18 +179,18 @@ def _sampled(row: StepRow, time: TimeSummary, axes: Sequence[str]) -> Sampled:
 def _rates(timed: Sequence[StepRow]) -> list[Rate]:
     axes = [axis for axis in _differing(timed) if axis != "batch"]
     return [
-        Rate(" ".join(_names(row, axes)), row.record.case.batch, row.record.images_per_s)
+        Rate(" ".join(_names(row, axes)), row.record.spec.batch, row.record.images_per_s)
         for row in timed
-        if row.record.case.batch and row.record.images_per_s
+        if row.record.spec.batch and row.record.images_per_s
     ]
 
 
 def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
     """Return the lines above the table: what all rows share, and where they ran."""
-    first = rows[0].record.case
+    first = rows[0].record.spec
     differ = _differing(rows)
     items = [first.model]
-    batch = next((row.record.case.batch for row in rows if row.record.case.batch), None)
+    batch = next((row.record.spec.batch for row in rows if row.record.spec.batch), None)
     items += [] if "batch" in differ or batch is None else [f"batch {batch}"]
     items += [first.phase] if "phase" not in differ else []
     # A file of the user's own computes in its own types.
@@ -199,14 +201,13 @@ def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
         items += [first.layout, f"{first.feed} images"]
     else:
         items += ["channels_last"] if first.layout == "nhwc" else []
-        items += first.own.told(first.phase)
+        items += first.own.described(first.phase)
     items += [f"{name}={value}" for name, value in first.options.items()]
     where = [device_name(run.device)] if not first.on_gpu or "device" in differ else []
-    where += sorted({_gpu(row) for row in rows if row.record.case.on_gpu})
+    where += sorted({_gpu(row) for row in rows if row.record.spec.on_gpu})
     threads = {row.record.threads for row in rows if row.record.threads}
     if len(threads) == 1:
-        count = threads.pop()
-        where.append(f"{count} thread{'' if count == 1 else 's'}")
+        where.append(counted(threads.pop(), "thread"))
     where += sorted({row.record.library for row in rows if row.record.library})
     title = next((row.title for row in rows if row.title), "")
     return ["  ".join(filter(None, [*items, title])), "  ".join(where)]
@@ -217,7 +218,7 @@ def _refused(rows: Sequence[StepRow], status: str, differing: Sequence[str]) -> 
     lines = []
     for row in rows:
         if row.record.status == status:
-            where = [str(getattr(row.record.case, axis)) for axis in differing]
+            where = [str(getattr(row.record.spec, axis)) for axis in differing]
             reason = " ".join((row.record.reason or "no reason recorded").split())
             lines.append(f"{status}  {'  '.join([row.who, *where])}: {reason}")
     return lines
@@ -226,41 +227,41 @@ def _refused(rows: Sequence[StepRow], status: str, differing: Sequence[str]) -> 
 def _differing(rows: Sequence[StepRow]) -> list[str]:
     # What could not be built has no batch.
     return [
-        axis for axis in _AXES if len({getattr(row.record.case, axis) for row in rows} - {None}) > 1
+        axis for axis in _AXES if len({getattr(row.record.spec, axis) for row in rows} - {None}) > 1
     ]
 
 
 def _narrow(row: StepRow) -> bool:
-    return row.record.case.precision not in ("fp32", "tf32")
+    return row.record.spec.precision not in ("fp32", "tf32")
 
 
 def _gpu(row: StepRow) -> str:
-    found = row.record.environment.get("gpu", {}).get("name")
-    return str(found or row.record.case.device)
+    name = row.record.environment.get("gpu", {}).get("name")
+    return str(name or row.record.spec.device)
 
 
 def _beside_cpu(row: StepRow, timed: Sequence[StepRow]) -> str:
-    found = device_ratio(row, timed)
-    return "-" if found is None else f"{found.median:.3g}x"
+    times = device_ratio(row, timed)
+    return "-" if times is None else f"{times.median:.3g}x"
 
 
 def _to_fastest(row: StepRow, timed: Sequence[StepRow]) -> str:
     """A row's ratio to the fastest that it took turns with."""
-    best = fastest([one for one in timed if one.group == row.group])
+    best = fastest([each for each in timed if each.group == row.group])
     if best is None:
         return "-"
-    found = None if best is row else ratio(row, best)
-    return "1" if best is row else ("-" if found is None else f"{found.median:.3g}")
+    times = None if best is row else ratio(row, best)
+    return "1" if best is row else ("-" if times is None else f"{times.median:.3g}")
 
 
 def _columns(timed: Sequence[StepRow]) -> list[Column[StepRow]]:
     """Return the columns of a table of steps: their own, and how they compare."""
-    found = columns_of(timed, StepRow.columns)
+    columns = columns_of(timed, StepRow.columns)
     if len(timed) > 1:
-        found.append(Column("x fastest", lambda row: _to_fastest(row, timed)))
+        columns.append(Column("x fastest", lambda row: _to_fastest(row, timed)))
     if any(device_ratio(row, timed) for row in timed):
-        found.append(Column("CPU / GPU", lambda row: _beside_cpu(row, timed)))
-    return found
+        columns.append(Column("CPU / GPU", lambda row: _beside_cpu(row, timed)))
+    return columns
 
 
 # -----------------------------------------------------------------------------
@@ -287,18 +288,20 @@ def verdicts(rows: Sequence[StepRow]) -> list[str]:
         rows: with a time; those of CPUs are left out.
     """
     rows = [row for row in rows if row.flops is not None]
-    devices = dict.fromkeys(row.record.case.device for row in rows if row.record.case.on_gpu)
-    return [_verdict([row for row in rows if row.record.case.device == one]) for one in devices]
+    devices = dict.fromkeys(row.record.spec.device for row in rows if row.record.spec.on_gpu)
+    return [
+        _verdict([row for row in rows if row.record.spec.device == device]) for device in devices
+    ]
 
 
 def _verdict(rows: Sequence[StepRow]) -> str:
-    told = rows[0].record.environment.get("gpu", {})
+    gpu = rows[0].record.environment.get("gpu", {})
     facts = GpuFacts(
-        name=told.get("name", "unknown GPU"),
-        capability=told.get("capability", ""),
-        memory_bytes=told.get("memory_bytes", 0),
+        name=gpu.get("name", "unknown GPU"),
+        capability=gpu.get("capability", ""),
+        memory_bytes=gpu.get("memory_bytes", 0),
     )
-    device = rows[0].record.case.device
+    device = rows[0].record.spec.device
     card = find_card(facts)
     if card is None:
         return (
@@ -310,7 +313,7 @@ def _verdict(rows: Sequence[StepRow]) -> str:
         for row in rows
         if row.tflops is not None
         and (row.flops or 0) >= ENOUGH_FLOPS
-        and (promised := card.tflops.get(row.record.case.precision))
+        and (promised := card.tflops.get(row.record.spec.precision))
     ]
     if not judged:
         most = max(row.flops or 0 for row in rows)
@@ -319,12 +322,12 @@ def _verdict(rows: Sequence[StepRow]) -> str:
             "launches than of the card; nearest: a larger --batch."
         )
     # Of a card that is well, the best way to run it shows it.
-    share, row, promised = max(judged, key=lambda one: one[0] / _bar(one[1]))
+    share, row, promised = max(judged, key=lambda each: each[0] / _bar(each[1]))
     bar = _bar(row)
-    case = row.record.case
+    spec = row.record.spec
     reached = (
         f"{row.tflops:.3g} TFLOP/s, {percent(share)} of the {promised:g} that a {card.name} "
-        f"has in {case.precision} ({row.who}, batch {case.batch}, {case.phase})"
+        f"has in {spec.precision} ({row.who}, batch {spec.batch}, {spec.phase})"
     )
     usual = f"{percent(bar)} or more is usual"
     if share >= bar:
@@ -338,7 +341,7 @@ def _verdict(rows: Sequence[StepRow]) -> str:
 
 
 def _bar(row: StepRow) -> float:
-    return _GOOD[on_tensor_cores(row.record.case.precision)]
+    return _GOOD[on_tensor_cores(row.record.spec.precision)]
 
 
 # -----------------------------------------------------------------------------
@@ -364,7 +367,9 @@ def conclude(rows: Sequence[StepRow]) -> list[str]:
             "repeat on an idle machine."
         )
     groups = list(dict.fromkeys(row.group for row in quiet))
-    lines += [_group([row for row in quiet if row.group == one], len(groups) > 1) for one in groups]
+    lines += [
+        _group([row for row in quiet if row.group == group], len(groups) > 1) for group in groups
+    ]
     lines += _sweep(quiet)
     lines += _devices(quiet)
     lines += verdicts(quiet)
@@ -374,14 +379,24 @@ def conclude(rows: Sequence[StepRow]) -> list[str]:
     return lines
 
 
+def _conclusion(rows: Sequence[StepRow], agreements: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the last lines, and one for each comparison of the frameworks' numbers."""
+    compared = (
+        f"agreement of the frameworks, batch {agreement['batch']}, {agreement['phase']}: "
+        f"{agreement['status']}: {agreement['detail']}"
+        for agreement in agreements
+    )
+    return [*(conclude(rows) if rows else ()), *compared]
+
+
 def _name(row: StepRow, rows: Sequence[StepRow]) -> str:
     """Framework and mode, with the precision and the device where those differ too."""
     axes = [
         axis
         for axis in ("precision", "device")
-        if len({getattr(one.record.case, axis) for one in rows}) > 1
+        if len({getattr(row.record.spec, axis) for row in rows}) > 1
     ]
-    return " ".join([row.who, *(getattr(row.record.case, axis) for axis in axes)])
+    return " ".join([row.who, *(getattr(row.record.spec, axis) for axis in axes)])
 
 
 def _group(rows: Sequence[StepRow], several: bool) -> str:
@@ -397,32 +412,32 @@ def _group(rows: Sequence[StepRow], several: bool) -> str:
         text += f", {best.record.images_per_s:.4g} images/s"
     others = []
     for row in rows:
-        found = None if row is best else ratio(row, best)
-        if found is None:
+        times = None if row is best else ratio(row, best)
+        if times is None:
             continue
         span = ""
-        if found.interval is not None:
-            span = f" ({found.interval.low:.3g} to {found.interval.high:.3g})"
-        tied = found.interval.low <= 1 if found.interval else found.median <= 1
+        if times.interval is not None:
+            span = f" ({times.interval.low:.3g} to {times.interval.high:.3g})"
+        tied = times.interval.low <= 1 if times.interval else times.median <= 1
         if tied:
             others.append(f"{_name(row, rows)} cannot be told from it{span}")
         else:
-            others.append(f"{_name(row, rows)} takes {found.median:.3g} times as long{span}")
+            others.append(f"{_name(row, rows)} takes {times.median:.3g} times as long{span}")
     end = "; ".join([text, *others]) + "."
     return f"batch {batch}, {phase}: {end}" if several else end
 
 
 def _sweep(timed: Sequence[StepRow]) -> list[str]:
     """Which batch gives most images per second."""
-    if len({row.record.case.batch for row in timed}) < 2:
+    if len({row.record.spec.batch for row in timed}) < 2:
         return []
     lines = []
-    for phase in dict.fromkeys(row.record.case.phase for row in timed):
-        rows = [row for row in timed if row.record.case.phase == phase]
+    for phase in dict.fromkeys(row.record.spec.phase for row in timed):
+        rows = [row for row in timed if row.record.spec.phase == phase]
         best = max(rows, key=lambda row: row.record.images_per_s or 0.0)
         lines.append(
             f"most images per second in {phase}: {best.record.images_per_s or 0.0:.4g} at batch "
-            f"{best.record.case.batch} with {_name(best, rows)}."
+            f"{best.record.spec.batch} with {_name(best, rows)}."
         )
     return lines
 
@@ -431,15 +446,15 @@ def _devices(timed: Sequence[StepRow]) -> list[str]:
     """How much faster the GPU is than the CPU."""
     lines = []
     for row in timed:
-        found = device_ratio(row, timed)
-        if found is not None:
+        times = device_ratio(row, timed)
+        if times is not None:
             span = ""
-            if found.interval is not None:
-                span = f" ({found.interval.low:.3g} to {found.interval.high:.3g})"
-            case = row.record.case
+            if times.interval is not None:
+                span = f" ({times.interval.low:.3g} to {times.interval.high:.3g})"
+            spec = row.record.spec
             lines.append(
-                f"{case.device} is {found.median:.3g} times as fast as the CPU{span}: {row.who} "
-                f"{case.precision}, batch {case.batch}, {case.phase}."
+                f"{spec.device} is {times.median:.3g} times as fast as the CPU{span}: {row.who} "
+                f"{spec.precision}, batch {spec.batch}, {spec.phase}."
             )
     return lines
 
@@ -450,29 +465,27 @@ def _devices(timed: Sequence[StepRow]) -> list[str]:
 CSV_COLUMNS: Final = ("run_id", "created_utc", *flat_names(StepRow))
 
 
-def to_json(
+def steps_document(
     run: RunRecord,
-    rows: Sequence[StepRow],
+    records: Sequence[StepRecord],
     agreements: Sequence[Mapping[str, Any]],
-    conclusion: Sequence[str],
     *,
     interrupted: bool,
-) -> str:
+) -> dict[str, Any]:
     """Return one object with the run, its steps and what came of comparing frameworks."""
-    return dump(
-        {
-            "kind": "step",
-            "interrupted": interrupted,
-            "run": run.to_dict(),
-            "model": rows[0].record.case.model if rows else None,
-            "steps": [row.to_dict() for row in rows],
-            "agreements": [dict(one) for one in agreements],
-            "conclusion": list(conclusion),
-        }
-    )
+    rows = step_rows(records)
+    return {
+        "kind": "step",
+        "interrupted": interrupted,
+        "run": run.to_dict(),
+        "model": records[0].spec.model if records else None,
+        "steps": [row.to_dict() for row in rows],
+        "agreements": [dict(agreement) for agreement in agreements],
+        "conclusion": _conclusion(rows, agreements),
+    }
 
 
-def to_csv(run: RunRecord, rows: Sequence[StepRow]) -> str:
+def to_csv(run: RunRecord, records: Sequence[StepRecord]) -> str:
     """Return the header and one line per step; what is unknown is an empty cell."""
-    documents = (row.to_dict() for row in rows)
+    documents = (row.to_dict() for row in step_rows(records))
     return csv_text(CSV_COLUMNS, flat_lines(run, "step", CSV_COLUMNS, documents))

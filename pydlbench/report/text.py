@@ -58,7 +58,7 @@ class Style:
     terminal: bool = False
 
     @classmethod
-    def of(cls, stream: TextIO) -> Self:
+    def for_stream(cls, stream: TextIO) -> Self:
         """Return the style that suits ``stream`` (https://no-color.org, https://force-color.org)."""
         forced = bool(os.environ.get("FORCE_COLOR")) and not os.environ.get("NO_COLOR")
         if not stream.isatty():
@@ -260,7 +260,7 @@ def _fitted(wide: list[int], right: Sequence[bool], style: Style) -> list[list[i
     for at in range(1, len(wide)):
         if not right[at]:
             wide[at] = min(wide[at], width - taken([wide[0], 0]))
-        if len(parts[-1]) > 1 and taken([wide[one] for one in (*parts[-1], at)]) > width:
+        if len(parts[-1]) > 1 and taken([wide[each] for each in (*parts[-1], at)]) > width:
             parts.append([0])
         parts[-1].append(at)
     return parts

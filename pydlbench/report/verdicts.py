@@ -11,7 +11,7 @@ from pydlbench.ops.table import ITEM_BYTES, without_sides
 from pydlbench.records.measurement import MATERIAL, NEAR_ROOF, disturbed_share, is_tied, less_exact
 from pydlbench.report.columns import AXES, axis_values, by_problem, label, varying
 from pydlbench.timing.guards import HARMFUL
-from pydlbench.units import format_seconds, number, percent, time_in, time_unit
+from pydlbench.units import counted, format_seconds, number, percent, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ def verdict(row: Measurement) -> str:
         return f"{name} takes {time}; without {lacking} there is no roof to hold it against."
     chip = "GPU" if _on_gpu(row) else "CPU"
     reached = percent(roof.efficiency)
-    left = f"{number(1 / roof.efficiency, 2)}x" if roof.efficiency > 0 else "everything"
+    faster = f"{number(1 / roof.efficiency, 2)}x" if roof.efficiency > 0 else "everything"
     if roof.bound == "launch":
         return f"{name} is too short for this {chip}: starting it costs more than computing it."
     if roof.bound == "memory":
@@ -75,7 +75,7 @@ def verdict(row: Measurement) -> str:
         )
     return (
         f"{name} reaches {reached} of what this {chip}'s {_units(row)}: "
-        f"up to {left} is left in the kernel{_cause(row)}."
+        f"up to {faster} is left in the kernel{_cause(row)}."
     )
 
 
@@ -103,10 +103,10 @@ def _of_bandwidth(name: str, roof: Roofline) -> str:
             f"{name} is bound by {where} bandwidth and reaches {reached} of it: its probes spread "
             f"from {gbps}, so whether much is left in the kernel cannot be told."
         )
-    left = f"{number(1 / roof.efficiency, 2)}x" if roof.efficiency > 0 else "everything"
+    faster = f"{number(1 / roof.efficiency, 2)}x" if roof.efficiency > 0 else "everything"
     return (
         f"{name} is bound by {where} bandwidth but reaches {reached} of it: "
-        f"up to {left} is left in the kernel."
+        f"up to {faster} is left in the kernel."
     )
 
 
@@ -160,8 +160,8 @@ def _on_gpu(row: Measurement) -> bool:
 
 def _cheaper(row: Measurement) -> tuple[str, ...]:
     """The precisions that a row could be exchanged for; of fp8 only products are known."""
-    found = _CHEAPER["cuda" if _on_gpu(row) else "cpu"].get(row.precision, ())
-    return tuple(name for name in found if name != "fp8-tc" or row.kind == "gemm")
+    lower = _CHEAPER["cuda" if _on_gpu(row) else "cpu"].get(row.precision, ())
+    return tuple(name for name in lower if name != "fp8-tc" or row.kind == "gemm")
 
 
 def _units(row: Measurement) -> str:
@@ -211,10 +211,10 @@ def compare_backends(timed: Sequence[Measurement]) -> list[str]:
     several = [rows for rows in problems if len(rows) > 1]
     if not several:
         return []
-    return _one(several[0]) if len(several) == 1 else _many(several)
+    return _single(several[0]) if len(several) == 1 else _many(several)
 
 
-def _one(rows: Sequence[Measurement]) -> list[str]:
+def _single(rows: Sequence[Measurement]) -> list[str]:
     best = _best(rows)
     coarse = sorted((row for row in rows if _coarser(row, best)), key=_backends_ratio)
     slower = sorted(
@@ -280,13 +280,13 @@ def _many(problems: Sequence[Sequence[Measurement]]) -> list[str]:
         if len(names) < 2:
             continue
         own = [name for name, where in ran.items() if where == common]
-        over = f"over {_counted(len(common), 'problem')}"
+        over = f"over {counted(len(common), 'problem')}"
         if len(common) < len(problems):
             over += f" of {len(problems)}, those of {_listed(own)}"
         lines.append(f"{over}, geometric mean: {_means(names, common, exactly, winners)}.")
     for (who, sums), count in coarse.items():
         lines.append(
-            f"{who} sums in {sums} in {_counted(count, 'problem')}, less exactly than the fastest: "
+            f"{who} sums in {sums} in {counted(count, 'problem')}, less exactly than the fastest: "
             "that counts in no mean."
         )
     undecided = winners.count(None)
@@ -315,10 +315,6 @@ def _means(
         f"({[winners[i] for i in common].count(name)} of {len(common)} fastest)"
         for name in sorted(means, key=lambda name: means[name])
     )
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -499,9 +495,9 @@ def _side_by_side(timed: Sequence[Measurement]) -> list[str]:
     """Compare several rows: backends, else settings, or add up the layers of one model."""
     disturbed = any(row.contended for row in timed)
     quiet = [rows for rows in by_problem(timed) if not any(row.contended for row in rows)]
-    beside = compare_backends([row for rows in quiet for row in rows])
-    if beside or (disturbed and any(row.ratio for row in timed)):
-        return beside
+    lines = compare_backends([row for rows in quiet for row in rows])
+    if lines or (disturbed and any(row.ratio for row in timed)):
+        return lines
     settings = _settings(timed)
     if not settings and len({row.layer.rpartition("/")[0] for row in timed}) == 1:
         return [] if sum_is_disturbed(timed) else _sum(timed)
@@ -515,10 +511,10 @@ def _side_by_side(timed: Sequence[Measurement]) -> list[str]:
 
 def _settings(timed: Sequence[Measurement]) -> list[str]:
     """Return the axes along which rows are alternatives, whose times are not added up."""
-    found = [axis for axis in varying(timed) if axis not in _ADDITIVE]
-    if "batch" in found and not _same_layer_in_two_batches(timed):
-        found.remove("batch")
-    return found
+    axes = [axis for axis in varying(timed) if axis not in _ADDITIVE]
+    if "batch" in axes and not _same_layer_in_two_batches(timed):
+        axes.remove("batch")
+    return axes
 
 
 def sum_is_disturbed(rows: Sequence[Measurement]) -> bool:
@@ -544,13 +540,15 @@ def dominates(name: str, count: int = 1, rivals: Sequence[str] = ()) -> str:
     return f"{', '.join(shown)} or {last} dominates"
 
 
-def share_text(found: Dominance) -> str:
+def share_text(leader: Dominance) -> str:
     """Return a share with its interval: ``21 % (95 % 19 .. 23)``; without one where it has none."""
-    if found.ci_low is None or found.ci_high is None:
-        return percent(found.share)
-    narrow = found.ci_high - found.ci_low < _WIDE
-    low, high = (f"{100 * end:.{int(narrow)}f}" for end in (found.ci_low, found.ci_high))
-    return f"{percent(found.share, decimal=narrow)} ({100 * found.confidence:g} % {low} .. {high})"
+    if leader.ci_low is None or leader.ci_high is None:
+        return percent(leader.share)
+    narrow = leader.ci_high - leader.ci_low < _WIDE
+    low, high = (f"{100 * end:.{int(narrow)}f}" for end in (leader.ci_low, leader.ci_high))
+    return (
+        f"{percent(leader.share, decimal=narrow)} ({100 * leader.confidence:g} % {low} .. {high})"
+    )
 
 
 def disturbance(rows: Sequence[Measurement]) -> list[str]:
@@ -636,7 +634,7 @@ def _leader(timed: Sequence[Measurement]) -> Dominance | None:
         if row.time is not None:
             parts.setdefault(row.layer, {})[place] = 1.0
             times[place] = Timed.from_summary(row.time)
-    found = dominance(parts, times)
-    if found is None or any(row.contended for row in timed if row.layer == found.name):
+    leader = dominance(parts, times)
+    if leader is None or any(row.contended for row in timed if row.layer == leader.name):
         return None
-    return found
+    return leader

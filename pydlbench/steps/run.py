@@ -301,7 +301,7 @@ def record_of(step: StepSpec, session: Session, facts: StepFacts, samples: Serie
             f"{estimated.disturbed} of {estimated.rounds} rounds were disturbed: {estimated.reason}"
         )
     return StepRecord(
-        case=msgspec.structs.replace(step, batch=facts.batch),
+        spec=msgspec.structs.replace(step, batch=facts.batch),
         status="failed" if wrong else "ok",
         reason="; ".join(f"{check.name}: {check.detail}" for check in wrong) or None,
         time=time,
@@ -339,7 +339,7 @@ def _threads(step: StepSpec, session: Session) -> int | None:
 def _refused(step: StepSpec, session: Session, error: PydlbenchError) -> StepRecord:
     absent = isinstance(error, (UnsupportedError, BackendMissingError))
     status = "skipped" if absent else "failed"
-    return StepRecord(case=step, status=status, reason=str(error), threads=_threads(step, session))
+    return StepRecord(spec=step, status=status, reason=str(error), threads=_threads(step, session))
 
 
 # -----------------------------------------------------------------------------

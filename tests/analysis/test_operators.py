@@ -38,13 +38,13 @@ def test_a_call_says_what_it_stands_for(operator, how, kind):
 
 
 def test_a_call_belongs_to_its_names_and_the_rest_to_nobody():
-    call = RecordedCall.of([("a",), ("a", "b"), (), ("a",)], signature="", operator="x")
+    call = RecordedCall.from_owners([("a",), ("a", "b"), (), ("a",)], signature="", operator="x")
     assert (call.count, call.names, call.parts) == (4, ("a", "b"), (2.5, 0.5))
     assert call.shares() == {"a": 2.5, "b": 0.5, "": 1.0}
-    alike = RecordedCall.of([("a",), ("b",)], signature="", operator="x")
+    alike = RecordedCall.from_owners([("a",), ("b",)], signature="", operator="x")
     assert alike.parts == ()
     assert alike.shares() == {"a": 1.0, "b": 1.0}
-    assert RecordedCall.of([()] * 3, signature="", operator="x").shares() == {"": 3.0}
+    assert RecordedCall.from_owners([()] * 3, signature="", operator="x").shares() == {"": 3.0}
 
 
 def test_a_step_is_recorded_once_in_a_session_however_it_is_fed():

@@ -75,7 +75,7 @@ def test_a_row_without_a_usable_time_has_failed(write, capsys, measurement):
     assert says(error, "alexnet/conv3", "inf s", "bad.json")
 
 
-STEP = StepRecord(case=StepSpec(model="mnist", batch=4), status="ok")
+STEP = StepRecord(spec=StepSpec(model="mnist", batch=4), status="ok")
 STEERING = "\x1b[31m\x9b\x07"
 
 

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 from said import says
 
@@ -77,19 +75,6 @@ def test_the_table_shows_measured_beside_theory(capsys):
     assert "bf16: not on this CPU" in out
     assert "33.8" in out
     assert err == "warning: virtual machine; use bare metal\n"
-
-
-def test_quiet_prints_no_warnings(capsys):
-    run("--quiet")
-    assert capsys.readouterr().err == ""
-
-
-def test_json_on_stdout_is_nothing_but_json(capsys):
-    run("--json", "-")
-    found = json.loads(capsys.readouterr().out)
-    assert found["schema_version"] >= 1
-    assert found["device"]["name"] == "AMD EPYC 9354"
-    assert "python" in found["environment"]
 
 
 def test_threads_reach_the_probes():

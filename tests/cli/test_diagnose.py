@@ -34,7 +34,7 @@ def asked(monkeypatch):
         tell("the step")
         time = TimeSummary(median=0.1, ci_low=0.1, ci_high=0.1, q1=0.1, q3=0.1, min=0.1, n=9)
         saving = Saving(
-            seconds=0.03, low=0.02, high=0.04, step_s=0.1, of="step", how="in turn", rounds=9
+            seconds=0.03, low=0.02, high=0.04, step_s=0.1, subject="step", how="in turn", rounds=9
         )
         one = Finding(
             problem=FRESH,
@@ -46,7 +46,7 @@ def asked(monkeypatch):
             next="pydlbench breakdown mnist --framework torch",
             parts=frozenset({"allocation"}),
         )
-        return Diagnosis(step=StepRecord(case=case, status="ok", time=time), findings=(one,))
+        return Diagnosis(step=StepRecord(spec=case, status="ok", time=time), findings=(one,))
 
     monkeypatch.setattr("pydlbench.diagnose.run.diagnose", diagnose)
     return found
@@ -76,12 +76,6 @@ def test_what_is_asked_for_arrives(session, asked, capsys):
     assert capsys.readouterr().out.endswith(f"\n\n{out}")
 
 
-def test_quiet_says_nothing_else(session, asked, capsys):
-    assert command.run(parse("mnist", "--quiet"), session.open) == 0
-    assert asked
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.parametrize(("share", "code"), [("0.1", 3), ("0.3", 3), ("0.31", 0)])
 def test_a_large_finding_fails(session, asked, share, code):
     assert command.run(parse("mnist", "--fail-on", share), session.open) == code
@@ -92,7 +86,7 @@ def test_without_a_finding_nothing_fails(session, monkeypatch):
     time = TimeSummary(median=0.1, ci_low=0.1, ci_high=0.1, q1=0.1, q3=0.1, min=0.1, n=9)
 
     def diagnose(case, *_):
-        return Diagnosis(step=StepRecord(case=case, status="ok", time=time), findings=())
+        return Diagnosis(step=StepRecord(spec=case, status="ok", time=time), findings=())
 
     monkeypatch.setattr("pydlbench.diagnose.run.diagnose", diagnose)
     assert command.run(parse("mnist", "--fail-on", "saves"), session.open) == 0

@@ -35,11 +35,6 @@ def test_help_has_two_examples_that_parse_and_the_exit_codes(command, capsys):
         read([name, *words])
 
 
-def test_version_in_short(capsys):
-    assert main(["-V"]) == main(["--", "shapes", "conv3"]) == 0
-    assert capsys.readouterr().out.startswith("pydlbench ")
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_completion_knows_every_option(shell, capsys, tmp_path):
     assert main(["completion", shell]) == 0

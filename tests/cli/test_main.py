@@ -10,7 +10,6 @@ import pytest
 import pydlbench
 from pydlbench.cli import main
 from pydlbench.cli.options import CommandOptions, option
-from pydlbench.cli.parser import COMMANDS
 from pydlbench.cli.values import whole_number
 from pydlbench.errors import PydlbenchError, UsageError
 
@@ -44,19 +43,6 @@ def fail_with(error):
     return run
 
 
-def test_help_names_every_command(capsys):
-    assert main(["--help"]) == 0
-    out = capsys.readouterr().out
-    assert all(name in out for name in COMMANDS)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help(name, capsys):
-    pytest.importorskip(f"pydlbench.cli.{name}")
-    assert main([name, "--help"]) == 0
-    assert f"pydlbench {name}" in capsys.readouterr().out
-
-
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"pydlbench {pydlbench.__version__}\n"
@@ -67,12 +53,6 @@ def test_no_command_shows_the_help_and_is_a_usage_error(capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert "layers" in err
-
-
-def test_bad_value_of_an_option_is_one_line(fake, capsys):
-    fake(lambda _: 0)
-    assert main(["shapes", "--number", "x"]) == 2
-    assert capsys.readouterr().err.startswith("pydlbench: --number x: not a whole number")
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def make_diagnosis():
                 low=0.9 * saved_s,
                 high=1.1 * saved_s,
                 step_s=0.11,
-                of="layer",
+                subject="layer",
                 how="in turn",
                 rounds=9,
             ),
@@ -94,7 +94,7 @@ def make_diagnosis():
         )
 
     step = StepRecord(
-        case=StepSpec(model="alexnet-owt", batch=4, options={"lrn": "off"}),
+        spec=StepSpec(model="alexnet-owt", batch=4, options={"lrn": "off"}),
         status="ok",
         time=time_of(0.1),
         images_per_s=40.0,

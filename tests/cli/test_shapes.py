@@ -52,14 +52,6 @@ def test_json_without_a_pattern_has_every_layer(capsys):
     assert len(whole["layers"]) > 2000
 
 
-def test_the_whole_catalog(capsys):
-    assert main(["shapes", "*"]) == 0
-    output = capsys.readouterr().out
-    for name in ("alexnet/conv1", "alexnet-tfcnn/fc8", "vgg19/conv5_4", "convnet/L5"):
-        assert f"\n{name} " in output
-    assert "mb128ic64ih56oh27kh3sh2 max" in output
-
-
 def test_json_on_stdout_is_all_there_is(capsys):
     assert main(["shapes", "conv3,pool1", "--batch", "1", "--json", "-"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -84,19 +76,7 @@ def test_memory_bound_layers(capsys):
     assert main(["shapes", "relu:mb2ic96ih55", "concat:ic3+4", "lrn:ic3ls5"]) == 0
     relu, concat, lrn = capsys.readouterr().out.splitlines()[-3:]
     assert relu.split() == [
-        *("-", "relu:mb2ic96ih55", "581", "kFLOP", "100.0", "%", "4.65", "MB", "0.12"),
+        *("relu:mb2ic96ih55", "581", "kFLOP", "100.0", "%", "4.65", "MB", "0.12"),
     ]
-    assert concat.split() == ["-", "concat:mb1ic3+4", "0", "FLOP", "-", "56.0", "B", "0.00"]
-    assert lrn.split()[1:6] == ["lrn:mb1ic3", "42.0", "FLOP", "71.4", "%"]
-
-
-def test_memory_bound_layers_in_json(capsys):
-    assert main(["shapes", "bias:mb2ic3ih4", "--json", "-"]) == 0
-    (layer,) = json.loads(capsys.readouterr().out)["layers"]
-    assert (layer["kind"], layer["problem"], layer["pool"]) == ("pointwise", "bias:mb2ic3ih4", None)
-    assert layer["weight_elements"] == 3
-    assert layer["passes"]["backward-weights"] == {
-        "flops": 96,
-        "flops_executed": 96,
-        "bytes": 4 * (96 + 3),
-    }
+    assert concat.split() == ["concat:mb1ic3+4", "0", "FLOP", "-", "56.0", "B", "0.00"]
+    assert lrn.split()[:5] == ["lrn:mb1ic3", "42.0", "FLOP", "71.4", "%"]

@@ -70,12 +70,12 @@ class FakeSession:
         for key in (case.mode, case.device):
             if key in self.status:
                 status, reason = self.status[key]
-                return StepRecord(case=case, status=status, reason=reason)
+                return StepRecord(spec=case, status=status, reason=reason)
         seconds = self.seconds.get(case.device, self.seconds.get(case.mode, 0.1))
         if case.own is not None:
             case = msgspec.structs.replace(case, batch=self.batch)
         return StepRecord(
-            case=case,
+            spec=case,
             status="ok",
             time=TimeSummary(
                 median=seconds,
@@ -174,12 +174,6 @@ def test_table_has_rates_and_ratio(session, capsys):
 def test_equal_times_are_not_told_apart(session, capsys):
     command.run(parse("mnist"), session.open)
     assert not says(capsys.readouterr().out, "times as long")
-
-
-def test_each_batch_is_one_group(session, capsys):
-    command.run(parse("mnist", "--batch", "2,4", "--framework", "torch"), session.open)
-    assert [[one.batch for one in group] for group in session.groups] == [[2], [4]]
-    assert says(capsys.readouterr().out, "forward", "40", "batch 4")
 
 
 def test_modes_phases_and_precisions_are_combined(session):
@@ -301,11 +295,6 @@ def test_protocol_has_the_scripts_graph(session):
     assert {one.factor for one in model.decays} == {4e-5}
 
 
-def test_quiet_keeps_remarks_to_itself(session, capsys):
-    command.run(parse("--protocol", "alexnet-tutorial", "--quiet"), session.open)
-    assert capsys.readouterr().err == ""
-
-
 # -----------------------------------------------------------------------------
 # Models of the user's own.
 
@@ -348,7 +337,7 @@ def test_a_model_of_ones_own_runs_in_torch_as_it_was_asked_for(own, session, cap
     with Store.open(readonly=True) as store:
         (entry,) = store.entries("20300102-030405-abcd")
     assert entry.document["own"] == case.own.to_dict()
-    assert StepRecord.from_dict(entry.document).case.own == case.own
+    assert StepRecord.from_dict(entry.document).spec.own == case.own
     assert main(["runs", "show", "last"]) == 0
     assert capsys.readouterr().out.endswith(out)
     assert main(["export", "last", "--format", "md"]) == 0

@@ -203,7 +203,7 @@ def test_a_diagnosis_that_was_interrupted_is_made_again(tmp_path, monkeypatch):
 
     def diagnose(case, *_):
         made.append(case.model)
-        step = StepRecord(case=case, status="ok", time=time_of(0.1))
+        step = StepRecord(spec=case, status="ok", time=time_of(0.1))
         return Diagnosis(step=step, findings=(), interrupted=len(made) == 1)
 
     monkeypatch.setattr("pydlbench.diagnose.run.diagnose", diagnose)

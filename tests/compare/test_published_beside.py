@@ -1,12 +1,13 @@
 import msgspec
 import pytest
 
-from pydlbench.compare.published import Own, find_figures, match_figures, own_figures
+from pydlbench.compare.published import find_figures, match_figures, own_figures
+from pydlbench.records.published import OwnFigure
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.store.documents import Loaded
 from pydlbench.store.entry import Entry
 
-OWN = Own(
+OWN = OwnFigure(
     model="vgg16",
     phase="forward",
     precision="fp32",
@@ -23,13 +24,13 @@ def figures():
 
 
 def pairs(*own):
-    return [pair for _, ours in match_figures(figures(), own) for pair in ours]
+    return [(figure, result) for figure in match_figures(figures(), own) for result in figure.own]
 
 
 def test_the_same_model_phase_precision_and_batch_stand_beside_each_other():
-    found = pairs(OWN)
-    assert {(one.figure.stage, one.figure.precision) for one in found} == {("eval", "fp32")}
-    pytorch = next(one for one in found if one.figure.framework == "PyTorch 0.3.0")
+    matched = pairs(OWN)
+    assert {(figure.stage, figure.precision) for figure, _ in matched} == {("eval", "fp32")}
+    pytorch = next(own for figure, own in matched if figure.framework == "PyTorch 0.3.0")
     assert pytorch.value == pytest.approx(100)  # ms, as the source has it
     assert pytorch.speedup == pytest.approx(0.262)
     assert pytorch.marks == ("plain step",)
@@ -43,37 +44,37 @@ def test_what_is_not_the_same_does_not(changes):
 
 
 def test_another_batch_is_compared_per_image_and_marked():
-    found = pairs(msgspec.structs.replace(OWN, batch=32))
-    assert found[0].value == pytest.approx(50)
-    assert found[0].marks == ("per image, batch 32", "plain step")
+    _, own = pairs(msgspec.structs.replace(OWN, batch=32))[0]
+    assert own.value == pytest.approx(50)
+    assert own.marks == ("per image, batch 32", "plain step")
 
 
 def test_a_variant_of_the_model_is_marked():
     variant = msgspec.structs.replace(OWN, options="classes=10")
-    assert pairs(variant)[0].marks == ("plain step", "classes=10")
+    assert pairs(variant)[0][1].marks == ("plain step", "classes=10")
     # It is another thing than the model itself, and does not stand in its place.
-    assert {one.own.options for one in pairs(OWN, variant)} == {"", "classes=10"}
+    assert {own.options for _, own in pairs(OWN, variant)} == {"", "classes=10"}
 
 
 def test_the_nearest_batch_is_taken():
     near, far = (msgspec.structs.replace(OWN, batch=batch) for batch in (32, 4))
-    assert {one.own.batch for one in pairs(far, near)} == {32}
-    assert {one.own.batch for one in pairs(far, near, OWN)} == {16}
+    assert {own.batch for _, own in pairs(far, near)} == {32}
+    assert {own.batch for _, own in pairs(far, near, OWN)} == {16}
 
 
 def test_half_precision_may_be_on_tensor_cores():
-    found = pairs(msgspec.structs.replace(OWN, precision="fp16-tc"))
-    assert {one.figure.precision for one in found} == {"fp16"}
-    assert "fp16-tc" in found[0].marks
+    matched = pairs(msgspec.structs.replace(OWN, precision="fp16-tc"))
+    assert {figure.precision for figure, _ in matched} == {"fp16"}
+    assert "fp16-tc" in matched[0][1].marks
 
 
 def test_what_ran_as_the_script_goes_before_a_plain_step():
     played = msgspec.structs.replace(
         OWN, phase="eval", stage="eval", protocol="deep-learning-benchmark", seconds=0.2
     )
-    found = pairs(OWN, played)
-    assert {one.own.seconds for one in found} == {0.2}
-    assert found[0].marks == ()
+    matched = pairs(OWN, played)
+    assert {own.seconds for _, own in matched} == {0.2}
+    assert matched[0][1].marks == ()
     other = msgspec.structs.replace(played, protocol="convnet-benchmarks")
     assert pairs(other) == []
 
@@ -111,8 +112,8 @@ def test_a_step_that_brings_its_results_to_the_host_is_another_one():
     step = {**SHARED, "framework": "torch", "mode": "eager"}
     plain = Entry("step", {**step, "time_s": {"median": 0.1}})
     fetching = Entry("step", {**step, "fetch": True, "time_s": {"median": 0.2}})
-    found = {one.own.who: one.own.seconds for one in pairs(*read(plain, fetching))}
-    assert found == {"torch eager": 0.1, "torch eager fetch": 0.2}
+    seconds = {own.who: own.seconds for _, own in pairs(*read(plain, fetching))}
+    assert seconds == {"torch eager": 0.1, "torch eager fetch": 0.2}
 
 
 def test_what_has_no_time_is_none():

@@ -1,6 +1,6 @@
 import pytest
 
-from pydlbench.compare.published import find_figures, read_figures, read_sources
+from pydlbench.compare.published import find_figures, read_figures
 from pydlbench.errors import UsageError
 from pydlbench.models import model_names
 
@@ -81,16 +81,14 @@ def test_every_figure_is_of_a_model_that_can_be_run_and_says_what_it_includes():
 
 
 def test_every_source_is_cited_by_repository_or_file():
-    used = {figure.source for figure in read_figures()}
-    assert used == set(read_sources())
-    for source in read_sources().values():
-        assert "/" in source.citation
+    assert all("/" in figure.citation for figure in read_figures())
 
 
 def test_a_card_that_came_later_is_cited_from_the_revision_that_has_it():
     for figure in find(hardware="RTX 2080 Ti"):
-        assert "@02ef743669e9" in figure.to_dict()["citation"]
-    assert len(find(source="deep-learning-benchmark-2019")) == 80
+        assert "@02ef743669e9" in figure.citation
+    cited = [figure for figure in read_figures() if "@02ef743669e9" in figure.citation]
+    assert len(cited) == 80
 
 
 @pytest.mark.parametrize(

@@ -129,49 +129,52 @@ def test_work_whose_launches_are_known_is_never_captured(play):
     assert "events" in play(timing="graph", known_launches=2)["error"]
 
 
-def test_untimed_executions_come_first_and_are_not_gated(play):
-    answer = play(untimed=2)
-    assert answer["trace"] == [
-        *FIRST_RUN,
-        *["work 0", "work 0", "wait"],
-        *[*BEFORE, "work 0", *AFTER],
-    ]
+ONE = [*BEFORE, "work 0", *AFTER]
 
 
-def test_only_the_first_chunk_begins_with_an_ungated_run(play):
-    assert play(again=1)["trace"] == [*BEFORE, "work 0", *AFTER]
+@pytest.mark.parametrize(
+    ("words", "trace"),
+    [
+        ({"untimed": 2}, [*FIRST_RUN, "work 0", "work 0", "wait", *ONE]),
+        ({"again": 1}, ONE),  # only the first chunk begins with an ungated run
+        (
+            {"cache": "all-cold", "prefetches": 2, "samples": 2},
+            [*FIRST_RUN, *["flush", "wait", *ONE] * 2],
+        ),
+        (
+            {"cache": "weights-cold", "prefetches": 2},
+            [*FIRST_RUN, "flush", "prefetch 1", "prefetch 2", "wait", *ONE],
+        ),
+    ],
+    ids=["untimed", "a later chunk", "all-cold", "weights-cold"],
+)
+def test_what_comes_before_the_gate(play, words, trace):
+    assert play(**words)["trace"] == trace
 
 
-def test_all_cold_flushes_and_waits_before_the_gate(play):
-    answer = play("all-cold", prefetches=2, samples=2)
-    one = ["flush", "wait", *BEFORE, "work 0", *AFTER]
-    assert answer["trace"] == [*FIRST_RUN, *one, *one]
-
-
-def test_weights_cold_brings_the_other_tensors_back(play):
-    answer = play("weights-cold", prefetches=2)
-    one = ["flush", "prefetch 1", "prefetch 2", "wait", *BEFORE, "work 0", *AFTER]
-    assert answer["trace"] == [*FIRST_RUN, *one]
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        # On events, a cold sample is one execution.
+        ({"cache": "weights-cold", "inner": 2}, "inner must be 1"),
+        ({"cache": "all-cold", "inner": 2}, "inner must be 1"),
+        ({"cache": "all-cold", "timing": "graph", "sets": 1}, "two sets"),
+        ({"samples": 0}, "samples"),
+        ({"inner": 0}, "inner"),
+        ({"untimed": -1}, "untimed"),
+        ({"sets": 0}, "operands"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_runs(play, words, reason):
+    answer = play(**words)
+    assert reason in answer["error"]
+    assert answer["trace"] == []
 
 
 def test_sets_rotate_from_sample_to_sample(play):
     answer = play("all-cold", sets=3, samples=4)
     works = [call for call in answer["trace"] if call.startswith("work")]
     assert works[2:] == ["work 0", "work 1", "work 2", "work 0"]
-
-
-@pytest.mark.parametrize("cache", ["weights-cold", "all-cold"])
-def test_a_cold_sample_on_events_is_one_execution(play, cache):
-    answer = play(cache, inner=2)
-    assert "inner must be 1" in answer["error"]
-    assert answer["trace"] == []
-
-
-@pytest.mark.parametrize("counts", [{"samples": 0}, {"inner": 0}, {"untimed": -1}, {"sets": 0}])
-def test_senseless_counts_are_refused_before_anything_runs(play, counts):
-    answer = play(**counts)
-    assert answer["error"] != ""
-    assert answer["trace"] == []
 
 
 def test_many_executions_take_several_gates_whose_times_add_up(play):
@@ -215,12 +218,6 @@ def test_a_cold_graph_goes_through_all_sets_and_flushes_nothing(play, cache):
     one = [*BEFORE, "launch 6", *AFTER]
     assert _kept(answer["trace"]) == [*_kept(FIRST_RUN), *_graph([0, 1, 2, 0, 1, 2]), *one]
     assert answer["seconds"] == pytest.approx([0.75e-3])
-
-
-def test_a_cold_graph_needs_sets_that_rotate(play):
-    answer = play("all-cold", timing="graph", sets=1)
-    assert "two sets" in answer["error"]
-    assert answer["trace"] == []
 
 
 def test_a_long_graph_is_launched_in_parts_that_end_with_the_last_set(play):

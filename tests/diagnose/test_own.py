@@ -97,7 +97,7 @@ def look(mapped, monkeypatch):
 
     def look(inputs=("2x8x6x6",), *, explained=True, asked=CASE):
         case = msgspec.structs.replace(asked, batch=2)
-        step = StepRecord(case=case, status="ok", time=summary(STEP_S), inputs=inputs)
+        step = StepRecord(spec=case, status="ok", time=summary(STEP_S), inputs=inputs)
         monkeypatch.setattr(evidence, "run", lambda *_: step)
         seen, notes = evidence.observe(
             asked, session, 100.0, lambda _: None, break_down if explained else fails

@@ -40,7 +40,7 @@ def test_unpacked_weights_of_several_layers_are_one_finding_and_summed():
     assert causes(one) == {UNPACKED: pytest.approx(0.05, rel=0.01)}
     assert set(one.causes[0].where) == {"fc1 forward", "fc2 forward"}
     assert set(one.where) == {"fc1 forward", "fc2 forward"}
-    assert one.saving.of == "layer"
+    assert one.saving.subject == "layer"
     assert one.saving.share == pytest.approx(0.05 / 0.25, rel=0.05)
     assert one.saving.low < one.saving.seconds < one.saving.high
     assert one.next.startswith("pydlbench layers --shape 4x")
@@ -97,7 +97,7 @@ def test_fresh_memory_is_found_and_the_better_remedy_leads():
     found = run(World(fresh_s=0.08), phase="training")
     assert named(found) == {FRESH: pytest.approx(0.08, rel=0.05)}
     (one,) = found.findings
-    assert one.saving.of == "step"
+    assert one.saving.subject == "step"
     assert says(one.symptom, "80000")
     (other,) = one.alternatives
     assert "GLIBC_TUNABLES=glibc.malloc.hugetlb=1" in other
@@ -242,7 +242,7 @@ def test_everything_has_a_json_form():
         "next",
         "overlaps",
     } <= set(first)
-    assert {"seconds", "ci_low", "ci_high", "share", "of", "how"} <= set(first["saving"])
+    assert {"seconds", "ci_low", "ci_high", "share", "subject", "how"} <= set(first["saving"])
     assert plain["terms"][0]["term"] == "fresh memory"
 
 

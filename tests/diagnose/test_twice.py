@@ -16,7 +16,7 @@ CHANGE = StepChange(what="something else", setup_s=1.0)
 
 def saving(seconds, low):
     return Saving(
-        seconds=seconds, low=low, high=1.0, step_s=1.0, of="step", how="in turn", rounds=9
+        seconds=seconds, low=low, high=1.0, step_s=1.0, subject="step", how="in turn", rounds=9
     )
 
 
@@ -31,7 +31,7 @@ def diagnosed(monkeypatch):
         clock = SimpleNamespace(now=1000.0)
         results, ran, told = iter(savings), [], []
         case = StepSpec(model="mnist")
-        step = StepRecord(case=case, status="ok")
+        step = StepRecord(spec=case, status="ok")
         because = Hypothesis(
             problem="slow",
             symptom="it takes long",

@@ -38,8 +38,8 @@ def of(found, node, metric=WHOLE):
 def test_what_became_slower_or_faster_is_named_and_nobody_else():
     """Node 3 was slow before and is still: that is no change."""
     found = compare_fleets(run(1, {3: 1.2, 5: 1.06}), run(2, {3: 1.2, 4: 1.06}), 0.03)
-    assert {one.node for one in found.of("SLOWER")} == {"node-4"}
-    assert {one.node for one in found.of("FASTER")} == {"node-5"}
+    assert {one.node for one in found.with_verdict("SLOWER")} == {"node-4"}
+    assert {one.node for one in found.with_verdict("FASTER")} == {"node-5"}
     assert of(found, "node-4").change == pytest.approx(0.06, abs=0.01)
     assert of(found, "node-3").change == pytest.approx(0, abs=0.01)
     assert of(found, "node-4").ci_low > 0.03
@@ -48,7 +48,7 @@ def test_what_became_slower_or_faster_is_named_and_nobody_else():
 
 def test_what_all_have_in_common_is_no_node_s_change():
     found = compare_fleets(run(1), run(1, dict.fromkeys(range(NODES), 1.2)), 0.03)
-    assert not found.of("SLOWER")
+    assert not found.with_verdict("SLOWER")
     assert {one.metric for one in found.common} == {f"layer{n} forward fp32" for n in range(3)}
     for one in found.common:
         assert one.change == pytest.approx(0.2)

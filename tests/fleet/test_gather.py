@@ -103,7 +103,7 @@ def test_the_same_row_twice_is_named_by_its_place_in_the_file(tmp_path):
 
 def step(**changes):
     record = step_record()
-    case = msgspec.structs.replace(record.case, **changes)
+    case = msgspec.structs.replace(record.spec, **changes)
     return Entry.from_document(
         "step", msgspec.structs.replace(record, case=case, threads=2).to_dict()
     )
@@ -124,7 +124,7 @@ OWN = {"model": "net.py:build", "layout": "nchw", "phase": "training"}
         ),
         (step(layout="nchw", feed="host"), "step --layout nchw --feed host --threads 2"),
         (
-            step(**OWN, own=OwnSpec(inputs=(OwnInput.of("8x3x32x32"),), optimizer="adam")),
+            step(**OWN, own=OwnSpec(inputs=(OwnInput.parse("8x3x32x32"),), optimizer="adam")),
             "step --input 8x3x32x32 --optimizer adam",
         ),
         (

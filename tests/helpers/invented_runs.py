@@ -121,7 +121,7 @@ def step_record(seconds: float = 0.1, **changes: Any) -> StepRecord:
     case = {"model": "alexnet-owt", "batch": 4, "framework": "torch", "mode": "eager", **changes}
     batch = case["batch"]
     return StepRecord(
-        case=StepSpec(**case),
+        spec=StepSpec(**case),
         status="ok",
         time=time_of(seconds),
         images_per_s=batch / seconds,

@@ -92,7 +92,7 @@ class Sessions(InventedSession):
             self.begin(case.label)
             found.append(
                 StepRecord(
-                    case=case,
+                    spec=case,
                     status="ok",
                     time=time_of(0.1),
                     images_per_s=10.0 * case.batch,

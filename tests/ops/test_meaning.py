@@ -707,6 +707,7 @@ RESIZES = [
 ELEMENTS = [
     (aten("relu_.default(T2x3x4x4)"), "relu-in-place:mb2ic3ih4", 96),
     (aten("add_.Tensor(T2x3x4x4, T2x3x4x4)"), "add-in-place:mb2ic3ih4", 96),
+    (aten("add_.Tensor(T7, 1e-08)"), "elementwise:add:7:1", 7),
     (aten("threshold_backward.default(T2x3, T2x3, 0)"), "relu:mb2ic3 backward-data", 6),
     (aten("hardtanh.default(T2x3, 0.0, 6.0)"), "relu6:mb2ic3", 12),
     (aten("add.Tensor(T2x3x5, T2x3x5)"), "add:mb2ic3ih1iw5", 30),

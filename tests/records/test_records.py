@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydlbench.records.measurement import Correctness, Measurement, Peaks, TimeSummary, time_summary
-from pydlbench.records.run import RunRecord
+from pydlbench.records.measurement import Measurement, Peaks, TimeSummary, time_summary
 from pydlbench.records.step import StepRecord, StepSpec
 
 # The names that the JSON output promises.
@@ -42,10 +41,6 @@ PROMISED = [
     "contended",
     "stop_reason",
 ]
-
-
-def test_promised_names_come_first_and_in_order(measurement):
-    assert list(measurement().to_dict())[: len(PROMISED)] == PROMISED
 
 
 def test_nested_names(measurement):
@@ -95,9 +90,9 @@ def test_a_null_where_a_field_has_a_default_is_no_such_field(measurement):
     row = Measurement.from_dict(data)
     assert (row.warnings, row.reorder_s, row.contended, row.cache) == ((), {}, False, "hot")
     assert (row.peak, row.correct.status) == (Peaks(), "unchecked")
-    step = StepRecord(case=StepSpec(model="mnist"), status="ok").to_dict()
+    step = StepRecord(spec=StepSpec(model="mnist"), status="ok").to_dict()
     assert StepRecord.from_dict(dict.fromkeys(step) | {"model": "mnist", "status": "ok"}) == (
-        StepRecord(case=StepSpec(model="mnist"), status="ok")
+        StepRecord(spec=StepSpec(model="mnist"), status="ok")
     )
     with pytest.raises(ValueError, match="status"):
         Measurement.from_dict({**data, "status": None})
@@ -108,15 +103,6 @@ def test_percent_of_peak_uses_executed_flops(measurement):
     assert row.tflops_executed == pytest.approx(0.51521912832)
     assert row.fraction_of_peak("measured") == pytest.approx(0.51521912832 / 0.58)
     assert measurement(peak=Peaks()).fraction_of_peak("measured") is None
-
-
-def test_records_are_frozen(measurement):
-    with pytest.raises(AttributeError):
-        measurement().batch = 1
-
-
-def test_run_record_round_trip(run_record):
-    assert RunRecord.from_dict(json.loads(json.dumps(run_record.to_dict()))) == run_record
 
 
 @given(median=st.floats(1e-9, 1e4), half=st.floats(0, 0.5))
@@ -138,10 +124,6 @@ def test_no_interval_no_half_width():
     assert time.half_width is None
     assert time.iqr == pytest.approx(0.3)
     assert msgspec.structs.replace(time, n=1).iqr is None
-
-
-def test_unchecked_by_default():
-    assert Correctness().status == "unchecked"
 
 
 def test_how_it_was_sampled_reaches_json_and_back(measurement):

@@ -74,10 +74,10 @@ def test_every_field_of_a_measurement_is_in_the_schema(measurement):
 
 
 def test_rows_of_every_status_are_valid(run_record, measurement, without_time):
-    from pydlbench.report.json import to_json
+    from pydlbench.report.json import dump, layers_document
 
     rows = [measurement(), without_time("skipped", "no AMX"), without_time("failed", "wrong")]
-    document = json.loads(to_json(run_record, rows))
+    document = json.loads(dump(layers_document(run_record, rows)))
     assert errors("layers", document) == []
     document["measurements"][0]["flops"] = "many"
     del document["run"]["id"]
@@ -168,7 +168,7 @@ def test_a_diagnosis_is_valid(run_record, capsys, monkeypatch):
 
     def found(case, *_: Any) -> Diagnosis:
         saving = Saving(
-            seconds=0.03, low=0.02, high=0.04, step_s=0.1, of="step", how="in turn", rounds=9
+            seconds=0.03, low=0.02, high=0.04, step_s=0.1, subject="step", how="in turn", rounds=9
         )
         one = Finding(
             problem="first touch",
@@ -180,7 +180,7 @@ def test_a_diagnosis_is_valid(run_record, capsys, monkeypatch):
             next="pydlbench breakdown mnist",
             parts=frozenset({"allocation"}),
         )
-        return Diagnosis(step=StepRecord(case=case, status="failed", reason="x"), findings=(one,))
+        return Diagnosis(step=StepRecord(spec=case, status="failed", reason="x"), findings=(one,))
 
     class Session:
         run = run_record

@@ -5,8 +5,7 @@ import pytest
 from said import says
 
 from pydlbench.records.measurement import Correctness, Roofline, TimeSummary
-from pydlbench.report.columns import columns, device_name, heading, label, varying
-from pydlbench.units import number, percent, time_in, time_unit
+from pydlbench.report.columns import columns, device_name, heading, varying
 
 
 def cells(rows, index=0):
@@ -33,12 +32,6 @@ def test_what_differs_becomes_a_column(measurement):
     assert varying(rows) == ["pass", "precision"]
     assert cells(rows, 1)["precision"] == "bf16"
     assert "layer" not in cells(rows)
-
-
-def test_accumulator_that_follows_from_the_precision_is_no_column(measurement):
-    half = measurement(precision="fp16", accumulate="float16")
-    assert varying([measurement(), half]) == ["precision"]
-    assert varying([measurement(precision="fp16"), half]) == ["accumulate"]
 
 
 def test_backward_passes_do_not_make_propagation_differ(measurement):
@@ -68,10 +61,6 @@ def test_model_that_all_share_is_in_the_heading_only(run_record, measurement):
     assert cells(rows)["layer"] == "alexnet/conv3"
 
 
-def test_identical_rows_still_name_their_layer(measurement):
-    assert "layer" in cells([measurement(), measurement()])
-
-
 def test_one_unit_for_all_times(measurement):
     rows = [measurement(median=0.0005), measurement(median=0.5, layer="alexnet/conv4")]
     assert [cells(rows, index)["median"] for index in (0, 1)] == ["0.500 ms", "500 ms"]
@@ -92,39 +81,6 @@ def test_a_time_always_has_its_spread(low, high, n, text):
     assert time.spread == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.5606, "0.561"),
-        (51.23, "51.2"),
-        (0, "0"),
-        (1234.5, "1234"),
-        (None, "-"),
-        (1e-9, "0.000000"),
-        (0.99993, "1.00"),
-        (9.996, "10.0"),
-        (-0.9999, "-1.00"),
-    ],
-)
-def test_number(value, text):
-    assert number(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.93, "93 %"), (0.003, "0.3 %"), (0.0001, "<0.1 %"), (0.0, "0.0 %"), (1.32, "132 %")],
-)
-def test_percent(value, text):
-    assert percent(value) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(2.5, "2.50 s"), (2e-3, "2.00 ms"), (3e-6, "3.00 us"), (4e-8, "40.0 ns")]
-)
-def test_time_unit(seconds, text):
-    assert time_in(time_unit([seconds]), seconds) == text
-
-
 def test_heading_says_what_and_where(run_record, measurement):
     row = measurement()
     what, where, layout = heading(run_record, [row])
@@ -139,11 +95,6 @@ def test_heading_leaves_out_what_differs(run_record, measurement):
     assert says(what, "alexnet", "2 layers", "batch 128", "forward", "fp32")
     assert "conv" not in what
     assert "cache" not in where
-
-
-def test_heading_names_a_bare_descriptor_once(run_record, measurement):
-    problem = measurement().problem
-    assert heading(run_record, [measurement(layer=problem)])[0].count(problem) == 1
 
 
 def test_heading_of_training_and_one_thread(run_record, measurement):
@@ -193,13 +144,6 @@ def test_layout_is_a_column_unless_all_share_it(measurement):
 def test_device_name_wherever_it_stands():
     assert device_name({"facts": {"brand": "AMD  EPYC"}}) == "AMD EPYC"
     assert device_name({}) == "unknown processor"
-
-
-def test_label_names_only_what_differs(measurement):
-    row = measurement(threads=4)
-    assert label(row, ["layer", "pass", "batch", "threads"]) == (
-        "alexnet/conv3 forward batch 128 4 threads"
-    )
 
 
 def test_a_memory_bound_row_has_its_share_of_the_bandwidth(measurement):

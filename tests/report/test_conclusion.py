@@ -39,13 +39,6 @@ def test_peaks_are_those_that_were_measured_with_the_threads_of_the_row(measurem
     assert len(conclude_run(run_record, [row])) == 1
 
 
-def test_lowest_precision_has_nothing_below(measurement):
-    lines = conclude([measurement(precision="bf16", roof=0.049)], PEAKS)
-    (line,) = lines
-    assert says(line, "bf16", "fewer FLOPs")
-    assert not says(line, "lower precision")
-
-
 def test_far_from_the_peak(measurement):
     lines = conclude([measurement(roof=0.025)], PEAKS)
     assert says(lines[0], "50 %", "2.0x")
@@ -193,12 +186,6 @@ def test_wide_intervals_keep_larger_differences_open(measurement):
     assert not says(line, "faster")
 
 
-@pytest.mark.parametrize(("ratio", "text"), [(1.14, "1.1x"), (9.97, "10x"), (123.4, "120x")])
-def test_ratios_have_two_digits(measurement, ratio, text):
-    rows = [measurement(median=0.01), measurement(median=0.01 * ratio, cache="all-cold")]
-    assert says(conclude(rows)[0], "hot", f"{text} faster", "all-cold")
-
-
 def test_batches_are_compared_per_image(measurement):
     rows = [measurement(median=0.01, batch=1), measurement(median=0.02, batch=4)]
     assert says(conclude(rows)[0], "batch 4", "2.0x faster per image", "batch 1")
@@ -265,11 +252,6 @@ def test_settings_are_compared_over_the_rows_that_nothing_disturbed(measurement)
     warning, first = conclude(rows)
     assert says(warning, "2 of 4", "upper bounds")
     assert first == conclude(rows[:2])[0]
-
-
-def test_failures_are_counted(measurement, without_time):
-    rows = [measurement(), without_time("failed", "x", layer="alexnet/conv4")]
-    assert says(conclude(rows)[-1], "1 of 2 rows failed")
 
 
 def test_nothing_was_timed(without_time):

@@ -38,7 +38,7 @@ def record_of(**more):
         ),
     }
     case = StepSpec(model="vgg11", batch=8, phase="training")
-    return StepRecord(case=case, status="ok", **{**fields, **more})
+    return StepRecord(spec=case, status="ok", **{**fields, **more})
 
 
 def test_modules_are_shown_with_their_limit_and_slowest_call():
@@ -68,7 +68,7 @@ def test_rivals_of_the_dominant_module_are_named():
 @pytest.mark.parametrize("reason", [None, "torch compiled: nothing tells"])
 def test_a_step_that_was_not_traced_says_why_and_nobody_asks_in_vain(reason):
     case = StepSpec(model="vgg11", batch=8)
-    found = context_blocks(StepRecord(case=case, status="ok", untraced=reason), "torch compiled")
+    found = context_blocks(StepRecord(spec=case, status="ok", untraced=reason), "torch compiled")
     texts = [line for one in found if isinstance(one, Lines) for line in one.lines]
     assert len(texts) == (reason is not None)
     assert all(str(reason) in one for one in texts)

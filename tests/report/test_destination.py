@@ -94,10 +94,3 @@ def test_device_is_written_to_and_not_replaced():
     check_writable("--json", os.devnull)
     write_text(os.devnull, "text")
     assert stat.S_ISCHR(Path(os.devnull).stat().st_mode)
-
-
-def test_dash_is_standard_output():
-    stream = io.StringIO()
-    check_writable("--json", "-")
-    write_text("-", "text", stdout=stream)
-    assert stream.getvalue() == "text"

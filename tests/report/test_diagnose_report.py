@@ -1,4 +1,3 @@
-import pytest
 from said import says
 
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried
@@ -6,7 +5,7 @@ from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.report.blocks import run_lines
 from pydlbench.report.diagnose import OVERLAPS, diagnosis_report
-from pydlbench.report.text import PLAIN, Style, as_markdown, as_text
+from pydlbench.report.text import PLAIN, as_markdown, as_text
 
 LONG = "the kernel clears each page and maps it while the step waits for it to be done, " * 5
 
@@ -31,7 +30,7 @@ def finding(seconds=0.05, **changes):
             low=0.9 * seconds,
             high=1.1 * seconds,
             step_s=0.2,
-            of="layer",
+            subject="layer",
             how="in turn",
             rounds=9,
         ),
@@ -44,7 +43,7 @@ def finding(seconds=0.05, **changes):
 def diagnosis(*findings, **changes):
     time = TimeSummary(median=0.2, ci_low=0.19, ci_high=0.21, q1=0.2, q3=0.2, min=0.19, n=12)
     step = StepRecord(
-        case=StepSpec(model="alexnet-owt", batch=32, options={"lrn": "off"}),
+        spec=StepSpec(model="alexnet-owt", batch=32, options={"lrn": "off"}),
         status="ok",
         time=time,
         images_per_s=160.0,
@@ -97,43 +96,8 @@ def test_a_cause_named_like_the_finding_is_not_said_twice(run_record):
     assert "1. layout reorders\n" in render_diagnosis(run_record, found)
 
 
-def test_every_line_fits(run_record):
-    tried = (Tried(what=LONG, problem="slow", result=LONG),)
-    found = diagnosis(
-        finding(alternatives=(LONG,), overlaps=(2,)),
-        finding(0.02, overlaps=(1,), where=tuple(f"node{i} forward" for i in range(40))),
-        tried=tried,
-        untried=tried,
-        notes=(LONG,),
-    )
-    lines = render_diagnosis(run_record, found, Style(width=90)).splitlines()
-    assert max(map(len, lines)) <= 90
-    assert "overlaps  2" in "\n".join(lines)
-    assert any(OVERLAPS in line for line in lines)
-    assert sum(line.startswith("  the kernel clears") for line in lines) == 2
-
-
 def test_nothing_found_is_said(run_record):
     tried = (Tried(what="the step with nchw", problem="layout", result="takes 3 ms longer"),)
     text = render_diagnosis(run_record, diagnosis(tried=tried))
     assert says(text, "1 %", "1 experiment")
     assert says(text, "the step with nchw", "layout", "takes 3 ms longer")
-
-
-def test_marks_for_terminals(run_record):
-    text = render_diagnosis(run_record, diagnosis(finding()), Style(enabled=True))
-    assert "\033[1m1. slow operators" in text
-
-
-@pytest.mark.parametrize("overlaps", [(), (2,)])
-def test_markdown(run_record, overlaps):
-    tried = (Tried(what="a", problem="b", result="c_d"),)
-    found = diagnosis(finding(overlaps=overlaps), tried=tried, notes=("n",))
-    text = diagnosis_markdown(run_record, found)
-    title = "slow operators: fc6, fc7 forward; fc6 backward-data: weights not packed"
-    assert f"**1. {title}**" in text
-    assert r"symptom: fc6 takes 12 ms \| 4 ms natively" in text
-    assert "- next: `pydlbench layers --shape 32x9216:9216x4096" in text
-    assert r"- a (b): c\_d" in text
-    assert (OVERLAPS in text) is bool(overlaps)
-    assert text.endswith("Run 20300102-030405-abcd, 2030-01-02T03:04:05Z.\n")

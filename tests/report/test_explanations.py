@@ -2,7 +2,6 @@ import msgspec
 import pytest
 from said import says
 
-from pydlbench.report.columns import columns
 from pydlbench.report.layers import evidence, explanations, layers_report
 from pydlbench.report.text import as_text
 
@@ -107,25 +106,3 @@ def test_table_of_one_layer_has_no_column_for_it_and_fits_150_columns(run_record
     assert " brg_conv_fwd:avx512_core_bf16 " in table[2]
     assert says(text, "generic kernel", "45.0 ms", "90 %", "unexplained", "10 %")
     assert says(text.splitlines()[1], "oneDNN 3.2.0", "torch 2.13.0+cpu")
-
-
-@pytest.mark.parametrize("count", [2, 3])
-def test_columns_of_modes_of_one_layer(fast, slow, count):
-    modes = [fast, slow(mode="eager"), slow(mode="compiled")][-count:]
-    titles = [column.title for column in columns(modes)]
-    assert titles[:3] == ["backend", "mode", "algorithm"]
-
-
-def test_columns_of_backends_of_one_layer(fast, slow):
-    titles = [column.title for column in columns([fast, slow(backend="numba", mode=None)])]
-    assert titles[:2] == ["backend", "algorithm"]
-
-
-def test_columns_of_backends_of_several_layers(fast, slow):
-    titles = [column.title for column in columns([fast, slow(layer="alexnet/conv4")])]
-    assert titles[:3] == ["layer", "backend", "mode"]
-
-
-def test_rows_that_do_not_differ_are_named_by_their_layer(measurement):
-    titles = [column.title for column in columns([measurement(), measurement()])]
-    assert titles[:2] == ["layer", "backend"]

@@ -9,15 +9,13 @@ import pytest
 
 from pydlbench.records.measurement import Correctness, Measurement
 from pydlbench.report.csv import CSV_COLUMNS, to_csv
-from pydlbench.report.json import to_json
-from pydlbench.report.layers import layers_report
-from pydlbench.report.text import as_markdown
+from pydlbench.report.json import dump, layers_document
 from pydlbench.timing.chunk import GpuReadings
 
 
 def test_json_document_and_its_rows_back(run_record, measurement, without_time):
     rows = [measurement(), without_time("failed", "worker killed by SIGKILL")]
-    text = to_json(run_record, rows)
+    text = dump(layers_document(run_record, rows))
     document = json.loads(text)
     assert document["schema_version"] == 1
     assert document["interrupted"] is False
@@ -27,7 +25,7 @@ def test_json_document_and_its_rows_back(run_record, measurement, without_time):
 
 def test_json_has_no_nan(run_record, measurement):
     wrong = Correctness(status="failed", rel_error=float("nan"), tolerance=float("inf"))
-    text = to_json(run_record, [measurement(correct=wrong)])
+    text = dump(layers_document(run_record, [measurement(correct=wrong)]))
     assert "NaN" not in text
     assert "Infinity" not in text
     assert json.loads(text)["measurements"][0]["correct"]["rel_error"] is None
@@ -68,21 +66,3 @@ def test_csv_columns_cover_the_record(measurement):
 # Of any length: in JSON only.
 _LISTS = {"time_s_visit_s"}
 _NESTED = ("time_s", "peak_tflops", "roofline", "correct", "launch_s", "gpu", "ratio", "faults")
-
-
-def test_markdown_table_and_reasons(run_record, measurement, without_time):
-    rows = [measurement(), without_time("skipped", "no AMX | really", precision="bf16")]
-    text = as_markdown(layers_report(run_record, rows, ["conv3 is fine."]))
-    lines = text.splitlines()
-    table = [line for line in lines if line.startswith("|")]
-    assert len(table) == 3
-    assert table[0].count("|") == table[1].count("|") == table[2].count("|")
-    assert "50.0 ms | 1.0 % | 24" in table[2]
-    assert r"- skipped alexnet/conv3 bf16: no AMX \| really" in lines
-    assert "conv3 is fine." in lines
-
-
-def test_markdown_of_nothing_but_failures(run_record, without_time):
-    text = as_markdown(layers_report(run_record, [without_time("failed", "out of memory")]))
-    assert "failed alexnet/conv3: out of memory" in text
-    assert "|" not in text

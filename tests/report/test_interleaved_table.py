@@ -78,27 +78,6 @@ def test_what_a_problem_s_rows_share_stands_above_them(interleaved):
     assert len(lines) == 17
 
 
-def test_one_problem_needs_nothing_above_it(interleaved):
-    lines = lines_of(interleaved())
-    assert len(lines) == 7
-    assert lines[1].startswith("native ")
-
-
-def test_the_model_that_all_share_is_in_the_heading_only(interleaved):
-    lines = lines_of(interleaved() + interleaved(layer="alexnet/conv4", problem="mb128"))
-    assert lines[2].startswith("conv3  mb128ic192")
-    assert lines[10].startswith("conv4  mb128  ")
-
-
-def test_a_layout_that_all_share_is_in_the_heading(run_record, interleaved):
-    first, *rest = interleaved(layout="src nhwc, weights Ohwi48o, dst nhwc")
-    other = interleaved(layout="src nhwc, weights oihw, dst nhwc")[1:]
-    text = render_layers(run_record, [first, *other])
-    assert "layout nhwc\n" in text
-    assert "layout" not in lines_of([first, *rest])[0]
-    assert "layout" in lines_of(interleaved())[0]
-
-
 def test_marks_have_their_legend(run_record, interleaved):
     lines = lines_of(interleaved())
     assert [line.split()[-1] for line in lines[1:]] == [*["2e-7"] * 5, "!"]

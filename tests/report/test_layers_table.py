@@ -6,7 +6,6 @@ from said import says
 
 from pydlbench.cli.layers import read_request
 from pydlbench.cli.parser import read
-from pydlbench.report.blocks import Table
 from pydlbench.report.layers import algorithms_report, layers_report, ncu_command
 from pydlbench.report.text import Style, as_text
 from pydlbench.words import PROFILED_RANGE
@@ -33,11 +32,6 @@ def test_failed_and_skipped_rows_stand_below_with_their_reasons(
     assert "skipped  alexnet/conv3 bf16, alexnet/conv4 bf16: no AMX" in text.splitlines()
     assert "failed  alexnet/conv5 fp32: wrong result: channel 3" in text.splitlines()
     assert text.index("failed") < text.index("skipped")
-
-
-def test_long_lists_are_cut(run_record, without_time):
-    rows = [without_time("skipped", "no AMX", layer=f"net/conv{n}") for n in range(9)]
-    assert "net/conv3 and 5 more: no AMX" in render_layers(run_record, rows)
 
 
 def test_time_of_a_wrong_kernel_is_not_shown(run_record, measurement):
@@ -67,15 +61,6 @@ def test_figures_in_stop_reasons_do_not_make_them_different(run_record, measurem
     text = render_layers(run_record, rows)
     assert "stopped: median known at 0.95 confidence" in text.splitlines()
     assert "stopped: median known to 0.43% at 0.95" in render_layers(run_record, rows[:1])
-
-
-def test_nothing(run_record):
-    assert render_layers(run_record, []) == "nothing was timed"
-
-
-def test_columns_are_aligned():
-    text = as_text([Table(["a", "time"], [["x", "5"], ["long", "1000"]], [False, True])])
-    assert text.splitlines() == ["a     time", "x        5", "long  1000"]
 
 
 def test_candidates_fastest_first_and_failures_last(measurement):
@@ -120,12 +105,14 @@ def test_colour_only_on_terminals_that_want_it(monkeypatch):
 
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert Style.of(Terminal()).bold("x") == "\033[1mx\033[0m"
-    assert Style.of(io.StringIO()).bold("x") == "x"
+    assert Style.for_stream(Terminal()).bold("x") == "\033[1mx\033[0m"
+    assert Style.for_stream(io.StringIO()).bold("x") == "x"
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert Style.of(io.StringIO()).bold("x") == "\033[1mx\033[0m"
+    assert Style.for_stream(io.StringIO()).bold("x") == "\033[1mx\033[0m"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert Style.of(Terminal()).alarm("x") == Style.of(io.StringIO()).alarm("x") == "x"
+    assert (
+        Style.for_stream(Terminal()).alarm("x") == Style.for_stream(io.StringIO()).alarm("x") == "x"
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def row(share: float, precision: str = "fp32", flops: int = 10**13, gpu: Any = N
     promised = {"fp32": 67e12, "bf16-tc": 989.5e12}[precision]
     seconds = flops / (share * promised)
     record = StepRecord(
-        case=StepSpec(model="vgg16", batch=64, device="cuda:0", precision=precision),
+        spec=StepSpec(model="vgg16", batch=64, device="cuda:0", precision=precision),
         status="ok",
         time=TimeSummary(
             median=seconds,
@@ -63,8 +63,3 @@ def test_small_steps_judge_nothing():
 def test_an_unknown_card_is_not_judged():
     (line,) = verdicts([row(0.5, gpu={"name": "Invented 9000", "capability": "9.0"})])
     assert "not among the known cards" in line
-
-
-def test_cpus_are_left_out():
-    case = StepSpec(model="vgg16", batch=64)
-    assert verdicts([StepRow(record=StepRecord(case=case, status="ok"), title="", flops=1)]) == []

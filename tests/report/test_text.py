@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from pydlbench.report.blocks import Facts, Heading, Lines, Table, Title, some_names
+from pydlbench.report.blocks import Facts, Heading, Lines, Table, Title
 from pydlbench.report.text import Style, as_markdown, as_text, csv_text, markdown_table
 from pydlbench.units import printable
 
@@ -128,26 +128,13 @@ def test_each_block_in_markdown():
     ]
 
 
-def test_a_table_without_rows_is_nothing():
-    empty = Table(["a"], [], [False])
-    assert as_text([empty, Lines(["x"]), Lines([])]) == "x"
-    assert as_markdown([empty, Lines(["x"])]) == "x\n"
-
-
 def test_a_report_is_as_wide_as_its_terminal(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
 
     monkeypatch.setenv("COLUMNS", "80")
-    assert Style.of(Terminal()).width == 80
-    assert Style.of(io.StringIO()).width == 150
+    assert Style.for_stream(Terminal()).width == 80
+    assert Style.for_stream(io.StringIO()).width == 150
     monkeypatch.setenv("COLUMNS", "400")
-    assert Style.of(Terminal()).width == 150
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(1, "a"), (5, "a, b, c, d, e"), (7, "a, b, c, d and 3 more")]
-)
-def test_a_few_names_stand_for_many(count, text):
-    assert some_names(list("abcdefg"[:count])) == text
+    assert Style.for_stream(Terminal()).width == 150

@@ -14,7 +14,7 @@ QUIET = {0: 1.0, 1: 1.02, 2: 0.98, 3: 1.0, 4: 1.02, 5: 0.98}
 
 def record(rounds, *, batch=64, disturbed=0):
     case = msgspec.structs.replace(CASE, batch=batch)
-    return StepRecord(case=case, status="ok", rounds_s=rounds, disturbed=disturbed).to_dict()
+    return StepRecord(spec=case, status="ok", rounds_s=rounds, disturbed=disturbed).to_dict()
 
 
 @pytest.mark.parametrize(

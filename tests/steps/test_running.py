@@ -43,7 +43,7 @@ def test_records_have_times_and_checks(session):
     ]
     records = run_in_turn(cases, session)
     for case, record in zip(cases, records, strict=True):
-        assert record.case == case
+        assert record.spec == case
         assert record.ok, record.reason
         assert record.images_per_s == pytest.approx(2 / record.time.median)
         assert record.parameters == 1_663_370
@@ -127,7 +127,7 @@ def test_models_of_ones_own_print_what_they_like_and_cost_their_row_at_most(sess
     records = run_in_turn(cases, session)
     assert [one.status for one in records] == ["ok", "ok", "failed", "failed"]
     first = records[0]
-    assert (first.case.batch, first.output, first.parameters) == (2, (2, 3), 15)
+    assert (first.spec.batch, first.output, first.parameters) == (2, (2, 3), 15)
     assert first.environment["module"] == "Loud"
     assert StepRecord.from_dict(json.loads(json.dumps(first.to_dict()))) == first
     assert records[2].reason == f"{file}:24: SystemExit: enough"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.report.json import dump, to_json
+from pydlbench.report.json import dump, layers_document
 from pydlbench.store.documents import load
 from pydlbench.store.entry import LAYER_COLUMNS, Entry
 
@@ -28,7 +28,7 @@ def test_a_file_of_layers_is_like_the_run_in_the_store(store, run_record, measur
     store.add(run_record.id, Entry.from_document("layer", row.to_dict()))
     store.finish(run_record, "done")
     path = tmp_path / "a.json"
-    path.write_text(to_json(run_record, [row]))
+    path.write_text(dump(layers_document(run_record, [row])))
     kept, read = load(run_record.id, store), load(str(path), None)
     assert kept.info == read.info
     assert kept.record == read.record == run_record
@@ -73,7 +73,7 @@ def test_a_run_goes_before_a_file_of_the_same_name(
 ):
     monkeypatch.chdir(tmp_path)
     for name in ("last", "results"):
-        (tmp_path / name).write_text(to_json(run_record, []))
+        (tmp_path / name).write_text(dump(layers_document(run_record, [])))
     store.begin(run_of(), "layers")
     assert load("last", store).info.id == run_of().id
     assert load("./last", store).info.id == run_record.id

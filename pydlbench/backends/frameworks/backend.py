@@ -18,7 +18,7 @@ from pydlbench.backends.base import (
     insufficient_memory,
     is_out_of_memory,
 )
-from pydlbench.backends.frameworks.device_clock import DeviceClock
+from pydlbench.backends.frameworks.device_clock import DeviceClock, is_lost
 from pydlbench.backends.frameworks.verdicts import check_fused, fused_inputs, judge
 from pydlbench.backends.host_clock import HostClock, Operator
 from pydlbench.backends.verification.inputs import make_inputs
@@ -139,9 +139,6 @@ def renamed(facts: KernelFacts, algorithm: str, **known: Any) -> KernelFacts:
 # -----------------------------------------------------------------------------
 # What a framework raises, as errors of ours: each costs one variant, unless the device is lost.
 
-# By name: no framework is imported here. A GPU's context is beyond use after it.
-_LOST = ("AcceleratorError",)
-
 
 @contextlib.contextmanager
 def translated(algorithm: str) -> Iterator[None]:
@@ -163,8 +160,7 @@ def translated(algorithm: str) -> Iterator[None]:
         if is_out_of_memory(error):
             raise InsufficientMemoryError(f"{algorithm}: {insufficient_memory(error)}") from error
         text = " ".join(str(error).split())
-        lost = type(error).__name__ in _LOST
-        kind = DeviceLostError if lost else PrimitiveError
+        kind = DeviceLostError if is_lost(error) else PrimitiveError
         raise kind(f"{algorithm}: {type(error).__name__}: {text[:300]}") from error
 
 

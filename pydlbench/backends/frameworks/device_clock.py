@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.native.modules import native_module
 from pydlbench.backends.native.sustained import Sustained, sustained
-from pydlbench.errors import BackendMissingError, UnsupportedError
+from pydlbench.errors import BackendMissingError, DeviceLostError, UnsupportedError
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.statistics import median
 
@@ -81,6 +81,21 @@ class StepRuntime(DeviceRuntime, Protocol):
 
     def allocations(self) -> int:
         """Return how many blocks the driver was asked for until now."""
+
+
+# By name: no framework is imported here.
+_LOST: Final = ("AcceleratorError",)
+# What a call does that no graph can have: ``cudaErrorStreamCaptureUnsupported``, and those that
+# follow from it.
+_OF_CAPTURES: Final = range(900, 909)
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether a GPU's context is beyond use after an error of a framework's, or of ours."""
+    if isinstance(error, DeviceLostError):
+        return True
+    of_capture = getattr(error, "error_code", None) in _OF_CAPTURES
+    return type(error).__name__ in _LOST and not of_capture
 
 
 def sampler_module() -> Any:
@@ -174,18 +189,17 @@ class DeviceClock(HostClock):
         """Return seconds per execution by three clocks, and what the host needs to launch one."""
         with self._guard():
             times = self._called().launch_times(repetitions)
-            graph = self._captured(_LAUNCHES).sample(repetitions, _LAUNCHES, _LAUNCHES)
-        return {
-            "event": times["event_s"],
-            "graph": median(graph["seconds"].tolist()),
-            "host": times["wall_s"],
-            "enqueue": times["host_s"],
-        }
+            found = {"event": times["event_s"], "host": times["wall_s"], "enqueue": times["host_s"]}
+            if (graph := self._some_captured()) is not None:
+                raw = graph.sample(repetitions, _LAUNCHES, _LAUNCHES)
+                found["graph"] = median(raw["seconds"].tolist())
+        return found
 
     def kernels(self) -> list[dict[str, Any]]:
         """Return what one call launches, in a graph of several."""
         with self._guard():
-            found = self._captured(_LAUNCHES).kernels()
+            graph = self._some_captured()
+        found = () if graph is None else graph.kernels()
         return [dict(one) for one in found[: len(found) // _LAUNCHES]]
 
     def sustained(self) -> Sustained:
@@ -201,6 +215,15 @@ class DeviceClock(HostClock):
                 return work.run_for(seconds)
 
         return sustained(run_for, self._meter)
+
+    def _some_captured(self) -> DeviceWork | None:
+        """Return a graph of some calls; None of those between events that no graph can have."""
+        try:
+            return self._captured(_LAUNCHES)
+        except RuntimeError as error:
+            if self.timing == "cuda-graph" or is_lost(error):
+                raise
+            return None
 
     def _called(self) -> DeviceWork:
         if self._enqueued is None:

@@ -57,7 +57,7 @@ def distinct(calls: Iterable[StepCall]) -> tuple[RecordedCall, ...]:
     for (text, direction), same in alike.items():
         profiled = [one.profiled for one in same if one.profiled is not None]
         found.append(
-            RecordedCall.of(
+            RecordedCall.from_owners(
                 [one.names for one in same],
                 signature=text,
                 operator=same[0].operator,

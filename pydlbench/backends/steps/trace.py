@@ -259,8 +259,8 @@ class TracedSteps:
         trace = self.tracer.ways[request.timing][1]
         seconds: list[float] = []
         with self._guard():
-            for _ in range(request.untimed):  # the step itself ran when it was made ready
-                trace()
+            for _ in range(request.untimed):
+                self._round(trace)
             with Account(self._cpus) as account:
                 for _ in range(request.samples):
                     seconds += self._round(trace)

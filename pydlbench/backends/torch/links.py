@@ -162,7 +162,7 @@ class _Lister:
         """Add the kernels of a call."""
         if call.implied:
             return
-        recorded = RecordedCall.of(
+        recorded = RecordedCall.from_owners(
             [call.names],
             signature=call.signature,
             operator=call.operator,

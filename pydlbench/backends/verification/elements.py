@@ -155,9 +155,8 @@ def _part(layer: Layer, role: str, tensor: Any, cut: tuple[slice, ...]) -> Any:
     return Rounded(part)
 
 
-#: Elements of a piece: of larger ones the C library gives memory back to the system, which clears
-#: it for the next one, for as long as they are computed.
-_PIECE: Final = 1 << 15
+#: Elements of a piece; of fewer, the time between NumPy's functions is a large part.
+_PIECE: Final = 1 << 17
 
 
 def evaluate(
@@ -183,7 +182,7 @@ def evaluate(
     shape = largest.shape
     views = _views(layer)
     totals: dict[str, Rounded] = {}
-    for place in pieces(largest, 1 << 13, whole=whole):
+    for place in pieces(largest, _PIECE, whole):
         cut = tuple(slice(None) if axis in whole else there for axis, there in enumerate(place))
         t = SimpleNamespace(**{role: _part(layer, role, x, cut) for role, x in tensors.items()})
         if layer.op == "dropout":

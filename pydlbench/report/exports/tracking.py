@@ -71,8 +71,8 @@ def write_bencher(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[st
         UsageError: nothing was timed.
     """
     rows, notes = _timed(runs)
-    found = {row.name: {"latency": _measure(row), **_rates(row)} for row in rows}
-    return f"{json.dumps(found, indent=1, allow_nan=False)}\n", notes
+    metrics = {row.name: {"latency": _measure(row), **_rates(row)} for row in rows}
+    return f"{json.dumps(metrics, indent=1, allow_nan=False)}\n", notes
 
 
 def _measure(row: Timed) -> dict[str, float]:
@@ -92,13 +92,13 @@ def write_github(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[str
         UsageError: nothing was timed.
     """
     rows, notes = _timed(runs)
-    found = []
+    values = []
     for row in rows:
         entry: dict[str, Any] = {"name": row.name, "unit": "ms", "value": _MILLI * row.median}
         if row.low is not None and row.high is not None:
             entry["range"] = f"± {_MILLI * (row.high - row.low) / 2:.4g}"
-        found.append({**entry, "extra": f"n {row.n}"})
-    return f"{json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)}\n", notes
+        values.append({**entry, "extra": f"n {row.n}"})
+    return f"{json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)}\n", notes
 
 
 def _timed(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[list[Timed], list[str]]:

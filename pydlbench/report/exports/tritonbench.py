@@ -60,7 +60,7 @@ def write_calls(calls: Iterable[tuple[str, int]], source: str) -> tuple[str, lis
     Raises:
         UsageError: none is a call of PyTorch's that it can read.
     """
-    found: dict[str, dict[str, int]] = {}
+    by_operator: dict[str, dict[str, int]] = {}
     unread: dict[str, int] = {}
     for signature, count in calls:
         name = signature.partition("(")[0]
@@ -69,15 +69,15 @@ def write_calls(calls: Iterable[tuple[str, int]], source: str) -> tuple[str, lis
         except UnsupportedError:
             unread[name[:60]] = unread.get(name[:60], 0) + count
             continue
-        counts = found.setdefault(name, {})
+        counts = by_operator.setdefault(name, {})
         counts[inputs] = counts.get(inputs, 0) + count
-    if not found:
+    if not by_operator:
         raise UsageError(
             f"{source}: has no calls of PyTorch's with their operands; nearest: a trace, "
             "pydlbench export @trace.json.gz --format tritonbench, or a run of forecast"
         )
     document: dict[str, Any] = {"metadata": {"source": f"pydlbench export {source}"}}
-    for name, counts in found.items():
+    for name, counts in by_operator.items():
         document[name] = [{"count": count, "inputs": text} for text, count in counts.items()]
     named = ", ".join(f"{name} x {count}" for name, count in unread.items())
     notes = [f"not in it, as TritonBench cannot read their operands: {named}"] if unread else []
@@ -97,7 +97,7 @@ def _inputs(signature: str) -> str:
         raise UnsupportedError(f"{call.name}: operands that are values, or none")
     if any(math.isnan(number) for number in leaves(call.arguments, float)):
         raise UnsupportedError(f"{call.name}: not a number")
-    arguments = "".join(f"{_text(each)}, " for each in call.arguments)
+    arguments = "".join(f"{_text(argument)}, " for argument in call.arguments)
     keywords = ", ".join(f"{name!r}: {_text(each)}" for name, each in call.keywords.items())
     return f"(({arguments.rstrip()}), {{{keywords}}})"
 

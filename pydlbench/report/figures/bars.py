@@ -39,23 +39,23 @@ def bars(kind: str, title: str, parts: Sequence[Bar], *, ordered: bool = True) -
         parts: bars from top to bottom.
         ordered: the longest first.
     """
-    shown = sorted(parts, key=lambda one: -one.seconds) if ordered else list(parts)
+    shown = sorted(parts, key=lambda each: -each.seconds) if ordered else list(parts)
     shown = shown[:_MOST]
     if not shown:
         return []
-    factor, unit = time_unit([one.seconds for one in shown])
+    factor, unit = time_unit([each.seconds for each in shown])
     values = [
-        {"name": one.name, "time": factor * one.seconds, "words": _words(one)}
-        | ({"low": factor * one.ends[0], "high": factor * one.ends[1]} if one.ends else {})
-        for one in shown
+        {"name": each.name, "time": factor * each.seconds, "words": _words(each)}
+        | ({"low": factor * each.ends[0], "high": factor * each.ends[1]} if each.ends else {})
+        for each in shown
     ]
     ticks = [
-        {"name": one.name, "time": factor * seconds, "what": what}
-        for one in shown
-        for what, seconds in one.ticks.items()
+        {"name": each.name, "time": factor * seconds, "what": what}
+        for each in shown
+        for what, seconds in each.ticks.items()
         if seconds is not None
     ]
-    y = {"field": "name", "type": "nominal", "sort": [one.name for one in shown], "title": None}
+    y = {"field": "name", "type": "nominal", "sort": [each.name for each in shown], "title": None}
     x: dict[str, Any] = {"field": "time", "type": "quantitative", "title": unit}
     layers: list[dict[str, Any]] = [
         {
@@ -63,7 +63,7 @@ def bars(kind: str, title: str, parts: Sequence[Bar], *, ordered: bool = True) -
             "encoding": {"y": y, "x": x, "description": {"field": "words"}},
         }
     ]
-    if any(one.ends for one in shown):
+    if any(each.ends for each in shown):
         layers.append(
             {
                 "mark": {"type": "rule"},
@@ -71,7 +71,7 @@ def bars(kind: str, title: str, parts: Sequence[Bar], *, ordered: bool = True) -
             }
         )
     if ticks:
-        what = list(dict.fromkeys(one["what"] for one in ticks))
+        what = list(dict.fromkeys(tick["what"] for tick in ticks))
         colors = [LIGHT[hue] for hue in HUES[1 : 1 + len(what)]]
         scale = {"domain": what, "range": colors}
         layers.append(
@@ -89,6 +89,6 @@ def bars(kind: str, title: str, parts: Sequence[Bar], *, ordered: bool = True) -
     return [Figure(kind, title, text, caption, spec)]
 
 
-def _words(one: Bar) -> str:
-    held = [f"{name} {format_seconds(value)}" for name, value in one.ticks.items() if value]
-    return ", ".join([f"{one.name}: {format_seconds(one.seconds)}", *held])
+def _words(bar: Bar) -> str:
+    held = [f"{name} {format_seconds(value)}" for name, value in bar.ticks.items() if value]
+    return ", ".join([f"{bar.name}: {format_seconds(bar.seconds)}", *held])

@@ -28,8 +28,8 @@ def batches(rates: Sequence[Rate], unit: str) -> list[Figure]:
         unit: of the rates: ``images/s``.
     """
     by_series: dict[str, dict[int, float]] = {}
-    for one in rates:
-        by_series.setdefault(one.series, {}).setdefault(one.batch, one.rate)
+    for item in rates:
+        by_series.setdefault(item.series, {}).setdefault(item.batch, item.rate)
     several = {name: line for name, line in by_series.items() if len(line) > 1}
     if not several:
         return []
@@ -39,7 +39,7 @@ def batches(rates: Sequence[Rate], unit: str) -> list[Figure]:
         for name, line in several.items()
         for batch, rate in sorted(line.items())
     ]
-    ticks = sorted({one["batch"] for one in values})
+    ticks = sorted({value["batch"] for value in values})
     look = series(list(several))
     encoding = {
         "x": {"field": "batch", "type": "quantitative", "scale": {"type": "log", "base": 2}}
@@ -58,6 +58,6 @@ def batches(rates: Sequence[Rate], unit: str) -> list[Figure]:
             },
         ],
     }
-    text = f"Lines, {unit} over batch. {'. '.join(one['words'] for one in values)}."
+    text = f"Lines, {unit} over batch. {'. '.join(value['words'] for value in values)}."
     caption = "Batch on a logarithmic scale; the upright axis begins at zero."
     return [Figure("batches", f"Batch sweep: {unit}", text, caption, spec)]

@@ -23,16 +23,16 @@ _SLOWER: Final = "% slower than the median of the other nodes"
 
 def nodes(fleet: FleetVerdict) -> list[Figure]:
     """Return a strip for each metric, that of all together first; none without an effect."""
-    effects = [one for one in fleet.effects if one.effect is not None]
-    metrics = list(dict.fromkeys(one.metric for one in reversed(fleet.metrics)))[:_METRICS]
+    effects = [effect for effect in fleet.effects if effect.effect is not None]
+    metrics = list(dict.fromkeys(metric.metric for metric in reversed(fleet.metrics)))[:_METRICS]
     if not effects:
         return []
-    far = max([1.5 * fleet.beyond, *(abs(one.effect or 0.0) for one in effects)])
+    far = max([1.5 * fleet.beyond, *(abs(effect.effect or 0.0) for effect in effects)])
     reach = 100 * min(far, _WIDEST)
     values = [
-        one
+        mark
         for metric in metrics
-        for one in _marks([effect for effect in effects if effect.metric == metric], reach)
+        for mark in _marks([effect for effect in effects if effect.metric == metric], reach)
     ]
     y = {"field": "metric", "type": "nominal", "sort": metrics, "title": None}
     x: dict[str, Any] = {"type": "quantitative", "title": _SLOWER}
@@ -62,11 +62,12 @@ def nodes(fleet: FleetVerdict) -> list[Figure]:
             },
         ],
     }
-    slow = list(dict.fromkeys(one.node for one in fleet.slow))
+    slow = list(dict.fromkeys(effect.node for effect in fleet.slow))
     spans = (
-        f"{one.metric}: {percent(one.least, signed=True)} to {percent(one.most, signed=True)}"
-        for one in fleet.metrics
-        if one.metric in metrics
+        f"{metric.metric}: {percent(metric.least, signed=True)} to "
+        f"{percent(metric.most, signed=True)}"
+        for metric in fleet.metrics
+        if metric.metric in metrics
     )
     names = f"SLOW: {some_names(slow)}. " if slow else "No node is SLOW. "
     caption = (
@@ -82,16 +83,16 @@ def nodes(fleet: FleetVerdict) -> list[Figure]:
 
 
 def _marks(effects: Sequence[FleetEffect], reach: float) -> list[dict[str, Any]]:
-    far = sorted(effects, key=lambda one: -abs(one.effect or 0.0))[:_NODES]
+    far = sorted(effects, key=lambda each: -abs(each.effect or 0.0))[:_NODES]
     return [
         {
-            "metric": one.metric,
-            "effect": max(-reach, min(reach, 100 * (one.effect or 0.0))),
+            "metric": each.metric,
+            "effect": max(-reach, min(reach, 100 * (each.effect or 0.0))),
             "at": at * 0.618 % 1,  # neighbours are far apart
-            "verdict": one.verdict,
-            "words": f"{one.node}: {percent(one.effect, signed=True)}, {one.verdict}",
+            "verdict": each.verdict,
+            "words": f"{each.node}: {percent(each.effect, signed=True)}, {each.verdict}",
         }
-        for at, one in enumerate(far)
+        for at, each in enumerate(far)
     ]
 
 
@@ -103,23 +104,24 @@ def node_history(fleets: Mapping[str, FleetVerdict]) -> list[Figure]:
     """
     values: list[dict[str, Any]] = []
     for run, fleet in fleets.items():
-        machines = {one.node: one.machine for one in fleet.nodes}
+        machines = {node.node: node.machine for node in fleet.nodes}
         values += [
             {
                 "run": run,
-                "series": f"{one.node} ({machines[one.node]})",
-                "effect": 100 * one.effect,
-                "verdict": one.verdict,
-                "words": f"{one.node}, {run}: {percent(one.effect, signed=True)}, {one.verdict}",
+                "series": f"{effect.node} ({machines[effect.node]})",
+                "effect": 100 * effect.effect,
+                "verdict": effect.verdict,
+                "words": f"{effect.node}, {run}: {percent(effect.effect, signed=True)}, "
+                f"{effect.verdict}",
             }
-            for one in fleet.whole
-            if one.effect is not None
+            for effect in fleet.whole
+            if effect.effect is not None
         ]
-    apart = {one["series"] for one in values if one["verdict"] in ("SLOW", "FAST")}
-    shown = [one for one in values if one["series"] in apart]
+    apart = {value["series"] for value in values if value["verdict"] in ("SLOW", "FAST")}
+    shown = [value for value in values if value["series"] in apart]
     if len(fleets) < 2 or not shown:
         return []
-    look = series([one["series"] for one in shown])
+    look = series([each["series"] for each in shown])
     encoding = {
         "x": {"field": "run", "type": "ordinal", "sort": list(fleets), "axis": {"labelAngle": 0}},
         "y": {"field": "effect", "type": "quantitative", "title": _SLOWER},
@@ -136,7 +138,7 @@ def node_history(fleets: Mapping[str, FleetVerdict]) -> list[Figure]:
             },
         ],
     }
-    text = f"{'; '.join(one['words'] for one in shown)}."
+    text = f"{'; '.join(each['words'] for each in shown)}."
     caption = (
         "Lines are nodes that were SLOW or FAST in a run, in all metrics together; nodes are "
         "matched by their name and their CPU or card."

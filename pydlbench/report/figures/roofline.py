@@ -45,10 +45,10 @@ def roofline(run: RunRecord, rows: Sequence[Measurement]) -> list[Figure]:
     if not known:
         return []
     shown = known[:_MOST]
-    points = sorted(map(_point, shown), key=lambda one: one["series"] != "native")
+    points = sorted(map(_point, shown), key=lambda each: each["series"] != "native")
     peaks = dict(_peaks(shown))
     memories = dict(_memories(run.device_for(shown[0].threads)))
-    across, up = [one["x"] for one in points], [one["y"] for one in points]
+    across, up = [point["x"] for point in points], [point["y"] for point in points]
     ridges = [peak / rate * 1e3 for peak in peaks.values() for rate in memories.values()]
     low_x, high_x = min([*across, *ridges]) / 8, max([*across, *ridges]) * 3
     low_y, high_y = min(up) / 2.5, max([*up, *peaks.values()]) * 2
@@ -60,7 +60,7 @@ def roofline(run: RunRecord, rows: Sequence[Measurement]) -> list[Figure]:
         "y": {"field": "y", "type": "quantitative", "title": "TFLOP/s (executed)"}
         | {"scale": {"type": "log", "domain": [low_y, high_y]}, "axis": _axis(low_y, high_y)},
     }
-    appearance = series([one["series"] for one in points])
+    appearance = series([point["series"] for point in points])
     label = {**scales, "text": {"field": "roof"}}
     along = {"align": "left", "dx": 8, "angle": -math.degrees(math.atan(slope))}
     looks: dict[str, dict[str, Any]] = {
@@ -81,7 +81,7 @@ def roofline(run: RunRecord, rows: Sequence[Measurement]) -> list[Figure]:
         },
         *(
             {
-                "data": {"values": [one for one in roofs if one["label"] == place]},
+                "data": {"values": [roof for roof in roofs if roof["label"] == place]},
                 "mark": {"type": "text", **look},
                 "encoding": label,
             }
@@ -113,7 +113,7 @@ def roofline(run: RunRecord, rows: Sequence[Measurement]) -> list[Figure]:
     if len(known) > len(shown):
         notes.append(f"The {len(shown)} slowest rows of {len(known)} are drawn.")
     names = "; ".join([*peaks, *memories]) or "no roofs are known"
-    slowest = ". ".join(one["words"] for one in map(_point, shown[:12]))
+    slowest = ". ".join(each["words"] for each in map(_point, shown[:12]))
     text = f"{len(points)} marks. Roofs: {names}. {slowest}."
     spec = {"height": _HEIGHT, "layer": layers}
     return [Figure("roofline", "Roofline", text, " ".join(notes), spec)]
@@ -150,16 +150,16 @@ def _named(points: Sequence[dict[str, Any]], span: float) -> list[dict[str, Any]
         points: of a series behind each other.
         span: of the upright axis, as a logarithm.
     """
-    found: list[dict[str, Any]] = []
-    for one in points:
+    named: list[dict[str, Any]] = []
+    for point in points:
         crowded = any(
-            one["name"] == other["name"]
-            or (0.2 < one["x"] / other["x"] < 5 and _apart(one["y"], other["y"]) < span / 22)
-            for other in found
+            point["name"] == other["name"]
+            or (0.2 < point["x"] / other["x"] < 5 and _apart(point["y"], other["y"]) < span / 22)
+            for other in named
         )
-        if len(found) < _NAMED and not crowded and len(one["name"]) < 24:
-            found.append(one)
-    return found
+        if len(named) < _NAMED and not crowded and len(point["name"]) < 24:
+            named.append(point)
+    return named
 
 
 def _apart(first: float, second: float) -> float:
@@ -178,8 +178,10 @@ def _peaks(rows: Sequence[Measurement]) -> Iterator[tuple[str, float]]:
 def _memories(device: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield name and GB/s of the bandwidths of memory and caches: the best of each level."""
     best: dict[str, float] = {}
-    for one in device.get("bandwidths") or ():
-        best[one["level"]] = max(best.get(one["level"], 0.0), one["bytes_per_s"] / 1e9)
+    for bandwidth in device.get("bandwidths") or ():
+        best[bandwidth["level"]] = max(
+            best.get(bandwidth["level"], 0.0), bandwidth["bytes_per_s"] / 1e9
+        )
     for level, rate in best.items():
         yield f"measured {_LEVELS.get(level, level)} {number(rate)} GB/s", rate
     facts = device.get("facts")

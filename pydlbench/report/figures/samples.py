@@ -44,11 +44,11 @@ def samples(rows: Sequence[Sampled]) -> list[Figure]:
         return []
     names = [f"{row.name}  {format_seconds(row.time.median)}  n {row.time.n}" for row in shown]
     drawn = [point for row, name in zip(shown, names, strict=True) for point in _points(row, name)]
-    usual = sorted(abs(one["off"]) for one in drawn)[int(0.93 * (len(drawn) - 1))]
+    usual = sorted(abs(point["off"]) for point in drawn)[int(0.93 * (len(drawn) - 1))]
     reach = 100 * min(_WIDEST, max(0.01, 1.1 * usual / 100))
-    outside = sum(abs(one["off"]) > reach for one in drawn)
-    for one in drawn:
-        one["off"] = max(-reach, min(reach, one["off"]))
+    outside = sum(abs(point["off"]) > reach for point in drawn)
+    for item in drawn:
+        item["off"] = max(-reach, min(reach, item["off"]))
     across: dict[str, Any] = {"type": "quantitative", "title": "% from the row's median"}
     across |= {"scale": {"domain": [-reach, reach]}}
     y: dict[str, Any] = {"field": "row", "type": "nominal", "sort": names, "title": None}
@@ -77,7 +77,7 @@ def samples(rows: Sequence[Sampled]) -> list[Figure]:
                     "x": {"field": "off", **across},
                     "y": y,
                     "yOffset": {"field": "at", "type": "quantitative"},
-                    **series([one["series"] for one in drawn]),
+                    **series([point["series"] for point in drawn]),
                 },
             },
         ],

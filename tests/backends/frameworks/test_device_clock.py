@@ -138,6 +138,20 @@ def test_launch_times_by_three_clocks():
     assert timer.launch_times(3) == {"event": 2e-3, "graph": 1e-3, "host": 4e-3, "enqueue": 1e-5}
 
 
+class Uncapturable(Runtime):
+    def captured(self, *_):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+
+def test_what_no_graph_can_have_is_timed_between_events_all_the_same():
+    timer, _ = clock(Uncapturable(), "events")
+    assert timer.launch_times(3) == {"event": 2e-3, "host": 4e-3, "enqueue": 1e-5}
+    assert timer.kernels() == []
+    in_graphs, _ = clock(Uncapturable(), "cuda-graph")
+    with pytest.raises(RuntimeError, match="capturing"):
+        in_graphs.launch_times(3)
+
+
 @pytest.mark.parametrize(("stamps", "clock_hz"), [((1.9e9,), 1.9e9), ((), 1.7e9)])
 def test_the_clock_is_that_of_the_stamps_and_else_the_cards(stamps, clock_hz):
     readings = GpuReadings(sm_clock_hz=1.7e9, reasons=("hardware thermal slowdown",), readings=3)

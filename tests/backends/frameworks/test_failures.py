@@ -130,11 +130,17 @@ def test_the_weights_of_a_product_lie_as_it_asks():
 class AcceleratorError(RuntimeError):
     """As torch calls it."""
 
+    def __init__(self, text: str, error_code: int = 700) -> None:
+        super().__init__(text)
+        self.error_code = error_code
+
 
 @pytest.mark.parametrize(
     ("error", "kind", "text"),
     [
         (AcceleratorError("CUDA error"), DeviceLostError, "mm: AcceleratorError: CUDA error"),
+        # cudaErrorStreamCaptureUnsupported: a call that no graph can have.
+        (AcceleratorError("capturing", 900), PrimitiveError, "mm: AcceleratorError: capturing"),
         (RuntimeError("can't allocate memory"), InsufficientMemoryError, "try a smaller --batch"),
         (UnsupportedError("no such thing"), UnsupportedError, "^no such thing$"),
     ],

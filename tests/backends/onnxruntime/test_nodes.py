@@ -76,7 +76,7 @@ def test_all_nodes_of_a_network_of_ours_run_alone_and_have_native_layers(
     assert set(kernel.facts.names) == {one.signature for one in facts.calls}
     chunk = kernel.sample(Request(samples=2, untimed=1))
     assert len(chunk.seconds) == 2 * len(facts.calls)
-    assert kernels_of(mapped).cases
+    assert kernels_of(mapped).specs
 
 
 # -----------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def written(tmp_path, monkeypatch):
 
 
 def case(*inputs, **how):
-    own = OwnSpec(inputs=tuple(map(OwnInput.of, inputs)))
+    own = OwnSpec(inputs=tuple(map(OwnInput.parse, inputs)))
     return StepSpec(model="net.onnx", framework="onnxruntime", own=own, **how)
 
 

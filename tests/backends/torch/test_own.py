@@ -139,7 +139,7 @@ def own(tmp_path, monkeypatch):
 
 
 def inputs(*texts, **more):
-    return OwnSpec(inputs=tuple(map(OwnInput.of, texts)), **more)
+    return OwnSpec(inputs=tuple(map(OwnInput.parse, texts)), **more)
 
 
 def notes_of(backend, case):

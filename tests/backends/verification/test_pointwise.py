@@ -131,6 +131,8 @@ def test_formulas_may_be_rounded_in_each_step(op):
     inputs = {role: round_to("bf16", array) for role, array in inputs.items()}
     tensors = SimpleNamespace(**{role: array.view(InSteps) for role, array in inputs.items()})
     stepwise = layer.entry.reference(WithExponential(), layer, tensors)
+    if isinstance(stepwise, dict):  # of ops that overwrite what they read
+        (stepwise,) = stepwise.values()
     verdict = verify(layer, "forward", "bf16", inputs, np.asarray(stepwise), 1)
     assert verdict.status == "ok", verdict
 
@@ -157,7 +159,7 @@ def test_large_layers_are_compared_in_pieces():
         layer = parse_problem(text)
         inputs = make_inputs(layer, "forward", "fp32", 1)
         pieces = list(expected_pieces(layer, "forward", "inference", inputs))
-        assert len(pieces) > 2
+        assert len(pieces) > 1
         assert max(piece.value.size for piece in pieces) <= 1 << 17
         all_expected(layer, "forward", inputs)
 

@@ -1,0 +1,145 @@
+"""Published figures, and own results that are held against them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from pydlbench.records.fields import shown
+from pydlbench.records.record import Document, Record
+from pydlbench.units import number
+
+_words = partial(shown, right=False)
+
+
+def _times(speedup: float) -> str:
+    return f"{number(speedup, 2)}x"
+
+
+class OwnFigure(Record, frozen=True, kw_only=True):
+    """An own result; beside a published figure with what makes it another thing than that.
+
+    Attributes:
+        model: name of the model.
+        phase: what a step computes.
+        precision: of the products.
+        batch: images per step.
+        seconds: of a step, as measured.
+        who: framework and mode, or another origin: ``torch eager``, ``native layers, summed``.
+        device: processor it ran on.
+        run: the run that it is from.
+        options: of a variant of the model: ``lrn=off``; empty of the model itself.
+        protocol: the published script that was played; null for a plain step.
+        stage: of that script.
+        value: in the figure's unit.
+        unit: the figure's.
+        speedup: published time of an image over ours: above 1 where ours is faster.
+        marks: what makes it another thing than the figure: ``per image, batch 32``.
+    """
+
+    model: str
+    phase: str
+    precision: str
+    batch: int
+    seconds: float
+    who: Annotated[str, _words("by")]
+    device: str = ""
+    run: str = ""
+    options: str = ""
+    protocol: str | None = None
+    stage: str | None = None
+    value: Annotated[float, shown("ours", number)] = 0.0
+    unit: str = ""
+    speedup: Annotated[float, shown("speed", _times)] = 0.0
+    marks: Annotated[tuple[str, ...], _words("note", ", ".join)] = ()
+
+    unlisted = ("stage",)
+    promised = ("value", "unit")
+
+
+class PublishedFigure(Record, frozen=True, kw_only=True):
+    """A published figure.
+
+    Attributes:
+        source: title of the page where it was published.
+        citation: repository, file and revision.
+        protocol: the script that printed it, as in ``pydlbench step --protocol``.
+        hardware: on what it ran.
+        year: in which it ran, or that of the software.
+        framework: with its version as far as published.
+        model: pydlbench's name of the model.
+        stage: as the source calls what was timed: ``eval``, ``train``, ``forward``...
+        phase: pydlbench's phase; ``backward`` alone is no step.
+        precision: the source's name; ``fp16`` may be with or without tensor cores.
+        batch: images per step.
+        value: in its unit.
+        spread: as the source defines it; null where it gives none.
+        unit: ``ms/batch`` or ``ms/step``, a time per step; ``images/s`` or ``examples/s``, a rate.
+        includes: what is in the time.
+        note: what a reader has to know.
+        own: own results beside it.
+    """
+
+    source: str
+    citation: str
+    protocol: str
+    hardware: Annotated[str, _words("hardware")]
+    year: Annotated[int, shown("year")]
+    framework: Annotated[str, _words("framework")]
+    model: Annotated[str, _words("model")]
+    stage: Annotated[str, _words("stage")]
+    phase: str
+    precision: Annotated[str, _words("precision")]
+    batch: Annotated[int, shown("batch")]
+    value: float
+    spread: float | None = None
+    unit: Annotated[str, _words("unit")]
+    includes: str
+    note: Annotated[str | None, _words("note")] = None
+    own: tuple[OwnFigure, ...] = ()
+
+    derived = ("seconds",)
+    promised = ("own",)
+
+    @property
+    def published(self) -> Annotated[str, shown("published")]:
+        """The value with its spread."""
+        return f"{self.value:g}" + ("" if self.spread is None else f" +- {self.spread:g}")
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step."""
+        return self.value / 1e3 if self.unit.startswith("ms") else self.batch / self.value
+
+    def in_unit(self, seconds: float, batch: int) -> float:
+        """Return a time of ours in this figure's unit.
+
+        Args:
+            seconds: time of a step.
+            batch: batch of that step; a time is scaled to this figure's batch, image for image.
+        """
+        return 1e3 * seconds / batch * self.batch if self.unit.startswith("ms") else batch / seconds
+
+
+class MatchedFigure(Record, frozen=True, kw_only=True):
+    """A published figure with one result of ours.
+
+    Attributes:
+        figure: the published figure.
+        own: our result.
+    """
+
+    figure: PublishedFigure
+    own: OwnFigure
+
+
+class PublishedDocument(Document, frozen=True, kw_only=True):
+    """Published figures with own results beside them.
+
+    Attributes:
+        runs: the runs as they were given.
+        published: the figures.
+    """
+
+    runs: tuple[str, ...]
+    published: tuple[PublishedFigure, ...]
