@@ -248,18 +248,18 @@ class CatalogueModel(StepModel):
         Args:
             kind: ``model`` has L2 terms of tensors; ``l2`` and ``sum`` take no labels.
         """
-        losses = self.losses
         form = self.model.loss.kind if kind in ("model", "unregularised") else kind
         decays = self.model.decays if kind == "model" else ()
         terms = [(f"{decay.node}/{decay.tensor}", decay.factor) for decay in decays]
+        # Plain functions: a compiler follows them.
+        cross_entropy, half_square = self.losses.cross_entropy, self.losses.half_square
+        measure = half_square if form == "l2" else self.losses.total
 
         def loss(output: Any, labels: Any, tensors: Mapping[str, Any]) -> Any:
-            if form == "cross-entropy" and labels is not None:
-                total = losses.cross_entropy(output, labels)
-            else:
-                total = losses.half_square(output) if form == "l2" else losses.total(output)
+            classified = form == "cross-entropy" and labels is not None
+            total = cross_entropy(output, labels) if classified else measure(output)
             for name, factor in terms:
-                total = total + factor * losses.half_square(tensors[name])
+                total = total + factor * half_square(tensors[name])
             return total
 
         return loss
