@@ -17,7 +17,9 @@ BY_OP = problems.POINTWISE
 
 
 def test_every_operation_is_tried():
-    assert set(BY_OP) == set(ops_of_kind("pointwise"))
+    """But those in place, which TensorFlow does not have."""
+    known = set(ops_of_kind("pointwise"))
+    assert set(BY_OP) == {op for op in known if not op.endswith("-in-place")}
 
 
 @pytest.mark.product
