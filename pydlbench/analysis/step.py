@@ -327,14 +327,11 @@ class _Measured:
         """Make all ready that stays over the rounds."""
         step, session = self._step, self._session
         self._tell("traced step")
-        how = StepPreparation(checks=False, trace=True)
-        kernel = prepare_step(step, session, preparation=how)
+        kernel = prepare_step(step, session, preparation=StepPreparation(checks=False))
         self._kernels.append(kernel)
-        self._facts = kernel.facts
-        if kernel.facts.trace is None:
-            raise UnsupportedError(kernel.facts.untraced)
-        _, self._tracing = traced_rounds(kernel, kernel.facts.trace, briefly=True)
-        self._calls, self._gaps = kernel.facts.trace.calls, kernel.facts.trace.gaps
+        self._facts, self._trace = kernel.facts, kernel.trace()
+        _, self._tracing = traced_rounds(kernel, self._trace, briefly=True)
+        self._calls, self._gaps = self._trace.calls, self._trace.gaps
         self._traced = TracedStep(kernel, self._tracing.way, len(self._calls), len(self._gaps))
         # Nothing of the step has to be run once more to know how long it takes.
         tracing = self._tracing
@@ -627,11 +624,9 @@ class _Measured:
 
     def _tracing_of_rounds(self) -> Tracing:
         """Return how calls were timed, and what that costs by all rounds."""
-        facts = self._facts.trace
-        assert facts is not None, "nothing is broken down without it"
         first, *others = self._traced.rounds
         rounds = sum(others, first)
-        return tracing_of(facts, self._traced.way, rounds, self._tracing.notes)
+        return tracing_of(self._trace, self._traced.way, rounds, self._tracing.notes)
 
     def _native_kernels(self, call: MappedCall, table: Table) -> tuple[NativeKernel, ...] | None:
         """Return the native kernels of a call; none of a view, None where one has no time."""

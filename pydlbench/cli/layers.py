@@ -210,9 +210,13 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
     if args.samples and args.json is None and args.format != "json":
         raise UsageError("--samples: raw samples are in JSON only; nearest: --samples --json -")
     args = with_options(args)
-    request = read_request(args)
-    ahead = session_factory is None and _wants_native(request)
-    with _native_ahead(request) if ahead else contextlib.nullcontext():
+    with contextlib.ExitStack() as processes:
+
+        def begin(threads: int | None) -> None:
+            if session_factory is None:
+                processes.enter_context(_native_ahead(threads))
+
+        request = read_request(args, begin=begin)
         from pydlbench.cli.measuring import answer
         from pydlbench.cli.output import row_warnings
         from pydlbench.report.csv import to_csv
@@ -265,19 +269,12 @@ def _report(
     ]
 
 
-def _wants_native(request: Request) -> bool:
-    """Whether a native process on the CPU is the first that is needed."""
-    native = any(spec.backend == "native" and not spec.on_gpu for spec in request.cases)
-    return native and len(request.threads) == 1
-
-
-def _native_ahead(request: Request) -> contextlib.AbstractContextManager[None]:
+def _native_ahead(threads: int | None) -> contextlib.AbstractContextManager[None]:
     """Start the native process while all that measures is imported."""
     from pydlbench.devices.cpu.affinity import choose_cpus
     from pydlbench.devices.cpu.facts import read_cpu_facts
     from pydlbench.workers.host import launched_ahead
 
-    (threads,) = request.threads
     return launched_ahead("native", "cpu", choose_cpus(read_cpu_facts(), threads))
 
 
@@ -389,20 +386,23 @@ class Request:
     log: Log | None = None
 
 
-def read_request(args: Options, *, several: bool = False) -> Request:
+def read_request(
+    args: Options,
+    *,
+    several: bool = False,
+    begin: Callable[[int | None], None] | None = None,
+) -> Request:
     """Check the options of ``layers`` and combine them.
 
     Args:
         args: the options.
         several: there are other rows in the same run.
+        begin: called with the number of threads as soon as it is known that a native process on the
+            CPU is the first that is needed.
 
     Raises:
         UsageError: A value is bad, or two options exclude each other.
     """
-    from pydlbench.cli.recorded import read_log
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.timing.policy import LAYER_BUDGET_S
-
     device, notes = device_of(args.device)
     if args.width:
         args.refuse(("repetitions",), "with --width")
@@ -410,6 +410,14 @@ def read_request(args: Options, *, several: bool = False) -> Request:
     on_gpu = device != "cpu"
     backends, left_out = _backends(args, device)
     notes += left_out
+    threads = _threads(args.threads)
+    native = not on_gpu and any(name == "native" for name, _ in backends)
+    if begin is not None and native and len(threads) == 1:
+        begin(threads[0])
+    from pydlbench.cli.recorded import read_log
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.timing.policy import LAYER_BUDGET_S
+
     passes = choices("--pass", ",".join(args.pass_), PASSES, "all")
     precisions = _precisions(on_gpu, args.precision)
     layouts = _for_gpus(on_gpu, args)
@@ -432,7 +440,6 @@ def read_request(args: Options, *, several: bool = False) -> Request:
     }
     if args.workspace_limit is not None:
         options["workspace_bytes"] = args.workspace_limit
-    threads = _threads(args.threads)
     log = read_log(args, args.shape, args.model)
     if log is not None:
         layers = list(dict.fromkeys(layer.layer for layer in log.layers))

@@ -37,6 +37,8 @@ from pydlbench.words import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pydlbench.backends.host_clock import HostClock
     from pydlbench.backends.steps.trace import TracedSteps
     from pydlbench.records.breakdown import BreakdownRecord
@@ -257,7 +259,6 @@ class StepPreparation(Record, frozen=True, kw_only=True):
             another framework's; None for none.
         graph: on a GPU, capture the step into a graph, too.
         disturbance: relative change of every weight, of random size up to this and either sign.
-        trace: record the step, so that it can be traced, too; says in the facts why not, if not.
         folded: fold batch normalisations into the convolutions before them first; forward only.
     """
 
@@ -265,7 +266,6 @@ class StepPreparation(Record, frozen=True, kw_only=True):
     save: str | None = None
     graph: bool = False
     disturbance: float = 0.0
-    trace: bool = False
     folded: bool = False
 
 
@@ -290,8 +290,6 @@ class StepFacts(Record, frozen=True, kw_only=True):
         ungraphed: why it cannot be captured into a graph; empty where it is, or nobody asked.
         types: what an ONNX file computes in, by its tensors: ``fp32``, ``int8 QDQ``, ``mixed (fp16,
             fp32)``; empty of all else, which computes in the precision that was asked for.
-        trace: of a step that can be traced; None where it cannot, or was not asked for.
-        untraced: why it cannot be traced; empty if it can, or was not asked for.
     """
 
     library: str
@@ -307,8 +305,6 @@ class StepFacts(Record, frozen=True, kw_only=True):
     environment: dict[str, Any] = msgspec.field(default_factory=dict)
     ungraphed: str = ""
     types: str = ""
-    trace: TraceFacts | None = None
-    untraced: str = ""
 
 
 class StepKernel:
@@ -320,14 +316,24 @@ class StepKernel:
     Args:
         clock: times the step.
         facts: what is known of it.
-        traced: runs it traced; None where it cannot be.
+        traced: records it, and returns what runs it traced.
     """
 
     def __init__(
-        self, clock: HostClock, facts: StepFacts, traced: TracedSteps | None = None
+        self, clock: HostClock, facts: StepFacts, traced: Callable[[], TracedSteps]
     ) -> None:
-        self._clock, self._traced = clock, traced
+        self._clock, self._record = clock, traced
+        self._traced: TracedSteps | None = None
         self.facts = facts
+
+    def trace(self) -> TraceFacts:
+        """Record the step, which is run for it; its samples can be traced ones from then on.
+
+        Raises:
+            UnsupportedError: it cannot be traced; says why.
+        """
+        self._traced = self._record()
+        return self._traced.facts
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested samples."""

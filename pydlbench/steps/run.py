@@ -65,6 +65,7 @@ def run_in_turn(
     *,
     visits: int | None = None,
     preparation: StepPreparation | None = None,
+    trace: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> list[StepRecord]:
     """Check steps, then time them round by round, so that all saw the same drift.
@@ -77,41 +78,21 @@ def run_in_turn(
         steps: the steps.
         session: whose workers and settings are used.
         visits: of each step; None is as the session's options say.
-        preparation: with which checks; None is all of them. With ``trace`` steps are traced, too,
-            in the processes that timed them last.
+        preparation: with which checks; None is all of them.
+        trace: trace the steps, too, in the processes that timed them last.
         progress: called with steps made ready, steps in all and the next one's label.
 
     Returns:
         A record for each, in the order given.
     """
-    how = preparation or StepPreparation()
     visits = visits or session.options.repetitions or LEAST_ROUNDS
-    turns = _Turns(steps, session, msgspec.structs.replace(how, trace=False), visits)
+    turns = _Turns(steps, session, preparation or StepPreparation(), visits, trace=trace)
     try:
         while not turns.finished:
             turns.visit(progress)
-        records = turns.records()
+        return turns.records()
     finally:
         turns.close()
-    return _traced(steps, records, session, progress) if how.trace else records
-
-
-def _traced(
-    steps: Sequence[StepSpec],
-    records: Sequence[StepRecord],
-    session: Session,
-    progress: Callable[[int, int, str], None] | None,
-) -> list[StepRecord]:
-    """Return records of steps with what their calls take, of those that have a time."""
-    traced = []
-    for place, (step, record) in enumerate(zip(steps, records, strict=True)):
-        if record.time is None:
-            traced.append(record)
-            continue
-        if progress:
-            progress(place, len(steps), f"{step.label}: traced step")
-        traced.append(msgspec.structs.replace(record, **trace_step(step, session)))
-    return traced
 
 
 def planned_rounds(store: Reader | None, steps: Sequence[StepSpec], width: float) -> int:
@@ -147,6 +128,7 @@ class _Turns:
         session: whose workers and settings are used.
         preparation: with which checks.
         visits: of each step.
+        trace: trace them in their last visit.
     """
 
     def __init__(
@@ -155,11 +137,14 @@ class _Turns:
         session: Session,
         preparation: StepPreparation,
         visits: int,
+        *,
+        trace: bool,
     ) -> None:
         self._steps = steps
         self._session = session
         self._preparation = preparation
         self._visits = visits
+        self._trace = trace
         # One framework starts on one core: the process of the next visit starts beside it, and is
         # stopped while anybody is timed.
         alone = len({(step.framework, step.device) for step in steps}) == 1
@@ -170,11 +155,12 @@ class _Turns:
         order = random_order(session.options.seed)
         self._study = Study(order, None if on_gpus else session.interference)
         # By number of the step: why it has no time, why its visits came to an end, what is known
-        # of it, and how long it runs.
+        # of it, how long it runs, and what its trace has told.
         self._refused: dict[int, StepRecord] = {}
         self._ended: dict[int, str] = {}
         self._facts: dict[int, StepFacts] = {}
         self._sizes: dict[int, Size] = {}
+        self._traces: dict[int, dict[str, Any]] = {}
 
     @property
     def finished(self) -> bool:
@@ -214,7 +200,24 @@ class _Turns:
             if progress:
                 progress(max(done, len(self._refused)), count, f"{len(kernels)} steps in turn")
             self._sample(kernels)
+            if self._trace and self._lap + 1 == self._visits:
+                self._trace_all(kernels, session, progress)
         self._lap += 1
+
+    def _trace_all(
+        self,
+        kernels: Mapping[int, RemoteKernel[StepFacts]],
+        session: Session,
+        progress: Callable[[int, int, str], None] | None,
+    ) -> None:
+        """Trace the steps that have a time, where they were timed last."""
+        for index, kernel in kernels.items():
+            if index in self._refused or index in self._ended:
+                continue
+            step = self._steps[index]
+            if progress:
+                progress(index, len(self._steps), f"{step.label}: traced step")
+            self._traces[index] = trace_step(step, kernel, session)
 
     def _start(self) -> None:
         """Start the processes of this visit, and of the next one where that has others."""
@@ -277,7 +280,9 @@ class _Turns:
             if why := self._ended.get(index):
                 words = f"a repetition failed, the row has {series.preparations}: {why}"
                 record = msgspec.structs.replace(record, warnings=(*record.warnings, words))
-            records.append(record)
+                if self._trace:
+                    record = msgspec.structs.replace(record, untraced=why)
+            records.append(msgspec.structs.replace(record, **self._traces.get(index, {})))
         return records
 
 

@@ -38,8 +38,10 @@ class StepSession(Session):
         from pydlbench.records.step import StepPreparation
         from pydlbench.steps.run import run_in_turn
 
-        how = StepPreparation(checks=checks, trace=trace)
-        return run_in_turn(steps, self, visits=visits, preparation=how, progress=progress)
+        how = StepPreparation(checks=checks)
+        return run_in_turn(
+            steps, self, visits=visits, preparation=how, trace=trace, progress=progress
+        )
 
     def agreement(self, step: StepSpec, frameworks: tuple[str, str]) -> Agreement:
         """Hold two frameworks' numbers of a step against each other."""

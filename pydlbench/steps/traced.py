@@ -11,7 +11,6 @@ from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
 from pydlbench.ops.meaning import bytes_of_type
 from pydlbench.ops.seen import meaning_of
 from pydlbench.records.operator import RecordedCall
-from pydlbench.records.step import StepPreparation
 from pydlbench.records.trace import (
     CallInContext,
     Dominant,
@@ -19,7 +18,6 @@ from pydlbench.records.trace import (
     Tracing,
     program_hash,
 )
-from pydlbench.steps.prepare import prepare_step
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median, median_interval, middle_rounds
 
@@ -121,26 +119,20 @@ class Rounds:
         return not self.cheap and not by_chance
 
 
-def trace_step(step: StepSpec, session: Session) -> dict[str, Any]:
+def trace_step(step: StepSpec, kernel: RemoteKernel[StepFacts], session: Session) -> dict[str, Any]:
     """Trace a step, and return what a :class:`~pydlbench.records.step.StepRecord` has of it.
 
     Args:
-        step: the step; it is made ready once more, in the process that timed it last.
-        session: whose workers are used.
+        step: the step.
+        kernel: of its last visit.
+        session: whose device has the rooflines.
 
     Returns:
         Fields; of a step that is not traced the reason.
     """
-    how = StepPreparation(checks=False, trace=True)
     try:
-        kernel = prepare_step(step, session, preparation=how)
-        try:
-            facts = kernel.facts.trace
-            if facts is None:
-                return {"untraced": kernel.facts.untraced}
-            rounds, tracing = traced_rounds(kernel, facts)
-        finally:
-            kernel.release()
+        facts = kernel.trace()
+        rounds, tracing = traced_rounds(kernel, facts)
     except PydlbenchError as error:
         if isinstance(error, ValueError):
             raise

@@ -69,6 +69,12 @@ class Sample(_Operation, frozen=True):
     request: Request
 
 
+class Trace(_Operation, frozen=True):
+    """Record a step, so that its samples can be traced ones, too."""
+
+    kernel: int
+
+
 class Release(_Operation, frozen=True):
     """Free a kernel."""
 
@@ -82,7 +88,7 @@ class Probe(_Operation, frozen=True):
     arguments: dict[str, Any]
 
 
-Operation = Describe | Build | Call | Sample | Release | Probe
+Operation = Describe | Build | Call | Sample | Trace | Release | Probe
 
 # Exceptions that cross the wire as themselves; any other arrives as a WorkerError.
 _TYPES: dict[str, type[errors.PydlbenchError]] = {

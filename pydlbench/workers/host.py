@@ -34,6 +34,7 @@ from pydlbench.workers.channel import (
     ReplyReader,
     Sample,
     SilentError,
+    Trace,
     encode,
     is_fatal,
     raise_error,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import Preparation
     from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.trace import TraceFacts
     from pydlbench.timing.chunk import Request
 
 Facts = TypeVar("Facts")
@@ -574,6 +576,16 @@ class RemoteKernel(Generic[Facts]):
         if not self.alive:
             raise WorkerError(f"the {self._worker.backend} worker that held this kernel has died")
         return msgspec.convert(self._worker.ask(Sample(self._number, request)), Chunk)
+
+    def trace(self) -> TraceFacts:
+        """Record the step in the worker, so that samples can be traced ones.
+
+        Raises:
+            UnsupportedError: the step cannot be traced; says why.
+        """
+        from pydlbench.records.trace import TraceFacts  # not needed for layers
+
+        return msgspec.convert(self._worker.ask(Trace(self._number)), TraceFacts)
 
     def release(self) -> None:
         """Free the kernel's memory, if its process is still running."""

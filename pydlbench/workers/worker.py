@@ -23,6 +23,7 @@ from pydlbench.workers.channel import (
     Release,
     ReplyWriter,
     Sample,
+    Trace,
     decode_request,
     error_reply,
     is_fatal,
@@ -66,6 +67,9 @@ class _Server:
                 return _named(function)(self._backend, self._replies.tell, **arguments)
             case Sample(number, request):
                 return self._kernels[number].sample(request)
+            case Trace(number):
+                step: Any = self._kernels[number]  # nobody else's kernels are asked
+                return step.trace()
             case Release(number):
                 del self._kernels[number]
                 return None

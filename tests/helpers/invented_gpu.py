@@ -19,12 +19,12 @@ from invented_rows import row_of, time_of
 from pydlbench.backends.steps import operations
 from pydlbench.backends.steps.device import DeviceOperators, step_kernel
 from pydlbench.backends.steps.device_trace import GAPS, DeviceProfile, Span, trace_of
-from pydlbench.backends.steps.trace import Event, StepTracer, Trace, TracedSteps, facts_of
+from pydlbench.backends.steps.trace import Event, StepTracer, Trace, TracedSteps
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.records.measurement import Roofline
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
-from pydlbench.records.trace import ProgramCall
+from pydlbench.records.trace import ProgramCall, TraceFacts
 from pydlbench.runner.options import Options
 from pydlbench.timing.chunk import Chunk, GpuReadings
 
@@ -263,6 +263,9 @@ class Kernel:
             self.gpu.running = "chain"
         return self.made.sample(request)
 
+    def trace(self) -> TraceFacts:
+        return self.made.trace()
+
     def release(self) -> None:
         """Nothing is held."""
 
@@ -348,8 +351,8 @@ class Worker:
         operator: Any = SimpleNamespace(
             call=lambda: self.gpu.step(case.model, case.feed), wait=self.gpu.wait
         )
-        traced = None
-        if preparation.trace:
+
+        def traced() -> TracedSteps:
             tracer = StepTracer(
                 calls=[
                     ProgramCall(
@@ -364,8 +367,8 @@ class Worker:
                 gaps=GAPS,
                 plain=lambda: self.gpu.behind_another(case.model),
             )
-            traced = TracedSteps(tracer, operator.call, (0,), contextlib.nullcontext)
-            facts = msgspec.structs.replace(facts, trace=facts_of(tracer))
+            return TracedSteps(tracer, operator.call, (0,), contextlib.nullcontext)
+
         made = step_kernel(
             backend,
             operator,

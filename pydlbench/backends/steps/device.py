@@ -211,7 +211,7 @@ def step_kernel(
     facts: StepFacts,
     *,
     graph: bool,
-    traced: TracedSteps | None = None,
+    traced: Callable[[], TracedSteps],
 ) -> StepKernel:
     """Return a step that is ready to be timed: by the host's clock, on a GPU in other ways, too.
 
@@ -221,7 +221,7 @@ def step_kernel(
         guard: makes the context in which it is to be called.
         facts: what is known of it.
         graph: capture it into a graph, where there are graphs.
-        traced: runs it traced; None where it cannot be.
+        traced: records it, and returns what runs it traced.
     """
     if backend.runtime is None:
         return StepKernel(HostClock(operator, backend.cpus, guard, backend.watcher), facts, traced)

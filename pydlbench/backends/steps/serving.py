@@ -11,8 +11,8 @@ from pydlbench.backends.steps.catalogue import CatalogueModel
 from pydlbench.backends.steps.device import step_kernel
 from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.registry import worker_of
-from pydlbench.backends.steps.trace import TracedSteps, facts_of
-from pydlbench.errors import UnsupportedError, UsageError
+from pydlbench.backends.steps.trace import TracedSteps
+from pydlbench.errors import UsageError
 from pydlbench.models import build_model
 from pydlbench.records.step import StepFacts, StepPreparation
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.steps.definition import StepModel
     from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepKernel, StepSpec
 
@@ -115,7 +114,6 @@ def _prepared(
             made.save(Path(preparation.save))
         known = made.facts(result)
         del result
-        tracer, untraced = _tracer(made) if preparation.trace else (None, "")
     environment = {**backend.describe(), **known.pop("environment")}
     if case.on_gpu:
         environment["gpu"] = made.gpu()
@@ -127,25 +125,19 @@ def _prepared(
         checks_s=time.perf_counter() - start,
         notes=tuple(made.notes),
         environment=environment,
-        trace=None if tracer is None else facts_of(tracer),
-        untraced=untraced,
         **known,
     )
     # It has no outputs by role, which the clock never asks for.
     operator: Any = SimpleNamespace(call=made.run, wait=made.synchronize)
-    # Meanwhile the framework computes in the step's precision.
-    traced = None if tracer is None else TracedSteps(tracer, made.run, backend.cpus, lambda: made)
+
+    def traced() -> TracedSteps:
+        with made:
+            tracer = made.tracer(made.run)
+            if isinstance(made, CatalogueModel):
+                made.restore()  # recording has run the step
+        # Meanwhile the framework computes in the step's precision.
+        return TracedSteps(tracer, made.run, backend.cpus, lambda: made)
+
     return step_kernel(
         backend, operator, lambda: made, facts, graph=preparation.graph, traced=traced
     )
-
-
-def _tracer(made: StepModel) -> tuple[StepTracer | None, str]:
-    """Return what runs a step traced; None, and why, where nothing does."""
-    try:
-        tracer = made.tracer(made.run)
-        if isinstance(made, CatalogueModel):
-            made.restore()  # recording has run the step
-        return tracer, ""
-    except UnsupportedError as error:
-        return None, str(error)

@@ -214,12 +214,6 @@ class StepTracer:
     plain: Callable[[], float] | None = None
 
 
-def facts_of(tracer: StepTracer) -> TraceFacts:
-    """Return what is known of a step that a tracer runs."""
-    sources = {way: source for way, (source, _) in tracer.ways.items()}
-    return TraceFacts(calls=tuple(tracer.calls), sources=sources, gaps=tuple(tracer.gaps))
-
-
 class TracedSteps:
     """A step that is traced in each round, beside one that is not, in random order.
 
@@ -246,6 +240,13 @@ class TracedSteps:
         self.tracer = tracer
         self._run, self._cpus, self._guard = run, tuple(cpus), guard
         self._order = random.Random(seed)  # noqa: S311 - an order, no secret
+
+    @property
+    def facts(self) -> TraceFacts:
+        """What is known of the step: its calls, and how they can be timed."""
+        sources = {way: source for way, (source, _) in self.tracer.ways.items()}
+        calls, gaps = tuple(self.tracer.calls), tuple(self.tracer.gaps)
+        return TraceFacts(calls=calls, sources=sources, gaps=gaps)
 
     def sample(self, request: Request) -> Chunk:
         """Run the requested rounds, after those that do not count.

@@ -58,10 +58,9 @@ def test_a_step_is_traced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     onnx_network.save(onnx_network.network(), tmp_path / "units.onnx")
     case = StepSpec(model="units.onnx", framework="onnxruntime")
-    how = StepPreparation(checks=False, trace=True)
+    how = StepPreparation(checks=False)
     kernel = prepare_step(create("cpu"), case.to_dict(), how.to_dict())
-    trace = kernel.facts.trace
-    assert trace is not None, kernel.facts.untraced
+    trace = kernel.trace()
     seconds = kernel.sample(Request(samples=1, timing="profile")).seconds
     step_s, plain_s, *calls_s = seconds
     assert len(calls_s) == len(trace.calls) > 1

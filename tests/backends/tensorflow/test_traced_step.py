@@ -66,10 +66,9 @@ def test_a_profile_of_other_nodes_is_refused(profiles, events, message):
 @pytest.mark.parametrize("phase", ["forward", "training"])
 def test_a_step_of_the_catalogue_is_traced(backend, phase):
     case = StepSpec(model="mnist", batch=2, phase=phase, framework="tensorflow")
-    how = StepPreparation(checks=False, trace=True)
+    how = StepPreparation(checks=False)
     kernel = prepare_step(backend, case.to_dict(), how.to_dict())
-    trace = kernel.facts.trace
-    assert trace is not None, kernel.facts.untraced
+    trace = kernel.trace()
     assert list(trace.sources) == ["profile"]
     seconds = kernel.sample(Request(samples=1, untimed=1, timing="profile")).seconds
     step_s, plain_s, *calls_s = seconds
@@ -112,10 +111,10 @@ def test_a_keras_model_is_traced_after_tensorflow_has_stopped_recording_cheap_no
     file = tmp_path / "net.py"
     file.write_text(KERAS)
     case = StepSpec(model=f"{file}:build", framework="tensorflow", own=OwnSpec())
-    how = StepPreparation(checks=False, trace=True)
+    how = StepPreparation(checks=False)
     kernel = prepare_step(backend, case.to_dict(), how.to_dict())
     profile = Request(samples=1, timing="profile")
-    names = [one.operator for one in kernel.facts.trace.calls]
+    names = [one.operator for one in kernel.trace().calls]
 
     def seconds():
         return dict(zip(names, kernel.sample(profile).seconds[2:], strict=True))

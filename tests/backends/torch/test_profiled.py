@@ -112,10 +112,9 @@ def test_a_step_that_makes_other_calls_than_before_is_refused():
 @pytest.mark.parametrize("phase", ["forward", "training"])
 def test_a_step_of_the_catalogue_is_traced_and_keeps_its_weights(backend, phase):
     case = StepSpec(model="mnist", batch=2, phase=phase)
-    how = StepPreparation(checks=False, trace=True)
+    how = StepPreparation(checks=False)
     kernel = prepare_step(backend, case.to_dict(), how.to_dict())
-    trace = kernel.facts.trace
-    assert trace is not None
+    trace = kernel.trace()
     assert list(trace.sources) == ["profile", "stamps"]
     for way in trace.sources:
         seconds = kernel.sample(Request(samples=2, untimed=1, timing=way)).seconds
@@ -129,16 +128,15 @@ def test_a_step_of_the_catalogue_is_traced_and_keeps_its_weights(backend, phase)
 
 def test_a_compiled_step_says_why_it_is_not_traced(backend):
     case = StepSpec(model="mnist", batch=2, mode="compiled")
-    how = StepPreparation(checks=False, trace=True)
+    how = StepPreparation(checks=False)
     # Nothing is compiled before the first call of the step, which is not traced either.
     torch.compiler.set_stance("force_eager")
     try:
         kernel = prepare_step(backend, case.to_dict(), how.to_dict())
     finally:
         torch.compiler.set_stance("default")
-    assert kernel.facts.trace is None
-    assert "compiled" in kernel.facts.untraced
-    assert "--mode eager" in kernel.facts.untraced
+    with pytest.raises(UnsupportedError, match=r"compiled.*--mode eager"):
+        kernel.trace()
 
 
 # A GPU beside a CPU's profile: each of these operators launches a kernel of so many nanoseconds as
