@@ -210,6 +210,7 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
     if args.samples and args.json is None and args.format != "json":
         raise UsageError("--samples: raw samples are in JSON only; nearest: --samples --json -")
     args = with_options(args)
+    bugs: list[Exception] = []
     with contextlib.ExitStack() as processes:
 
         def begin(threads: int | None) -> None:
@@ -224,7 +225,7 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
 
         code, _ = answer(
             *(args, "layers", tasks(request), request.notes),
-            lambda run, results: _report(args, run, _rows(results), request.log),
+            lambda run, results: _report(args, run, _rows(results), request.log, bugs),
             document=lambda results: layers_document(
                 results.run,
                 _rows(results),
@@ -240,6 +241,8 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
             request=asked_for(request),
             samples=args.samples,
         )
+    if bugs:
+        raise bugs[0]
     return code
 
 
@@ -255,16 +258,26 @@ def _recorded_steps(log: Log | None, rows: Sequence[Measurement]) -> RecordedSte
 
 
 def _report(
-    args: Options, run: RunRecord, rows: Sequence[Measurement], log: Log | None
+    args: Options,
+    run: RunRecord,
+    rows: Sequence[Measurement],
+    log: Log | None,
+    bugs: list[Exception],
 ) -> list[Block]:
+    """Return the blocks of rows; what goes wrong in a conclusion is added to ``bugs``."""
     from pydlbench.report.layers import layers_report
     from pydlbench.report.recorded import recorded_report
     from pydlbench.report.verdicts import conclude_run
 
     shown = {name: getattr(args, name) for name in ("algorithms", "explain", "ncu")}
     recorded = _recorded_steps(log, rows)
+    conclusion: list[str] = []
+    try:
+        conclusion = conclude_run(run, rows)
+    except Exception as error:  # noqa: BLE001 - a sentence must not cost the table
+        bugs.append(error)
     return [
-        *layers_report(run, rows, conclude_run(run, rows), **shown),
+        *layers_report(run, rows, conclusion, **shown),
         *(recorded_report(recorded) if recorded else ()),
     ]
 

@@ -292,16 +292,17 @@ def test_every_number_of_threads_keeps_its_device(run_record, monkeypatch, capsy
     assert "by_threads" not in json.loads(capsys.readouterr().out)["run"]["device"]
 
 
-def test_bug_in_a_sentence_costs_no_number(session, tmp_path, monkeypatch):
+def test_bug_in_a_sentence_costs_no_file(session, capsys, tmp_path, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError
 
     monkeypatch.setattr("pydlbench.report.verdicts.conclude", broken)
-    files = {kind: tmp_path / f"a.{kind}" for kind in ("json", "csv")}
+    files = {kind: tmp_path / f"a.{kind}" for kind in ("json", "csv", "md")}
     words = [word for kind, path in files.items() for word in (f"--{kind}", str(path))]
     with pytest.raises(ZeroDivisionError):
         command.run(parse("--shape", "conv3", *words), session.open)
     assert all("conv3" in path.read_text() for path in files.values())
+    assert "50.0 ms" in capsys.readouterr().out
 
 
 def test_bug_in_one_format_costs_no_other(session, tmp_path, monkeypatch):
