@@ -20,18 +20,28 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from kit.items import main
 
 _TIMES = 20
+_COUNTS = (100, 200)
 
 
 @functools.cache
 def _setup() -> Any:
     import torch
 
-    from pydlbench.backends.torch.gpu import Runtime
-
-    runtime = Runtime()
     large = torch.rand(2048, 2048, device="cuda", dtype=torch.float16)
-    graphs = {count: runtime.capture(lambda: large @ large, count) for count in (100, 200)}
-    return runtime, torch.rand(1024, device="cuda"), large, graphs
+    graphs = {count: _graph(large, count) for count in _COUNTS}
+    return torch.rand(1024, device="cuda"), large, graphs
+
+
+def _graph(large: Any, count: int) -> Any:
+    import torch
+
+    large @ large  # what is loaded at the first call is not captured
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(count):
+            large @ large
+    return graph
 
 
 def _median(call: Callable[[], float]) -> float:
@@ -41,15 +51,15 @@ def _median(call: Callable[[], float]) -> float:
 def _launch() -> float:
     import torch
 
-    runtime, small, *_ = _setup()
+    small, *_ = _setup()
 
     def once() -> float:
-        runtime.wait()
+        torch.cuda.synchronize()
         begin = time.perf_counter()
         for _ in range(500):
             torch.relu(small)
         seconds = time.perf_counter() - begin
-        runtime.wait()
+        torch.cuda.synchronize()
         return seconds / 500
 
     once()
@@ -57,17 +67,20 @@ def _launch() -> float:
 
 
 def _in_graph() -> float:
-    runtime, _, _, graphs = _setup()
+    import torch
+
+    _, _, graphs = _setup()
 
     def replaying(count: int) -> float:
-        begin = runtime.record()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
         graphs[count].replay()
-        end = runtime.record()
-        runtime.wait()
-        return float(runtime.between(begin, end))
+        end.record()
+        torch.cuda.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
 
-    first, second = (_median(lambda count=count: replaying(count)) for count in (100, 200))
-    return (second - first) / 100
+    fewer, more = (_median(functools.partial(replaying, count)) for count in _COUNTS)
+    return (more - fewer) / (_COUNTS[1] - _COUNTS[0])
 
 
 def _names() -> list[str]:
@@ -75,18 +88,18 @@ def _names() -> list[str]:
 
     from pydlbench.backends.torch.gpu import kernel_names
 
-    _, small, *_ = _setup()
+    small, *_ = _setup()
     return kernel_names(lambda: torch.relu(small))
 
 
 def _profiled() -> float:
     import torch
 
-    runtime, _, large, _ = _setup()
+    _, large, _ = _setup()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(_TIMES):
             large @ large
-        runtime.wait()
+        torch.cuda.synchronize()
     events = [one for one in profile.events() or () if "CUDA" in str(one.device_type)]
     return statistics.median(one.device_time_total for one in events) * 1e-6
 

@@ -26,7 +26,7 @@ _LEAST_S = 15.0
 # So long a step over its time-out may take to print what it has finished.
 _GRACE_S = 15.0
 # Of one step's output, in the log.
-_MOST_LOGGED = 20_000
+_MOST_LOGGED = 200_000
 _LAST_WORDS = 300
 # Becomes the program that it is given, killed when the kit is (1 is PR_SET_PDEATHSIG): what goes on
 # alone disturbs the next call. A function that runs between fork and exec would need no interpreter

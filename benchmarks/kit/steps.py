@@ -18,8 +18,6 @@ __all__ = ["ENVIRONMENT", "JOURNAL", "Step", "Switches", "first_steps", "row_of"
 REPOSITORY = Path(__file__).resolve().parents[2]
 _KIT = REPOSITORY / "benchmarks" / "kit"
 _MODES = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc", "fp8-tc-fast")
-# Of convolutions: only products have 8 bits.
-_CONVOLVED = _MODES[:5]
 #: Those that PyTorch has, too.
 _COMMON = ("fp32", "tf32", "fp16-tc", "bf16-tc")
 _PRODUCT = "8192x8192:8192x8192"
@@ -38,6 +36,16 @@ _BRIEF = ("--repetitions", "1", "--budget", "0.5", "--quiet")
 _MEMCHECK = (
     *("tests/cuda/test_kernel.py", "-k", "poisoned or overwritten or samples_are_seconds"),
 )
+# Tests of values, and those of times.
+_CORRECT = tuple(
+    str(file.relative_to(REPOSITORY))
+    for pattern in ("test_correct_*.py", "test_arena.py", "test_reference.py", "test_layers_gpu.py")
+    for file in sorted((REPOSITORY / "tests/cuda").glob(pattern))
+)
+_TIMED = tuple(
+    f"tests/cuda/test_{name}.py"
+    for name in ("timing", "probes", "kernel", "errors", "foreign", "chain", "modes", "device")
+) + ("tests/backends/torch/test_gpu.py",)
 #: In the folder of the results.
 JOURNAL = "journal.jsonl"
 #: The first step, without which nothing is begun where it finds no card.
@@ -187,6 +195,10 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
     yield layers(
         *("conv3", 150, "--shape", "alexnet/conv3", "--precision", "bf16-tc", "--algorithms")
     )
+    yield tests("gate and graph", 150, "tests/cpp/test_real_calls.py")
+    # Nothing in these is timed, and the host does the checking: many at once.
+    yield tests("correct", 400, *_CORRECT, "-n8", "--dist=worksteal")
+    yield tests("sampling", 240, *_TIMED)
     yield rows(
         *("alexnet-owt", 600),
         *(
@@ -206,18 +218,6 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
         read=read_items,
         environment=switches.environment,
     )
-    yield tests("gate and graph", 150, "tests/cpp/test_real_calls.py")
-    yield tests(
-        *("sampling", 240, "tests/cuda/test_timing.py", "tests/cuda/test_probes.py"),
-        *("tests/cuda/test_kernel.py", "tests/cuda/test_errors.py"),
-    )
-    for file in sorted((REPOSITORY / "tests/cuda").glob("test_correct_*.py")):
-        # The longest has the mode as the last parameter of its tests.
-        for mode in _CONVOLVED if file.stem.endswith("conv2d") else ("",):
-            words = ("-k", f"{mode}]") if mode else ()
-            yield tests(f"{file.stem} {mode}".strip(), 300, f"tests/cuda/{file.name}", *words)
-    for name in ("foreign", "chain", "modes", "arena", "layers_gpu", "reference", "device"):
-        yield tests(f"test_{name}", 240, f"tests/cuda/test_{name}.py")
     yield rows(
         *("vgg16", 300),
         *(("--shape", ",".join(_VGG), "--pass", "all", "--precision", one) for one in _COMMON),
@@ -233,7 +233,7 @@ def _tests(name: str, timeout_s: float, *words: str) -> Step:
     command = (sys.executable, "-P", "-m", "pytest", "-m", "gpu", "-q", "--no-header", "-n0")
     # What newer libraries warn of is not what is asked here.
     command += ("--rootdir", str(REPOSITORY), "-c", str(REPOSITORY / "pyproject.toml"))
-    command += ("-o", "filterwarnings=default", "-p", "no:cacheprovider")
+    command += ("-o", "filterwarnings=default", "-p", "no:cacheprovider", "--tb=short")
     files = tuple(str(REPOSITORY / one) if one.startswith("tests/") else one for one in words)
     return Step(name=name, command=(*command, *files), timeout_s=timeout_s, read=read_tests)
 
