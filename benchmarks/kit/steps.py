@@ -42,10 +42,13 @@ _CORRECT = tuple(
     for pattern in ("test_correct_*.py", "test_arena.py", "test_reference.py", "test_layers_gpu.py")
     for file in sorted((REPOSITORY / "tests/cuda").glob(pattern))
 )
-_TIMED = tuple(
-    f"tests/cuda/test_{name}.py"
-    for name in ("timing", "probes", "kernel", "errors", "foreign", "chain", "modes", "device")
-) + ("tests/backends/torch/test_gpu.py",)
+_TIMED = (
+    "tests/backends/torch/test_gpu.py",
+    *(
+        f"tests/cuda/test_{name}.py"
+        for name in ("timing", "probes", "kernel", "errors", "foreign", "chain", "modes", "device")
+    ),
+)
 #: In the folder of the results.
 JOURNAL = "journal.jsonl"
 #: The first step, without which nothing is begun where it finds no card.
