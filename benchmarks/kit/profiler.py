@@ -92,16 +92,21 @@ def _names() -> list[str]:
     return kernel_names(lambda: torch.relu(small))
 
 
-def _profiled() -> float:
+def kernel_seconds(call: Callable[[], Any]) -> float:
+    """Return what a call's one kernel takes, by the profiler."""
     import torch
 
-    _, large, _ = _setup()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(_TIMES):
-            large @ large
+            call()
         torch.cuda.synchronize()
     events = [one for one in profile.events() or () if "CUDA" in str(one.device_type)]
     return statistics.median(one.device_time_total for one in events) * 1e-6
+
+
+def _profiled() -> float:
+    _, large, _ = _setup()
+    return kernel_seconds(lambda: large @ large)
 
 
 ITEMS = {

@@ -200,7 +200,7 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
     )
     yield tests("gate and graph", 150, "tests/cpp/test_real_calls.py")
     # Nothing in these is timed, and the host does the checking: many at once.
-    yield tests("correct", 400, *_CORRECT, "-n8", "--dist=worksteal")
+    yield tests("correct", 400, *_CORRECT, "-n12", "--dist=worksteal")
     yield tests("sampling", 240, *_TIMED)
     yield rows(
         *("alexnet-owt", 600),
@@ -214,13 +214,14 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
             *(f"step {model}", 180, "step", model, "--framework", "torch", "--mode", "eager"),
             *("--phase", "all", "--repetitions", "1", "--budget", "2", "--quiet"),
         )
-    yield Step(
-        name="profiler",
-        command=(sys.executable, "-P", str(_KIT / "profiler.py")),
-        timeout_s=90,
-        read=read_items,
-        environment=switches.environment,
-    )
+    for name in ("profiler", "clocks"):
+        yield Step(
+            name=name,
+            command=(sys.executable, "-P", str(_KIT / f"{name}.py")),
+            timeout_s=90,
+            read=read_items,
+            environment=switches.environment,
+        )
     yield rows(
         *("vgg16", 300),
         *(("--shape", ",".join(_VGG), "--pass", "all", "--precision", one) for one in _COMMON),

@@ -190,6 +190,8 @@ def _of_number(item: str, found: Any) -> str:
         return f"{item} {format_seconds(found)}"
     if not isinstance(found, dict):
         return ""
+    if "ratio" in found:
+        return f"{item} {found['ratio']:.3f}"
     units = {"flops_per_s": "FLOP/s", "bytes_per_s": "B/s"}
     rates = [si(found[key], unit) for key, unit in units.items() if key in found]
     return f"{item} {', '.join(rates)}" if rates else ""

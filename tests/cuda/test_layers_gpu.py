@@ -110,7 +110,16 @@ def test_bias_and_relu_are_fused(run):
 
 def test_other_kinds_of_layers(run):
     shapes = ("mb8ic16ih28kh2sh2", "64x128:128x96", "relu:mb8ic64ih14", "batchnorm:mb8ic64ih14")
-    words = ("layers", "--shape", *shapes, "--device", "cuda:0", "--quiet", "--budget", "0.1")
+    words = (
+        "layers",
+        "--shape",
+        ",".join(shapes),
+        "--device",
+        "cuda:0",
+        "--quiet",
+        "--budget",
+        "0.1",
+    )
     rows = run(*words, "--pool", "max")["measurements"]
     assert [row["kind"] for row in rows] == ["pool2d", "gemm", "pointwise", "pointwise"]
     for row in rows:

@@ -25,7 +25,7 @@ def uniform(seed: int, *shape: int) -> Any:
 
 
 def gemm_inputs(pass_: str) -> dict[str, Any]:
-    batch, m, k, n = GEMM.values()
+    batch, m, k, n = 2, *(GEMM[name] for name in "mkn")
     shapes = {"src": (batch, m, k), "weights": (batch, k, n), "dst": (batch, m, n)}
     return {role: uniform(len(role), *shapes[role]) for role in EQUATIONS[pass_][:2]}
 

@@ -57,10 +57,8 @@ std::optional<std::string> refusal(Mode mode, Compute compute, std::uint64_t fla
       return is_fp8(mode) ? "uses no tensor cores" : "uses no floating-point tensor cores";
     }
   }
-  // bfloat16 kernels have been seen to call their inputs float16; the compute type decides there.
-  if (mode == Mode::tf32 && (inputs & ~(flag::input_tf32 | flag::input_32f))) {
-    return "does not compute in TF32";
-  }
+  // On tensor cores the compute type decides what inputs are rounded to: Hopper's kernels call those
+  // of bfloat16 and of 8 bits float16.
   if (on_tensor_cores(mode) && accumulators != 0 && !(accumulators & flag::accumulator_32f)) {
     return "does not accumulate in float32";
   }
@@ -79,10 +77,8 @@ std::optional<bool> tensor_cores(std::uint64_t flags) {
 }
 
 std::string accumulate(Compute compute, std::uint64_t flags) {
-  const auto known = flags & (flag::accumulator_16f | flag::accumulator_32f);
-  if (known == flag::accumulator_32f) return "float32";
-  if (known != 0) return "float16";
-  return compute == Compute::float16 ? "float16" : "float32";
+  // Asked for float16, Hopper's kernel sums in it, and its flags name float32.
+  return compute == Compute::float16 || (flags & flag::accumulator_16f) ? "float16" : "float32";
 }
 
 std::vector<std::string> names(std::uint64_t flags) {

@@ -53,7 +53,7 @@ std::optional<std::string> refusal(Mode mode, Compute compute, std::uint64_t fla
 // Whether the flags name tensor cores; nothing where they name no operation at all.
 std::optional<bool> tensor_cores(std::uint64_t flags);
 
-// "float32" or "float16": the accumulator that the flags name, else that of the compute type.
+// "float32" or "float16": that of the compute type, or what the flags name if they name float16.
 std::string accumulate(Compute compute, std::uint64_t flags);
 
 // The flags by the library's names: "FMA", "ACCUMULATOR_32F", "INPUT_TF32".

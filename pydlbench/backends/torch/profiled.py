@@ -95,8 +95,8 @@ class _Traced:
 
     def profiled_on(self, runtime: StepRuntime) -> Trace:
         """Run the step under the profiler, on a GPU and right behind another one."""
-        # Else CUPTI stays attached, and slows all later launches of the process (pytorch#144455).
-        os.environ.setdefault("TEARDOWN_CUPTI", "1")
+        # A profile that follows on one that CUPTI is torn down after has no kernels.
+        os.environ["TEARDOWN_CUPTI"] = "0"
         profiler = profile(activities=supported_activities())
         profiler.start()
         self._run()
