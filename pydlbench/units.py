@@ -26,6 +26,11 @@ _PREFIXES = (
 )
 
 
+def per_second(rate: float) -> str:
+    """Format what is done in a second, without a prefix: ``16.04``, ``34697``."""
+    return f"{rate:.0f}" if rate >= 9999.5 else f"{rate:.4g}"
+
+
 def si(value: float, unit: str) -> str:
     """Format ``value`` with an SI prefix and three significant digits: ``28.7 GFLOP``.
 

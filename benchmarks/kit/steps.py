@@ -39,14 +39,17 @@ _MEMCHECK = (
 # Tests of values, and those of times.
 _CORRECT = tuple(
     str(file.relative_to(REPOSITORY))
-    for pattern in ("test_correct_*.py", "test_arena.py", "test_reference.py", "test_layers_gpu.py")
+    for pattern in ("test_correct_*.py", "test_arena.py", "test_reference.py")
     for file in sorted((REPOSITORY / "tests/cuda").glob(pattern))
 )
 _TIMED = (
     "tests/backends/torch/test_gpu.py",
     *(
         f"tests/cuda/test_{name}.py"
-        for name in ("timing", "probes", "kernel", "errors", "foreign", "chain", "modes", "device")
+        for name in (
+            *("timing", "probes", "kernel", "errors", "foreign", "chain", "modes", "device"),
+            "layers_gpu",
+        )
     ),
 )
 #: In the folder of the results.

@@ -140,6 +140,57 @@ def log_experiments(
     ]
 
 
+def kernel_experiment(
+    table: Table,
+    parts: StepParts,
+    ran: Mapping[str, Sequence[str]],
+    fastest: Mapping[tuple[str, str], Sequence[str]],
+) -> Experiment | None:
+    """Return what calls on a GPU take longer because they run other kernels than the fastest.
+
+    Args:
+        table: with visits of calls alone and of native kernels.
+        parts: of the step.
+        ran: by signature, the kernels of a call.
+        fastest: by signature and direction, those of the native layers that stand for it.
+
+    Returns:
+        None where of no call both are known.
+    """
+    counted = Counter((call.signature, call.direction) for call in parts.calls)
+    own = [
+        key
+        for key in counted
+        if ran.get(key[0]) and fastest.get(key) and key[0] in parts.alone and parts.native.get(key)
+    ]
+    if not own:
+        return None
+    others = [key for key in own if Counter(ran[key[0]]) != Counter(fastest[key])]
+    alone = by_part(table.series(ALONE), parts.alone, parts.repeats)
+    subjects = {kernel.subject for key in others for kernel in parts.native[key]}
+    native = {subject: table.series(subject).by_round() for subject in subjects}
+    seconds = {
+        visit.round: sum(
+            counted[key]
+            * (
+                in_round(alone[key[0]][-1], visit.round)
+                - sum(in_round(native[each.subject], visit.round) for each in parts.native[key])
+            )
+            for key in others
+        )
+        for visit in table.series(ALONE)
+    }
+    calls, known = sum(counted[key] for key in others), sum(counted[key] for key in own)
+    return Experiment(
+        term=ANOTHER_KERNEL,
+        level="alone",
+        seconds=seconds,
+        how=f"{calls} of {known} calls launch other kernels than the fastest native layers, by the "
+        "driver's names: what they take longer alone than those",
+        signatures=frozenset(key[0] for key in own),
+    )
+
+
 def _writing(series: Series, names: Sequence[str]) -> dict[str, float]:
     """Return what writing the log of each call costs: the shortest with one less that without."""
     rows = [row for visit in series for row in visit.parts]

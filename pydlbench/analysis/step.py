@@ -39,6 +39,7 @@ from pydlbench.analysis.experiments import (
     alternatives,
     faults_contradiction,
     fresh_memory,
+    kernel_experiment,
     log_experiments,
     wakeups,
 )
@@ -581,8 +582,7 @@ class _Measured:
             lacks=lacks,
         )
         experiments = self._log_experiments(table, parts)
-        if not step.on_gpu:
-            experiments += self._counted(table)
+        experiments += self._named(table, parts) if step.on_gpu else self._counted(table)
         broken_down = break_down(
             table,
             parts,
@@ -662,6 +662,21 @@ class _Measured:
         if not experiments:
             self._no_log("no library logs a call that a native layer stands for")
         return experiments
+
+    def _named(self, table: Table, parts: StepParts) -> list[Experiment]:
+        """Return what the names of a GPU's kernels tell of calls."""
+        if self._alone is None:
+            return []
+        launched: dict[Hashable, list[str]] = {
+            spec: [str(kernel["name"]) for kernel in row.kernels]
+            for spec, row in self._rows.items()
+        }
+        fastest = {
+            key: [name for each in kernels for name in launched[each.subject]]
+            for key, kernels in parts.native.items()
+        }
+        named = kernel_experiment(table, parts, self._alone.ready.facts.kernels, fastest)
+        return [] if named is None else [named]
 
     def _counted(self, table: Table) -> list[Experiment]:
         """Return what counters tell of the step: page faults, and threads that fell asleep."""

@@ -27,7 +27,7 @@ from pydlbench.errors import UsageError, nearest
 from pydlbench.report.blocks import Block, Heading, Lines, Table, Title, run_lines
 from pydlbench.runner.sweep import Key, apply_rules, key_words, parse_sweep
 from pydlbench.store.place import user_path
-from pydlbench.units import counted, format_seconds, percent
+from pydlbench.units import counted, format_seconds, per_second, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -550,7 +550,7 @@ def _step(document: Mapping[str, Any]) -> str:
 
     words = time_text(document["time_s"])
     rate = document.get("images_per_s")
-    words += f", {rate:.4g} images/s" if rate else ""
+    words += f", {per_second(rate)} images/s" if rate else ""
     return words + (", contended" if document.get("contended") else "")
 
 

@@ -99,6 +99,8 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
             in the time of each.
         executions: of calls whose libraries log: by signature how often each runs in one, by
             library and primitive: ``{"oneDNN reorder": 2, "oneDNN convolution": 1}``.
+        kernels: on a GPU, by signature the names of the kernels that one call launches, by the
+            driver; without those of calls that cannot be captured into a graph.
         calls: of a recorded step, each distinct one once, in the order in which they first occur;
             empty where nobody asked.
         order: of a recorded step all calls in their order, each by its place in ``calls``.
@@ -113,6 +115,7 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     dispatch_s: float = 0.0
     executions: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    kernels: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     calls: tuple[RecordedCall, ...] = ()
     order: tuple[int, ...] = ()
     refused: dict[str, str] = msgspec.field(default_factory=dict)

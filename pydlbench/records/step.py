@@ -22,7 +22,7 @@ from pydlbench.records.trace import (
     TraceFacts,
     Tracing,
 )
-from pydlbench.units import format_seconds
+from pydlbench.units import format_seconds, per_second
 from pydlbench.words import (
     CASTS,
     FEEDS,
@@ -388,7 +388,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     spec: StepSpec
     status: Status
     reason: str | None = None
-    images_per_s: Annotated[float | None, shown("images/s", "{:.4g}".format, unit="1/s")] = None
+    images_per_s: Annotated[float | None, shown("images/s", per_second, unit="1/s")] = None
     samples_s: tuple[float, ...] = ()
     rounds_s: Mapping[int, float] = msgspec.field(default_factory=dict)
     inner: int | None = None

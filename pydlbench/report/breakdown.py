@@ -13,7 +13,7 @@ from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import call_tree
 from pydlbench.report.figures.bars import Bar, bars
-from pydlbench.units import Scale, counted, percent
+from pydlbench.units import Scale, counted, per_second, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -127,7 +127,7 @@ def summary_parts(record: BreakdownRecord) -> tuple[str, str]:
     scale = Scale.fit(step.median)
     between = interval_text(step.ci_low, step.ci_high, scale)
     figures = f"{scale.text(step.median)} (95 % {between}, {record.processes} processes)"
-    return "  ".join(what), f"{figures}   {record.batch / step.median:.4g} images/s"
+    return "  ".join(what), f"{figures}   {per_second(record.batch / step.median)} images/s"
 
 
 def interval_text(low: float | None, high: float | None, scale: Scale) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydlbench.backends import capabilities
 from pydlbench.report.blocks import Facts, Heading, Lines
 from pydlbench.report.columns import device_name
-from pydlbench.units import counted, format_seconds, percent
+from pydlbench.units import counted, format_seconds, per_second, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ def what(run: RunRecord, diagnosis: Diagnosis) -> list[str]:
         half = "" if time.half_width is None else f" +- {percent(time.half_width)}"
         second.append(f"step {format_seconds(time.median)}{half}, n = {time.n}")
     if step.images_per_s:
-        second.append(f"{step.images_per_s:.4g} images/s")
+        second.append(f"{per_second(step.images_per_s)} images/s")
     return [first, "  ".join(second)]
 
 

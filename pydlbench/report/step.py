@@ -19,7 +19,7 @@ from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.samples import Sampled, samples
 from pydlbench.report.text import csv_text
 from pydlbench.timing.statistics import paired_ratio
-from pydlbench.units import counted, format_flops, format_seconds, percent
+from pydlbench.units import counted, format_flops, format_seconds, per_second, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -409,7 +409,7 @@ def _group(rows: Sequence[StepRow], several: bool) -> str:
     text += ": " if len(rows) > 1 else " "
     text += f"{format_seconds(best.record.time.median)} per step"
     if best.record.images_per_s is not None:
-        text += f", {best.record.images_per_s:.4g} images/s"
+        text += f", {per_second(best.record.images_per_s)} images/s"
     others = []
     for row in rows:
         times = None if row is best else ratio(row, best)
@@ -435,8 +435,9 @@ def _sweep(timed: Sequence[StepRow]) -> list[str]:
     for phase in dict.fromkeys(row.record.spec.phase for row in timed):
         rows = [row for row in timed if row.record.spec.phase == phase]
         best = max(rows, key=lambda row: row.record.images_per_s or 0.0)
+        rate = per_second(best.record.images_per_s or 0.0)
         lines.append(
-            f"most images per second in {phase}: {best.record.images_per_s or 0.0:.4g} at batch "
+            f"most images per second in {phase}: {rate} at batch "
             f"{best.record.spec.batch} with {_name(best, rows)}."
         )
     return lines

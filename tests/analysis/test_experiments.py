@@ -13,6 +13,7 @@ from pydlbench.analysis.experiments import (
     alternatives,
     faults_contradiction,
     fresh_memory,
+    kernel_experiment,
     log_experiments,
     wakeups,
 )
@@ -98,6 +99,25 @@ def test_what_the_log_leaves_of_a_call_is_unexplained():
     terms = {one.term: one.seconds for one in break_down(table, PARTS, experiments).terms}
     assert terms["unexplained choice"] == pytest.approx(1.3 * MS)
     assert terms["choice of other calls"] == pytest.approx(1 * MS)
+
+
+def test_calls_with_other_kernels_than_the_fastest_are_explained_by_them():
+    table = table_of()
+    fastest = {("conv", "forward"): ["winograd"], ("relu", "forward"): ["vectors"]}
+    ran = {"conv": ("transposed", "gemm"), "relu": ("vectors",)}
+    found = kernel_experiment(table, PARTS, ran, fastest)
+    assert found.term == "another kernel"
+    assert found.seconds == pytest.approx(dict.fromkeys(range(ROUNDS), 2 * (15 - 10) * MS))
+    broken_down = break_down(table, PARTS, [found])
+    terms = {one.term: one.seconds for one in broken_down.terms}
+    # The same kernel takes 2 ms in the framework, and 1 ms natively: nothing explains that.
+    assert terms["unexplained choice"] == pytest.approx(1 * MS)
+    assert broken_down.unexplained == pytest.approx(1 / 40)
+
+
+@pytest.mark.parametrize("ran", [{}, {"relu": ("vectors",)}])
+def test_of_calls_without_names_nothing_is_known(ran):
+    assert kernel_experiment(table_of(), PARTS, ran, {("conv", "forward"): ["winograd"]}) is None
 
 
 def test_a_log_of_five_seconds_shows():

@@ -163,8 +163,9 @@ def all_right(gpu):
         right = [one for one in found if one.right]
         assert right, f"no plan of {case.label} is right: {[str(one) for one in found]}"
         wrong = [one for one in found if not one.right]
-        # Some of cuDNN's engines are wrong: they are judged alike, and left out of a row.
-        assert wrong == [] or layer.kind == "conv2d", f"{len(wrong)} of {len(found)}: {wrong[0]}"
+        # Some of cuDNN's kernels are wrong: they are judged alike, and left out of a row.
+        own = [str(one) for one in wrong if "cudnn" not in one.plan.library.lower()]
+        assert own == [], f"{len(own)} of {len(found)} plans"
         for one in wrong:
             assert one.device is None or one.host is None or one.device.status == one.host.status
         for one in right:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from pydlbench.backends.frameworks.device_clock import chunk_of
+from pydlbench.backends.frameworks.device_clock import chunk_of, is_lost
 from pydlbench.backends.host_clock import HostClock, watched
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepKernel
@@ -93,6 +93,20 @@ class DeviceOperators:
             enqueue_s=tuple(host_s for _, host_s in found),
             wall_s=self._runtime.now() - begin,
         )
+
+
+def kernels_of(call: DeviceCall, runtime: DeviceRuntime) -> tuple[str, ...]:
+    """Return the names of the kernels that a call launches, by the driver.
+
+    Empty where it cannot be captured into a graph.
+    """
+    try:
+        graph = runtime.captured(call.call, 1)
+    except Exception as error:  # capturing raises what the call's code raises then
+        if is_lost(error):
+            raise
+        return ()
+    return tuple(str(kernel["name"]) for kernel in graph.kernels())
 
 
 class _Timer:

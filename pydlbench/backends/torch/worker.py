@@ -129,9 +129,15 @@ def prepare_calls(
     single = [text for text in signatures if text not in feeding and not is_group(text)]
     calls, refused = _made_ready(case, single)
     if case.on_gpu:
-        facts = OperatorsFacts(names=(*feeding, *calls), refused=refused)
-        every: list[DeviceCall] = [*feeding.values(), *calls.values()]
         runtime = device.runtime_of(backend)
+        with _guard(case)():
+            kernels = {name: device.kernels_of(call, runtime) for name, call in calls.items()}
+        facts = OperatorsFacts(
+            names=(*feeding, *calls),
+            kernels={name: names for name, names in kernels.items() if names},
+            refused=refused,
+        )
+        every: list[DeviceCall] = [*feeding.values(), *calls.values()]
         return device.DeviceOperators(every, facts, runtime, _guard(case), backend.watcher)
     together, not_together = compiled.make_ready(groups, case.seed)
     refused |= not_together
