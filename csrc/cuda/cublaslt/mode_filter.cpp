@@ -57,8 +57,8 @@ std::optional<std::string> refusal(Mode mode, Compute compute, std::uint64_t fla
       return is_fp8(mode) ? "uses no tensor cores" : "uses no floating-point tensor cores";
     }
   }
-  // On tensor cores the compute type decides what inputs are rounded to: Hopper's kernels call those
-  // of bfloat16 and of 8 bits float16.
+  // On tensor cores the compute type decides what inputs are rounded to: Hopper's kernels call
+  // those of bfloat16 and of 8 bits float16.
   if (on_tensor_cores(mode) && accumulators != 0 && !(accumulators & flag::accumulator_32f)) {
     return "does not accumulate in float32";
   }
