@@ -50,6 +50,8 @@ def _refusal(library: ctypes.CDLL, mode: str, compute: int, flags: int, scheme: 
         ("bf16-tc", FLOAT32, HMMA | ACC32 | IN16),
         ("fp8-tc", FLOAT32, HMMA | ACC32 | IN16),
         ("tf32", TF32, HMMA | ACC32 | IN16),
+        # Hopper's kernels for TF32, the fastest there are.
+        ("tf32", TF32, FMA | ACC32 | INTF32),
         ("tf32", TF32, HMMA | ACC32 | IN32),
         # Operations that this header has no name for.
         ("bf16-tc", FLOAT32, 0x10 | ACC32 | INBF),
@@ -110,6 +112,7 @@ def test_whether_tensor_cores_are_used_is_only_said_where_it_is_known(library):
     """1, 0, or -1 for nothing."""
     assert library.tensor_cores_of(ctypes.c_uint64(HMMA | ACC32)) == 1
     assert library.tensor_cores_of(ctypes.c_uint64(FMA | ACC32)) == 0
+    assert library.tensor_cores_of(ctypes.c_uint64(FMA | ACC32 | INTF32)) == 1
     assert library.tensor_cores_of(ctypes.c_uint64(ACC32 | INBF)) == -1
 
 
