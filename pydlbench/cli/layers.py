@@ -455,7 +455,7 @@ def read_request(
         options["workspace_bytes"] = args.workspace_limit
     log = read_log(args, args.shape, args.model)
     if log is not None:
-        layers = list(dict.fromkeys(layer.layer for layer in log.layers))
+        layers = list(dict.fromkeys(layer.layer for layer, _ in log.layers))
         wanted = _recorded(args, log, passes, precisions, kinds, on_gpu)
         passes = list(dict.fromkeys(pass_ for _, pass_, _, _ in wanted)) or passes
         notes += log.notes
@@ -512,7 +512,7 @@ def _recorded(
 ) -> list[tuple[Layer, str, str, str]]:
     """Return the layers of a log as it says them; passes and the like that are named are kept."""
     wanted: dict[tuple[Layer, str, str, str], None] = {}
-    for each, own in log.layers.items():
+    for each, own in log.layers:
         if "pass_" in args.given and each.pass_ not in passes:
             continue
         usual = f"{own}-tc" if on_gpu and own != "fp32" else own
