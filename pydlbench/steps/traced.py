@@ -184,7 +184,8 @@ def traced_rounds(
             return _of_steps(stamped), tracing_of(facts, "stamps", stamped, notes)
     if rounds is None:
         raise UnsupportedError("; ".join(notes))
-    notes.append("seconds are scaled to the step without a trace")
+    scaled = "idle time is" if rounds.gaps_s else "seconds are"
+    notes.append(f"{scaled} scaled to the step without a trace")
     return _scaled(rounds), tracing_of(facts, way, rounds, notes)
 
 
