@@ -169,7 +169,11 @@ def _of_items(name: str, items: dict[str, Any]) -> list[str]:
             if "error" in one
         ]
     bad = {item: one for item, one in items.items() if "error" in one}
-    lacking = [item for item, one in items.items() if "unsupported" in (one.get("found") or ())]
+    lacking = [
+        item
+        for item, one in items.items()
+        if isinstance(one.get("found"), dict) and "unsupported" in one["found"]
+    ]
     words = [f"{len(items) - len(bad) - len(lacking)} of {len(items)} work"]
     if lacking:
         words.append(f"no kernel for {len(lacking)}: {', '.join(lacking)[:80]}")

@@ -88,6 +88,8 @@ _TAIL: Final = 0.25
 _EVERY: Final = 3
 # A batch normalisation by itself, in PyTorch's words.
 _NORM: Final = "batch_norm"
+# So much faster than its limit is a native layer by other means than chance.
+_BEYOND: Final = 1.05
 _UNFUSED: Final = (
     "fused activations: {framework} {mode} has no step with them (native layers are not fused "
     "either, so that no difference depends on it; diagnose measures modes that fuse)"
@@ -618,9 +620,25 @@ class _Measured:
             forecast_s=self.forecast_s,
             lines=self._listed.lines,
             types=self._facts.types or None,
-            notes=tuple(dict.fromkeys((*self._facts.notes, *self._listed.notes, *self.notes))),
+            notes=tuple(
+                dict.fromkeys(
+                    (*self._facts.notes, *self._listed.notes, *self.notes, *self._below_limits())
+                )
+            ),
             seconds=time.monotonic() - self._begin,
         )
+
+    def _below_limits(self) -> list[str]:
+        """Say which native layers are faster than limits that count the FLOPs of direct kernels."""
+        faster = {
+            spec.layer.problem: row.roofline.efficiency
+            for spec, row in self._rows.items()
+            if row.ok and row.roofline is not None and row.roofline.efficiency > _BEYOND
+        }
+        if not faster:
+            return []
+        words = ", ".join(f"{problem} {ratio:.1f}x" for problem, ratio in faster.items())
+        return [f"limits count a direct kernel's FLOPs; native layers that are faster: {words}"]
 
     def _tracing_of_rounds(self) -> Tracing:
         """Return how calls were timed, and what that costs by all rounds."""
