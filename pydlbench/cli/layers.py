@@ -343,8 +343,14 @@ def read_layers(args: Options) -> list[Layer]:
 
 def _models(names: Sequence[str]) -> Sequence[str]:
     from pydlbench.models.catalog import entry_names, is_entry
+    from pydlbench.models.own import is_onnx
 
     for name in names:
+        if ":" in name or is_onnx(name):
+            raise UsageError(
+                f"--model {name}: the layers of a model of your own are known when it has run; "
+                f"nearest: pydlbench breakdown {name}, or --shape @FILE, a trace of it"
+            )
         if "/" in name or name.startswith("@"):
             raise UsageError(f"--model {name}: not a model's name; nearest: --shape {name}")
         if not set(name) & set("*?[") and not is_entry(name):
