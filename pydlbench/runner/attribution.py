@@ -388,7 +388,8 @@ def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measuremen
 def _others(row: Measurement, best: Measurement) -> bool:
     """Whether two rows of a GPU are known to run other kernels: by name and grid."""
     ran, fastest = (
-        [(each["name"], each.get("grid")) for each in one.kernels] for one in (row, best)
+        [(each["name"], each.get("grid")) for each in kernels]
+        for kernels in (row.kernels, best.kernels)
     )
     return bool(ran and fastest) and ran != fastest
 
