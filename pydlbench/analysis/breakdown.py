@@ -134,7 +134,7 @@ class Experiment:
         seconds: of a step, by round; rounds without it have its median.
         how: it was measured.
         signatures: of the calls that it is about; None is all.
-        whole: of those whose difference is all its own.
+        whole: of those whose difference is all its own, and is named by it rather than explained.
     """
 
     term: str
@@ -309,19 +309,14 @@ class _Analysis:
         of_call: Callable[[_Seconds], float],
         how: str = "",
         explained: Sequence[Experiment] = (),
-        standing_out: Sequence[int] | None = None,
     ) -> None:
-        """Add what calls have of a term, without what experiments explain of it.
-
-        Which of ``standing_out`` have most of it is said; by default of all.
-        """
+        """Add what calls have of a term, without what experiments explain of it."""
         seconds = {
             number: sum(of_call(every[place]) for place in calls)
             - sum(in_round(experiment.seconds, number) for experiment in explained)
             for number, every in self._calls.items()
         }
-        places = calls if standing_out is None else standing_out
-        detail = "" if kind == "limit" else self._detail(places, of_call)
+        detail = "" if kind == "limit" else self._detail(calls, of_call)
         self._columns.append(_Column(term, kind, level, how or _HOWS[level], seconds, detail))
 
     def _explain(
@@ -340,25 +335,26 @@ class _Analysis:
                 [place for place in calls if self._call(place).signature in experiment.whole],
                 of_call,
             )
+            kind = "difference" if experiment.whole else "experiment"
             self._columns.append(
-                _Column(experiment.term, "experiment", level, experiment.how, seconds, detail)
+                _Column(experiment.term, kind, level, experiment.how, seconds, detail)
             )
         about = [
             place for place in calls if any(_is_about(each, self._call(place)) for each in own)
         ]
         others = [place for place in calls if place not in set(about)]
         whole = {signature for experiment in own for signature in experiment.whole}
-        if about:
+        tested = [place for place in about if self._call(place).signature not in whole]
+        if tested:
             complete = level not in self._incomplete
             self._add(
                 f"unexplained {name}" if complete else f"rest of {name}",
                 "unexplained" if complete else "difference",
                 level,
-                about,
+                tested,
                 of_call,
                 f"{_HOWS[level]}, minus what experiments explain",
-                own,
-                [place for place in about if self._call(place).signature not in whole],
+                [experiment for experiment in own if not experiment.whole],
             )
         if others:
             self._add(

@@ -26,7 +26,7 @@ import msgspec
 from pydlbench.ops.table import without_sides
 from pydlbench.study.ranking import saved_s
 from pydlbench.timing.statistics import median
-from pydlbench.units import format_seconds
+from pydlbench.units import cut, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 #: How a kernel's time is known where nothing else is said.
 LOG = "by the library's own log"
+_NAME_LENGTH = 80
 # Between a graph's nodes, or behind a gate, there is nothing but kernels.
 _ON_GPU = "on the device"
 
@@ -364,7 +365,7 @@ def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measuremen
     # Of the same rounds: the machine may have been another one in others.
     best_s = row.time.median / row.ratio["median"]
     own, fastest = _account(run, row, row.time.median), _account(best, best.row, best_s)
-    if run.spec.on_gpu and own.kernel == fastest.kernel:  # the same one is no cause
+    if run.spec.on_gpu and not _others(row, best.row):
         own = dataclasses.replace(own, kernel=None)
     evidence = Evidence(
         own=own,
@@ -382,6 +383,15 @@ def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measuremen
     )
     listed = tuple(cause.to_dict() for cause in (*known, unexplained))
     return msgspec.structs.replace(row, causes=listed)
+
+
+def _others(row: Measurement, best: Measurement) -> bool:
+    """Whether two rows of a GPU are known to run other kernels: by name and grid."""
+    ran, fastest = (
+        [(each["name"], each.get("grid")) for each in kernels]
+        for kernels in (row.kernels, best.kernels)
+    )
+    return bool(ran and fastest) and ran != fastest
 
 
 def _account(run: BackendRun, row: Measurement, time_s: float) -> Account:
@@ -417,9 +427,9 @@ def _account(run: BackendRun, row: Measurement, time_s: float) -> Account:
 
 
 def _launched(row: Measurement) -> str:
-    """Return the names of a GPU's kernels, without the arguments of templates."""
+    """Return the names of a GPU's kernels, without their parameters."""
     names = (str(kernel["name"]).removeprefix("void ") for kernel in row.kernels)
-    return " + ".join(re.split(r"[<(]", name)[0] for name in names)
+    return " + ".join(cut(name.split("(")[0], _NAME_LENGTH) for name in names)
 
 
 def _inside(seen: Mapping[str, Any], call_s: float) -> dict[str, Any]:

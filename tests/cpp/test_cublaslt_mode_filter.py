@@ -49,7 +49,6 @@ def _refusal(library: ctypes.CDLL, mode: str, compute: int, flags: int, scheme: 
         # What Hopper's kernels call their inputs.
         ("bf16-tc", FLOAT32, HMMA | ACC32 | IN16),
         ("fp8-tc", FLOAT32, HMMA | ACC32 | IN16),
-        ("tf32", TF32, HMMA | ACC32 | IN16),
         # Hopper's kernels for TF32, the fastest there are.
         ("tf32", TF32, FMA | ACC32 | INTF32),
         ("tf32", TF32, HMMA | ACC32 | IN32),
@@ -76,6 +75,9 @@ def test_algorithms_of_the_mode_are_kept(library, mode, compute, flags):
         ("fp16", FLOAT32, 0, "does not say whether it uses tensor cores"),
         ("fp16", FLOAT16, ACC16 | IN16, "does not say whether it uses tensor cores"),
         ("tf32", TF32, FMA | ACC32 | IN32, "uses no floating-point tensor cores"),
+        ("tf32", TF32, HMMA | ACC32 | IN16, "does not compute in TF32"),
+        ("tf32", TF32, INTF32 | INBF, "does not compute in TF32"),
+        ("bf16-tc", FLOAT32, FMA | ACC32 | INTF32, "uses no floating-point tensor cores"),
         ("fp16", FLOAT32, HMMA | ACC32 | IN16, "is not plain FMA"),
         ("fp16", FLOAT32, FMA | ACC16 | IN16, "accumulates in float16"),
         ("fp16-tc", FLOAT32, FMA | ACC32 | IN16, "uses no floating-point tensor cores"),

@@ -135,7 +135,7 @@ if __name__ == "__main__":
     found = {"run": {"id": "1"}}
     if words[0] == "device":
         found["device"] = {"peaks": [], "bandwidths": [
-            {"level": "memory", "pattern": "read", "bytes_per_s": 4.3e12}]}
+            {"level": "memory", "pattern": "copy", "bytes_per_s": 4.3e12}]}
     elif words[0] == "layers":
         found["measurements"] = [
             row("layer", "forward", precision, backend, "hot")

@@ -132,7 +132,7 @@ def fitted(
 
     A trace makes the host slower, and the device idle for longer; kernels take what they take. So
     what they leave of the step is idle, in the proportions of the trace. Where they leave nothing,
-    all is scaled.
+    they are the step.
 
     Args:
         calls_s: of the kernels of each call.
@@ -141,11 +141,10 @@ def fitted(
     """
     *idle_s, others_s = gaps_s
     busy_s, waiting_s = sum(calls_s) + others_s, sum(idle_s)
-    if waiting_s > 0 and busy_s < step_s:
-        longer = (step_s - busy_s) / waiting_s
-        return list(calls_s), [*(longer * each for each in idle_s), others_s]
-    scale = step_s / (busy_s + waiting_s)
-    return [scale * each for each in calls_s], [scale * each for each in gaps_s]
+    shorter = (step_s - busy_s) / waiting_s if waiting_s and busy_s < step_s else 0.0
+    scale = step_s / (busy_s + shorter * waiting_s)
+    kernels_s = [scale * each for each in (*calls_s, others_s)]
+    return kernels_s[:-1], [*(shorter * each for each in idle_s), kernels_s[-1]]
 
 
 class _Calls:

@@ -93,8 +93,10 @@ def test_a_trace_that_slows_the_host_leaves_kernels_as_they_are():
     assert gaps_s == pytest.approx([3e-6, 1.5e-6, 1.5e-6, 8e-6])  # the last one is kernels, too
 
 
-@pytest.mark.parametrize("gaps", [(0.0, 0.0, 0.0, 5e-6), (5e-6, 0.0, 0.0, 5e-6)])
-def test_where_kernels_take_longer_than_the_step_all_is_scaled(gaps):
-    calls_s, gaps_s = fitted([30e-6, 10e-6], gaps, step_s=36e-6)
+@pytest.mark.parametrize("idle_s", [0.0, 5e-6])
+@pytest.mark.parametrize("step_s", [36e-6, 45e-6, 46e-6])
+def test_where_kernels_leave_nothing_they_are_the_step(idle_s, step_s):
+    calls_s, gaps_s = fitted([30e-6, 10e-6], [idle_s, 0.0, 0.0, 5e-6], step_s)
     assert calls_s[0] == pytest.approx(3 * calls_s[1])
-    assert sum(calls_s) + sum(gaps_s) == pytest.approx(36e-6)
+    assert gaps_s[0] == pytest.approx(max(0.0, step_s - 45e-6) if idle_s else 0.0)
+    assert sum(calls_s) + sum(gaps_s) == pytest.approx(step_s)
