@@ -187,28 +187,29 @@ def _attention_shapes(layer: Layer) -> Shapes:
     }
 
 
+def _attended_pairs(layer: Layer) -> int:
+    """Return the pairs of a query and a key that it attends to, of one head."""
+    queries, keys = int(layer.queries), int(layer.keys)
+    if not layer.causal:
+        return queries * keys
+    # 1, 2, 3 ... keys, up to all of them.
+    few = min(queries, keys)
+    return few * (few + 1) // 2 + (queries - few) * keys
+
+
 def _attention_pass(
     reads: tuple[str, ...], writes: tuple[str, ...], sizes: int, values: int
 ) -> Pass:
-    """Return a pass with the given numbers of products over the size, and over that of values."""
+    """Return a pass with the given numbers of products over the size, and over that of values.
 
-    def multiply_adds(layer: Layer) -> int:
-        return layer.batch * int(layer.heads * (sizes * layer.size + values * layer.value_size))
+    Only the pairs that are attended to are counted, as papers and other benchmarks do.
+    """
 
-    def executed(layer: Layer) -> int:
-        queries, keys = int(layer.queries), int(layer.keys)
-        if not layer.causal:
-            return 2 * multiply_adds(layer) * queries * keys
-        # 1, 2, 3 ... keys, up to all of them.
-        few = min(queries, keys)
-        return 2 * multiply_adds(layer) * (few * (few + 1) // 2 + (queries - few) * keys)
+    def flops(layer: Layer) -> int:
+        products = layer.heads * (sizes * layer.size + values * layer.value_size)
+        return 2 * layer.batch * int(products) * _attended_pairs(layer)
 
-    return Pass(
-        reads=reads,
-        writes=writes,
-        flops=lambda s: 2 * multiply_adds(s) * int(s.queries * s.keys),
-        executed=executed,
-    )
+    return Pass(reads=reads, writes=writes, flops=flops)
 
 
 def _attend(np: Any, layer: Layer, t: Any) -> Any:

@@ -62,7 +62,12 @@ COUNTS = [
         None,
         2 * (2 * (768 + 832) + 960),
     ),
-    ("attention:mb1h1q4d2causal1", "forward", 2 * 16 * 4, 2 * 10 * 4, 2 * 32),
+    # Of four queries and keys, 1 + 2 + 3 + 4 pairs are attended to.
+    ("attention:mb1h1q4d2causal1", "forward", 2 * 10 * 4, None, 2 * 32),
+    ("attention:mb1h1q4d2causal1", "backward-data", 2 * 10 * 10, None, 2 * 64),
+    # Two queries of five keys see 1 + 2, five of two 1 + 2 + 2 + 2 + 2.
+    ("attention:mb1h1q2k5d2causal1", "forward", 2 * 3 * 4, None, 2 * 28),
+    ("attention:mb1h1q5k2d2causal1", "forward", 2 * 9 * 4, None, 2 * 28),
     # Layers, steps, batch, gates, matrices.
     ("lstm:l2t5mb3slc8dhc8", "forward", 2 * 2 * 5 * 3 * 4 * 128, None, 2 * (1304 + 120)),
     ("lstm:l2t5mb3slc8dhc8", "backward-data", 4 * 2 * 5 * 3 * 4 * 128, None, 2 * (2608 + 120)),
