@@ -222,7 +222,7 @@ def _layer(
     passes: dict[str, float] = {}
     algorithms: dict[str, str] = {}
     roofs: list[float | None] = []
-    slowest, bound = -1.0, None
+    slowest, bound, kind = -1.0, None, ""
     for term in terms:
         row, seconds = rows[term.hot], range_of(term, rows).middle
         pass_ = _pass(term)
@@ -232,12 +232,13 @@ def _layer(
         roofs.append(row.roofline.time_s if row.roofline else None)
         if seconds > slowest:
             slowest, bound = seconds, row.roofline.bound if row.roofline else None
+            kind = _kind(term)
     known = [roof for roof in roofs if roof is not None]
     roof_s = sum(known) if len(known) == len(roofs) else None
     time = _sum(range_of(term, rows) for term in terms)
     return EstimatedLayer(
         name=name,
-        kind=_kind(terms[0]),
+        kind=kind,
         time_s=time.middle,
         low=time.low,
         high=time.high,

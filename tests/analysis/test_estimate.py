@@ -141,6 +141,14 @@ def test_what_training_does_to_weights_is_no_part_of_the_passes():
     assert {one.name: set(one.passes) for one in found.layers}["loss"] == {"forward"}
 
 
+@pytest.mark.parametrize(("bias_s", "kind"), [(9.0, "bias"), (0.5, "gemm")])
+def test_a_layers_kind_is_that_of_its_slowest_kernel(bias_s, kind):
+    made = plan(build_model("mnist", 1), "forward")
+    rows = {each: row(each, bias_s if each.layer.op == "bias" else 1.0) for each in made.specs}
+    layers = {layer.name: layer for layer in estimate(made, rows).layers}
+    assert layers["fc1"].kind == kind
+
+
 def test_sums_of_gradients_are_a_part_of_the_way_back(made):
     found = estimate(made, {case: row(case, 1.0) for case in made.specs})
     layers = {one.name: dict(one.passes) for one in found.layers}
