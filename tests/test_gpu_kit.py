@@ -394,7 +394,7 @@ def test_a_run_that_is_killed_twice_is_completed_by_the_third(kit, card, tmp_pat
     switches = kit.steps.Switches.of(kit.journal.Journal(out / "journal.jsonl"))
     later = kit.steps.steps("cuda:0", out, switches)
     names = {one.name for one in (*kit.steps.first_steps(), *later)}
-    for count, killed_after in ((problems, 9), (finished, 20)):
+    for count, killed_after in ((problems, 9), (finished, 14)):
         process = subprocess.Popen(
             command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
         )
@@ -406,12 +406,12 @@ def test_a_run_that_is_killed_twice_is_completed_by_the_third(kit, card, tmp_pat
         assert killed_after <= count()
         assert finished() < len(names)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    # The FMA probe's target is open, and there is no PyTorch.
+    # The FMA probe's target is open.
     assert done.returncode == 1, done.stderr
     assert finished() == len(names)
     journal = kit.journal.Journal(out / "journal.jsonl")
     failed = [name for name in names if "error" in journal.get(name)]
-    assert failed == ["profiler"]
+    assert failed == []
     # No problem was measured twice, wherever its step was killed.
     tasks = [json.loads(line)["task"] for line in (out / "journal.jsonl").read_text().splitlines()]
     rows = [task for task in tasks if task.startswith("rows ")]

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from pydlbench.backends.steps.device_trace import fitted
 from pydlbench.records.breakdown import (
     LEVELS,
     Breakdown,
@@ -133,6 +134,7 @@ class Experiment:
         seconds: of a step, by round; rounds without it have its median.
         how: it was measured.
         signatures: of the calls that it is about; None is all.
+        whole: of those whose difference is all its own, and is named by it rather than explained.
     """
 
     term: str
@@ -140,6 +142,7 @@ class Experiment:
     seconds: Mapping[int, float]
     how: str
     signatures: frozenset[str] | None = None
+    whole: frozenset[str] = frozenset()
 
 
 class _Seconds(NamedTuple):
@@ -328,23 +331,30 @@ class _Analysis:
         ]
         for experiment in own:
             seconds = {number: in_round(experiment.seconds, number) for number in self._step}
+            detail = self._detail(
+                [place for place in calls if self._call(place).signature in experiment.whole],
+                of_call,
+            )
+            kind = "difference" if experiment.whole else "experiment"
             self._columns.append(
-                _Column(experiment.term, "experiment", level, experiment.how, seconds)
+                _Column(experiment.term, kind, level, experiment.how, seconds, detail)
             )
         about = [
             place for place in calls if any(_is_about(each, self._call(place)) for each in own)
         ]
         others = [place for place in calls if place not in set(about)]
-        if about:
+        whole = {signature for experiment in own for signature in experiment.whole}
+        tested = [place for place in about if self._call(place).signature not in whole]
+        if tested:
             complete = level not in self._incomplete
             self._add(
                 f"unexplained {name}" if complete else f"rest of {name}",
                 "unexplained" if complete else "difference",
                 level,
-                about,
+                tested,
                 of_call,
                 f"{_HOWS[level]}, minus what experiments explain",
-                own,
+                [experiment for experiment in own if not experiment.whole],
             )
         if others:
             self._add(
@@ -549,18 +559,9 @@ class _Rounds:
         self.step_s = {number: plain[number] for number in sorted(plain.keys() & shares.keys())}
         if not self.step_s:
             raise ValueError("steps and traced steps have no round in common")
-        behind = count + others
-        self.gaps = {
-            number: {
-                name: share * step_s
-                for name, share in zip(parts.gaps, shares[number][count:behind], strict=True)
-            }
-            for number, step_s in self.step_s.items()
-        }
-        self.host = {
-            number: [share * step_s for share in shares[number][behind:]]
-            for number, step_s in self.step_s.items()
-        }
+        self.gaps: dict[int, dict[str, float]] = {}
+        self.host: dict[int, list[float]] = {}
+        in_context = self._in_context(shares, traced.by_round(), parts)
         self.steps: list[Series] = [steps, traced]
         alone: dict[str, dict[int, float]] = {}
         self.caches: list[Experiment] = []
@@ -589,7 +590,7 @@ class _Rounds:
             return native_s, limit_s
 
         self.calls: dict[int, list[_Seconds]] = {}
-        for number, step_s in self.step_s.items():
+        for number in self.step_s:
             seconds_of: dict[tuple[str, str], tuple[float | None, float | None, float | None]] = {}
             for call in parts.calls:
                 key = call.signature, call.direction
@@ -598,9 +599,27 @@ class _Rounds:
                     alone_s = None if own is None else in_round(own, number)
                     seconds_of[key] = (alone_s, *layers(call, number))
             self.calls[number] = [
-                _Seconds(share * step_s, *seconds_of[call.signature, call.direction])
-                for call, share in zip(parts.calls, shares[number][:count], strict=True)
+                _Seconds(taken, *seconds_of[call.signature, call.direction])
+                for call, taken in zip(parts.calls, in_context[number], strict=True)
             ]
+
+    def _in_context(
+        self, shares: Mapping[int, list[float]], traced_s: Mapping[int, float], parts: StepParts
+    ) -> dict[int, list[float]]:
+        """Return the seconds of each call by round; note gaps, and the host in each call."""
+        count, others = len(parts.calls), len(parts.gaps)
+        behind = count + others
+        in_context = {}
+        for number, step_s in self.step_s.items():
+            parted = shares[number]
+            in_context[number] = [share * step_s for share in parted[:count]]
+            if not others:
+                continue
+            device_s = [share * traced_s[number] for share in parted[:behind]]
+            in_context[number], gaps_s = fitted(device_s[:count], device_s[count:], step_s)
+            self.gaps[number] = dict(zip(parts.gaps, gaps_s, strict=True))
+            self.host[number] = [share * step_s for share in parted[behind:]]
+        return in_context
 
 
 def _shares(visit: Visit, parts: int) -> list[float]:

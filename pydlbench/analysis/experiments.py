@@ -188,6 +188,7 @@ def kernel_experiment(
         how=f"{calls} of {known} calls launch other kernels than the fastest native layers, by the "
         "driver's names: what they take longer alone than those",
         signatures=frozenset(key[0] for key in own),
+        whole=frozenset(key[0] for key in others),
     )
 
 

@@ -91,18 +91,18 @@ def _in_known_type(meaning: Meaning) -> Meaning:
     return replace(meaning, layers=(), layers_missing=missing)
 
 
-def layers_to_time(problems: Sequence[Problem]) -> tuple[dict[LayerPass, str], int]:
+def layers_to_time(problems: Sequence[Problem]) -> tuple[list[tuple[LayerPass, str]], int]:
     """Return the layers behind most of the time, each with its precision; and what is left over.
 
     Args:
         problems: the heaviest first.
 
     Returns:
-        Layers and passes by what they stand for most; the number of problems that have layers and
-        are too light to be timed.
+        Distinct layers and passes with their precision (a layer may run in several); the number of
+        problems that have layers and are too light to be timed.
     """
     whole = sum(problem.weight for problem in problems)
-    layers: dict[LayerPass, str] = {}
+    layers: dict[tuple[LayerPass, str], None] = {}
     reached, light = 0.0, 0
     for problem in problems:
         if whole and reached > MOST_OF_IT * whole:
@@ -110,8 +110,8 @@ def layers_to_time(problems: Sequence[Problem]) -> tuple[dict[LayerPass, str], i
             continue
         reached += problem.weight
         for layer in problem.meaning.layers:
-            layers.setdefault(layer, precision_of(problem.meaning))
-    return layers, light
+            layers.setdefault((layer, precision_of(problem.meaning)))
+    return list(layers), light
 
 
 def describe(

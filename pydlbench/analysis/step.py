@@ -48,6 +48,7 @@ from pydlbench.analysis.operators import kind_of, listed
 from pydlbench.backends import capabilities
 from pydlbench.backends.steps import operations
 from pydlbench.errors import PydlbenchError, UnsupportedError
+from pydlbench.ops.table import without_sides
 from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepPreparation
@@ -88,6 +89,9 @@ _TAIL: Final = 0.25
 _EVERY: Final = 3
 # A batch normalisation by itself, in PyTorch's words.
 _NORM: Final = "batch_norm"
+# So much faster than its limit is a native layer by other means than chance.
+_BEYOND: Final = 1.05
+_WITH_FEWER_FLOPS: Final = ("conv", "deconv")
 _UNFUSED: Final = (
     "fused activations: {framework} {mode} has no step with them (native layers are not fused "
     "either, so that no difference depends on it; diagnose measures modes that fuse)"
@@ -618,9 +622,28 @@ class _Measured:
             forecast_s=self.forecast_s,
             lines=self._listed.lines,
             types=self._facts.types or None,
-            notes=tuple(dict.fromkeys((*self._facts.notes, *self._listed.notes, *self.notes))),
+            notes=tuple(
+                dict.fromkeys(
+                    (*self._facts.notes, *self._listed.notes, *self.notes, *self._below_limits())
+                )
+            ),
             seconds=time.monotonic() - self._begin,
         )
+
+    def _below_limits(self) -> list[str]:
+        """Say which native layers are faster than limits that count the FLOPs of direct kernels."""
+        faster = {
+            f"{spec.layer.problem} {spec.pass_}": row.roofline.efficiency
+            for spec, row in self._rows.items()
+            if row.ok and row.roofline is not None and row.roofline.efficiency > _BEYOND
+            if without_sides(spec.layer.kind) in _WITH_FEWER_FLOPS
+        }
+        if not faster:
+            return []
+        words = ", ".join(f"{problem} {ratio:.1f}x" for problem, ratio in faster.items())
+        return [
+            f"limits count the FLOPs of direct convolutions; native ones that are faster: {words}"
+        ]
 
     def _tracing_of_rounds(self) -> Tracing:
         """Return how calls were timed, and what that costs by all rounds."""
@@ -675,7 +698,9 @@ class _Measured:
             key: [name for each in kernels for name in launched[each.subject]]
             for key, kernels in parts.native.items()
         }
-        named = kernel_experiment(table, parts, self._alone.ready.facts.kernels, fastest)
+        facts = self._alone.ready.facts
+        self.notes += facts.notes
+        named = kernel_experiment(table, parts, facts.kernels, fastest)
         return [] if named is None else [named]
 
     def _counted(self, table: Table) -> list[Experiment]:

@@ -343,8 +343,14 @@ def read_layers(args: Options) -> list[Layer]:
 
 def _models(names: Sequence[str]) -> Sequence[str]:
     from pydlbench.models.catalog import entry_names, is_entry
+    from pydlbench.models.own import is_onnx
 
     for name in names:
+        if ":" in name or is_onnx(name):
+            raise UsageError(
+                f"--model {name}: the layers of a model of your own are known when it has run; "
+                f"nearest: pydlbench breakdown {name}, or --shape @FILE, a trace of it"
+            )
         if "/" in name or name.startswith("@"):
             raise UsageError(f"--model {name}: not a model's name; nearest: --shape {name}")
         if not set(name) & set("*?[") and not is_entry(name):
@@ -455,7 +461,7 @@ def read_request(
         options["workspace_bytes"] = args.workspace_limit
     log = read_log(args, args.shape, args.model)
     if log is not None:
-        layers = list(dict.fromkeys(layer.layer for layer in log.layers))
+        layers = list(dict.fromkeys(layer.layer for layer, _ in log.layers))
         wanted = _recorded(args, log, passes, precisions, kinds, on_gpu)
         passes = list(dict.fromkeys(pass_ for _, pass_, _, _ in wanted)) or passes
         notes += log.notes
@@ -512,7 +518,7 @@ def _recorded(
 ) -> list[tuple[Layer, str, str, str]]:
     """Return the layers of a log as it says them; passes and the like that are named are kept."""
     wanted: dict[tuple[Layer, str, str, str], None] = {}
-    for each, own in log.layers.items():
+    for each, own in log.layers:
         if "pass_" in args.given and each.pass_ not in passes:
             continue
         usual = f"{own}-tc" if on_gpu and own != "fp32" else own

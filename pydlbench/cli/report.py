@@ -31,7 +31,7 @@ class Options(Stored):
 
     description = (
         "Write one self-contained HTML page about runs of the store, or about files that layers, "
-        "estimate, step, check, forecast, diagnose or fleet wrote with --json."
+        "estimate, step, breakdown, forecast, diagnose or fleet wrote with --json."
     )
     runs: tuple[str, ...] = RUNS(help=f"{RUNS.help}; several go onto one page")
     output: str = TO(help=f"the page; - is standard output; default: {_DEFAULT}", default=_DEFAULT)

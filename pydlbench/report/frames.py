@@ -66,14 +66,23 @@ def _rows(records: Records) -> list[dict[str, Any]]:
     """Return a flat object for each record, all with the same columns in the same order."""
     flat = [dict(_flat(plain(record))) for record in records]
     columns = dict.fromkeys(name for row in flat for name in row)
-    return [{name: row.get(name) for name in columns} for row in flat]
+    # A column has one type: where one row's list holds objects, the empty ones of others are JSON.
+    nested = {name for name in columns if any(_is_nested(row.get(name)) for row in flat)}
+
+    def value(row: Mapping[str, Any], name: str) -> Any:
+        given = row.get(name)
+        return json.dumps(given) if name in nested and isinstance(given, list) else given
+
+    return [{name: value(row, name) for name in columns} for row in flat]
+
+
+def _is_nested(value: object) -> bool:
+    return isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value)
 
 
 def _flat(document: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
     for name, value in document.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{path}{name}.")
-        elif isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value):
-            yield f"{path}{name}", json.dumps(value)
         else:
             yield f"{path}{name}", value

@@ -26,7 +26,7 @@ import msgspec
 from pydlbench.ops.table import without_sides
 from pydlbench.study.ranking import saved_s
 from pydlbench.timing.statistics import median
-from pydlbench.units import format_seconds
+from pydlbench.units import cut, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 #: How a kernel's time is known where nothing else is said.
 LOG = "by the library's own log"
+_NAME_LENGTH = 80
+# Between a graph's nodes, or behind a gate, there is nothing but kernels.
+_ON_GPU = "on the device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,9 +364,12 @@ def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measuremen
         return row
     # Of the same rounds: the machine may have been another one in others.
     best_s = row.time.median / row.ratio["median"]
+    own, fastest = _account(run, row, row.time.median), _account(best, best.row, best_s)
+    if run.spec.on_gpu and not _others(row, best.row):
+        own = dataclasses.replace(own, kernel=None)
     evidence = Evidence(
-        own=_account(run, row, row.time.median),
-        best=_account(best, best.row, best_s),
+        own=own,
+        best=fastest,
         kind=run.spec.layer.kind,
         plain_over_packed=_packing_gain(run, best),
     )
@@ -377,6 +383,15 @@ def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measuremen
     )
     listed = tuple(cause.to_dict() for cause in (*known, unexplained))
     return msgspec.structs.replace(row, causes=listed)
+
+
+def _others(row: Measurement, best: Measurement) -> bool:
+    """Whether two rows of a GPU are known to run other kernels: by name and grid."""
+    ran, fastest = (
+        [(each["name"], each.get("grid")) for each in kernels]
+        for kernels in (row.kernels, best.kernels)
+    )
+    return bool(ran and fastest) and ran != fastest
 
 
 def _account(run: BackendRun, row: Measurement, time_s: float) -> Account:
@@ -401,14 +416,20 @@ def _account(run: BackendRun, row: Measurement, time_s: float) -> Account:
         faults=faults["default"] - faults["warm"] if len(faults) == 2 else None,
         empty_s=row.empty_call_s if called else None,
         queued=on_gpu and samples.inner > 1,
-        kernel=seen.get("kernel") or facts.algorithm,
-        **_inside(seen, kept_s),
+        kernel=seen.get("kernel") or _launched(row) or facts.algorithm,
+        **(_inside(seen, kept_s) if called else {"kernel_s": time_s, "kernel_by": _ON_GPU}),
         detail=seen.get("detail", ""),
         limit_s=None if roof is None else roof.time_s * time_s / row.time.median,
         bound="compute" if roof is None else roof.bound,
         busy=None if on_gpu else busy,
         threads=row.threads or 1,
     )
+
+
+def _launched(row: Measurement) -> str:
+    """Return the names of a GPU's kernels, without their parameters."""
+    names = (str(kernel["name"]).removeprefix("void ") for kernel in row.kernels)
+    return " + ".join(cut(name.split("(")[0], _NAME_LENGTH) for name in names)
 
 
 def _inside(seen: Mapping[str, Any], call_s: float) -> dict[str, Any]:

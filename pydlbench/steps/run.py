@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
@@ -161,6 +162,10 @@ class _Turns:
         self._facts: dict[int, StepFacts] = {}
         self._sizes: dict[int, Size] = {}
         self._traces: dict[int, dict[str, Any]] = {}
+        for device in dict.fromkeys(step.device for step in steps if step.on_gpu):
+            # The run is of this GPU; why there is none, each step says itself.
+            with contextlib.suppress(BackendMissingError, UnsupportedError):
+                session.processor(device)
 
     @property
     def finished(self) -> bool:

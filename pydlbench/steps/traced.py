@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.backends.steps.device_trace import fitted
 from pydlbench.devices.roofline import memory_time, roof
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
 from pydlbench.ops.meaning import bytes_of_type
@@ -183,7 +184,8 @@ def traced_rounds(
             return _of_steps(stamped), tracing_of(facts, "stamps", stamped, notes)
     if rounds is None:
         raise UnsupportedError("; ".join(notes))
-    notes.append("seconds are scaled to the step without a trace")
+    scaled = "idle time is" if rounds.gaps_s else "seconds are"
+    notes.append(f"{scaled} scaled to the step without a trace")
     return _scaled(rounds), tracing_of(facts, way, rounds, notes)
 
 
@@ -223,14 +225,17 @@ def _of_steps(stamped: Rounds) -> Rounds:
 
 
 def _scaled(rounds: Rounds) -> Rounds:
-    """Return rounds in which all is as much shorter as the step without a trace is."""
+    """Return rounds of the step without a trace: all is shorter, on a GPU but for its kernels."""
 
     def shorter(rows: Sequence[Sequence[float]]) -> list[list[float]]:
         pairs = zip(rows, rounds.ratios, strict=bool(rows))
         return [[seconds / ratio for seconds in row] for row, ratio in pairs]
 
-    parts = map(shorter, (rounds.calls_s, rounds.gaps_s, rounds.host_s))
-    return Rounds(rounds.plain_s, rounds.plain_s, *parts)
+    if not rounds.gaps_s:
+        return Rounds(rounds.plain_s, rounds.plain_s, shorter(rounds.calls_s))
+    rows = zip(rounds.calls_s, rounds.gaps_s, rounds.plain_s, strict=True)
+    calls_s, gaps_s = zip(*(fitted(*row) for row in rows), strict=True)
+    return Rounds(rounds.plain_s, rounds.plain_s, calls_s, gaps_s, shorter(rounds.host_s))
 
 
 def tracing_of(facts: TraceFacts, way: str, rounds: Rounds, notes: Sequence[str] = ()) -> Tracing:

@@ -110,6 +110,9 @@ def test_calls_with_other_kernels_than_the_fastest_are_explained_by_them():
     assert found.seconds == pytest.approx(dict.fromkeys(range(ROUNDS), 2 * (15 - 10) * MS))
     broken_down = break_down(table, PARTS, [found])
     terms = {one.term: one.seconds for one in broken_down.terms}
+    details = {one.term: one.detail for one in broken_down.terms}
+    assert "conv1" in details["another kernel"]
+    assert "conv1" not in details["unexplained choice"]
     # The same kernel takes 2 ms in the framework, and 1 ms natively: nothing explains that.
     assert terms["unexplained choice"] == pytest.approx(1 * MS)
     assert broken_down.unexplained == pytest.approx(1 / 40)

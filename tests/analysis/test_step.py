@@ -94,11 +94,13 @@ def test_the_smallest_kernels_that_make_a_quarter_of_the_sum_are_visited_seldom(
 
 
 # The host needs 30 us for each call, 3 us of them besides it, and 40 us for each step.
-def gpu_breakdown(*device_s):
+def gpu_breakdown(*device_s, share=0.9):
     works = [convolution(4 + number, 27e-6, seconds) for number, seconds in enumerate(device_s)]
     gpu = Gpu(steps={MODEL: works})
     case = StepSpec(model=MODEL, own=OwnSpec(), framework="torch", mode="eager", device="cuda:0")
-    found = break_down_step(case, GpuSession(gpu, native_s=2e-6))
+    session = GpuSession(gpu, native_s=2e-6)
+    session.share = share
+    found = break_down_step(case, session)
     return found, {one.term: one.seconds for one in found.terms}
 
 
@@ -124,6 +126,12 @@ def test_on_a_gpu_that_is_behind_its_host_the_step_is_its_kernels():
     assert terms[IDLE_BETWEEN] == terms[IDLE_IN_CALLS] == 0
     assert found.device == "cuda:0"
     assert not {"fresh memory", "thread wake-up", "reorders"} & terms.keys()
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.9, False), (2.5, True)])
+def test_native_layers_that_are_faster_than_their_limit_are_named(share, said):
+    found, _ = gpu_breakdown(200e-6, 100e-6, share=share)
+    assert any("2.5x" in note for note in found.notes) is said
 
 
 # Six new processes of PyTorch, half a minute: nothing less has an interval.

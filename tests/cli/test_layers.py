@@ -94,6 +94,13 @@ def test_models_are_added_to_shapes(session):
     assert len(names) > 8
 
 
+@pytest.mark.parametrize("name", ["net.py:tagger", "models/net.py:tagger", "net.onnx"])
+def test_a_model_of_ones_own_is_sent_to_what_runs_it(name):
+    with pytest.raises(UsageError) as caught:
+        command.run(parse("--model", name))
+    assert f"nearest: pydlbench breakdown {name}" in str(caught.value)
+
+
 def test_pooling_leaves_out_the_pass_it_lacks_and_says_so(session, capsys):
     words = ("--shape", "conv3,pool1", "--pass", "forward,backward-weights")
     command.run(parse(*words), session.open)

@@ -8,6 +8,8 @@ from invented_gpu import Gpu, GpuSession, convolution
 from pydlbench.cli import breakdown, diagnose, forecast, main
 from pydlbench.cli.parser import read
 from pydlbench.errors import UsageError
+from pydlbench.records.step import StepSpec
+from pydlbench.steps.run import run_in_turn
 
 BRIEF = ("mnist", "--framework", "torch", "--device", "cuda:0")
 
@@ -42,6 +44,14 @@ def test_a_breakdown_on_a_gpu_has_the_launch_gaps_as_terms(session, capsys):
         found["measured_s"]["median"]
     )
     assert all(one["host_s"] > one["in_context_s"] for one in found["calls"])
+
+
+def test_a_step_is_filed_under_the_gpu_that_runs_it(session, monkeypatch):
+    devices = []
+    monkeypatch.setattr(session, "processor", lambda device: devices.append(device) or "a GPU")
+    steps = run_in_turn([StepSpec(model="mnist", framework="torch", device="cuda:0")], session)
+    assert devices == ["cuda:0"]
+    assert steps[0].status == "ok", steps[0].reason
 
 
 def test_a_diagnosis_on_a_gpu_finds_the_launch_gaps(session, capsys):

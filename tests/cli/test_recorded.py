@@ -118,23 +118,47 @@ def test_a_log_goes_alone(tmp_path):
         request("--shape", f"@{path}")
 
 
+def row_of(layer, precision, median_s=3e-6):
+    return SimpleNamespace(
+        problem=layer.layer.problem,
+        pass_=layer.pass_,
+        precision=precision,
+        status="ok",
+        propagation=layer.propagation,
+        backend="native",
+        time=SimpleNamespace(median=median_s),
+        roofline=SimpleNamespace(time_s=median_s / 3),
+    )
+
+
 def test_rows_stand_for_the_calls_of_all_modules():
     log = request("--shape", f"@{DATA / 'modules.json.gz'}").log
-    rows = [
-        SimpleNamespace(
-            problem=each.layer.problem,
-            pass_=each.pass_,
-            status="ok",
-            propagation=each.propagation,
-            backend="native",
-            time=SimpleNamespace(median=3e-6),
-            roofline=SimpleNamespace(time_s=1e-6),
-        )
-        for each in log.layers
-    ]
+    rows = [row_of(*each) for each in log.layers]
     found = log.described(rows)
     timed = {one.operator: one for one in found.problems if one.native_s is not None}
     gradient = timed["aten.convolution_backward"]
     assert (gradient.limit_s, gradient.native_s) == (2e-6, 6e-6)  # of data and of weights
     (module,) = (one for one in found.modules if one.module == "Conv2d_1")
     assert module.limit_s == pytest.approx(3e-6)
+
+
+def test_a_problem_in_two_precisions_is_timed_in_both(tmp_path):
+    shape = "mb8_ic32oc32_ih32oh32kh3sh1dh0ph1_iw32ow32kw3sw1dw0pw1"
+    path = tmp_path / "mixed.log"
+    path.write_text(
+        "".join(
+            f"onednn_verbose,exec,cpu,convolution,jit,forward_training,"
+            f"src_{dtype}::blocked:abcd:f0 wei_{dtype}::blocked:abcd:f0 "
+            f"dst_{dtype}::blocked:abcd:f0,,,{shape},{ms}\n"
+            for dtype, ms in (("f32", 1), ("bf16", 0.5))
+        )
+    )
+    wanted = request("--shape", f"@{path}")
+    assert [case.precision for case in wanted.cases] == ["fp32", "bf16"]
+    both = dict(zip(("fp32", "bf16"), (layer for layer, _ in wanted.log.layers), strict=True))
+    rows = [row_of(both["fp32"], "fp32", 6e-6), row_of(both["fp32"], "fp32")]
+    fp32, bf16 = wanted.log.described(rows).problems
+    assert (fp32.precision, fp32.native_s, fp32.limit_s) == ("fp32", 3e-6, 1e-6)
+    assert (bf16.precision, bf16.native_s, bf16.limit_s) == ("bf16", None, None)
+    rows.append(row_of(both["bf16"], "bf16-tc", 1e-6))
+    assert wanted.log.described(rows).problems[1].native_s == 1e-6

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <set>
 #include <sstream>
 #include <string>
 
@@ -30,13 +29,11 @@ struct FakeLayout : cublasLtMatrixLayoutOpaque_t {
 
 struct FakePreference : cublasLtMatmulPreferenceOpaque_t {
   std::uint64_t implementations = ~std::uint64_t{0};
-  bool limited = false;  // to the algorithm that the first result holds
 };
 
 std::ostringstream record;
 std::string answer;
 std::vector<cublasLtMatmulHeuristicResult_t> offers;
-std::set<std::uint64_t> unnamed;  // ids that only a question about them brings up
 cublasStatus_t heuristic_status, matmul_status;
 bool gives_flags, restricts;  // whether the library tells its flags and heeds the restriction
 int live = 0;
@@ -152,13 +149,8 @@ cublasStatus_t fake_preference_create(cublasLtMatmulPreference_t* out) {
 cublasStatus_t fake_preference_set(cublasLtMatmulPreference_t descriptor,
                                    cublasLtMatmulPreferenceAttributes_t attribute,
                                    const void* value, std::size_t bytes) {
-  auto& preference = *static_cast<FakePreference*>(descriptor);
   if (attribute == CUBLASLT_MATMUL_PREF_IMPL_MASK) {
-    preference.implementations = read<std::uint64_t>(value, bytes);
-  }
-  if (attribute == CUBLASLT_MATMUL_PREF_SEARCH_MODE) {
-    preference.limited = read<std::uint32_t>(value, bytes) == CUBLASLT_SEARCH_LIMITED_BY_ALGO_ID;
-    return CUBLAS_STATUS_SUCCESS;
+    static_cast<FakePreference*>(descriptor)->implementations = read<std::uint64_t>(value, bytes);
   }
   record << "preference " << attribute << " is "
          << (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK
@@ -177,31 +169,12 @@ cublasStatus_t fake_heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMa
                               int requested, cublasLtMatmulHeuristicResult_t results[],
                               int* count) {
   if (heuristic_status != CUBLAS_STATUS_SUCCESS) return heuristic_status;
-  const auto& asked = *static_cast<FakePreference*>(preference);
-  const auto only = results[0].algo.data[id_word];
+  const auto allowed = static_cast<FakePreference*>(preference)->implementations;
   *count = 0;
   for (const auto& offer : offers) {
-    const auto id = offer.algo.data[id_word];
-    if (asked.limited ? id != only : unnamed.count(id) != 0) continue;
-    const bool excluded = restricts && (offer.algo.data[flags_word] & ~asked.implementations);
-    if (*count == requested || excluded) continue;
+    if (*count == requested || (restricts && (offer.algo.data[flags_word] & ~allowed))) continue;
     results[(*count)++] = offer;
   }
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t fake_ids(cublasLtHandle_t, cublasComputeType_t, cudaDataType_t, cudaDataType_t,
-                        cudaDataType_t, cudaDataType_t, cudaDataType_t, int, int ids[],
-                        int* count) {
-  *count = 0;
-  for (const auto& offer : offers) ids[(*count)++] = static_cast<int>(offer.algo.data[id_word]);
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t fake_init(cublasLtHandle_t, cublasComputeType_t, cudaDataType_t, cudaDataType_t,
-                         cudaDataType_t, cudaDataType_t, cudaDataType_t, int id,
-                         cublasLtMatmulAlgo_t* algorithm) {
-  algorithm->data[id_word] = static_cast<std::uint64_t>(id);
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -320,8 +293,6 @@ Lt invented() {
           &destroyed<FakePreference, cublasLtMatmulPreferenceOpaque_t>,
           &fake_preference_set,
           &fake_heuristic,
-          &fake_ids,
-          &fake_init,
           &fake_capability,
           &fake_configuration,
           &fake_matmul};
@@ -350,7 +321,6 @@ extern "C" {
 void reset_library(int heuristic, int matmul) {
   made.clear();
   offers.clear();
-  unnamed.clear();
   record.str("");
   heuristic_status = static_cast<cublasStatus_t>(heuristic);
   matmul_status = static_cast<cublasStatus_t>(matmul);
@@ -371,9 +341,6 @@ void offer_algorithm(std::uint64_t id, std::uint64_t tile, std::uint64_t split_k
   result.state = static_cast<cublasStatus_t>(state);
   offers.push_back(result);
 }
-
-// The heuristics name it only where they are asked about it.
-void leave_unnamed(std::uint64_t id) { unnamed.insert(id); }
 
 int live_library_objects() { return live; }
 const char* recorded_calls() { return kept(record.str()); }

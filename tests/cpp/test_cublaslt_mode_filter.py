@@ -49,7 +49,8 @@ def _refusal(library: ctypes.CDLL, mode: str, compute: int, flags: int, scheme: 
         # What Hopper's kernels call their inputs.
         ("bf16-tc", FLOAT32, HMMA | ACC32 | IN16),
         ("fp8-tc", FLOAT32, HMMA | ACC32 | IN16),
-        ("tf32", TF32, HMMA | ACC32 | IN16),
+        # Hopper's kernels for TF32, the fastest there are.
+        ("tf32", TF32, FMA | ACC32 | INTF32),
         ("tf32", TF32, HMMA | ACC32 | IN32),
         # Operations that this header has no name for.
         ("bf16-tc", FLOAT32, 0x10 | ACC32 | INBF),
@@ -74,6 +75,9 @@ def test_algorithms_of_the_mode_are_kept(library, mode, compute, flags):
         ("fp16", FLOAT32, 0, "does not say whether it uses tensor cores"),
         ("fp16", FLOAT16, ACC16 | IN16, "does not say whether it uses tensor cores"),
         ("tf32", TF32, FMA | ACC32 | IN32, "uses no floating-point tensor cores"),
+        ("tf32", TF32, HMMA | ACC32 | IN16, "does not compute in TF32"),
+        ("tf32", TF32, INTF32 | INBF, "does not compute in TF32"),
+        ("bf16-tc", FLOAT32, FMA | ACC32 | INTF32, "uses no floating-point tensor cores"),
         ("fp16", FLOAT32, HMMA | ACC32 | IN16, "is not plain FMA"),
         ("fp16", FLOAT32, FMA | ACC16 | IN16, "accumulates in float16"),
         ("fp16-tc", FLOAT32, FMA | ACC32 | IN16, "uses no floating-point tensor cores"),
@@ -110,6 +114,7 @@ def test_whether_tensor_cores_are_used_is_only_said_where_it_is_known(library):
     """1, 0, or -1 for nothing."""
     assert library.tensor_cores_of(ctypes.c_uint64(HMMA | ACC32)) == 1
     assert library.tensor_cores_of(ctypes.c_uint64(FMA | ACC32)) == 0
+    assert library.tensor_cores_of(ctypes.c_uint64(FMA | ACC32 | INTF32)) == 1
     assert library.tensor_cores_of(ctypes.c_uint64(ACC32 | INBF)) == -1
 
 

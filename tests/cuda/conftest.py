@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -163,9 +164,8 @@ def all_right(gpu):
         right = [one for one in found if one.right]
         assert right, f"no plan of {case.label} is right: {[str(one) for one in found]}"
         wrong = [one for one in found if not one.right]
-        # Some of cuDNN's kernels are wrong: they are judged alike, and left out of a row.
-        own = [str(one) for one in wrong if "cudnn" not in one.plan.library.lower()]
-        assert own == [], f"{len(own)} of {len(found)} plans"
+        other = [str(one) for one in wrong if not _may_be_wrong(one.plan.algorithm, layer)]
+        assert other == [], f"{len(other)} of {len(found)} plans"
         for one in wrong:
             assert one.device is None or one.host is None or one.device.status == one.host.status
         for one in right:
@@ -173,6 +173,21 @@ def all_right(gpu):
         return right
 
     return check
+
+
+# What cuDNN 9.19 gets wrong on Hopper, which is left out of rows: these engines, its max pooling's
+# gradient in 16 bits, and others where there is more padding on one side than on the other.
+_WRONG_ENGINES = {"2", "17", "26", "47", "50", "61", "70", "78"}
+
+
+def _may_be_wrong(algorithm: str, layer: Layer) -> bool:
+    engine = re.search(r"engine (\d+)", algorithm)
+    if engine is None:
+        return algorithm == "cudnnPoolingBackward"
+    padding = tuple(layer.padding) if layer.kind == "conv2d" else ()
+    uneven = len(padding) == 4 and padding[:2] != padding[2:]
+    padded = algorithm.startswith(("pad ", "crop "))  # by us, evenly
+    return engine[1] in _WRONG_ENGINES or (uneven and not padded)
 
 
 def _sentence(error: UnsupportedError) -> str:
@@ -191,8 +206,9 @@ def _compare(one: Checked) -> None:
     assert one.device.unwritten == one.host.unwritten == 0, str(one)
     assert one.device.rel_error is not None
     assert one.host.rel_error is not None
-    # The host leaves out what is padding; it may count a term that the device does not.
-    assert one.device.tolerance == pytest.approx(one.host.tolerance, rel=0.8), str(one)
+    # The host leaves out what is padding, up to half of a small sum.
+    assert one.host.tolerance <= 1.001 * one.device.tolerance, str(one)
+    assert one.device.tolerance <= 2 * one.host.tolerance, str(one)
     if one.host.points == one.device.points:
         # The host's may be larger: it holds checksums against the reference, too.
         assert one.host.rel_error >= 0.5 * one.device.rel_error - 1e-12, str(one)

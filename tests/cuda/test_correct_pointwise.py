@@ -68,6 +68,13 @@ def test_every_plan_is_right(all_right, problem, pass_, propagation, mode):
         assert "not compared" not in one.host.detail, "a result that the kernel does not hand out"
 
 
+@pytest.mark.parametrize("op", ["relu-in-place", "add-in-place"])
+def test_kernels_in_place_are_refused_with_what_has_some(gpu, op):
+    case = KernelSpec(layer=build_layer(op, **_IMAGES["small"]), device="cuda:0")
+    with pytest.raises(UnsupportedError, match="no pointwise kernel"):
+        gpu.plans(case)
+
+
 @pytest.mark.parametrize("problem", LAYERS)
 def test_fp8_is_refused_in_a_sentence(gpu, problem):
     case = KernelSpec(layer=LAYERS[problem], precision="fp8-tc", device="cuda:0")

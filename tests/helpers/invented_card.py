@@ -135,7 +135,7 @@ if __name__ == "__main__":
     found = {"run": {"id": "1"}}
     if words[0] == "device":
         found["device"] = {"peaks": [], "bandwidths": [
-            {"level": "memory", "pattern": "read", "bytes_per_s": 4.3e12}]}
+            {"level": "memory", "pattern": "copy", "bytes_per_s": 4.3e12}]}
     elif words[0] == "layers":
         found["measurements"] = [
             row("layer", "forward", precision, backend, "hot")
@@ -150,6 +150,7 @@ if __name__ == "__main__":
     print(json.dumps(found))
 """
 _TORCH = """
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 class Tensor:
@@ -162,10 +163,32 @@ class Event:
     def record(self): pass
     def elapsed_time(self, last): return 1.0
 
+class Profile:
+    def __init__(self, activities): pass
+    def __enter__(self): return self
+    def __exit__(self, *_): pass
+    def events(self): return [SimpleNamespace(device_type="CUDA", device_time_total=20_000.0)]
+
 bfloat16 = float16 = "16 bits"
 def rand(*_, **__): return Tensor()
 def empty_like(other): return Tensor()
-cuda = SimpleNamespace(Event=Event, synchronize=lambda: None)
+def relu(values): return values
+def mm(left, right): return left
+cuda = SimpleNamespace(
+    Event=Event, synchronize=lambda: None, graph=lambda graph: nullcontext(),
+    CUDAGraph=lambda: SimpleNamespace(replay=lambda: None),
+    current_stream=lambda: SimpleNamespace(cuda_stream=0),
+)
+profiler = SimpleNamespace(profile=Profile, ProfilerActivity=SimpleNamespace(CUDA=1))
+"""
+# Other clocks: of a call that takes a millisecond.
+_TRITON = "def do_bench(call, return_mode): return 1.0\n"
+_CUPY = "from contextlib import nullcontext as ExternalStream\n"
+_CUPYX = """
+from types import SimpleNamespace
+
+def benchmark(call, n_repeat, n_warmup):
+    return SimpleNamespace(gpu_times=[[1e-3] * n_repeat])
 """
 _PYTEST = """
 import os, time
@@ -182,6 +205,9 @@ def make_site(folder: Path) -> Path:
         ("pydlbench/_cuda.py", _CUDA),
         ("fake_cuda.py", Path(fake_cuda.__file__).read_text()),
         ("torch.py", _TORCH),
+        ("triton/testing.py", _TRITON),
+        ("cupy/cuda.py", _CUPY),
+        ("cupyx/profiler.py", _CUPYX),
         ("pytest/__init__.py", ""),
         ("pytest/__main__.py", _PYTEST),
     ):

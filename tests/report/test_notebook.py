@@ -61,6 +61,17 @@ def test_tables_have_a_row_each_and_the_same_columns(monkeypatch, function, pack
     assert not any(isinstance(value, dict) for row in rows for value in row.values())
 
 
+def test_every_column_has_a_single_type(monkeypatch):
+    monkeypatch.setitem(sys.modules, "polars", SimpleNamespace(DataFrame=table_of))
+    (step, *_) = documents("step.json", "steps")
+    traced, untraced = pydlbench.to_polars([step, {**step, "calls": []}])
+    assert (json.loads(traced["calls"]), untraced["calls"]) == (step["calls"], "[]")
+    rows = pydlbench.to_polars(documents("layers.json", "measurements"))
+    for column in rows[0]:
+        lists = {isinstance(row[column], list) for row in rows if row[column] is not None}
+        assert len(lists) <= 1, column
+
+
 def test_notebooks_show_what_the_commands_print():
     assert callable(pydlbench.measure)  # whoever has a record has it from one of these
     text = record(Measurement, "layers.json", "measurements")._repr_markdown_()

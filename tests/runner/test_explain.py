@@ -64,10 +64,11 @@ def entry(
     empty_s=0.0,
     roof=True,
     waited=0.0,
+    device="cpu",
     **words,
 ):
     """A backend of a problem: timed, and with the row that a session makes of it."""
-    case = KernelSpec(layer=layer, backend=backend)
+    case = KernelSpec(layer=layer, backend=backend, device=device)
     kernel = Remote(**words)
     taken = samples(seconds, busy, faults=0.0 if kept_s is None else 700.0, waited=waited)
     row = measured_row(case, THREADS, kernel.facts, taken)
@@ -270,3 +271,24 @@ def test_weights_that_are_the_result_are_not_unpacked(pass_, named):
     for one in (slow, fast):
         one.spec = msgspec.structs.replace(one.spec, pass_=pass_)
     assert ("weights not packed" in found(slow, fast)) == named
+
+
+@pytest.mark.parametrize(
+    ("slow", "expected"),
+    [
+        ("void gemm<winograd>(int)", {"slower kernel": 1e-3, "unexplained": 0.0}),
+        ("void gemm<implicit>(int)", {"unexplained": 1e-3}),
+        (None, {"unexplained": 1e-3}),
+    ],
+    ids=["another", "the same", "unknown"],
+)
+def test_on_a_gpu_another_kernel_is_the_cause_and_the_same_one_is_none(slow, expected):
+    def on_gpu(backend, seconds, name):
+        kernels = ({"name": name, "grid": [1, 1, 1]},) if name else ()
+        words = {"device": "cuda:0", "timing": "cuda-graph", "kernels": kernels}
+        return entry(backend, seconds, busy=None, **words)
+
+    fast = on_gpu("native", KERNEL_S, "void gemm<implicit>(int)")
+    row = explained(*((own := on_gpu("torch", 2 * KERNEL_S, slow)).row, own), fast)
+    assert {one["cause"]: one["seconds"] for one in row.causes} == pytest.approx(expected)
+    assert ("gemm<winograd> takes 2.00 ms" in row.causes[0]["how"]) is ("slower kernel" in expected)

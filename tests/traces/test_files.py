@@ -148,8 +148,9 @@ def test_an_execution_trace_is_weighted_by_limits():
 def test_layers_that_are_timed_make_most_of_the_time():
     problems = distinct_problems(read(name_of("tensorflow.log")))
     layers, light = layers_to_time(problems)
-    assert {each.layer.problem for each in layers} == {
-        *("8x2048:2048x10", "8x10:10x2048", CONV1, CONV2.removesuffix("ph1"))
+    assert {(each.layer.problem, precision) for each, precision in layers} == {
+        (problem, "fp32")
+        for problem in ("8x2048:2048x10", "8x10:10x2048", CONV1, CONV2.removesuffix("ph1"))
     }
     assert light == 7 - 1
 

@@ -116,8 +116,6 @@ Lt Lt::loaded() {
   find(lt.preference_destroy, "cublasLtMatmulPreferenceDestroy");
   find(lt.preference_set, "cublasLtMatmulPreferenceSetAttribute");
   find(lt.heuristic, "cublasLtMatmulAlgoGetHeuristic");
-  find(lt.algorithm_ids, "cublasLtMatmulAlgoGetIds");
-  find(lt.algorithm_init, "cublasLtMatmulAlgoInit");
   find(lt.capability, "cublasLtMatmulAlgoCapGetAttribute");
   find(lt.configuration, "cublasLtMatmulAlgoConfigGetAttribute");
   find(lt.matmul, "cublasLtMatmul");

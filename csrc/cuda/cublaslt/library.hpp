@@ -23,8 +23,6 @@ struct Lt {
   decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
-  decltype(&cublasLtMatmulAlgoGetIds) algorithm_ids;
-  decltype(&cublasLtMatmulAlgoInit) algorithm_init;
   decltype(&cublasLtMatmulAlgoCapGetAttribute) capability;
   decltype(&cublasLtMatmulAlgoConfigGetAttribute) configuration;
   decltype(&cublasLtMatmul) matmul;

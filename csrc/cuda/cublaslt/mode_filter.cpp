@@ -50,15 +50,18 @@ std::optional<std::string> refusal(Mode mode, Compute compute, std::uint64_t fla
     const auto others =
         flag::input_tf32 | flag::input_16bf | (mode == Mode::fp32 ? flag::input_16f : 0);
     if (inputs & others) return "rounds its inputs";
-  } else if (operations != 0) {
-    // Integer and float64 units apart; bits that newer libraries add are units of some kind.
+  } else if (operations != 0 && !(mode == Mode::tf32 && (inputs & flag::input_tf32))) {
+    // Integer and float64 units apart; bits that newer libraries add are units of some kind. Only
+    // tensor cores take TF32, whatever operations the kernel names: Hopper's name FMA.
     const auto others = is_fp8(mode) ? 0 : flag::imma | flag::dmma;
     if (!(operations & flag::tensor_operations & ~others)) {
       return is_fp8(mode) ? "uses no tensor cores" : "uses no floating-point tensor cores";
     }
   }
-  // On tensor cores the compute type decides what inputs are rounded to: Hopper's kernels call
-  // those of bfloat16 and of 8 bits float16.
+  // Of 16 and 8 bits the type that is stored decides: Hopper's kernels call all of them float16.
+  if (mode == Mode::tf32 && (inputs & ~(flag::input_tf32 | flag::input_32f))) {
+    return "does not compute in TF32";
+  }
   if (on_tensor_cores(mode) && accumulators != 0 && !(accumulators & flag::accumulator_32f)) {
     return "does not accumulate in float32";
   }
@@ -73,7 +76,7 @@ std::optional<std::string> refusal(Mode mode, Compute compute, std::uint64_t fla
 
 std::optional<bool> tensor_cores(std::uint64_t flags) {
   if (!(flags & flag::operations)) return std::nullopt;
-  return (flags & flag::tensor_operations) != 0;
+  return (flags & (flag::tensor_operations | flag::input_tf32)) != 0;
 }
 
 std::string accumulate(Compute compute, std::uint64_t flags) {

@@ -1,7 +1,6 @@
 #include "cuda/cublaslt/search.hpp"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "core/error.hpp"
@@ -11,7 +10,6 @@ namespace pydlbench::cuda::cublaslt {
 namespace {
 
 constexpr int kRequested = 64;  // at most so many algorithms per question
-constexpr int kMostIds = 256;   // of the library's algorithms for some types
 
 cublasComputeType_t library_type(Compute compute) {
   switch (compute) {
@@ -45,17 +43,8 @@ cudaDataType_t library_type(DataType type) {
   throw Unsupported("unknown data type");
 }
 
-cudaDataType_t scale_type(Compute compute) {
-  return compute == Compute::float16 ? CUDA_R_16F : CUDA_R_32F;
-}
-
-// With an FP8 result the library requires a 16-bit C, although beta is zero and C is not read.
-cudaDataType_t c_type(Mode mode) {
-  return library_type(is_fp8(mode) ? DataType::bfloat16 : storage(mode));
-}
-
-Layout layout(const Lt& lt, const Product& product, const Seen& seen, cudaDataType_t type) {
-  return make_layout(lt, type, seen.rows, seen.columns, seen.leading(), product.batch,
+Layout layout(const Lt& lt, const Product& product, const Seen& seen, DataType type) {
+  return make_layout(lt, library_type(type), seen.rows, seen.columns, seen.leading(), product.batch,
                      seen.batch_stride());
 }
 
@@ -94,66 +83,17 @@ bool is_no_answer(cublasStatus_t status) {
          status == CUBLAS_STATUS_ARCH_MISMATCH || status == CUBLAS_STATUS_INTERNAL_ERROR;
 }
 
-// The types that name a list of algorithms.
-struct Types {
-  cublasComputeType_t compute;
-  cudaDataType_t scale, operands, c, d;
-};
-
-Types types_of(const Described& d, Mode mode) {
-  const auto type = library_type(storage(mode));
-  return {library_type(d.compute), scale_type(d.compute), type, c_type(mode), type};
-}
-
-// A question to the heuristics.
-struct Question {
-  std::uint64_t implementations = ~std::uint64_t{0};  // that are allowed
-  std::optional<int> only;                            // the one algorithm that it is about
-};
-
-// Numbers of the library's algorithms for these types; none where it does not tell.
-std::vector<int> algorithm_ids(const Described& d, Mode mode) {
-  const auto t = types_of(d, mode);
-  std::vector<int> ids(kMostIds);
+// What the heuristics answer; the library's own reason in `refused` where it is nothing.
+std::vector<cublasLtMatmulHeuristicResult_t> ask(const Described& d, const Preference& preference,
+                                                 std::string& refused) {
+  const auto& lt = d.session->lt;
+  std::vector<cublasLtMatmulHeuristicResult_t> results(kRequested);
   int count = 0;
   const auto status =
-      d.session->lt.algorithm_ids(d.session->handle.get(), t.compute, t.scale, t.operands,
-                                  t.operands, t.c, t.d, kMostIds, ids.data(), &count);
-  ids.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<std::size_t>(count) : 0);
-  return ids;
-}
-
-// What the heuristics answer; the library's own reason in `refused` where it is nothing.
-std::vector<cublasLtMatmulHeuristicResult_t> ask(const Described& d, Mode mode,
-                                                 std::size_t workspace_limit,
-                                                 const Question& question, std::string& refused) {
-  const auto& lt = d.session->lt;
-  const auto preference = make_preference(lt);
-  set(lt, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-      static_cast<std::uint64_t>(workspace_limit));
-  // What is not restricted is not mentioned: the library may look the plain question up in a list.
-  if (~question.implementations != 0) {
-    set(lt, preference, CUBLASLT_MATMUL_PREF_IMPL_MASK, question.implementations);
-  }
-  if (const auto reductions = allowed_reductions(mode, d.compute); reductions != reduction::any) {
-    set(lt, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
-  }
-  std::vector<cublasLtMatmulHeuristicResult_t> results(question.only ? 1 : kRequested);
-  if (question.only) {
-    set(lt, preference, CUBLASLT_MATMUL_PREF_SEARCH_MODE,
-        static_cast<std::uint32_t>(CUBLASLT_SEARCH_LIMITED_BY_ALGO_ID));
-    const auto t = types_of(d, mode);
-    if (lt.algorithm_init(d.session->handle.get(), t.compute, t.scale, t.operands, t.operands, t.c,
-                          t.d, *question.only, &results[0].algo) != CUBLAS_STATUS_SUCCESS) {
-      return {};
-    }
-  }
-  int count = 0;
-  const auto status = lt.heuristic(d.session->handle.get(), d.operation.get(), d.a.get(), d.b.get(),
-                                   d.c.get(), d.d.get(), preference.get(),
-                                   static_cast<int>(results.size()), results.data(), &count);
+      lt.heuristic(d.session->handle.get(), d.operation.get(), d.a.get(), d.b.get(), d.c.get(),
+                   d.d.get(), preference.get(), kRequested, results.data(), &count);
   if (is_no_answer(status)) {
-    if (!question.only) refused = std::string("the heuristics say: ") + lt.status_string(status);
+    refused = std::string("the heuristics say: ") + lt.status_string(status);
     return {};
   }
   lt.check(status, "cublasLtMatmulAlgoGetHeuristic");
@@ -161,17 +101,23 @@ std::vector<cublasLtMatmulHeuristicResult_t> ask(const Described& d, Mode mode,
   return results;
 }
 
-// Adds the answers to a question.
-void add(Search& result, const Described& described, Mode mode, std::size_t workspace_limit,
-         const Question& question) {
+// The answers to one question, with `implementations` allowed.
+Search search_among(const Described& described, Mode mode, std::size_t workspace_limit,
+                    std::uint64_t implementations) {
   const auto& lt = described.session->lt;
-  int offered = 0;
-  for (const auto& candidate : ask(described, mode, workspace_limit, question, result.refused)) {
+  const auto preference = make_preference(lt);
+  set(lt, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+      static_cast<std::uint64_t>(workspace_limit));
+  set(lt, preference, CUBLASLT_MATMUL_PREF_IMPL_MASK, implementations);
+  set(lt, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      allowed_reductions(mode, described.compute));
+
+  Search result;
+  for (const auto& candidate : ask(described, preference, result.refused)) {
     if (candidate.state != CUBLAS_STATUS_SUCCESS) continue;
-    ++offered;
+    ++result.offered;
     const auto config = config_of(lt, candidate.algo);
     const auto flags = numerical_flags(lt, candidate.algo);
-    result.ids.insert(config.id);
     // Where nothing is split there are no partial sums, whatever scheme stands in the algorithm.
     const auto scheme = config.split_k == 1 ? reduction::none : config.reduction_scheme;
     // The library knows the limits; this checks that it respects them.
@@ -187,7 +133,7 @@ void add(Search& result, const Described& described, Mode mode, std::size_t work
     }
     result.found.push_back({candidate.algo, config, flags, candidate.workspaceSize});
   }
-  result.offered = question.only ? result.offered + offered : std::max(result.offered, offered);
+  return result;
 }
 
 }  // namespace
@@ -195,7 +141,8 @@ void add(Search& result, const Described& described, Mode mode, std::size_t work
 std::shared_ptr<const Described> describe(std::shared_ptr<const Session> session, Product product,
                                           Mode mode, Compute compute, bool fused) {
   const auto& lt = session->lt;
-  auto operation = make_operation(lt, library_type(compute), scale_type(compute));
+  const auto scale = compute == Compute::float16 ? CUDA_R_16F : CUDA_R_32F;
+  auto operation = make_operation(lt, library_type(compute), scale);
   set(lt, operation, CUBLASLT_MATMUL_DESC_TRANSA,
       std::int32_t{product.a.transpose ? CUBLAS_OP_T : CUBLAS_OP_N});
   set(lt, operation, CUBLASLT_MATMUL_DESC_TRANSB,
@@ -210,31 +157,27 @@ std::shared_ptr<const Described> describe(std::shared_ptr<const Session> session
     // device memory of ours is aligned to 256 bytes.
     set(lt, operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(256));
   }
-  const auto type = library_type(storage(mode));
+  const auto type = storage(mode);
+  // With an FP8 result the library requires a 16-bit C, although beta is zero and C is not read.
+  const auto c_type = is_fp8(mode) ? DataType::bfloat16 : type;
   auto a = layout(lt, product, product.a, type), b = layout(lt, product, product.b, type);
-  auto c = layout(lt, product, product.d, c_type(mode)), d = layout(lt, product, product.d, type);
+  auto c = layout(lt, product, product.d, c_type), d = layout(lt, product, product.d, type);
   return std::make_shared<Described>(Described{std::move(session), std::move(product), compute,
                                                fused, std::move(operation), std::move(a),
                                                std::move(b), std::move(c), std::move(d)});
 }
 
 Search search(const Described& described, Mode mode, std::size_t workspace_limit) {
-  const auto allowed = allowed_implementations(mode);
-  Search result;
-  add(result, described, mode, workspace_limit, {allowed, {}});
+  auto result = search_among(described, mode, workspace_limit, allowed_implementations(mode));
   // For CUDA cores, what the restriction keeps out is of another mode. Tensor modes ask without it
   // as well: tensor cores are what the library chooses first by itself, and a list that was tuned
   // for the plain question must not be lost to how the restriction works inside. Algorithms that
   // both answers have are listed once: see Names in plans.cpp.
-  if (on_tensor_cores(mode) || result.found.empty())
-    add(result, described, mode, workspace_limit, {});
-  // The answers are a few that the library takes for fast: on Hopper, for TF32, only kernels of
-  // older cards, which take twice as long as those that it does not name.
-  for (const int id : algorithm_ids(described, mode)) {
-    if (result.ids.count(id) != 0) continue;
-    const auto implementations = on_tensor_cores(mode) ? ~std::uint64_t{0} : allowed;
-    add(result, described, mode, workspace_limit, {implementations, id});
-  }
+  if (!on_tensor_cores(mode) && !result.found.empty()) return result;
+  auto more = search_among(described, mode, workspace_limit, ~std::uint64_t{0});
+  for (const auto& found : more.found) result.found.push_back(found);
+  result.offered = std::max(result.offered, more.offered);
+  if (!more.refused.empty()) result.refused = std::move(more.refused);
   return result;
 }
 

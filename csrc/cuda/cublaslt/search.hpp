@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -50,12 +49,10 @@ struct Found {
 struct Search {
   std::vector<Found> found;  // of the mode, in the library's order
   int offered = 0;           // by the library, of whatever mode
-  std::set<int> ids;         // of those that were offered
   std::string refused;       // why the last of the others is not of the mode, or none was offered
 };
 
-// Asks the heuristics, then about each algorithm that they have not named, and keeps what belongs
-// to the mode.
+// Asks the heuristics and keeps what belongs to the mode.
 Search search(const Described& described, Mode mode, std::size_t workspace_limit);
 
 // As gemm_plans() of plans.hpp, for a GPU of this compute capability.

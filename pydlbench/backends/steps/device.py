@@ -22,7 +22,7 @@ from pydlbench.records.step import StepKernel
 from pydlbench.timing.chunk import Chunk, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
@@ -41,6 +41,7 @@ WAYS: Final = ("host-sync", "events", "cuda-graph")
 # microsecond is little beside it, and the queue has room for all of them.
 _SPAN_S: Final = 200e-6
 _MOST: Final = 20
+_REASON: Final = 160  # letters
 
 
 class DeviceCall(Protocol):
@@ -95,18 +96,29 @@ class DeviceOperators:
         )
 
 
-def kernels_of(call: DeviceCall, runtime: DeviceRuntime) -> tuple[str, ...]:
-    """Return the names of the kernels that a call launches, by the driver.
+def kernels_of(
+    calls: Mapping[str, DeviceCall], runtime: DeviceRuntime
+) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """Return the names of the kernels that calls launch, by the driver, and why others have none.
 
-    Empty where it cannot be captured into a graph.
+    Args:
+        calls: by signature; each is captured into a graph, and is to be settled before it is timed.
+        runtime: of the framework.
     """
-    try:
-        graph = runtime.captured(call.call, 1)
-    except Exception as error:  # capturing raises what the call's code raises then
-        if is_lost(error):
-            raise
-        return ()
-    return tuple(str(kernel["name"]) for kernel in graph.kernels())
+    kernels: dict[str, tuple[str, ...]] = {}
+    notes = []
+    for name, call in calls.items():
+        try:
+            graph = runtime.captured(call.call, 1)
+        except Exception as error:  # capturing raises what the call's code raises then
+            if is_lost(error):
+                raise
+            why = " ".join(str(error).split())[:_REASON]
+            notes.append(f"{name.partition('(')[0]} cannot be captured into a graph: {why}")
+            continue
+        if names := tuple(str(kernel["name"]) for kernel in graph.kernels()):
+            kernels[name] = names
+    return kernels, notes
 
 
 class _Timer:

@@ -125,6 +125,28 @@ def trace_of(
     )
 
 
+def fitted(
+    calls_s: Sequence[float], gaps_s: Sequence[float], step_s: float
+) -> tuple[list[float], list[float]]:
+    """Return what a step without a trace consists of, from a traced one.
+
+    A trace makes the host slower, and the device idle for longer; kernels take what they take. So
+    what they leave of the step is idle, in the proportions of the trace. Where they leave nothing,
+    they are the step.
+
+    Args:
+        calls_s: of the kernels of each call.
+        gaps_s: as :data:`GAPS` names them.
+        step_s: of the step without a trace.
+    """
+    *idle_s, others_s = gaps_s
+    busy_s, waiting_s = sum(calls_s) + others_s, sum(idle_s)
+    shorter = (step_s - busy_s) / waiting_s if waiting_s and busy_s < step_s else 0.0
+    scale = step_s / (busy_s + shorter * waiting_s)
+    kernels_s = [scale * each for each in (*calls_s, others_s)]
+    return kernels_s[:-1], [*(shorter * each for each in idle_s), kernels_s[-1]]
+
+
 class _Calls:
     """When the host was in which call.
 

@@ -116,6 +116,7 @@ def _calls(
     graphs: Sequence[Any], layers: Mapping[str, str], runs: Mapping[str, int] | None = None
 ) -> Iterator[tuple[str, StepCall]]:
     """Yield nodes of graphs with their names, as often as they run; see :func:`listed`."""
+    layers = _entered_again((one.name for graph in graphs for one in graph.node), layers)
     for graph in graphs:
         for name, node in _read(graph):
             count = 1 if runs is None or not node.looped else runs.get(name, 0)
@@ -192,6 +193,7 @@ def grouped_nodes(
         layers: see :func:`listed`.
     """
     nodes = dict(_read(graph, folds=True))
+    layers = _entered_again(nodes, layers)
     reads = {
         one.name: [_source(each) for each in one.input if not each.startswith("^")]
         for one in graph.node
@@ -244,8 +246,34 @@ def _place(name: str, layers: Mapping[str, str]) -> tuple[Direction, str]:
     return ("backward" if backward or summed else "forward"), owner
 
 
+def _entered_again(names: Iterable[str], layers: Mapping[str, str]) -> dict[str, str]:
+    """Return layers by their scopes, with those that look like another layer's name.
+
+    Keras numbers its layers as TensorFlow numbers scopes. Where ``conv`` is entered twice before
+    ``conv_1``, its nodes are in ``conv_1`` and those of ``conv_1`` in ``conv_1_2``.
+
+    Args:
+        names: of all nodes.
+        layers: see :func:`listed`.
+    """
+    scopes = {scope for name in names for scope in name.split("/")[:-1]}
+    again: dict[str, list[str]] = {}
+    for scope in scopes - layers.keys():
+        again.setdefault(_plain(scope), []).append(scope)
+    owners = dict(layers)
+    for layer, name in layers.items():
+        first = _plain(layer)
+        if first in layers.keys() - scopes and layer in again:
+            owners |= {layer: layers[first], **dict.fromkeys(again[layer], name)}
+    return owners
+
+
+def _plain(scope: str) -> str:
+    return re.sub(r"_\d+$", "", scope)
+
+
 def _known(scope: str, layers: Mapping[str, str]) -> str:
-    plain = re.sub(r"_\d+$", "", scope)
+    plain = _plain(scope)
     return scope if scope in layers else plain if plain in layers else ""
 
 

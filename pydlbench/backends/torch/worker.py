@@ -131,11 +131,9 @@ def prepare_calls(
     if case.on_gpu:
         runtime = device.runtime_of(backend)
         with _guard(case)():
-            kernels = {name: device.kernels_of(call, runtime) for name, call in calls.items()}
+            kernels, notes = device.kernels_of(calls, runtime)
         facts = OperatorsFacts(
-            names=(*feeding, *calls),
-            kernels={name: names for name, names in kernels.items() if names},
-            refused=refused,
+            names=(*feeding, *calls), kernels=kernels, refused=refused, notes=tuple(notes)
         )
         every: list[DeviceCall] = [*feeding.values(), *calls.values()]
         return device.DeviceOperators(every, facts, runtime, _guard(case), backend.watcher)

@@ -226,11 +226,11 @@ def extend_record(
 
 
 def memory_working_set(facts: GpuFacts) -> int:
-    """Return the bytes that cannot stay in L2: 4 x L2 and at least 4 GiB.
+    """Return the bytes that cannot stay in L2: 4 x L2 and at least 1 GiB.
 
     Never more than a quarter of the memory.
     """
-    return min(max(4 * facts.l2_bytes, 4 << 30), facts.memory_bytes // 4)
+    return min(max(4 * facts.l2_bytes, 1 << 30), facts.memory_bytes // 4)
 
 
 def l2_working_set(facts: GpuFacts) -> int | None:

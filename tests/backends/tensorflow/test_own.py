@@ -219,6 +219,21 @@ def test_a_model_is_timed_and_listed_node_by_node(
     assert len(chunk.seconds) == len(signatures)
 
 
+NUMBERED = """
+    def build():  # as Keras names them
+        sizes = {"dense": 5, "dense_1": 6, "dense_2": 7}
+        net = keras.Sequential([keras.layers.Dense(sizes[name], name=name) for name in sizes])
+        return net, tf.random.normal([2, 4])
+"""
+
+
+def test_numbers_of_layers_are_told_from_those_of_scopes(own, backend):
+    listed = operations.record_calls(backend, own(NUMBERED)).facts
+    products = {one.names: one.signature for one in listed.calls if one.operator.endswith("MatMul")}
+    for name, weights in {"dense": "[4,5]", "dense_1": "[5,6]", "dense_2": "[6,7]"}.items():
+        assert weights in products[name,]
+
+
 @pytest.mark.parametrize(
     ("text", "operator", "names", "count", "refused"),
     [

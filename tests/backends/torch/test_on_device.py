@@ -60,6 +60,16 @@ def test_calls_are_made_below_autograd_and_in_the_precision_of_the_step(backend,
     assert len(chunk.clock_hz) == 1
 
 
+def test_kernels_of_calls_are_named_or_it_is_said_why_not(backend):
+    assert worker.prepare_calls(backend, case(), [ADD]).facts.kernels == {ADD: ("invented",)}
+    backend.runtime.uncapturable = True
+    facts = worker.prepare_calls(backend, case(), [ADD]).facts
+    assert facts.kernels == {}
+    (note,) = facts.notes
+    assert note.startswith("aten.add_.Tensor")
+    assert "capturing" in note
+
+
 def test_what_a_call_overwrites_is_restored_before_each_sample(backend):
     kernel = worker.prepare_calls(backend, case(), [ADD, "no.such.op()"])
     assert kernel.facts.names == (ADD,)

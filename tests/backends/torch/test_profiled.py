@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -155,6 +157,35 @@ def kineto_event(name, start_ns, duration_ns, number, *, on_host=False, annotati
         device_type=lambda: torch.autograd.DeviceType(0 if on_host else 1),
         is_user_annotation=lambda: annotation,
     )
+
+
+def test_a_profile_of_a_gpu_tells_which_launch_a_kernel_is_of():
+    """Two training steps of a small network, as PyTorch 2.11 profiled them on an H200."""
+    rows = json.loads((Path(__file__).parent / "data" / "h200_profile.json").read_text())
+    events = [
+        SimpleNamespace(
+            name=lambda name=name: name,
+            start_ns=lambda start=start: start,
+            duration_ns=lambda length=length: length,
+            correlation_id=lambda number=number: number,
+            linked_correlation_id=lambda linked=linked: linked,
+            device_type=lambda on_host=on_host: torch.autograd.DeviceType(0 if on_host else 1),
+            is_user_annotation=lambda annotation=annotation: annotation,
+        )
+        for name, on_host, start, length, number, linked, annotation in rows
+    ]
+    found = profiled.device_profile(events)
+    assert len(found.kernels) == 46
+    launched = [found.launches[number] for number, _ in found.kernels]
+    assert all(
+        launch.begin_ns <= kernel.begin_ns
+        for launch, (_, kernel) in zip(launched, found.kernels, strict=True)
+    )
+    # Each step launches as many, and nothing but the marked step's is launched in it.
+    assert sum(found.step.begin_ns <= one.begin_ns <= found.step.end_ns for one in launched) == 23
+    assert {"aten::cudnn_batch_norm", "aten::convolution_backward"} <= {
+        one.name for one in found.operators
+    }
 
 
 def with_device(events, kernels_ns):

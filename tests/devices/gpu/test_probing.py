@@ -202,11 +202,11 @@ def test_what_falls_short_or_beats_an_assumption_is_a_warning(
 @pytest.mark.parametrize(
     ("changes", "memory", "l2"),
     [
-        ({}, 4 << 30, 20 << 20),
-        ({"l2_bytes": 2 << 30}, 8 << 30, 10922 << 16),
+        ({}, 1 << 30, 20 << 20),
+        ({"l2_bytes": 512 << 20}, 2 << 30, 2730 << 16),
         ({"memory_bytes": 2 << 30}, 512 << 20, 20 << 20),
-        ({"l2_bytes": 4 << 20}, 4 << 30, 21 << 16),
-        ({"l2_bytes": 0}, 4 << 30, None),
+        ({"l2_bytes": 4 << 20}, 1 << 30, 21 << 16),
+        ({"l2_bytes": 0}, 1 << 30, None),
     ],
 )
 def test_working_sets_suit_the_levels(gpu, changes, memory, l2):
