@@ -242,7 +242,7 @@ class Meaning:
         layers: the sequence of layer passes that computes the same; layers may repeat.
         layers_missing: why there are none; None if there are, or none are needed.
         flops: algorithmic FLOPs. For a causal attention only the pairs of query and key that are
-            attended to count, unlike in its layers and in PyTorch's counter.
+            attended to count, as in its layers and unlike in PyTorch's counter.
         product_flops: FLOPs of products and convolutions, as publications and PyTorch's counter
             count; None if ``flops`` is.
         flops_missing: why they are unknown.

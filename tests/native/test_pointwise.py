@@ -63,7 +63,7 @@ def _layers():
 LAYERS = {layer.problem: layer for layer in _layers()}
 # Of the sizes of each operation these stand for the others in the default set.
 _DEFAULT = [_SIZES["small"], _SIZES["odd"], _FLAT["few"], _WEIGHTS["small"]]
-_DEFAULT_OPS = ("relu6", "gelu", "log-softmax", "layernorm")
+_DEFAULT_OPS = ("relu6", "gelu", "log-softmax", "layernorm", "rmsnorm")
 
 
 def _marks(layer):

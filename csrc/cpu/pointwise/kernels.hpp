@@ -119,8 +119,8 @@ struct Kernels {
                            float scale);
 
   // A row by the root of its mean square; the weights' gradient is added to `sums`.
-  void (*rmsnorm)(const void* src, const float* weights, void* dst, Index count, float epsilon);
-  void (*rmsnorm_gradient)(const void* x, const void* dy, const float* weights, void* dx,
+  void (*rmsnorm)(const void* src, const void* weights, void* dst, Index count, float epsilon);
+  void (*rmsnorm_gradient)(const void* x, const void* dy, const void* weights, void* dx,
                            float* sums, Index count, float epsilon);
 
   // An operand that is not `whole` has one element for all; there are as many as `op` reads.

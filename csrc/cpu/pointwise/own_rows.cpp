@@ -109,7 +109,7 @@ void plan_rmsnorm(PlanBuilder& builder) {
     return builder.vector(role, use, {rows, width}, builder.type);
   };
   const auto weights = [&](Use use) {
-    return builder.vector("weights", use, {width}, memory::data_type::f32);
+    return builder.vector("weights", use, {width}, builder.type);
   };
   if (builder.forward()) {
     builder.add_own("",
@@ -119,7 +119,7 @@ void plan_rmsnorm(PlanBuilder& builder) {
                         on_threads(rows * width, [&](Index thread, Index threads) {
                           const Span span = share(rows, 1, thread, threads);
                           for (Index row = span.begin; row < span.end; ++row) {
-                            k.rmsnorm(at(t[0], row * width, item), static_cast<const float*>(t[1]),
+                            k.rmsnorm(at(t[0], row * width, item), t[1],
                                       at(t[2], row * width, item), width, epsilon);
                           }
                         });
@@ -151,8 +151,7 @@ void plan_rmsnorm(PlanBuilder& builder) {
                           const Index last = std::min(span.end, first + kRows);
                           for (Index row = first; row < last; ++row) {
                             const Index start = row * width;
-                            k.rmsnorm_gradient(at(t[0], start, item), at(t[1], start, item),
-                                               static_cast<const float*>(t[2]),
+                            k.rmsnorm_gradient(at(t[0], start, item), at(t[1], start, item), t[2],
                                                at(t[3], start, item), sums, width, epsilon);
                           }
                           for (Index c = 0; c < width; ++c) totals[c] += double{sums[c]};
@@ -163,7 +162,7 @@ void plan_rmsnorm(PlanBuilder& builder) {
                           double total = 0.0;
                           for (Index other = 0; other < threads; ++other)
                             total += totals_of(other)[c];
-                          static_cast<float*>(t[4])[c] = static_cast<float>(total);
+                          put(t[4], c, item, static_cast<float>(total));
                         }
                       });
                     };

@@ -365,7 +365,9 @@ def _root_mean_square(layer: Any, _how: How) -> Function:
     def forward(x: Any, w: Any) -> Any:
         exact = tf.cast(x, _FLOAT32)
         squares = tf.reduce_mean(tf.square(exact), -1, keepdims=True)
-        return tf.cast(exact * tf.math.rsqrt(squares + layer.epsilon) * w, x.dtype)
+        return tf.cast(
+            exact * tf.math.rsqrt(squares + layer.epsilon) * tf.cast(w, _FLOAT32), x.dtype
+        )
 
     return forward
 

@@ -7,6 +7,7 @@ import torch
 
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.torch.base import ways_to_run
+from pydlbench.backends.torch.operator import Operands, TensorPlace
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.ops.pointwise import in_place
 from pydlbench.ops.table import OPS
@@ -151,6 +152,17 @@ def test_gradients_are_the_operators_that_autograd_runs(backend, op):
     with operator.guard():
         assert operators(operator.call) == expected
     assert expected
+
+
+def test_weights_of_a_root_mean_square_have_the_type_of_its_rows_as_fused_kernels_require():
+    place = TensorPlace(torch.device("cpu"), torch.bfloat16)
+    types = {}
+    for op in ("rmsnorm", "layernorm"):
+        operands = Operands(BY_OP[op], {}, place, "plain")
+        types[op] = [operands.tensor(role).dtype for role in ("src", "weights")]
+    assert types["rmsnorm"] == [torch.bfloat16, torch.bfloat16]
+    # Its fused kernels take parameters of either type.
+    assert types["layernorm"] == [torch.bfloat16, torch.float32]
 
 
 def test_operators_that_a_cpu_lacks_in_bfloat16_run_in_float32(backend, monkeypatch):
