@@ -7,7 +7,8 @@ one comes as a runtime, and tests put in a fake.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import sys
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydlbench.backends.host_clock import HostClock
@@ -18,7 +19,7 @@ from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pydlbench.backends.host_clock import Operator
@@ -110,6 +111,21 @@ def sampler_module() -> Any:
         raise UnsupportedError(f"rows on a GPU are timed by pydlbench._cuda: {error}") from error
 
 
+@contextmanager
+def marked(name: str) -> Iterator[None]:
+    """Show what is done meanwhile as a range of this name to NVIDIA's profilers (NVTX)."""
+    # Without the module nothing is timed on a GPU: there is nobody to show anything to.
+    native: Any = sys.modules.get("pydlbench._cuda")
+    if native is None:
+        yield
+        return
+    native.push_range(name)
+    try:
+        yield
+    finally:
+        native.pop_range()
+
+
 class Sampler:
     """The native sampler of one GPU, for work of a framework.
 
@@ -183,7 +199,8 @@ class DeviceClock(HostClock):
     def timed(self, request: Request) -> Chunk:
         """Do what :meth:`sample` does, within the guard."""
         work = self._captured(request.inner) if self.timing == "cuda-graph" else self._called()
-        return chunk_of(work.sample(request.samples, request.inner, request.untimed))
+        with marked("row of a framework"):
+            return chunk_of(work.sample(request.samples, request.inner, request.untimed))
 
     def launch_times(self, repetitions: int) -> dict[str, float]:
         """Return seconds per execution by three clocks, and what the host needs to launch one."""

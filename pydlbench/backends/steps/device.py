@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from pydlbench.backends.frameworks.device_clock import chunk_of, is_lost
+from pydlbench.backends.frameworks.device_clock import chunk_of, is_lost, marked
 from pydlbench.backends.host_clock import HostClock, watched
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepKernel
@@ -81,7 +81,8 @@ class DeviceOperators:
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested rounds, after those that are not timed."""
-        return watched(lambda: self._timed(request), self._guard, self._watcher)
+        with marked("calls alone"):
+            return watched(lambda: self._timed(request), self._guard, self._watcher)
 
     def _timed(self, request: Request) -> Chunk:
         begin = self._runtime.now()
@@ -181,6 +182,10 @@ class StepClock(HostClock):
         Raises:
             UnsupportedError: there is no such way, or no graph.
         """
+        with marked("step"):
+            return self._timed(request)
+
+    def _timed(self, request: Request) -> Chunk:
         match request.timing or WAYS[0]:
             case "host-sync":
                 for _ in range(request.untimed):

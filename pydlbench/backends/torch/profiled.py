@@ -15,6 +15,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
+from pydlbench.backends.frameworks.device_clock import marked
 from pydlbench.backends.steps.device_trace import GAPS, DeviceProfile, Span, trace_of
 from pydlbench.backends.steps.trace import Event, StepTracer, Trace, align
 from pydlbench.backends.torch.chain import Chain
@@ -101,7 +102,7 @@ class _Traced:
         profiler = profile(activities=supported_activities())
         profiler.start()
         self._run()
-        with record_function(MARK):
+        with record_function(MARK), marked("step in context"):
             self._run()
         runtime.wait()
         profiler.stop()

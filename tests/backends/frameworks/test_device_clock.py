@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.frameworks.device_clock import DeviceClock
+from pydlbench.backends.frameworks.device_clock import DeviceClock, marked
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
@@ -59,6 +59,20 @@ def clock(runtime, timing="events", **words):
     called = []
     operator = SimpleNamespace(call=lambda: called.append(1), wait=lambda: None)
     return DeviceClock(operator, runtime, timing, **words), called
+
+
+def test_what_is_timed_is_a_range_to_a_profiler_also_where_it_fails(monkeypatch):
+    ranges = []
+    stub = SimpleNamespace(push_range=ranges.append, pop_range=lambda: ranges.append("end"))
+    monkeypatch.setitem(sys.modules, "pydlbench._cuda", stub)
+    with marked("step"):
+        pass
+    with pytest.raises(RuntimeError), marked("calls alone"):
+        raise RuntimeError
+    assert ranges == ["step", "end", "calls alone", "end"]
+    timer, _ = clock(Runtime())
+    timer.sample(Request(samples=1))
+    assert len(ranges) == 6
 
 
 def test_calls_are_sampled_as_the_sampler_measures_them():
