@@ -88,8 +88,8 @@ def read_model(args: ModelOptions, batch: int | None) -> tuple[Model | None, dic
         find_own(args.model)
     if batch is not None and not is_onnx(args.model):
         raise UsageError(
-            f"--batch {batch}: the inputs of {args.model} have theirs; nearest: --input with "
-            f"{batch} first, such as {batch}x3x224x224 for images"
+            f"--batch {batch}: the inputs of {args.model} have theirs; nearest: "
+            f"--input {batch}x3x224x224, if it takes such images"
         )
     if args.train_mode and args.eval_mode:
         raise UsageError("--train-mode: with --eval-mode; nearest: leave one out")
