@@ -7,7 +7,6 @@ profiler behind all else: it may end the process.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from kit.items import main
+from kit.profiler import kernel_seconds
 from pydlbench.backends.base import Preparation
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer, ops_of_kind
@@ -108,7 +108,6 @@ def _chain() -> dict[str, Any]:
 def _torch() -> Any:
     from pydlbench.backends.torch.backend import create
 
-    os.environ["PYDLBENCH_PROFILER"] = "0"
     return create(_DEVICE)
 
 
@@ -121,17 +120,14 @@ def _torch_row(energy: bool = False, **words: Any) -> dict[str, Any]:
     }
 
 
-def _profiler() -> list[str]:
+def _profiler() -> float:
     import torch
 
-    from pydlbench.backends.torch.gpu import kernel_names
-
-    os.environ.pop("PYDLBENCH_PROFILER", None)
     matrix = torch.rand(256, 256, device="cuda")
-    names = kernel_names(lambda: matrix @ matrix)
-    if not names:
+    seconds = kernel_seconds(lambda: matrix @ matrix)
+    if not seconds:
         raise RuntimeError("no kernel was seen: CUPTI is refused")
-    return names
+    return seconds
 
 
 def _items() -> dict[str, Callable[[], Any]]:

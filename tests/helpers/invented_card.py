@@ -17,7 +17,7 @@ import pydlbench
 PLANTED = ("cudnn", "gate", "profiler", "memory", "launch")
 
 _PACKAGE = """
-import os, signal, sys
+import os, sys
 from types import ModuleType
 __path__.append({real!r})
 
@@ -28,11 +28,6 @@ class Kernel:
     def sample(self, request):
         from pydlbench.timing.chunk import Chunk
         return Chunk(seconds=(1e-3,) * request.samples)
-
-def kernel_names(call):
-    if os.environ.get("CARD_PLANTED") == "profiler":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return ["gemm"]
 
 class Session:
     def __init__(self, options): pass
@@ -59,7 +54,6 @@ def create(device):
     return made
 
 stub("pydlbench.backends.torch.backend", create=create)
-stub("pydlbench.backends.torch.gpu", kernel_names=kernel_names)
 stub("pydlbench.backends.native.model_chain", prepare_model=lambda *_: Kernel())
 if os.path.basename(sys.argv[0]) == "rows.py":
     stub("pydlbench.runner.session", Session=Session)
@@ -150,6 +144,7 @@ if __name__ == "__main__":
     print(json.dumps(found))
 """
 _TORCH = """
+import os, signal
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -165,7 +160,10 @@ class Event:
 
 class Profile:
     def __init__(self, activities): pass
-    def __enter__(self): return self
+    def __enter__(self):
+        if os.environ.get("CARD_PLANTED") == "profiler":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self
     def __exit__(self, *_): pass
     def events(self): return [SimpleNamespace(device_type="CUDA", device_time_total=20_000.0)]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pydlbench.backends import autotune
+from pydlbench.backends.frameworks.backend import renamed
 from pydlbench.backends.frameworks.device_clock import (
     CACHES_OF_SAMPLER,
     DeviceClock,
@@ -20,7 +21,6 @@ from pydlbench.backends.frameworks.device_clock import (
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.torch.base import TorchBackend
 from pydlbench.backends.torch.operator import TorchOperator
-from pydlbench.backends.torch.trace import Behind
 from pydlbench.backends.verification.verify import FAST_ACCUMULATOR, TENSOR_ACCUMULATOR
 from pydlbench.errors import UnsupportedError
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 _cuda: Any = torch.cuda  # partly without types
 # Calls before a capture: cuDNN's benchmark mode and lazy loading must be done with by then.
 _WARM_UP = 3
-_COPIES = ("memcpy", "memset")
 _NAME_LENGTH = 100
 
 
@@ -116,33 +115,14 @@ class Runtime:
         return int(_cuda.memory_stats()["num_device_alloc"])
 
 
-def kernel_names(call: Callable[[], Any]) -> list[str]:
-    """Return the kernels of one call, the longest-running first.
-
-    Empty where CUPTI is refused, and where ``PYDLBENCH_PROFILER=0`` asks for no profiler, which on
-    some drivers ends the process.
-    """
-    if os.environ.get("PYDLBENCH_PROFILER") == "0":
-        return []
-    # Else CUPTI stays attached, and slows all later launches of the process (pytorch#144455).
-    os.environ.setdefault("TEARDOWN_CUPTI", "1")
-    try:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            call()
-            _cuda.synchronize()
-        events = [one for one in profile.events() or () if "CUDA" in str(one.device_type)]
-    except RuntimeError:
-        return []
-    times: dict[str, float] = {}
-    for event in events:
-        if not event.name.lower().startswith(_COPIES):
-            times[event.name] = times.get(event.name, 0.0) + event.device_time_total
-    ranked = sorted(times, key=lambda name: -times[name])
-    return list(dict.fromkeys(_short(name) for name in ranked))
+# The kernel's own name among the template's arguments of a kernel that stands for many.
+_CUTLASS = re.compile(r"cutlass::\w+<(\w+)")
 
 
 def _short(name: str) -> str:
-    """Strip a demangled name of its result and its template's arguments."""
+    """Strip a demangled name of its result, its parameters and its template's arguments."""
+    if named := _CUTLASS.search(name):
+        return named[1]
     return name.removeprefix("void ").partition("<")[0].partition("(")[0][:_NAME_LENGTH]
 
 
@@ -217,22 +197,19 @@ class TorchCudaBackend(TorchBackend):
         """Return when the GPU has done everything that was called."""
         self.runtime.wait()
 
-    def behind(self, operator: TorchOperator, case: KernelSpec) -> Behind:
-        """Ask the profiler which kernels one call launches."""
-        with operator.guard():
-            names = kernel_names(operator.call)
-        return Behind(kernels=" + ".join(names) or None, remarks=_remarks(case))
-
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
-        """Return the facts with the kernels behind the call, and what launching it costs."""
-        facts = super().completed(facts, operator, case)
+        """Return the facts with the kernels of a call, by the driver, and what launching costs."""
         clock = self.clock(operator, case.cache)
+        kernels = clock.kernels()
+        names = " + ".join(dict.fromkeys(_short(str(kernel["name"])) for kernel in kernels))
+        algorithm = f"{facts.algorithm} ({names})" if names else facts.algorithm
+        facts = renamed(facts, algorithm, notes=[*facts.notes, *_remarks(case)])
         return dataclasses.replace(
             facts,
             timing=clock.timing,
             accumulate=_PLAIN_NAMES.get(facts.accumulate, facts.accumulate),
             launch_s=clock.launch_times(_LAUNCH_REPETITIONS),
-            kernels=clock.kernels(),
+            kernels=kernels,
         )
 
 

@@ -109,7 +109,6 @@ def gpu_backend(runtime, monitor, monkeypatch):
     from pydlbench.backends.torch import gpu as gpu_backend
     from pydlbench.backends.torch.base import TorchBackend
 
-    monkeypatch.setattr(gpu_backend, "kernel_names", lambda _: ["sm90_xmma_fprop"])
     made = gpu_backend.TorchCudaBackend.__new__(gpu_backend.TorchCudaBackend)
     TorchBackend.__init__(made, "cuda:0", sorted(os.sched_getaffinity(0)))
     made._place = torch.device("cpu")

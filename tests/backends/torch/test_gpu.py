@@ -1,9 +1,6 @@
 """The GPU's side of the backend, as far as a CPU can run it: order of launches, facts, numbers."""
 
-import contextlib
-import os
 import warnings
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -46,7 +43,7 @@ def test_facts_of_a_row(gpu_backend, monkeypatch, words, timing):
     assert facts.correct.status == "ok"
     assert facts.timing == timing
     assert facts.accumulate == ("bfloat16" if case.layer is POOL else "float32")
-    assert facts.algorithm.endswith("(sm90_xmma_fprop)")
+    assert facts.algorithm.endswith("(pad + sm90_xmma_fprop)")
     assert set(facts.launch_s) == {"event", "graph", "host", "enqueue"}
     assert [one["name"] for one in facts.kernels] == ["pad", "sm90_xmma_fprop"]
     switches = {"fp32": "allow_tf32 off", "tf32": "allow_tf32 on"}
@@ -170,39 +167,19 @@ def test_tf32_is_allowed_inside_only():
         assert switches() == (False, False)
 
 
-def test_kernels_are_named_by_their_share(monkeypatch):
-    def event(name, device_time, device="DeviceType.CUDA"):
-        return SimpleNamespace(name=name, device_time_total=device_time, device_type=device)
-
-    events = [
-        event("Memset (Device)", 9),
-        event("void cudnn::nchwToNhwcKernel<float, (int)3>(params)", 2),
-        event("sm90_xmma_fprop_implicit_gemm_f32", 5),
-        event("void cudnn::nchwToNhwcKernel<float, (int)4>(params)", 1),
-        event("aten::convolution", 99, "DeviceType.CPU"),
-    ]
-    profile = SimpleNamespace(events=lambda: events)
-    found = []
-
-    def profiling(**_):
-        found.append(os.environ.get("TEARDOWN_CUPTI"))
-        return contextlib.nullcontext(profile)
-
-    monkeypatch.setattr(torch.profiler, "profile", profiling)
-    monkeypatch.setattr(gpu_runtime._cuda, "synchronize", lambda: None)
-    monkeypatch.setenv("TEARDOWN_CUPTI", "")  # what is set meanwhile is undone
-    monkeypatch.delenv("TEARDOWN_CUPTI")
-    names = gpu_runtime.kernel_names(lambda: None)
-    assert names == ["sm90_xmma_fprop_implicit_gemm_f32", "cudnn::nchwToNhwcKernel"]
-    assert found == ["1"]  # else all that follows is slower
-
-
-def test_without_a_profiler_no_kernel_is_named(monkeypatch):
-    def refuse(**_):
-        raise RuntimeError("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES")
-
-    monkeypatch.setattr(torch.profiler, "profile", refuse)
-    assert gpu_runtime.kernel_names(lambda: None) == []
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("void cudnn::nchwToNhwcKernel<float, (int)3>(params)", "cudnn::nchwToNhwcKernel"),
+        ("sm90_xmma_fprop_implicit_gemm_f32", "sm90_xmma_fprop_implicit_gemm_f32"),
+        (
+            "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(int)",
+            "cutlass_80_simt_sgemm_256x128_8x4_nn_align1",
+        ),
+    ],
+)
+def test_names_of_kernels_are_without_their_arguments(name, short):
+    assert gpu_runtime._short(name) == short
 
 
 @pytest.mark.gpu
