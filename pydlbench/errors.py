@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 
 class PydlbenchError(Exception):
@@ -58,3 +59,15 @@ def nearest(word: str, choices: Iterable[str], count: int = 3) -> list[str]:
     folded = {choice.lower(): choice for choice in choices}
     alike = difflib.get_close_matches(word.lower(), folded, n=count, cutoff=0.5)
     return [folded[name] for name in alike]
+
+
+def nearest_file(path: Path, ending: str = "") -> str:
+    """Return ``; nearest: FILE``, of a path's folder; empty where none there resembles it.
+
+    Args:
+        path: what is not there.
+        ending: of the names that count.
+    """
+    names = [file.name for file in path.parent.glob(f"*{ending}")] if path.parent.is_dir() else []
+    alike = nearest(path.name, names, 1)
+    return f"; nearest: {path.parent / alike[0]}" if alike else ""

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.errors import UsageError, nearest
+from pydlbench.errors import UsageError, nearest, nearest_file
 from pydlbench.models import build_model, is_model, model_names
 from pydlbench.models.transformers import TRANSFORMERS
 from pydlbench.ops.descriptor import check_pool, looks_like_problem, parse_problem
@@ -373,7 +373,8 @@ def _read_lines(name: str, shown: str) -> tuple[list[tuple[int, str]], list[str]
             text = file.read(_LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UsageError(f"{shown}: {reason}; expected a text file, one layer per line") from None
+        expected = "; expected a text file, one layer per line"
+        raise UsageError(f"{shown}: {reason}{nearest_file(Path(name)) or expected}") from None
     if len(text) > _LARGEST_FILE:
         most = f"at most {_LARGEST_FILE} characters"
         raise UsageError(f"{shown}: too long for a list of layers; {most}")

@@ -6,7 +6,7 @@ import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.errors import PydlbenchError, UsageError, nearest
+from pydlbench.errors import PydlbenchError, UsageError, nearest_file
 from pydlbench.records.record import SCHEMA_VERSION, SCHEMA_VERSIONS
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.store.entry import LAYER_COLUMNS, UNTIMED, Entry, layer_values, without_controls
@@ -125,10 +125,7 @@ def _from_file(path: Path, text: str) -> Loaded:
     except (OSError, RuntimeError) as error:
         if isinstance(error, RecursionError):
             raise UsageError(f"{text}: nested too deeply for results of a run") from error
-        names = [file.name for file in path.parent.glob("*.json")] if path.parent.is_dir() else []
-        near = (
-            f"; nearest: {path.parent / alike[0]}" if (alike := nearest(path.name, names)) else ""
-        )
+        near = nearest_file(path, ".json")
         reason = error.strerror if isinstance(error, OSError) else "a loop of links"
         raise UsageError(f"{text}: cannot be read ({reason}){near}") from error
     except ValueError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pydlbench.backends.frameworks.verbose import MARKS
-from pydlbench.errors import UsageError
+from pydlbench.errors import UsageError, nearest_file
 from pydlbench.traces import chrome, execution, logs
 
 if TYPE_CHECKING:
@@ -80,7 +80,9 @@ def _content(name: str) -> bytes:
         raise UsageError(f"{name}: damaged: {error}; nearest: record it again") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(f"{name}: {reason}; {_EXPECTED}") from error
+        raise UsageError(
+            f"{name}: {reason}{nearest_file(Path(name)) or f'; {_EXPECTED}'}"
+        ) from error
     if len(data) > LARGEST:
         raise UsageError(
             f"{name}: more than {LARGEST >> 20} MiB unpacked; nearest: record fewer steps"
