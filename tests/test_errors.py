@@ -35,3 +35,12 @@ def test_nearest_does_not_mind_case_and_returns_the_choices_spelling():
 def test_nearest_finds_nothing_in_what_is_unlike():
     assert errors.nearest("zzz", ("conv1", "fc6")) == []
     assert errors.nearest("conv1", ()) == []
+
+
+def test_a_file_that_is_not_there_has_those_beside_it(tmp_path):
+    for name in ("onednn.log", "profile.json"):
+        (tmp_path / name).touch()
+    missing = tmp_path / "onedn.log"
+    assert errors.nearest_file(missing) == f"; nearest: {tmp_path / 'onednn.log'}"
+    assert errors.nearest_file(missing, ".json") == ""
+    assert errors.nearest_file(tmp_path / "nowhere" / "onednn.log") == ""
