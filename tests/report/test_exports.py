@@ -109,6 +109,15 @@ def test_a_breakdown_has_a_track_per_level_and_a_slice_per_call():
     assert notes == ["1 entries without calls are not in it"]
 
 
+def test_a_call_that_takes_no_time_has_no_share_of_its_limit():
+    free = call("view", "b", 0.0, limit_s=0.01, native_s=None, alone_s=0.02)
+    entry = Entry("breakdown", {**BREAKDOWN, "calls": [*BREAKDOWN["calls"], free]})
+    text, _ = perfetto.write([(RUN, [entry])])
+    views = [one for one in json.loads(text)["traceEvents"] if one["name"] == "view"]
+    assert views
+    assert not any("share of limit" in one["args"] for one in views)
+
+
 def test_runs_without_calls_are_no_trace():
     with pytest.raises(UsageError, match="neither breakdowns nor traced steps"):
         perfetto.write([(RUN, [Entry("step", STEP)])])

@@ -105,7 +105,7 @@ def _whole(document: Mapping[str, Any], pid: int, tid: int) -> Iterator[dict[str
 def _facts(call: Mapping[str, Any]) -> dict[str, Any]:
     facts = {name: call.get(name) for name in ("module", "direction", "count", "flops")}
     facts["share of step"] = call.get("share")
-    if call.get("limit_s") is not None:
+    if call.get("limit_s") is not None and call["in_context_s"] > 0:
         facts["share of limit"] = call["limit_s"] / call["in_context_s"]
     return {name: value for name, value in facts.items() if value is not None}
 
