@@ -28,6 +28,8 @@ _MODULES: Final = "module seconds=in_context share alone_s native_s limit_s"
 _TERMS: Final = "term kind seconds ci_low..ci_high share detail"
 # Below this share of the step nothing is worth a sentence.
 _WORTH: Final = 0.005
+# Calls that take longer alone than in the step, by more than this share of it, are worth one.
+_LONGER: Final = 0.05
 #: What lies above a level.
 _ABOVE: Final = {
     "limit": "kernels",
@@ -252,7 +254,21 @@ def conclusion(record: BreakdownRecord) -> list[str]:
         lines.append(
             f"costs most: {loss.term} {scale.text(loss.seconds)}, {share} of the step{detail}"
         )
+        lines += _overstated(record, loss, scale)
     return [*lines, f"next: pydlbench {shlex.join(['diagnose', *step_words(record)])}"]
+
+
+def _overstated(record: BreakdownRecord, loss: Term, scale: Scale) -> list[str]:
+    """Say what a term can cost at most, where its calls take longer alone than in the step."""
+    levels = record.levels
+    if loss.level != "alone" or not (levels.native and levels.alone and levels.in_context):
+        return []
+    longer_s = levels.alone.median - levels.in_context.median
+    if longer_s <= _LONGER * levels.step.median:
+        return []
+    most_s = max(0.0, levels.in_context.median - levels.native.median)
+    longer, most = scale.text(longer_s), scale.text(most_s)
+    return [f"calls take {longer} longer alone than in the step, where that is {most} at most"]
 
 
 def largest_loss(record: BreakdownRecord) -> Term | None:
