@@ -25,6 +25,19 @@ def fewer_flops(*names: str | None) -> str | None:
     return next((name for name, sign in _FEWER_FLOPS if re.search(sign, words)), None)
 
 
+# The kernel's own name among the arguments of a template that stands for many.
+_CUTLASS: Final = re.compile(r"cutlass::\w+<(\w+)")
+_NAME_LENGTH: Final = 100
+
+
+def kernel_name(kernel: Mapping[str, Any]) -> str:
+    """Return a GPU's kernel by name: without result, parameters and the template's arguments."""
+    name = str(kernel["name"]).removeprefix("void ").replace("(anonymous namespace)::", "")
+    if named := _CUTLASS.search(name):
+        return named[1]
+    return name.partition("<")[0].partition("(")[0][:_NAME_LENGTH]
+
+
 #: A kernel with so much of its roof is near it: another one would bring little.
 NEAR_ROOF: Final = 0.8
 

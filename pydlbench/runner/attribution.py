@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pydlbench.ops.table import without_sides
+from pydlbench.records.measurement import kernel_name
 from pydlbench.study.ranking import saved_s
 from pydlbench.timing.statistics import median
-from pydlbench.units import cut, format_seconds
+from pydlbench.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 #: How a kernel's time is known where nothing else is said.
 LOG = "by the library's own log"
-_NAME_LENGTH = 80
 # Between a graph's nodes, or behind a gate, there is nothing but kernels.
 _ON_GPU = "on the device"
 
@@ -416,7 +416,7 @@ def _account(run: BackendRun, row: Measurement, time_s: float) -> Account:
         faults=faults["default"] - faults["warm"] if len(faults) == 2 else None,
         empty_s=row.empty_call_s if called else None,
         queued=on_gpu and samples.inner > 1,
-        kernel=seen.get("kernel") or _launched(row) or facts.algorithm,
+        kernel=seen.get("kernel") or " + ".join(map(kernel_name, row.kernels)) or facts.algorithm,
         **(_inside(seen, kept_s) if called else {"kernel_s": time_s, "kernel_by": _ON_GPU}),
         detail=seen.get("detail", ""),
         limit_s=None if roof is None else roof.time_s * time_s / row.time.median,
@@ -424,12 +424,6 @@ def _account(run: BackendRun, row: Measurement, time_s: float) -> Account:
         busy=None if on_gpu else busy,
         threads=row.threads or 1,
     )
-
-
-def _launched(row: Measurement) -> str:
-    """Return the names of a GPU's kernels, without their parameters."""
-    names = (str(kernel["name"]).removeprefix("void ") for kernel in row.kernels)
-    return " + ".join(cut(name.split("(")[0], _NAME_LENGTH) for name in names)
 
 
 def _inside(seen: Mapping[str, Any], call_s: float) -> dict[str, Any]:

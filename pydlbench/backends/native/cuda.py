@@ -18,7 +18,7 @@ from pydlbench.backends.base import (
     check_all_is_read,
     check_case,
 )
-from pydlbench.backends.frameworks.device_clock import chunk_of
+from pydlbench.backends.frameworks.device_clock import chunk_of, marked
 from pydlbench.backends.native import cuda_libraries, nvml
 from pydlbench.backends.native.cuda_plans import CudaAutotuner, native_pass, plans
 from pydlbench.backends.native.inputs import RecentInputs
@@ -69,11 +69,8 @@ class CudaKernel(Generic[Facts]):
         profiler shows them as a range of the row's name.
         """
         mark = self._monitor.mark()
-        _cuda.push_range(self._label)
-        try:
+        with marked(self._label):
             raw = self._sample(request.samples, request.inner, request.untimed)
-        finally:
-            _cuda.pop_range()
         readings = self._monitor.since(mark)
         return msgspec.structs.replace(
             chunk_of(raw), disturbance=disturbance(readings), gpu=readings

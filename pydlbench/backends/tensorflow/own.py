@@ -58,8 +58,6 @@ class OwnTensorflowModel(OwnModel, TracedModel):
                 "itself; nearest: leave it out"
             )
         super().__init__(case)
-        # Or layers without a name get other ones where the process has built the model before.
-        keras.utils.clear_session(free_memory=False)
         keras.utils.set_random_seed(case.seed)
         with own_code(case.model):
             with self._policy():

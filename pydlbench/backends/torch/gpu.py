@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from pydlbench.backends.torch.base import TorchBackend
 from pydlbench.backends.torch.operator import TorchOperator
 from pydlbench.backends.verification.verify import FAST_ACCUMULATOR, TENSOR_ACCUMULATOR
 from pydlbench.errors import UnsupportedError
+from pydlbench.records.measurement import kernel_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 _cuda: Any = torch.cuda  # partly without types
 # Calls before a capture: cuDNN's benchmark mode and lazy loading must be done with by then.
 _WARM_UP = 3
-_NAME_LENGTH = 100
 
 
 class Captured:
@@ -115,17 +114,6 @@ class Runtime:
         return int(_cuda.memory_stats()["num_device_alloc"])
 
 
-# The kernel's own name among the template's arguments of a kernel that stands for many.
-_CUTLASS = re.compile(r"cutlass::\w+<(\w+)")
-
-
-def _short(name: str) -> str:
-    """Strip a demangled name of its result, its parameters and its template's arguments."""
-    if named := _CUTLASS.search(name):
-        return named[1]
-    return name.removeprefix("void ").partition("<")[0].partition("(")[0][:_NAME_LENGTH]
-
-
 # How often each clock is read for a row; they are compared, not ranked.
 _LAUNCH_REPETITIONS = 20
 _TENSOR_CORES = ("tf32", "fp16-tc", "bf16-tc", "fp8-tc")
@@ -201,7 +189,7 @@ class TorchCudaBackend(TorchBackend):
         """Return the facts with the kernels of a call, by the driver, and what launching costs."""
         clock = self.clock(operator, case.cache)
         kernels = clock.kernels()
-        names = " + ".join(dict.fromkeys(_short(str(kernel["name"])) for kernel in kernels))
+        names = " + ".join(dict.fromkeys(kernel_name(kernel) for kernel in kernels))
         algorithm = f"{facts.algorithm} ({names})" if names else facts.algorithm
         facts = renamed(facts, algorithm, notes=[*facts.notes, *_remarks(case)])
         return dataclasses.replace(

@@ -259,14 +259,6 @@ def test_nodes_in_loops_and_branches_count_as_often_as_they_run(
     assert all(refused in why for why in ready.refused.values())
 
 
-def test_layers_without_names_are_called_the_same_in_every_build(backend, own):
-    names = []
-    for _ in range(2):
-        with OwnTensorflowModel(backend, StepSpec.from_dict(own(FROZEN))) as made:
-            names.append([layer.name for layer in made.model.layers])
-    assert names == [["dense"], ["dense"]]
-
-
 def test_a_loop_that_nobody_has_counted_is_refused(own, backend):
     with OwnTensorflowModel(backend, StepSpec.from_dict(own(REPEATED))) as made:
         graphs = executed(Tracer("/CPU:0", "graph")(made.body), made.operands())

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.torch import gpu as gpu_runtime
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.forward import ATTENTION_KERNELS, FORWARD, How
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
+from pydlbench.records.measurement import kernel_name
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 from pydlbench.words import FP8_PRECISIONS, PASSES
@@ -171,6 +171,10 @@ def test_tf32_is_allowed_inside_only():
     ("name", "short"),
     [
         ("void cudnn::nchwToNhwcKernel<float, (int)3>(params)", "cudnn::nchwToNhwcKernel"),
+        (
+            "void at::native::(anonymous namespace)::max_pool_forward_nchw<float, int>(int)",
+            "at::native::max_pool_forward_nchw",
+        ),
         ("sm90_xmma_fprop_implicit_gemm_f32", "sm90_xmma_fprop_implicit_gemm_f32"),
         (
             "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(int)",
@@ -179,7 +183,7 @@ def test_tf32_is_allowed_inside_only():
     ],
 )
 def test_names_of_kernels_are_without_their_arguments(name, short):
-    assert gpu_runtime._short(name) == short
+    assert kernel_name({"name": name}) == short
 
 
 @pytest.mark.gpu
