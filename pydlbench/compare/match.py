@@ -223,7 +223,7 @@ def _values_by_setting(side: Side) -> dict[str, dict[str, None]]:
         own = settings.get("own") or {}  # of a model of the user's own
         named = {name: getattr(row, name) for name in ("layer", *FIELDS) if name != "problem"}
         for name, value in {**named, **settings, **own}.items():
-            if name != "own":
+            if name != "own" and value is not None:
                 plain = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
                 setting = name.rstrip("_").removesuffix("_request")
                 values.setdefault(setting, {})[plain] = None
