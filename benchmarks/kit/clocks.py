@@ -1,7 +1,11 @@
 """PyTorch's rows beside other clocks: Triton's do_bench, CuPy's benchmark, PyTorch's profiler.
 
-Each item has the seconds of one execution by the native sampler and by the other clock, in the same
-process and minute. do_bench flushes the L2 cache before each execution, the others do not.
+Each item has the seconds of one execution by the other clock, and by the native sampler before and
+after it, in the same process; and the SM clock beside each, by which seconds become cycles.
+
+do_bench empties the L2 cache before each execution by writing zeros, which leaves lines that the
+timed call has to write back first; the native sampler empties it by reading. So do_bench is asked
+twice: as it is, and with a cache that is emptied by reading.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -22,73 +27,119 @@ from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
-_SIDE = 4096
-_ELEMENTS = {"batch": 64, "channels": 256, "height": 56, "width": 56}
-_SHAPE = tuple(_ELEMENTS.values())
 _SAMPLES = 100
+# Of do_bench, in milliseconds: NVML reads a clock every 20 to 100 ms.
+_REPEATED_MS = 400
 _LAYERS = {
-    "product": build_layer("gemm", m=_SIDE, k=_SIDE, n=_SIDE),
-    "relu": build_layer("relu", **_ELEMENTS),
+    "product of 1024": build_layer("gemm", m=1024, k=1024, n=1024),
+    "product of 4096": build_layer("gemm", m=4096, k=4096, n=4096),
+    "product of 8192": build_layer("gemm", m=8192, k=8192, n=8192),
+    "relu of 13 MB": build_layer("relu", batch=8, channels=256, height=56, width=56),
+    "relu of 103 MB": build_layer("relu", batch=64, channels=256, height=56, width=56),
+    "relu of 822 MB": build_layer("relu", batch=512, channels=256, height=56, width=56),
 }
 _Clock = Callable[[Callable[[], Any]], float]
 
 
 @functools.cache
-def _call(layer: str) -> Callable[[], Any]:
+def _call(name: str) -> Callable[[], Any]:
     import torch
 
-    if layer == "relu":
-        values = torch.rand(_SHAPE, device="cuda", dtype=torch.bfloat16) - 0.5
-        return functools.partial(torch.relu, values)
-    left, right = (
-        torch.rand(_SIDE, _SIDE, device="cuda", dtype=torch.bfloat16) - 0.5 for _ in range(2)
-    )
-    return functools.partial(torch.mm, left, right)
+    def values(*shape: int) -> Any:
+        return torch.rand(shape, device="cuda", dtype=torch.bfloat16) - 0.5
+
+    fields = _LAYERS[name].fields
+    if name.startswith("relu"):
+        shape = (fields[field] for field in ("batch", "channels", "height", "width"))
+        return functools.partial(torch.relu, values(*shape))
+    side = fields["m"]
+    return functools.partial(torch.mm, values(side, side), values(side, side))
 
 
-def _ours(layer: str, cache: str) -> float:
+@functools.cache
+def _kernel(name: str, cache: str) -> Any:
     from pydlbench.backends.torch.backend import create
 
     spec = KernelSpec(
-        layer=_LAYERS[layer], backend="torch", device="cuda:0", precision="bf16-tc", cache=cache
+        layer=_LAYERS[name], backend="torch", device="cuda:0", precision="bf16-tc", cache=cache
     )
-    kernel = create("cuda:0").prepare(spec, Preparation())
-    return statistics.median(kernel.sample(Request(samples=_SAMPLES)).seconds)
+    return create("cuda:0").prepare(spec, Preparation())
+
+
+def _ours(name: str, cache: str) -> tuple[float, float]:
+    """Return seconds and SM clock by the native sampler."""
+    chunk = _kernel(name, cache).sample(Request(samples=_SAMPLES))
+    return statistics.median(chunk.seconds), statistics.median(chunk.clock_hz)
+
+
+@functools.cache
+def _monitor() -> Any:
+    import torch
+
+    from pydlbench.backends.native.nvml import Monitor
+
+    return Monitor(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
 
 
 def _do_bench(call: Callable[[], Any]) -> float:
     from triton.testing import do_bench
 
-    return float(do_bench(call, return_mode="median")) / 1e3
+    return float(do_bench(call, rep=_REPEATED_MS, return_mode="median")) / 1e3
+
+
+def _do_bench_reading(call: Callable[[], Any]) -> float:
+    from triton import runtime
+
+    # A sum reads all of it, and writes next to nothing.
+    with mock.patch.object(
+        type(runtime.driver.active), "clear_cache", lambda _, cache: cache.sum()
+    ):
+        return _do_bench(call)
 
 
 def _cupy(call: Callable[[], Any]) -> float:
     import torch
-    from cupy.cuda import ExternalStream
+    from cupy.cuda import Stream
     from cupyx.profiler import benchmark
 
     def named() -> None:  # by whose name CuPy calls it
         call()
 
-    with ExternalStream(torch.cuda.current_stream().cuda_stream):
-        found = benchmark(named, n_repeat=_SAMPLES, n_warmup=10)
-    return float(statistics.median(found.gpu_times[0]))
+    with Stream.from_external(torch.cuda.current_stream()):
+        result = benchmark(named, n_repeat=_SAMPLES, n_warmup=10)
+    return float(statistics.median(result.gpu_times[0]))
 
 
-def _compare(layer: str, cache: str, clock: _Clock) -> dict[str, float]:
-    ours, theirs = _ours(layer, cache), clock(_call(layer))
-    return {"ours_s": ours, "theirs_s": theirs, "ratio": ours / theirs}
+def _compare(name: str, cache: str, clock: _Clock) -> dict[str, float | None]:
+    call = _call(name)
+    call()
+    before = _ours(name, cache)
+    mark = _monitor().mark()
+    theirs_s = clock(call)
+    readings = _monitor().since(mark)
+    after = _ours(name, cache)
+    ours_s, ours_hz = (statistics.mean(pair) for pair in zip(before, after, strict=True))
+    theirs_hz = readings and readings.sm_clock_hz
+    return {
+        "ours_s": ours_s,
+        "theirs_s": theirs_s,
+        "ratio": ours_s / theirs_s,
+        "ours_hz": ours_hz,
+        "theirs_hz": theirs_hz,
+        "ratio_in_cycles": ours_s * ours_hz / (theirs_s * theirs_hz) if theirs_hz else None,
+    }
 
 
 _CLOCKS: dict[str, tuple[str, _Clock]] = {
     "do_bench": ("all-cold", _do_bench),
+    "do_bench that reads": ("all-cold", _do_bench_reading),
     "CuPy": ("hot", _cupy),
     "profiler": ("hot", kernel_seconds),
 }
 ITEMS = {
-    f"{layer} by {name}": functools.partial(_compare, layer, cache, clock)
-    for name, (cache, clock) in _CLOCKS.items()
-    for layer in _LAYERS
+    f"{name} by {clock_name}": functools.partial(_compare, name, cache, clock)
+    for clock_name, (cache, clock) in _CLOCKS.items()
+    for name in _LAYERS
 }
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pydlbench.study.plan import planned, scatter
 from pydlbench.timing import policy as policies
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.units import format_bytes
-from pydlbench.workers.host import releasing, start_together
+from pydlbench.workers.host import at_a_time, releasing, start_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -146,11 +146,11 @@ class _Turns:
         self._preparation = preparation
         self._visits = visits
         self._trace = trace
-        # One framework starts on one core: the process of the next visit starts beside it, and is
-        # stopped while anybody is timed.
+        # One framework starts on one core: the processes of the next visits start beside it, and
+        # are stopped while anybody is timed.
         alone = len({(step.framework, step.device) for step in steps}) == 1
-        pairs = alone and self._visits > 1 and not steps[0].on_gpu
-        self._sessions = [session, session.sibling()] if pairs else [session]
+        others = at_a_time(visits, len(session.cpus)) - 1 if alone else 0
+        self._sessions = [session, *(session.sibling() for _ in range(others))]
         self._lap = 0
         on_gpus = all(step.on_gpu for step in steps)
         order = random_order(session.options.seed)
@@ -208,6 +208,8 @@ class _Turns:
             if self._trace and self._lap + 1 == self._visits:
                 self._trace_all(kernels, session, progress)
         self._lap += 1
+        if self._lap < self._visits:  # a process that is done would keep a GPU's memory
+            session.renew()
 
     def _trace_all(
         self,
@@ -225,11 +227,8 @@ class _Turns:
             self._traces[index] = trace_step(step, kernel, session)
 
     def _start(self) -> None:
-        """Start the processes of this visit, and of the next one where that has others."""
+        """Start the processes of this visit, and of the next ones that have others."""
         ahead = self._sessions[: self._visits - self._lap]
-        for session in ahead:
-            if self._lap:
-                session.renew()
         frameworks = dict.fromkeys((step.framework, step.device) for step in self._steps)
         if len(ahead) == 1:
             ahead[0].start(frameworks)

@@ -27,7 +27,7 @@ class Kernel:
 
     def sample(self, request):
         from pydlbench.timing.chunk import Chunk
-        return Chunk(seconds=(1e-3,) * request.samples)
+        return Chunk(seconds=(1e-3,) * request.samples, clock_hz=(1.5e9,))
 
 class Session:
     def __init__(self, options): pass
@@ -175,13 +175,28 @@ def mm(left, right): return left
 cuda = SimpleNamespace(
     Event=Event, synchronize=lambda: None, graph=lambda graph: nullcontext(),
     CUDAGraph=lambda: SimpleNamespace(replay=lambda: None),
-    current_stream=lambda: SimpleNamespace(cuda_stream=0),
+    current_stream=lambda: None,
+    get_device_properties=lambda index: SimpleNamespace(uuid="0"),
 )
 profiler = SimpleNamespace(profile=Profile, ProfilerActivity=SimpleNamespace(CUDA=1))
 """
 # Other clocks: of a call that takes a millisecond.
-_TRITON = "def do_bench(call, return_mode): return 1.0\n"
-_CUPY = "from contextlib import nullcontext as ExternalStream\n"
+_TRITON = """
+from types import SimpleNamespace
+
+class Driver:
+    def clear_cache(self, cache): pass
+
+runtime = SimpleNamespace(driver=SimpleNamespace(active=Driver()))
+"""
+_TRITON_TESTING = "def do_bench(call, rep, return_mode): return 1.0\n"
+_CUPY = """
+from contextlib import nullcontext
+
+class Stream:
+    @staticmethod
+    def from_external(stream): return nullcontext()
+"""
 _CUPYX = """
 from types import SimpleNamespace
 
@@ -203,7 +218,8 @@ def make_site(folder: Path) -> Path:
         ("pydlbench/_cuda.py", _CUDA),
         ("fake_cuda.py", Path(fake_cuda.__file__).read_text()),
         ("torch.py", _TORCH),
-        ("triton/testing.py", _TRITON),
+        ("triton/__init__.py", _TRITON),
+        ("triton/testing.py", _TRITON_TESTING),
         ("cupy/cuda.py", _CUPY),
         ("cupyx/profiler.py", _CUPYX),
         ("pytest/__init__.py", ""),
