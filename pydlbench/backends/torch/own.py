@@ -24,7 +24,7 @@ from pydlbench.errors import UsageError, nearest
 from pydlbench.records.own import FUSED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.steps.definition import LossKind, StepDefinition
@@ -162,7 +162,7 @@ class OwnTorchModel(OwnModel, TorchSubject):
         """Run the model once and look at which tables' rows are read by an input's numbers."""
         places = {place: self._put(value) for place, value in enumerate(arguments)}
         names = {name: self._put(value) for name, value in keywords.items()}
-        lookups = _Lookups({**places, **names})
+        lookups = _Lookups([*places.items(), *names.items()])
         with contextlib.suppress(NotImplementedError):  # of torch.export's programs
             self.module.eval()
         with torch.no_grad(), lookups:
@@ -273,13 +273,13 @@ class _Lookups(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
     An input is known by its values wherever the model hands it on, in whatever shape and type.
 
     Args:
-        given: inputs by place or name.
+        given: inputs with their place or name.
     """
 
-    def __init__(self, given: Mapping[int | str, torch.Tensor]) -> None:
+    def __init__(self, given: Sequence[tuple[int | str, torch.Tensor]]) -> None:
         super().__init__()
         self._given = {
-            key: value.flatten() for key, value in given.items() if not value.is_floating_point()
+            key: value.flatten() for key, value in given if not value.is_floating_point()
         }
         #: Of the smallest table, by the place or name of the input.
         self.rows: dict[int | str, int] = {}
