@@ -131,10 +131,12 @@ def find_layout(seen: Observations) -> Iterator[Hypothesis]:
     reorder = None if term is None else term.seconds
     if spec.layout == "nhwc" and (reorder is None or not seen.matters(reorder)):
         return
-    other = "nhwc" if spec.layout == "nchw" else "nchw"
     built = "the layout that it is built in"
-    own = built if spec.own is not None and spec.layout == "nchw" else spec.layout.upper()
-    change = built if spec.own is not None and other == "nchw" else _NAMES[other]
+    other = "nhwc"
+    if spec.layout == "nhwc":
+        other = "nchw" if spec.own is None else ""
+    own = spec.layout.upper() or built
+    change = _NAMES.get(other, built)
     if term is None or reorder is None:
         symptom = f"the step runs in {own}; nothing logs its layout reorders"
         evidence: tuple[str, ...] = ()
@@ -332,7 +334,7 @@ def _below(
     kernel = row.algorithm or "unknown kernel"
     evidence = (f"native row, {kernel}, hot caches", *seen.called(name))
     spec = seen.framework_case(term)
-    layout = seen.spec.layout if kernel_work.layer.kind == "conv2d" else ""
+    layout = (seen.spec.layout or "nchw") if kernel_work.layer.kind == "conv2d" else ""
     ways = seen.framework.other_ways.get((kernel_work.layer.kind, layout))
     twice = kernel_work.layer.with_batch(2 * kernel_work.layer.batch)
     changes = [

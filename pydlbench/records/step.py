@@ -67,8 +67,8 @@ class StepSpec(Record, frozen=True, kw_only=True):
         precision: of the products, one of ``pydlbench.words.PRECISIONS``.
         cast: below float32: ``mixed`` keeps weights in float32 (PyTorch's autocast, TensorFlow's
             mixed precision), ``whole`` keeps the whole model in the narrow type.
-        layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``; empty is ``nhwc``, and of
-            a model of the user's own ``nchw``, which leaves it as it was built.
+        layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``; empty is ``nhwc``. A
+            model of the user's own is left as it was built by ``nchw``, and has none then.
         device: ``cpu`` or ``cuda:N``.
         feed: ``resident`` images and labels, or new ones from NumPy arrays of the ``host`` in each
             step.
@@ -105,9 +105,10 @@ class StepSpec(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.own is None and is_own(self.model):
             msgspec.structs.force_setattr(self, "own", OwnSpec())
-        if not self.layout:
-            usual = IMAGE_LAYOUTS[0] if self.own is None else "nchw"
-            msgspec.structs.force_setattr(self, "layout", usual)
+        if self.own is None and not self.layout:
+            msgspec.structs.force_setattr(self, "layout", IMAGE_LAYOUTS[0])
+        elif self.own is not None and self.layout == "nchw":
+            msgspec.structs.force_setattr(self, "layout", "")
         check_word("--framework", self.framework, tuple(FRAMEWORK_MODES))
         modes = FRAMEWORK_MODES[self.framework]
         if self.mode is None:
@@ -116,7 +117,8 @@ class StepSpec(Record, frozen=True, kw_only=True):
         check_word("--phase", self.phase, PHASES)
         check_word("--precision", self.precision, PRECISIONS)
         check_word("--cast", self.cast, CASTS)
-        check_word("--layout", self.layout, IMAGE_LAYOUTS)
+        if self.layout:
+            check_word("--layout", self.layout, IMAGE_LAYOUTS)
         check_word("--feed", self.feed, FEEDS)
         check_device(self.device)
         if self.batch is not None and self.batch < 1:
@@ -150,7 +152,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
         for option, given, only in (
             ("--phase", self.phase, PHASES[0]),
             ("--precision", self.precision, PRECISIONS[0]),
-            ("--layout", self.layout, "nchw"),
+            ("--layout", self.layout, ""),
             ("--feed", self.feed, FEEDS[0]),
             ("--loss", own.loss, None),
             ("--optimizer", own.optimizer, OPTIMIZERS[0]),
@@ -191,6 +193,15 @@ def options_text(options: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={options[name]}" for name in sorted(options))
 
 
+def rate_unit(model: str) -> str:
+    """Return what the rate of a model's steps counts: a model of the user's own may see no images.
+
+    Args:
+        model: by its name on the command line.
+    """
+    return "samples/s" if is_own(model) else "images/s"
+
+
 def framework_text(step: Mapping[str, Any]) -> str:
     """Return framework and mode of a step, and whatever of it is not as by default.
 
@@ -198,7 +209,7 @@ def framework_text(step: Mapping[str, Any]) -> str:
         step: the JSON object of a step, a check or a protocol; what it lacks is not told.
     """
     words = [step.get("framework"), step.get("mode")]
-    layout = "nhwc" if step.get("own") is None else "nchw"
+    layout = "nhwc" if step.get("own") is None else ""
     for name, usual in (("layout", layout), ("feed", "resident")):
         words.append(None if step.get(name) == usual else step.get(name))
     narrow = step.get("precision") != "fp32" and step.get("cast") != "mixed"
@@ -220,7 +231,7 @@ def step_words(step: StepSpec | BreakdownRecord) -> list[str]:
     # Of one's own model only a file may leave it open; inputs say it themselves.
     says = is_onnx(step.model) and not (own and own.inputs) if own is not None else True
     words += ["--batch", str(step.batch)] if step.batch is not None and says else []
-    layout = "nhwc" if own is None else "nchw"
+    layout = "nhwc" if own is None else ""
     for name, usual in (("phase", "forward"), ("precision", "fp32"), ("layout", layout)):
         value = getattr(step, name)
         words += [f"--{name}", value] if value != usual else []
@@ -353,7 +364,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
         spec: what was run, its batch filled in.
         status: ``ok``, ``skipped`` or ``failed`` (a check that failed among the reasons).
         reason: why it was skipped or failed.
-        images_per_s: images over the median.
+        images_per_s: images over the median; of a model of the user's own samples of its batch.
         samples_s: every sample in order of time, disturbed ones included.
         rounds_s: median by number of the round; rounds of steps that ran in turn pair up.
         inner: steps per sample.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.models.own import is_own
 from pydlbench.records.breakdown import LEVELS
 from pydlbench.records.fields import flat_names
 from pydlbench.records.measurement import Measurement
@@ -61,7 +62,8 @@ def flat_lines(
 
 _RUN: Final = ("run_id", "created_utc")
 _STEP: Final = (
-    *("model", "phase", "framework", "cast", "feed", "option", "images_per_s", "faults", "busy"),
+    *("model", "phase", "framework", "cast", "feed", "option", "images_per_s", "samples_per_s"),
+    *("faults", "busy"),
     *("checks", "estimate_low_s", "estimate_high_s"),
     *("additivity_error", "forecast_s", "forecast_error", "unexplained"),
     *(f"{level}_s" for level in LEVELS),
@@ -143,6 +145,8 @@ def flat_row(table: str, document: Mapping[str, Any]) -> dict[str, Any]:
             "estimate_high_s": estimate.get("high"),
             "images_per_s": estimate.get("images_per_s"),
         }
+    if is_own(str(document.get("model") or "")):
+        row["samples_per_s"] = row.pop("images_per_s", None)
     if table == "breakdown":
         levels = document.get("levels") or {}
         row |= {f"{name}_s": (levels.get(name) or {}).get("median") for name in LEVELS}

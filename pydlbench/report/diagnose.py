@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pydlbench.backends import capabilities
+from pydlbench.records.step import rate_unit
 from pydlbench.report.blocks import Facts, Heading, Lines
 from pydlbench.report.columns import device_name
 from pydlbench.units import counted, format_seconds, per_second, percent
@@ -72,7 +73,7 @@ def what(run: RunRecord, diagnosis: Diagnosis) -> list[str]:
         half = "" if time.half_width is None else f" +- {percent(time.half_width)}"
         second.append(f"step {format_seconds(time.median)}{half}, n = {time.n}")
     if step.images_per_s:
-        second.append(f"{per_second(step.images_per_s)} images/s")
+        second.append(f"{per_second(step.images_per_s)} {rate_unit(spec.model)}")
     return [first, "  ".join(second)]
 
 

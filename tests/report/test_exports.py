@@ -11,6 +11,8 @@ from pydlbench.cli import export
 from pydlbench.cli.parser import read
 from pydlbench.errors import UsageError
 from pydlbench.records.run import RunRecord
+from pydlbench.records.step import StepSpec
+from pydlbench.report.csv import flat_row
 from pydlbench.report.exports import perfetto, tracking, tritonbench
 from pydlbench.store.entry import Entry
 
@@ -165,6 +167,20 @@ ROWS = [
     Entry("layer", {**LAYER, "status": "failed"}),
     Entry("layer", {**LAYER, "time_s": {**LAYER["time_s"], "median": 0.004}}),
 ]
+
+
+def test_a_model_of_ones_own_has_samples_and_no_layout():
+    spec = StepSpec(model="net.py:build", batch=8, framework="torch", mode="eager", layout="nchw")
+    document = {**spec.to_dict(), "images_per_s": 800.0, "time_s": {"median": 0.01, "n": 9}}
+    entry = Entry("step", {**document, "status": "ok"})
+    name = "net.py:build batch 8 forward fp32 torch eager"
+    bencher = json.loads(tracking.write_bencher([(RUN, [entry])])[0])
+    assert bencher[name]["samples-per-second"] == {"value": 800.0}
+    assert set(bencher[name]) == {"latency", "samples-per-second"}
+    (github,) = json.loads(tracking.write_github([(RUN, [entry])])[0])
+    assert github["name"] == name
+    row = flat_row("step", entry.document)
+    assert (row["samples_per_s"], row["images_per_s"], row["layout"]) == (800.0, None, "")
 
 
 def test_bencher():

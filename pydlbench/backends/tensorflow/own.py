@@ -52,7 +52,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
 
     def __init__(self, backend: FrameworkBackend, case: StepSpec) -> None:
         del backend
-        if case.layout != "nchw":
+        if case.layout:
             raise UnsupportedError(
                 f"{case.model}: --layout {case.layout}: a model in TensorFlow says its layout "
                 "itself; nearest: leave it out"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError
+from pydlbench.records.step import rate_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -127,9 +128,10 @@ def _row(entry: Entry) -> Timed | None:
     time = document.get(_TIMES.get(entry.table, ""))
     if not time or document.get("status", "ok") != "ok":
         return None
+    counted = rate_unit(str(document.get("model") or "")).removesuffix("/s")
     rates = {
         "flops-per-second": document.get("tflops"),
-        "images-per-second": document.get("images_per_s"),
+        f"{counted}-per-second": document.get("images_per_s"),
     }
     per_s = {name: value for name, value in rates.items() if isinstance(value, float)}
     if "flops-per-second" in per_s:
@@ -148,6 +150,6 @@ def _words(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield what tells a row apart; a layer's layout is what was found, a step's was asked for."""
     for name in _IDENTITY:
         value = document.get(name)
-        if value is None or value == _USUAL.get(name) or (name == "layout" and "layer" in document):
+        if value in (None, "", _USUAL.get(name)) or (name == "layout" and "layer" in document):
             continue
         yield {"batch": f"batch {value}", "threads": f"{value} threads"}.get(name, str(value))
