@@ -153,7 +153,7 @@ def _check_installed(chosen: str) -> None:
     except ImportError as error:
         raise BackendMissingError(
             f"--format parquet: pyarrow cannot be imported ({error}); get it with: "
-            "pip install pyarrow; nearest: --format long"
+            "pip install 'pydlbench[parquet]'; nearest: --format long"
         ) from error
 
 

@@ -131,6 +131,6 @@ def _converter() -> Any:
     except ImportError as error:
         raise PydlbenchError(
             f"report: vl-convert cannot be imported ({error}); install it: "
-            "pip install vl-convert-python"
+            "pip install 'pydlbench[report]'"
         ) from error
     return vl_convert

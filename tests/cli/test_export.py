@@ -303,7 +303,7 @@ def test_parquet_is_typed(tmp_path, capsys):
 def test_without_its_package_parquet_names_the_install_command(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert main(["export", "last", "--format", "parquet"]) == 1
-    assert says(capsys.readouterr().err, "pip install pyarrow", "--format long")
+    assert says(capsys.readouterr().err, "pip install 'pydlbench[parquet]'", "--format long")
 
 
 @pytest.mark.usefixtures("layers")

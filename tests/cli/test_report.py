@@ -105,7 +105,7 @@ def test_what_is_no_results_is_refused(tmp_path, target, capsys):
 def test_without_what_draws_one_line_says_what_to_install(document, target, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     assert main(["report", document, "-o", str(target)]) == 1
-    assert "pip install vl-convert-python" in capsys.readouterr().err
+    assert "pip install 'pydlbench[report]'" in capsys.readouterr().err
     assert not target.exists()
 
 
