@@ -15,8 +15,12 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from typing import Final
 
+# A child takes a signal within a scheduler's slice, some milliseconds.
+_LONGEST_S: Final = 1.0
+_POLL_S: Final = 1e-4
 # Of the groups that it is told of, ``+ 123`` and ``- 123``, it keeps those that are stopped.
 _GUARDIAN: Final = """
 trap '' HUP INT TERM
@@ -42,7 +46,10 @@ class Guardian:
         self._owner = 0
 
     def stop(self, group: int) -> bool:
-        """Stop a process group; return whether it is stopped now.
+        """Stop a process group, and wait until it has stopped; return whether it has.
+
+        A signal stops the threads of a process once one of them has taken it. Where all are to run
+        on cores that others use, that is a scheduler's slice later, in which they go on.
 
         Args:
             group: process group, led by a child of this process.
@@ -54,7 +61,7 @@ class Guardian:
         except ProcessLookupError:  # it has died: whoever asks it next is told
             self._tell(f"- {group}")
             return False
-        return True
+        return _has_stopped(group)
 
     def resume(self, group: int) -> None:
         """Continue a process group that was stopped.
@@ -99,6 +106,17 @@ class Guardian:
             )
         except OSError:
             return None
+
+
+def _has_stopped(process: int) -> bool:
+    """Wait until no thread of a child runs any more, or it has died; return whether that is so."""
+    deadline = time.monotonic() + _LONGEST_S
+    # Its end is left for those that start and end processes.
+    while os.waitid(os.P_PID, process, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        if time.monotonic() > deadline:  # it waits for a device, which nothing interrupts
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 guardian: Final = Guardian()

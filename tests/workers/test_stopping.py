@@ -54,30 +54,61 @@ def test_a_group_that_is_gone_is_not_stopped():
     guardian.resume(process.pid)  # and nothing is raised
 
 
+SPINNING = """
+import os, sys, threading
+os.sched_setaffinity(0, {int(sys.argv[1])})
+def spin():
+    while True:
+        pass
+threads = [threading.Thread(target=spin) for _ in range(4)]
+for thread in threads:
+    thread.start()
+print("spinning", flush=True)
+"""
+
+
+def test_no_thread_runs_any_more_once_a_group_is_stopped():
+    command = [sys.executable, "-c", SPINNING, str(min(os.sched_getaffinity(0)))]
+    hogs = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) for _ in range(2)
+    ]
+    try:
+        for hog in hogs:
+            assert hog.stdout.readline() == b"spinning\n"
+        first = hogs[0].pid
+        for _ in range(10):
+            assert guardian.stop(first)
+            tasks = Path(f"/proc/{first}/task").iterdir()
+            assert {state(f"{first}/task/{task.name}") for task in tasks} == {"T"}
+            guardian.resume(first)
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.communicate()
+
+
 KILLED = """
-import sys, time
+import subprocess, time
 from pydlbench.workers.stopping import guardian
-for pid in map(int, sys.argv[1:]):
-    assert guardian.stop(pid)
-guardian.resume(int(sys.argv[1]))
-guardian.stop(int(sys.argv[1]))
-print("stopped", flush=True)
+sleepers = [subprocess.Popen(["/bin/sleep", "60"], start_new_session=True) for _ in range(2)]
+for sleeper in sleepers:
+    assert guardian.stop(sleeper.pid)
+guardian.resume(sleepers[0].pid)
+guardian.stop(sleepers[0].pid)
+print(*(sleeper.pid for sleeper in sleepers), flush=True)
 time.sleep(60)
 """
 
 
-def test_who_is_stopped_goes_on_after_its_parent_was_killed(sleeper):
-    with subprocess.Popen(["/bin/sleep", "60"], start_new_session=True) as other:
-        pids = [str(sleeper), str(other.pid)]
-        command = [sys.executable, "-c", KILLED, *pids]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as host:
-            assert host.stdout.readline() == "stopped\n"
-            assert becomes(sleeper, "T")
-            assert becomes(other.pid, "T")
-            host.kill()
-        assert becomes(sleeper, "S")
-        assert becomes(other.pid, "S")
-        other.kill()
+def test_who_is_stopped_goes_on_after_its_parent_was_killed():
+    command = [sys.executable, "-c", KILLED]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as host:
+        pids = [int(pid) for pid in host.stdout.readline().split()]
+        assert [becomes(pid, "T") for pid in pids] == [True, True]
+        host.kill()
+    assert [becomes(pid, "S") for pid in pids] == [True, True]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
