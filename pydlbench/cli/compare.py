@@ -84,8 +84,8 @@ class Options(Measuring, MarkdownOutput):
         help=f"A and B: {RUNS.help}; with --python a MODEL, as step takes it"
     )
     interleave: bool = flag(
-        "measure both sides again, interleaved: tells modes, backends, layouts or threads apart, "
-        "to a few percent; not commits, since both run on the code of now",
+        "measure both sides again, interleaved: tells modes, backends, layouts, threads or "
+        "options apart, to a few percent; not commits, since both run on the code of now",
         group=WHAT,
     )
     published: bool = flag(

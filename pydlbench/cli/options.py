@@ -398,8 +398,9 @@ class ModelOptions(Measuring):
     set_: tuple[tuple[str, str], ...] = SET()
     input: tuple[str, ...] = option(
         "SHAPE",
-        "a random input: 8x3x224x224, 8x128:int64 (0 or 1), tokens=8x128:int64 by name; default: "
-        "those that CALLABLE returns",
+        "a random input: 8x3x224x224, 8x128:int64:5000 (0 to 4999; without it the rows of the "
+        "table that they index, else 0 or 1), tokens=8x128:int64 by name; default: those that "
+        "CALLABLE returns",
         group=OWN,
         many=True,
         read=as_given,
