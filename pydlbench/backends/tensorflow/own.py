@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import keras
+from keras.src.backend.common import global_state  # no public name has the numbers of layers
 
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER
-from pydlbench.backends.steps.own import own_code
+from pydlbench.backends.steps.own import load_own, own_code
 from pydlbench.backends.steps.own_model import MU, RATE, OwnModel, Tensors
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.backends.tensorflow.step import TracedModel
@@ -60,7 +62,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
         super().__init__(case)
         keras.utils.set_random_seed(case.seed)
         with own_code(case.model):
-            with self._policy():
+            with self._policy(), _counting_anew(case.model):
                 given = self.call()
             if tf.config.functions_run_eagerly():
                 tf.config.run_functions_eagerly(False)
@@ -292,6 +294,35 @@ class OwnTensorflowModel(OwnModel, TracedModel):
 
 # -----------------------------------------------------------------------------
 # Layers and tensors.
+
+# Keras' numbers of layers without a name, by their word, once a user's file was imported.
+_COUNTED: Final[dict[str, dict[str, int]]] = {}
+# What Keras keeps them as.
+_UIDS: Final = "object_name_uids"
+
+
+@contextlib.contextmanager
+def _counting_anew(name: str) -> Iterator[None]:
+    """Let Keras number layers without a name as in a process that builds a model only once.
+
+    Otherwise the second ``dense`` of a process is ``dense_1``, in each further model another one.
+
+    Args:
+        name: of the model.
+    """
+    before = dict(global_state.get_global_attribute(_UIDS) or {})
+    place = name.rpartition(":")[0]
+    try:
+        if place not in _COUNTED:
+            global_state.set_global_attribute(_UIDS, defaultdict(int))
+            load_own(name)
+            _COUNTED[place] = dict(global_state.get_global_attribute(_UIDS) or {})
+        global_state.set_global_attribute(_UIDS, defaultdict(int, _COUNTED[place]))
+        yield
+    finally:
+        after = dict(global_state.get_global_attribute(_UIDS) or {})
+        most = {word: max(before.get(word, 0), after.get(word, 0)) for word in before | after}
+        global_state.set_global_attribute(_UIDS, defaultdict(int, most))
 
 
 # Sizes behind the batch, and type, of what a model likely takes, by its first layer that tells.

@@ -8,6 +8,8 @@ import pytest
 pytest.importorskip("tensorflow")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its imports are full of deprecations
+    import keras
+
     from pydlbench.backends.tensorflow.backend import create
     from pydlbench.backends.tensorflow.graph import executed, listed
     from pydlbench.backends.tensorflow.own import OwnTensorflowModel
@@ -152,6 +154,24 @@ def own(tmp_path, monkeypatch):
 
 def inputs(*texts, **more):
     return OwnSpec(inputs=tuple(map(OwnInput.parse, texts)), **more)
+
+
+UNNAMED = """
+    stem = keras.layers.Dense(3)
+
+    def build():
+        given = keras.Input([4])
+        return keras.Model(given, keras.layers.Dense(2)(keras.layers.Dense(3)(stem(given))))
+"""
+
+
+def test_layers_without_a_name_have_one_name_in_all_models_of_a_process(own, backend):
+    before = keras.layers.Dense(1).name
+    step = StepSpec.from_dict(own(UNNAMED, own=inputs("2x4")))
+    names = [set(OwnTensorflowModel(backend, step).scopes) for _ in range(3)]
+    assert {"dense", "dense_1", "dense_2"} <= names[0]
+    assert names[1:] == names[:1] * 2
+    assert keras.layers.Dense(1).name not in ("dense", before)
 
 
 def test_whole_numbers_span_the_embedding_or_what_is_asked_for(own, backend):
