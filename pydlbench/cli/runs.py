@@ -45,9 +45,7 @@ class ListOptions(Stored, JsonOutput):
         "continue it: --resume RUN. Of a process on another host or in another container nothing "
         "can be seen: if it is gone, end its run with pydlbench runs end."
     )
-    limit: int | None = option(
-        "N", "number of runs that are listed", read=partial(whole_number, least=1)
-    )
+    limit: int | None = option("N", "list the N newest runs", read=partial(whole_number, least=1))
     tag: str | None = option("NAME", "list runs with this tag only")
 
 

@@ -52,8 +52,8 @@ class Options(Measuring, MarkdownOutput):
     """The command's options."""
 
     description = (
-        f"Measure what a file asks for: tables {', '.join(f'[[{name}]]' for name in _kinds())}, "
-        "whose keys are those commands' options, with lists as axes."
+        f"Measure what a file asks for, in tables {', '.join(f'[[{name}]]' for name in _kinds())}. "
+        "Their keys are those commands' options; of lists every combination is measured."
     )
     file: str | None = argument("FILE", "the TOML file; - is standard input", "?")
     dry_run: bool = flag(
@@ -61,7 +61,7 @@ class Options(Measuring, MarkdownOutput):
     )
     fail_on: tuple[str, float] | None = FAIL_ON()
     resume: str | None = RESUME(
-        help="continue a run that was stopped: measure what is missing or has failed"
+        help="continue a run that was interrupted: measure what is missing or has failed"
     )
 
 
