@@ -1,7 +1,9 @@
-"""PyTorch's rows beside other clocks: Triton's do_bench, CuPy's benchmark, PyTorch's profiler.
+"""Clocks beside the profiler's time of the very kernels that they timed.
 
-Each item has the seconds of one execution by the other clock, and by the native sampler before and
-after it, in the same process; and the SM clock beside each, by which seconds become cycles.
+Seconds of one execution of a PyTorch call: by the native sampler, hot and cold, by Triton's
+do_bench and by CuPy's benchmark, each while PyTorch's profiler watches. At its power limit a card
+has another clock in each run, so that times of two runs differ whoever takes them; those of one run
+do not. What a clock has beyond the kernels is what lies between its events.
 
 do_bench empties the L2 cache before each execution by writing zeros, which leaves lines that the
 timed call has to write back first; the native sampler empties it by reading. So do_bench is asked
@@ -11,8 +13,10 @@ twice: as it is, and with a cache that is emptied by reading.
 from __future__ import annotations
 
 import functools
+import os
 import statistics
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,24 +25,19 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from kit.items import main
-from kit.profiler import kernel_seconds
 from pydlbench.backends.base import Preparation
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
 _SAMPLES = 100
-# Of do_bench, in milliseconds: NVML reads a clock every 20 to 100 ms.
-_REPEATED_MS = 400
 _LAYERS = {
     "product of 1024": build_layer("gemm", m=1024, k=1024, n=1024),
     "product of 4096": build_layer("gemm", m=4096, k=4096, n=4096),
-    "product of 8192": build_layer("gemm", m=8192, k=8192, n=8192),
     "relu of 13 MB": build_layer("relu", batch=8, channels=256, height=56, width=56),
     "relu of 103 MB": build_layer("relu", batch=64, channels=256, height=56, width=56),
     "relu of 822 MB": build_layer("relu", batch=512, channels=256, height=56, width=56),
 }
-_Clock = Callable[[Callable[[], Any]], float]
 
 
 @functools.cache
@@ -51,96 +50,112 @@ def _call(name: str) -> Callable[[], Any]:
     fields = _LAYERS[name].fields
     if name.startswith("relu"):
         shape = (fields[field] for field in ("batch", "channels", "height", "width"))
-        return functools.partial(torch.relu, values(*shape))
-    side = fields["m"]
-    return functools.partial(torch.mm, values(side, side), values(side, side))
+        call = functools.partial(torch.relu, values(*shape))
+    else:
+        side = fields["m"]
+        call = functools.partial(torch.mm, values(side, side), values(side, side))
+    call()  # loads its kernels
+    torch.cuda.synchronize()
+    return call
 
 
-@functools.cache
-def _kernel(name: str, cache: str) -> Any:
+def _sampler(cache: str, name: str) -> Callable[[], float]:
     from pydlbench.backends.torch.backend import create
 
     spec = KernelSpec(
         layer=_LAYERS[name], backend="torch", device="cuda:0", precision="bf16-tc", cache=cache
     )
-    return create("cuda:0").prepare(spec, Preparation())
+    kernel = create("cuda:0").prepare(spec, Preparation())
+    kernel.sample(Request(samples=1))
+    return lambda: statistics.median(kernel.sample(Request(samples=_SAMPLES)).seconds)
 
 
-def _ours(name: str, cache: str) -> tuple[float, float]:
-    """Return seconds and SM clock by the native sampler."""
-    chunk = _kernel(name, cache).sample(Request(samples=_SAMPLES))
-    return statistics.median(chunk.seconds), statistics.median(chunk.clock_hz)
-
-
-@functools.cache
-def _monitor() -> Any:
-    import torch
-
-    from pydlbench.backends.native.nvml import Monitor
-
-    return Monitor(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
-
-
-def _do_bench(call: Callable[[], Any]) -> float:
+def _do_bench(name: str) -> Callable[[], float]:
     from triton.testing import do_bench
 
-    return float(do_bench(call, rep=_REPEATED_MS, return_mode="median")) / 1e3
+    return lambda: float(do_bench(_call(name), return_mode="median")) / 1e3
 
 
-def _do_bench_reading(call: Callable[[], Any]) -> float:
+def _do_bench_reading(name: str) -> Callable[[], float]:
     from triton import runtime
 
-    # A sum reads all of it, and writes next to nothing.
-    with mock.patch.object(
-        type(runtime.driver.active), "clear_cache", lambda _, cache: cache.sum()
-    ):
-        return _do_bench(call)
+    bench = _do_bench(name)
+
+    def read() -> float:
+        # A sum reads all of it, and writes next to nothing.
+        driver = type(runtime.driver.active)
+        with mock.patch.object(driver, "clear_cache", lambda _, cache: cache.sum()):
+            return bench()
+
+    return read
 
 
-def _cupy(call: Callable[[], Any]) -> float:
+def _cupy(name: str) -> Callable[[], float]:
     import torch
     from cupy.cuda import Stream
     from cupyx.profiler import benchmark
 
+    call = _call(name)
+
     def named() -> None:  # by whose name CuPy calls it
         call()
 
-    with Stream.from_external(torch.cuda.current_stream()):
-        result = benchmark(named, n_repeat=_SAMPLES, n_warmup=10)
-    return float(statistics.median(result.gpu_times[0]))
+    def bench() -> float:
+        with Stream.from_external(torch.cuda.current_stream()):
+            result = benchmark(named, n_repeat=_SAMPLES, n_warmup=10)
+        return float(statistics.median(result.gpu_times[0]))
+
+    return bench
 
 
-def _compare(name: str, cache: str, clock: _Clock) -> dict[str, float | None]:
-    call = _call(name)
-    call()
-    before = _ours(name, cache)
-    mark = _monitor().mark()
-    theirs_s = clock(call)
-    readings = _monitor().since(mark)
-    after = _ours(name, cache)
-    ours_s, ours_hz = (statistics.mean(pair) for pair in zip(before, after, strict=True))
-    theirs_hz = readings and readings.sm_clock_hz
+def _kernels(run: Callable[[], Any]) -> tuple[Any, dict[str, list[float]]]:
+    """Return what a function returns, and the seconds of the kernels within it by their names."""
+    import torch
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        result = run()
+        torch.cuda.synchronize()
+    seconds = defaultdict(list)
+    for event in profile.events() or ():
+        if "CUDA" in str(event.device_type):
+            seconds[event.name].append(event.device_time_total * 1e-6)
+    return result, seconds
+
+
+def _settled(seconds: list[float]) -> float:
+    """Return the median of the later half: whoever takes times warms up first."""
+    return statistics.median(seconds[len(seconds) // 2 :])
+
+
+def _compare(name: str, make: Callable[[str], Callable[[], float]]) -> dict[str, float]:
+    _, own = _kernels(_call(name))
+    times = Counter({kernel: len(each) for kernel, each in own.items()})
+    clock = make(name)
+    alone_s = clock()
+    clock_s, seconds = _kernels(clock)
+    kernels_s = sum(count * _settled(seconds[kernel]) for kernel, count in times.items())
     return {
-        "ours_s": ours_s,
-        "theirs_s": theirs_s,
-        "ratio": ours_s / theirs_s,
-        "ours_hz": ours_hz,
-        "theirs_hz": theirs_hz,
-        "ratio_in_cycles": ours_s * ours_hz / (theirs_s * theirs_hz) if theirs_hz else None,
+        "clock_s": clock_s,
+        "kernels_s": kernels_s,
+        "ratio": clock_s / kernels_s,
+        "beyond_s": clock_s - kernels_s,
+        "unwatched_s": alone_s,
     }
 
 
-_CLOCKS: dict[str, tuple[str, _Clock]] = {
-    "do_bench": ("all-cold", _do_bench),
-    "do_bench that reads": ("all-cold", _do_bench_reading),
-    "CuPy": ("hot", _cupy),
-    "profiler": ("hot", kernel_seconds),
+_CLOCKS: dict[str, Callable[[str], Callable[[], float]]] = {
+    "sampler, hot": functools.partial(_sampler, "hot"),
+    "sampler, cold": functools.partial(_sampler, "all-cold"),
+    "do_bench": _do_bench,
+    "do_bench that reads": _do_bench_reading,
+    "CuPy": _cupy,
 }
 ITEMS = {
-    f"{name} by {clock_name}": functools.partial(_compare, name, cache, clock)
-    for clock_name, (cache, clock) in _CLOCKS.items()
+    f"{name} by {clock_name}": functools.partial(_compare, name, make)
+    for clock_name, make in _CLOCKS.items()
     for name in _LAYERS
 }
 
 if __name__ == "__main__":
+    os.environ["TEARDOWN_CUPTI"] = "0"  # torn down behind one profile, it may lose the next
     raise SystemExit(main(ITEMS))

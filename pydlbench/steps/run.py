@@ -180,10 +180,7 @@ class _Turns:
             progress: called with steps that are done, parts of them too, all, and what comes next.
         """
         count = len(self._steps)
-        place = self._lap % len(self._sessions)
-        session = self._sessions[place]
-        if place == 0:
-            self._start()
+        session = self._start()
         done = count * self._lap // (self._visits + 1)
         preparation = self._preparation
         if self._lap:
@@ -208,8 +205,6 @@ class _Turns:
             if self._trace and self._lap + 1 == self._visits:
                 self._trace_all(kernels, session, progress)
         self._lap += 1
-        if self._lap < self._visits:  # a process that is done would keep a GPU's memory
-            session.renew()
 
     def _trace_all(
         self,
@@ -226,14 +221,19 @@ class _Turns:
                 progress(index, len(self._steps), f"{step.label}: traced step")
             self._traces[index] = trace_step(step, kernel, session)
 
-    def _start(self) -> None:
-        """Start the processes of this visit, and of the next ones that have others."""
-        ahead = self._sessions[: self._visits - self._lap]
-        frameworks = dict.fromkeys((step.framework, step.device) for step in self._steps)
-        if len(ahead) == 1:
-            ahead[0].start(frameworks)
-        else:
-            start_together([session.worker(*each) for session in ahead for each in frameworks])
+    def _start(self) -> Session:
+        """Return this visit's session; its processes start with those of the next visits."""
+        place = self._lap % len(self._sessions)
+        if self._lap:  # what is done would keep a GPU's memory
+            self._sessions[place - 1].renew()
+        if place == 0:
+            ahead = self._sessions[: self._visits - self._lap]
+            frameworks = dict.fromkeys((step.framework, step.device) for step in self._steps)
+            if len(ahead) == 1:
+                ahead[0].start(frameworks)
+            else:
+                start_together([session.worker(*each) for session in ahead for each in frameworks])
+        return self._sessions[place]
 
     def close(self) -> None:
         """End the processes that are not the session's own."""

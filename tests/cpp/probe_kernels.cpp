@@ -29,5 +29,6 @@ void run_stream(int kind, unsigned in_flight, unsigned blocks, const void* sourc
 
 unsigned long stream_chunk_bytes(unsigned in_flight) { return stream_chunk(in_flight); }
 unsigned stream_threads() { return kStreamThreads; }
+unsigned block_per_item() { return kBlockPerItem; }
 
 }  // extern "C"

@@ -22,7 +22,8 @@ def run(library, kind, in_flight, *, blocks, chunks, items):
     random = np.random.default_rng(3)
     source = random.integers(1, 2**32, words, dtype=np.uint32)
     destination = np.zeros(words + 2 * GUARD, np.uint32)
-    sums = np.full(blocks * library.stream_threads() + 1, 77, np.uint32)
+    count, blocks = (items, library.block_per_item()) if blocks == "per item" else (blocks, blocks)
+    sums = np.full(count * library.stream_threads() + 1, 77, np.uint32)
     library.run_stream(
         kind,
         in_flight,
@@ -39,7 +40,7 @@ def run(library, kind, in_flight, *, blocks, chunks, items):
     return source, destination[GUARD:-GUARD], sums[:-1]
 
 
-@pytest.mark.parametrize("in_flight", [2, 4, 8])
+@pytest.mark.parametrize("in_flight", [1, 2, 4, 8])
 @pytest.mark.parametrize(("blocks", "chunks"), [(1, 1), (3, 4), (4, 3)])
 @pytest.mark.parametrize("passes", [1, 3])
 def test_a_read_takes_every_word_once_per_pass(library, in_flight, blocks, chunks, passes):
@@ -52,7 +53,7 @@ def test_a_read_takes_every_word_once_per_pass(library, in_flight, blocks, chunk
     assert not destination.any()
 
 
-@pytest.mark.parametrize("in_flight", [2, 4, 8])
+@pytest.mark.parametrize("in_flight", [1, 2, 4, 8])
 @pytest.mark.parametrize(("blocks", "chunks"), [(1, 1), (3, 4), (4, 3)])
 def test_a_copy_takes_every_word_to_its_place(library, in_flight, blocks, chunks):
     source, destination, sums = run(
@@ -62,7 +63,7 @@ def test_a_copy_takes_every_word_to_its_place(library, in_flight, blocks, chunks
     assert (sums == 77).all()
 
 
-@pytest.mark.parametrize("in_flight", [2, 4, 8])
+@pytest.mark.parametrize("in_flight", [1, 2, 4, 8])
 @pytest.mark.parametrize(("blocks", "chunks"), [(1, 1), (3, 4), (4, 3)])
 def test_a_write_fills_every_word_with_something_of_its_own(library, in_flight, blocks, chunks):
     _, destination, sums = run(
@@ -75,9 +76,10 @@ def test_a_write_fills_every_word_with_something_of_its_own(library, in_flight, 
     assert (sums == 77).all()
 
 
-def test_items_are_what_is_moved(library):
+@pytest.mark.parametrize("blocks", [2, "per item"])
+def test_items_are_what_is_moved(library, blocks):
     """Three items of four chunks: the last chunk is not touched."""
-    source, destination, _ = run(library, COPY, 2, blocks=2, chunks=4, items=3)
+    source, destination, _ = run(library, COPY, 2, blocks=blocks, chunks=4, items=3)
     moved = 3 * library.stream_chunk_bytes(2) // 4
     np.testing.assert_array_equal(destination[:moved], source[:moved])
     assert not destination[moved:].any()

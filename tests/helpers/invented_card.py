@@ -27,7 +27,7 @@ class Kernel:
 
     def sample(self, request):
         from pydlbench.timing.chunk import Chunk
-        return Chunk(seconds=(1e-3,) * request.samples, clock_hz=(1.5e9,))
+        return Chunk(seconds=(1e-3,) * request.samples)
 
 class Session:
     def __init__(self, options): pass
@@ -165,7 +165,8 @@ class Profile:
             os.kill(os.getpid(), signal.SIGKILL)
         return self
     def __exit__(self, *_): pass
-    def events(self): return [SimpleNamespace(device_type="CUDA", device_time_total=20_000.0)]
+    def events(self):
+        return [SimpleNamespace(device_type="CUDA", device_time_total=20_000.0, name="kernel")]
 
 bfloat16 = float16 = "16 bits"
 def rand(*_, **__): return Tensor()
@@ -176,7 +177,6 @@ cuda = SimpleNamespace(
     Event=Event, synchronize=lambda: None, graph=lambda graph: nullcontext(),
     CUDAGraph=lambda: SimpleNamespace(replay=lambda: None),
     current_stream=lambda: None,
-    get_device_properties=lambda index: SimpleNamespace(uuid="0"),
 )
 profiler = SimpleNamespace(profile=Profile, ProfilerActivity=SimpleNamespace(CUDA=1))
 """
@@ -189,7 +189,7 @@ class Driver:
 
 runtime = SimpleNamespace(driver=SimpleNamespace(active=Driver()))
 """
-_TRITON_TESTING = "def do_bench(call, rep, return_mode): return 1.0\n"
+_TRITON_TESTING = "def do_bench(call, return_mode): return 1.0\n"
 _CUPY = """
 from contextlib import nullcontext
 

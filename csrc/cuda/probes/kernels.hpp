@@ -43,7 +43,7 @@ void launch_fma(FmaKind kind, unsigned blocks, unsigned threads, const void* see
 // registers.
 enum class StreamKind { read, write, copy };
 
-inline constexpr unsigned kStreamThreads = 256;
+inline constexpr unsigned kStreamThreads = 512;
 inline constexpr std::size_t kStreamWord = 16;
 // What a block moves before it goes to the next chunk: every thread `in_flight` words, which it
 // asks for together as far as its registers go.
@@ -52,10 +52,13 @@ constexpr std::size_t stream_chunk(unsigned in_flight) {
 }
 inline constexpr unsigned kMostInFlight = 8;
 
-// `in_flight` is 2, 4 or 8; `blocks` work on chunks in turn.
+// `in_flight` is 1, 2, 4 or 8; `blocks` work on chunks in turn. More blocks than there are items
+// are a block for each item.
 struct StreamShape {
   unsigned in_flight, blocks;
 };
+// In place of a number of blocks: one for each item. The largest grid has so many, too.
+inline constexpr unsigned kBlockPerItem = 0x7fffffff;
 
 // Moves `items` chunks; the working set has `chunks` of them and is gone through again and again.
 // Each item is a chunk of `source` read (read, copy) and one of `destination` written (write,

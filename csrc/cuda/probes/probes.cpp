@@ -71,10 +71,10 @@ ProbeResult fma_peak(const Device& device, const std::string& precision, double 
 
 namespace {
 
-constexpr unsigned kInFlight[] = {2, 4, 8};
+constexpr unsigned kInFlight[] = {1, 2, 4, 8};
 // Of the probe's time, for all the shapes together.
 constexpr double kTrialShare = 0.5;
-constexpr std::uint32_t kMostItems = 1u << 31;
+constexpr std::uint32_t kMostItems = kBlockPerItem;
 
 StreamKind kind_of(const std::string& name) {
   if (name == "read") return StreamKind::read;
@@ -84,7 +84,7 @@ StreamKind kind_of(const std::string& name) {
 }
 
 // All blocks that the GPU holds at a time, and half of them: more loads in flight, or fewer rows of
-// the memory open at once.
+// the memory open at once; and a block for each chunk but where each thread leaves a sum.
 std::vector<StreamShape> shapes(const Device& device, StreamKind kind) {
   std::vector<StreamShape> found;
   const auto multiprocessors = static_cast<unsigned>(device.facts().multiprocessors);
@@ -93,6 +93,7 @@ std::vector<StreamShape> shapes(const Device& device, StreamKind kind) {
     for (const unsigned blocks : std::set<unsigned>{most, std::max(1u, most / 2)}) {
       found.push_back({in_flight, blocks * multiprocessors});
     }
+    if (kind != StreamKind::read) found.push_back({in_flight, kBlockPerItem});
   }
   return found;
 }
@@ -115,8 +116,11 @@ class Bench {
   }
 
   ProbeResult rounds(const Device& device, StreamShape shape, double seconds) {
-    const std::size_t needed = std::size_t{shape.blocks} * kStreamThreads * sizeof(std::uint32_t);
-    if (sums_.bytes() < needed) sums_ = DeviceMemory(device, needed, "the bandwidth probe's sums");
+    if (kind_ == StreamKind::read) {
+      const auto needed = std::size_t{shape.blocks} * kStreamThreads * sizeof(std::uint32_t);
+      if (sums_.bytes() < needed)
+        sums_ = DeviceMemory(device, needed, "the bandwidth probe's sums");
+    }
     void* const target = kind_ == StreamKind::copy ? destination_.data() : source_.data();
     const auto launch = [&](std::uint32_t passes) { run(shape, kind_, target, passes); };
     const double moved = static_cast<double>(area_) * (kind_ == StreamKind::copy ? 2 : 1);
@@ -162,8 +166,10 @@ ProbeResult bandwidth(const Device& device, const std::string& kind, std::size_t
     }
   }
   auto found = bench.rounds(device, best, seconds);
+  const auto blocks = best.blocks == kBlockPerItem ? std::string("a block per chunk,")
+                                                   : std::to_string(best.blocks);
   found.kernel = kind + ", " + std::to_string(best.in_flight) + " x 16 bytes per thread, " +
-                 std::to_string(best.blocks) + " blocks of " + std::to_string(kStreamThreads);
+                 blocks + " blocks of " + std::to_string(kStreamThreads);
   return found;
 }
 

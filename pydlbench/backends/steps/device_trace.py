@@ -61,6 +61,7 @@ def trace_of(
     names: Sequence[str],
     contains: Callable[[str], bool],
     describe: Callable[[int], str] = str,
+    heads: Mapping[str, str] | None = None,
 ) -> Trace:
     """Return what each call of a step took on the device, what was between, and the host's part.
 
@@ -71,6 +72,7 @@ def trace_of(
         names: of its calls in their order, as the profile has them.
         contains: whether an event of such a name may be none of the calls.
         describe: names a call for a message, by its place.
+        heads: by name of a call, the event that may stand before it as a part of it.
 
     Raises:
         PrimitiveError: the profile has other calls, or no kernels.
@@ -81,6 +83,7 @@ def trace_of(
         [one for one in profile.operators if step.begin_ns <= one.start_ns <= step.end_ns],
         contains,
         describe,
+        heads,
     )
     own: list[tuple[Span, Span]] = []
     before_ns = None

@@ -70,9 +70,18 @@ def aligned(
     events: Sequence[Event],
     contains: Callable[[str], bool],
     describe: Callable[[int], str] = str,
+    heads: Mapping[str, str] | None = None,
 ) -> Alignment:
-    """Return which event each call of a step is, and its seconds; see :func:`align`."""
-    found = Alignment(names, contains, describe)
+    """Return which event each call of a step is, and its seconds; see :func:`align`.
+
+    Args:
+        names: of the calls in their order, as the profile has them.
+        events: of one thread, in any order.
+        contains: whether an event of such a name may be none of the calls.
+        describe: names a call for a message, by its place.
+        heads: by name of a call, the event that may stand before it as a part of it.
+    """
+    found = Alignment(names, contains, describe, heads or {})
     for event in sorted(events, key=lambda one: (one.start_ns, -one.duration_ns)):
         found.enter(event)
     found.finish()
@@ -109,8 +118,11 @@ class Alignment:
         names: Sequence[str],
         contains: Callable[[str], bool],
         describe: Callable[[int], str],
+        heads: Mapping[str, str],
     ) -> None:
         self._names, self._contains, self._describe = names, contains, describe
+        self._heads = heads
+        self._head: Event | None = None  # of the next call
         self.seconds: list[float] = []
         self.events: list[Event] = []
         self._around: list[_Span] = []
@@ -133,6 +145,11 @@ class Alignment:
 
     def _take(self, event: Event, own_ns: int) -> None:
         """Take an event for the next call, which takes so long."""
+        if self._head is not None:
+            own_ns += self._head.duration_ns
+            begin_ns = self._head.start_ns
+            event = Event(event.name, begin_ns, event.end_ns - begin_ns)
+            self._head = None
         self.seconds.append(own_ns / 1e9)
         self.events.append(event)
 
@@ -156,10 +173,18 @@ class Alignment:
             self._take(span.event, span.event.duration_ns - span.inner_ns)
             span.inner_ns = span.event.duration_ns
             return
+        if self._is_head(span.event):
+            self._head = span.event
+            return
         # What is within a call that is still to be taken is that call's own.
         own = not all(self._contains(one.event.name) for one in self._around)
         if not (own or self._contains(span.event.name) or self._repeated(span)):
             self._refuse(span.place, span.event.name)
+
+    def _is_head(self, event: Event) -> bool:
+        """Whether an event is the next call's part that stands before it."""
+        place = len(self.seconds)
+        return place < len(self._names) and self._heads.get(self._names[place]) == event.name
 
     def _repeated(self, span: _Span) -> bool:
         """Whether an event only surrounds another one of its name, which was taken."""

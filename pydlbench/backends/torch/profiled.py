@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _DETACH: Final = ("aten::detach", "detach")
 #: What ``aten::reshape`` calls where nobody records.
 _VIEWS: Final = ("aten::_reshape_alias",)
+#: ``torch.tensor`` copies a value to the device, unseen by a recorder, and then lifts it.
+_HEADS: Final = {"aten::lift_fresh": "aten::_to_copy"}
 _OPERATOR: Final = re.compile(r"\w+::\w+")
 #: A call of CUDA's runtime or driver, which an operator need not stand behind.
 _RUNTIME: Final = re.compile(r"cu(da)?[A-Z]")
@@ -107,7 +109,7 @@ class _Traced:
         runtime.wait()
         profiler.stop()
         found = device_profile(kineto_events(profiler))
-        return trace_of(found, self._names, contains, self._describe)
+        return trace_of(found, self._names, contains, self._describe, _HEADS)
 
     def between_events(self, runtime: StepRuntime) -> float:
         """Run the step on a GPU behind another one, and return its seconds there."""

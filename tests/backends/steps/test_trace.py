@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 
+from pydlbench.backends.steps import trace
 from pydlbench.backends.steps.trace import Event, StepTracer, Trace, TracedSteps, align
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.records.trace import ProgramCall
@@ -50,6 +51,23 @@ def test_a_call_that_makes_another_one_first_is_without_its_seconds():
         names=("conv", "relu", "linear"),
     )
     assert found == [0.004, 0.006, 0.001]
+
+
+def test_a_head_before_a_call_is_part_of_it():
+    def seconds(*names):
+        events = [
+            Event("copy", 1 * MS, 3 * MS),
+            Event("linear", 5 * MS, 2 * MS),
+            Event("copy", 8 * MS, 1 * MS),
+        ]
+        found = trace.aligned(names, events, composed, heads={"linear": "copy"})
+        return found.seconds, [(one.start_ns, one.end_ns) for one in found.events]
+
+    assert seconds("linear", "copy") == ([0.005, 0.001], [(1 * MS, 7 * MS), (8 * MS, 9 * MS)])
+    # A copy that is a call itself is no head, and one that is neither is refused.
+    assert seconds("copy", "linear", "copy")[0] == [0.003, 0.002, 0.001]
+    with pytest.raises(PrimitiveError):
+        seconds("linear")
 
 
 def test_a_call_that_surrounds_itself_is_the_inner_one():
