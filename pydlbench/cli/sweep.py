@@ -546,11 +546,12 @@ def _estimate(document: Mapping[str, Any]) -> str:
 
 
 def _step(document: Mapping[str, Any]) -> str:
+    from pydlbench.records.own import rate_unit
     from pydlbench.report.runs import time_text
 
     words = time_text(document["time_s"])
     rate = document.get("images_per_s")
-    words += f", {per_second(rate)} images/s" if rate else ""
+    words += f", {per_second(rate)} {rate_unit(document.get('own'))}" if rate else ""
     return words + (", contended" if document.get("contended") else "")
 
 

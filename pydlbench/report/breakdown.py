@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.backends import capabilities
 from pydlbench.records.breakdown import LEVELS, BreakdownRecord
 from pydlbench.records.fields import columns_of
+from pydlbench.records.own import rate_unit
 from pydlbench.records.step import step_words
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
@@ -121,15 +122,14 @@ def summary_parts(record: BreakdownRecord) -> tuple[str, str]:
     """Return what was broken down; and the step, as long as it takes."""
     step = record.measured
     layout = capabilities.of(record.framework).steps.layout_text(record.layout)
-    if record.own is not None and record.layout == "nchw":  # as it is built
-        layout = ""
     options = [f"{name}={value}" for name, value in record.options.items()]
     what = [record.model, *options, f"batch {record.batch}", record.phase]
     what += [record.types or record.precision, f"{record.library} {record.mode}{layout}"]
     scale = Scale.fit(step.median)
     between = interval_text(step.ci_low, step.ci_high, scale)
     figures = f"{scale.text(step.median)} (95 % {between}, {record.processes} processes)"
-    return "  ".join(what), f"{figures}   {per_second(record.batch / step.median)} images/s"
+    rate = f"{per_second(record.batch / step.median)} {rate_unit(record.own)}"
+    return "  ".join(what), f"{figures}   {rate}"
 
 
 def interval_text(low: float | None, high: float | None, scale: Scale) -> str:

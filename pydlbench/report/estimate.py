@@ -8,6 +8,7 @@ from pydlbench.analysis.dominance import Dominance
 from pydlbench.records.estimate import EstimatedLayer
 from pydlbench.records.fields import columns_of
 from pydlbench.records.measurement import fewer_flops
+from pydlbench.records.own import rate_unit
 from pydlbench.report.blocks import Facts, Heading, Lines, Table, some_names
 from pydlbench.report.columns import device_name
 from pydlbench.report.figures.bars import Bar, bars
@@ -115,7 +116,8 @@ def _sums(step: StepEstimate, rows: Sequence[Measurement]) -> list[tuple[str, st
     total = step.estimate
     hot, cold = format_seconds(total.hot_s), format_seconds(total.cold_s)
     width, middle = format_seconds(total.half_width_s), format_seconds(total.time_s)
-    rate = "" if total.images_per_s is None else f", {si(total.images_per_s, 'images/s')}"
+    unit = rate_unit(step.own)
+    rate = "" if total.images_per_s is None else f", {si(total.images_per_s, unit)}"
     kernels = f"{total.kernels_measured} distinct kernels stand for {total.kernels_in_step}"
     roof = "-" if total.roof_s is None else format_seconds(total.roof_s)
     kinds = ", ".join(

@@ -86,8 +86,6 @@ def summary_parts(record: ForecastRecord) -> tuple[str, str]:
 def _what(record: ForecastRecord) -> str:
     place = record.place
     layout = capabilities.of(place.framework).steps.layout_text(record.layout)
-    if record.own is not None and record.layout == "nchw":  # as it is built
-        layout = ""
     options = [f"{name}={value}" for name, value in record.options.items()]
     words = [record.model, *options, f"batch {record.batch}", record.phase]
     words += [record.types or place.precision]
