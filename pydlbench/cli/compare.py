@@ -406,11 +406,11 @@ def _wanted(
         tasks, notes = step.read_tasks(given)
         if any(isinstance(task, ModelTask) and task.guessed for task in tasks):
             raise UsageError(
-                f"{given.model}: does not show of which framework it is; nearest: --framework torch"
+                f"{given.model}: its framework is not clear; nearest: --framework torch"
             )
         return [row.spec for task in tasks for row in task.rows], given.threads, notes
     if not args.shape:
-        raise UsageError("--python: nothing is named to be measured; nearest: --shape conv3")
+        raise UsageError("--python: nothing to measure is named; nearest: --shape conv3")
     request = layers.read_request(layers.Options.parse(words))
     threads, *others = request.threads
     if others:

@@ -297,7 +297,9 @@ def _measure(args: RunOptions, outputs: Outputs) -> tuple[int, str]:
             with contextlib.suppress(PydlbenchError):
                 store.finish(record, status)
     if not whole:
-        raise PydlbenchError(f"run {record.id}: none of {failed} visits is whole; {again}")
+        raise PydlbenchError(
+            f"run {record.id}: none of {failed} sweeps of nodes was finished; {again}"
+        )
     return 0, record.id
 
 

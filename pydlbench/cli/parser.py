@@ -181,8 +181,8 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
                 ("fleet run night.toml --slots 2", "on two halves of this machine"),
                 ("fleet verdict last --fail-on slow", "a gate before a long training"),
             ),
-            "1 an error, or no visit is whole; 3 a node is slow, with --fail-on; 4 the runs do not "
-            "tell",
+            "1 an error, or no node finished its sweep; 3 a node is slow, with --fail-on; 4 the "
+            "runs do not tell",
             stores="fleet-visit",
         ),
         "completion": Command(

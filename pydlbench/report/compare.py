@@ -59,7 +59,7 @@ def side_lines(comparison: Comparison) -> list[str]:
     lines = [f"{mark}  {_side(side)}" for mark, side in (("A", comparison.a), ("B", comparison.b))]
     if comparison.passes:
         lines.append(
-            f"both measured here, interleaved, prepared anew {comparison.passes} times: "
+            f"both measured here, in turn, each prepared {comparison.passes} times: "
             f"{comparison.b.machine or 'machine not recorded'}"
         )
     if comparison.matching.axis:
@@ -116,10 +116,10 @@ def legend(comparison: Comparison) -> list[str]:
             f"{100 * comparison.assumed_sd:g} % (standard deviation), as the store has too few of "
             "them"
         )
-    chance = f"the chance of any false one among all rows is {100 * settings.alpha:g} %"
+    chance = f"the chance of a false verdict among all rows is {100 * settings.alpha:g} %"
     return [
         f"ratio: B over A; {interval_of}",
-        "resolves: a smaller change cannot be told",
+        "resolves: smaller changes cannot be detected",
         f"SLOWER, FASTER: beyond what it resolves; {chance}",
         f"SAME: the interval lies within {beyond}; UNCLEAR: neither",
     ]
@@ -252,7 +252,7 @@ def conclude(comparison: Comparison) -> list[str]:
             f"{counted(total, 'row')} are the same within {_margin(comparison)}"
         )
     else:
-        sentence = f"nothing can be said for sure of {_those(total)}"
+        sentence = f"nothing is certain about {_those(total)}"
     rest = [
         f"{len(groups[verdict])} {words}"
         for verdict, words in ((SAME, "the same"), (UNCLEAR, "unclear"))
@@ -292,7 +292,7 @@ def _next(comparison: Comparison, groups: dict[str, list[ComparedRow]]) -> list[
     if UNCLEAR not in groups:
         return []
     ways = _ways(comparison, [row.b for row in groups[UNCLEAR]])
-    return [f"what would tell more: {'; '.join(ways)}."]
+    return [f"for a clearer answer: {'; '.join(ways)}."]
 
 
 def _margin(comparison: Comparison) -> str:

@@ -126,7 +126,7 @@ def _sums(step: StepEstimate, rows: Sequence[Measurement]) -> list[tuple[str, st
     )
     sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in step.memory_bytes.items())
     alone, why = total.kernels_without_cold, total.without_cold
-    doubt = f"{alone} of them without cold caches, hot stands for both: {why}"
+    doubt = f"{alone} of them with hot caches only, which stand for both: {why}"
     return [
         ("estimate", f"{middle}: {hot} (hot caches) to {cold} (cold), sampling +-{width}{rate}"),
         ("estimate", f"{kernels}; all at their measured roof: {roof}"),
@@ -144,7 +144,7 @@ def _visits(rows: Sequence[Measurement]) -> list[tuple[str, str]]:
     if max(visits, default=1) == 1:
         return []
     few = sum(visit < max(visits) for visit in visits)
-    less = f", {few} of {len(visits)} rows, which hardly move the sum, fewer" if few else ""
+    less = f", {few} of {len(visits)} rows, which hardly change the sum, have fewer" if few else ""
     return [("repetitions", f"{max(visits)}{less}")]
 
 

@@ -320,8 +320,8 @@ def _verdict(rows: Sequence[StepRow]) -> str:
     if not judged:
         most = max(row.flops or 0 for row in rows)
         return (
-            f"{device} ({card.name}): no verdict: steps of up to {format_flops(most)} say more of "
-            "launches than of the card; nearest: a larger --batch."
+            f"{device} ({card.name}): no verdict: steps of up to {format_flops(most)} say more "
+            "about launches than about the card; nearest: a larger --batch."
         )
     # Of a card that is well, the best way to run it shows it.
     share, row, promised = max(judged, key=lambda each: each[0] / _bar(each[1]))
@@ -365,8 +365,8 @@ def conclude(rows: Sequence[StepRow]) -> list[str]:
     disturbed = len(timed) - len(quiet)
     if disturbed:
         lines.append(
-            f"* other work disturbed {disturbed} of {len(timed)} times: they are upper bounds; "
-            "repeat on an idle machine."
+            f"* disturbed by other work ({disturbed} of {len(timed)}): upper bounds; repeat on an "
+            "idle machine."
         )
     groups = list(dict.fromkeys(row.group for row in quiet))
     lines += [
