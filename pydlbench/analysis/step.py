@@ -509,14 +509,14 @@ class _Measured:
 
         Those that wait are stopped while anybody is timed.
         """
-        step, left = self._step, self._rounds - number
+        step, remaining = self._step, self._rounds - number
         workers = []
         if number % len(self._fresh) == 0:
             workers += [
-                session.worker(step.framework, step.device) for session in self._fresh[:left]
+                session.worker(step.framework, step.device) for session in self._fresh[:remaining]
             ]
         if number % len(_HOWS) == 0:
-            keys = map(self._turn, range(number, number + min(left, len(_HOWS))))
+            keys = map(self._turn, range(number, number + min(remaining, len(_HOWS))))
             workers += [
                 self._sibling.worker(step.framework, step.device, warm=key == STEP_KEPT)
                 for key in keys

@@ -221,6 +221,10 @@ class Autotuner(abc.ABC):
     def runnable(self, candidate: Candidate) -> Runnable:
         """Make a candidate runnable, again if it was given back; what it raises costs it alone."""
 
+    def finalist(self, candidate: Candidate) -> Runnable:
+        """Make a candidate runnable in the finals; as in its probe by default."""
+        return self.runnable(candidate)
+
     @abc.abstractmethod
     def verify(self, candidate: Candidate) -> Verdict:
         """Run a candidate on poisoned outputs and compare with the reference."""
@@ -354,7 +358,7 @@ class Autotuner(abc.ABC):
         runners: list[tuple[Candidate, Runnable, list[float]]] = []
         for one in finalists:
             try:
-                runners.append((one, self.runnable(one), []))
+                runners.append((one, self.finalist(one), []))
             except DeviceLostError:
                 raise
             except PydlbenchError as error:  # all at once they may not fit into memory

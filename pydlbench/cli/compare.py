@@ -83,7 +83,8 @@ class Options(Measuring, MarkdownOutput):
     runs: tuple[str, ...] = RUNS(help=f"A and B: {RUNS.help}; with --python: a MODEL, as for step")
     interleave: bool = flag(
         "measure both runs again, in turn, to a few percent: for runs that differ in mode, "
-        "backend, layout or threads; not for commits, since the installed code measures both",
+        "backend, layout, threads or options; not for commits, since the installed code measures "
+        "both",
         group=WHAT,
     )
     published: bool = flag(

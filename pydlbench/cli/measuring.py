@@ -244,7 +244,7 @@ def run_to_resume(args: Measuring, resume: str, kind: str) -> Iterator[tuple[Sto
 
 
 def _find(store: Store, text: str, kind: str) -> RunInfo:
-    info = store.find(text)
+    info = store.find(text, unfinished=True)
     if info.kind != kind:
         raise UsageError(
             f"--resume {text}: run {info.id} is of {info.kind}, not of {kind}; see: pydlbench runs"

@@ -413,8 +413,9 @@ class ModelOptions(Measuring):
     set_: tuple[tuple[str, str], ...] = SET()
     input: tuple[str, ...] = option(
         "SHAPE",
-        "shape of a random input: 8x3x224x224; with a type, 8x128:int64 (values 0 and 1); with a "
-        "name, tokens=8x128:int64; default: the inputs that CALLABLE returns",
+        "shape of a random input: 8x3x224x224; with a type, 8x128:int64; with the number of its "
+        "values, 8x128:int64:5000 (0 to 4999; default: the rows of the table that they index, else "
+        "2); with a name, tokens=8x128:int64; default: the inputs that CALLABLE returns",
         group=OWN,
         many=True,
         read=as_given,

@@ -43,7 +43,6 @@ def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = No
         UsageError: an option that has no meaning with a trace, or a file that is none.
     """
     from pydlbench.analysis.recorded import describe, distinct_problems
-    from pydlbench.devices.bandwidths import LEVELS
     from pydlbench.report.recorded import recorded_report
     from pydlbench.runner.options import Options
     from pydlbench.runner.session import Session
@@ -59,7 +58,7 @@ def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = No
     with make(threads=args.threads) as session:
         how: dict[str, Any] = {}
         if not recorded.on_gpu:
-            limit_s = limits_of(recorded.rounds[0].calls, session, levels=LEVELS)
+            limit_s = limits_of(recorded.rounds[0].calls, session)
             how = {"limit_s": limit_s, "limits_of": _machine(session)}
         described = describe(recorded, name, problems, **how)
         run = session.run

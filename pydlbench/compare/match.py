@@ -29,11 +29,14 @@ FIELDS: Final = (
     *("timing", "threads", "fuse", "layout_request", "propagation"),
 )
 #: Axis in words -> the fields that differ along it; the first that fits is taken, so that what
-#: comes with another field stands before it.
+#: comes with another field stands before it. ``options`` are those of a model (``--set``), which
+#: may determine its batch, too.
 AXES: Final[Mapping[str, tuple[str, ...]]] = {
     "mode": ("mode",),
     "backend": ("backend", "mode"),
     "threads": ("threads",),
+    "batch": ("batch",),
+    "options": ("options", "batch"),
     "layout": ("layout_request",),
     "cache": ("cache", "timing"),
     "timing": ("timing",),
@@ -61,6 +64,9 @@ def key_without(without: Iterable[str], *, named: bool = True) -> Callable[[Row]
     read = attrgetter(*(name for name in FIELDS if name not in left_out))
 
     def key_of(row: Row) -> tuple[Any, ...]:
+        if "options" in left_out and row.settings:
+            settings = {**row.settings, "options": {}}
+            row = row._replace(problem=json.dumps(settings, sort_keys=True))
         if row.device != "cpu":  # cuda:0 and cuda:1 are the same kind
             row = row._replace(device=row.device.partition(":")[0])
         if row.pass_ != "forward":  # backward passes know one propagation only
@@ -77,7 +83,8 @@ key: Final = key_without(())
 
 def describe(row: Row) -> str:
     """Name a row in a line: ``alexnet/conv3 backward-data bf16 torch compiled``."""
-    words = [row.layer, "" if row.kind in LAYER_KINDS else row.kind, row.pass_, row.precision]
+    words = [row.layer, row.options]
+    words += ["" if row.kind in LAYER_KINDS else row.kind, row.pass_, row.precision]
     if row.backend != "native":
         words += [row.backend, row.mode or ""]
     for value, usual in ((row.cache, "hot"), (row.layout_request, "best"), (row.fuse, "none")):
@@ -87,9 +94,13 @@ def describe(row: Row) -> str:
 
 def axis_value(axis: str, row: Row) -> str:
     """Return a row's value on an axis: ``torch compiled``, ``2 threads``."""
-    values = [getattr(row, name) for name in AXES[axis]]
     if axis == "device":
         return str(row.device)
+    if axis == "batch":
+        return f"batch {row.batch}"
+    if axis == "options":
+        return row.options
+    values = [getattr(row, name) for name in AXES[axis]]
     if axis == "threads":
         return "1 thread" if values[0] == 1 else f"{values[0]} threads"
     return " ".join(str(value) for value in values[: 2 if axis == "backend" else 1] if value)
@@ -189,21 +200,34 @@ def _nothing_common(a: Side, b: Side) -> str:
             f"{empty.name}: nothing was measured in it that can be compared (layers, estimates, "
             "steps, breakdowns); nearest: pydlbench runs lists the others"
         )
-    names = ("layer", *FIELDS)
+    first, second = (_values_by_setting(side) for side in (a, b))
     strange = [
-        name.rstrip("_").removesuffix("_request")
-        for name in names
-        if {_plain(row, name) for row in a.rows}.isdisjoint({_plain(row, name) for row in b.rows})
+        f"{name} ({', '.join(first[name])} against {', '.join(second[name])})"
+        if len(first[name]) == len(second[name]) == 1
+        else name
+        for name in first
+        if name in second and first[name].keys().isdisjoint(second[name])
     ]
     where = f"they differ in {', '.join(strange)}" if strange else "no row has the same setting"
     return (
         f"{b.name}: no row of {a.name} is in it ({describe(a.rows[0])} against "
-        f"{describe(b.rows[0])}); {where}; nearest: measure the same layers in both"
+        f"{describe(b.rows[0])}); {where}; nearest: measure the same in both"
     )
 
 
-def _plain(row: Row, name: str) -> str:
-    return json.dumps(getattr(row, name))
+def _values_by_setting(side: Side) -> dict[str, dict[str, None]]:
+    """Return which values a side's rows have, as text, by setting; those of whole steps, too."""
+    values: dict[str, dict[str, None]] = {}
+    for row in side.rows:
+        settings = row.settings or {"problem": row.problem}
+        own = settings.get("own") or {}  # of a model of the user's own
+        named = {name: getattr(row, name) for name in ("layer", *FIELDS) if name != "problem"}
+        for name, value in {**named, **settings, **own}.items():
+            if name != "own" and value is not None:
+                plain = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+                setting = name.rstrip("_").removesuffix("_request")
+                values.setdefault(setting, {})[plain] = None
+    return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,13 +42,16 @@ if TYPE_CHECKING:
 # From a stored row back to what it measured.
 
 
-def spec_of(row: Row) -> KernelSpec:
+def spec_of(row: Row) -> KernelSpec | StepSpec:
     """Return what a row measured, so that it can be measured again.
 
     Raises:
-        UnsupportedError: the row is not that of a layer, or does not determine the layer.
+        UnsupportedError: the row is that of an estimate or a breakdown, or does not determine
+            what was measured.
     """
     try:
+        if row.kind == "step":
+            return _step_spec(row)
         return KernelSpec(
             layer=_layer(row),
             pass_=row.pass_,
@@ -68,9 +71,28 @@ def spec_of(row: Row) -> KernelSpec:
         raise UnsupportedError(f"{row.layer}: cannot be measured again ({error})") from error
 
 
+def _step_spec(row: Row) -> StepSpec:
+    try:
+        return StepSpec.from_dict(
+            {
+                **row.settings,
+                "model": row.layer,
+                "batch": row.batch,
+                "phase": row.pass_,
+                "framework": row.backend,
+                "mode": row.mode,
+                "precision": row.precision,
+                "layout": row.layout_request,
+                "device": row.device,
+            }
+        )
+    except ValueError as error:  # of a document from elsewhere
+        raise UnsupportedError(f"{row.layer}: cannot be measured again ({error})") from error
+
+
 def _layer(row: Row) -> Layer:
     if row.kind not in LAYER_KINDS:
-        raise UnsupportedError(f"{row.layer} {row.kind}: only layers are measured again")
+        raise UnsupportedError(f"{row.layer} {row.kind}: only layers and steps are measured again")
     named = _named(row)
     if named is not None:
         return named
@@ -183,7 +205,7 @@ class RerunPair:
         differ: the same kernel twice would be SAME, whatever became slower between the two runs.
 
         Raises:
-            UnsupportedError: a row is not that of a layer, or both rows have the same settings.
+            UnsupportedError: a row cannot be measured again, or both rows have the same settings.
         """
         a, b = (
             RerunSide(spec=spec_of(row), threads=row.threads if row.device == "cpu" else None)
@@ -191,7 +213,7 @@ class RerunPair:
         )
         if a == b:
             raise UnsupportedError(
-                "both sides would be the same kernel, on the code and libraries of now; what else "
+                "both sides would be the same, on the code and libraries of now; what else "
                 "differs between the runs (code, libraries, variables) cannot be measured again"
             )
         return cls(sides=(a, b))

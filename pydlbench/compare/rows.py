@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydlbench.records.breakdown import LEVELS
+from pydlbench.records.step import options_text
 from pydlbench.store.documents import load
 from pydlbench.store.entry import LAYER_COLUMNS, layer_values
 from pydlbench.units import printable
@@ -32,7 +33,7 @@ class Row(NamedTuple):
 
     Of a step ``layer`` is the model, ``pass_`` the phase, ``backend`` the framework, ``kind`` what
     it is (``step``, ``estimate``, ``breakdown step``, ``breakdown native`` and so on) and
-    ``problem`` everything else that tells it from others, as text. Times in seconds.
+    ``problem`` everything else that tells it from others, as JSON. Times in seconds.
     """
 
     layer: str
@@ -61,6 +62,23 @@ class Row(NamedTuple):
     flops: float | None
     flops_executed: float | None
     bytes: float | None
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Of a whole step what ``problem`` says; nothing of a layer."""
+        if self.kind not in ("step", "estimate") and not self.kind.startswith("breakdown "):
+            return {}
+        try:
+            settings = json.loads(self.problem)
+        except ValueError:  # a layer of a document that calls itself a step
+            return {}
+        return settings if isinstance(settings, dict) else {}
+
+    @property
+    def options(self) -> str:
+        """Of a whole step the options of its model (``--set``) as text; nothing of a layer."""
+        options = self.settings.get("options")
+        return printable(options_text(options)) if isinstance(options, dict) else ""
 
     @property
     def ok(self) -> bool:
@@ -198,7 +216,7 @@ def _whole(
     values.update(
         layer=str(document.get("model")),
         kind=kind,
-        problem=json.dumps(document.get("options") or {}, sort_keys=True),
+        problem=_problem(document, ("options",)),
         batch=document.get("batch"),
         pass_=document.get("phase"),
         precision=document.get("precision"),
@@ -213,6 +231,14 @@ def _whole(
         contended=document.get("contended"),
     )
     return Row(**{**values, **fields})
+
+
+def _problem(document: Mapping[str, Any], fields: Sequence[str]) -> str:
+    """Return the settings of a whole step that no column has; ``own`` of one's own model only."""
+    settings = {name: document.get(name) for name in fields}
+    if document.get("own"):
+        settings["own"] = document["own"]
+    return json.dumps(settings, sort_keys=True)
 
 
 def _estimate(document: Mapping[str, Any], threads: int | None) -> Row:
@@ -234,15 +260,14 @@ def _estimate(document: Mapping[str, Any], threads: int | None) -> Row:
 def row_of_step(document: Mapping[str, Any]) -> Row:
     """Return the row of a step's document."""
     time = document.get("time_s") or {}
-    fields = ["options", "cast", "feed", "fetch", "dropout", "running_statistics"]
-    fields += ["own"] if document.get("own") else []
+    fields = ("options", "cast", "feed", "fetch", "dropout", "running_statistics")
     return _whole(
         document,
         "step",
         time.get("median"),
         time.get("ci_low"),
         time.get("ci_high"),
-        problem=json.dumps({name: document.get(name) for name in fields}, sort_keys=True),
+        problem=_problem(document, fields),
         layout_request=document.get("layout"),
         n=time.get("n"),
     )
@@ -250,9 +275,6 @@ def row_of_step(document: Mapping[str, Any]) -> Row:
 
 def _breakdown(document: Mapping[str, Any]) -> list[Row]:
     """Return a row for each level; the step's is what was measured."""
-    options = dict(document.get("options") or {})
-    if document.get("own"):
-        options["own"] = document["own"]
     ends = ("median", "ci_low", "ci_high")
     levels = document.get("levels") or {}
     rounds = (document.get("measured_s") or {}).get("n") or 0
@@ -263,7 +285,6 @@ def _breakdown(document: Mapping[str, Any]) -> list[Row]:
             *map(level.get, ends),
             n=level.get("n"),
             contended=2 * (document.get("disturbed") or 0) > rounds,
-            problem=json.dumps(options, sort_keys=True),
             layout_request=document.get("layout"),
         )
         for name in _LEVELS

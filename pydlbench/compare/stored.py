@@ -11,9 +11,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 
-from pydlbench.compare.comparison import SAME, ComparedRow, Comparison, Estimate, Settings
+from pydlbench.compare.comparison import (
+    FASTER,
+    SAME,
+    SLOWER,
+    UNCLEAR,
+    ComparedRow,
+    Comparison,
+    Estimate,
+    Settings,
+)
 from pydlbench.compare.environment import differences
 from pydlbench.compare.match import key, kinds_of, match
 from pydlbench.compare.rows import Side, read_side
@@ -89,11 +99,18 @@ def compare(
     pairs = matching.pairs
     enough = _are_enough(groups)
     log = np.log([pair.b.median / pair.a.median for pair in pairs])  # type: ignore[operator]  # both are timed
-    disturbed = [pair.a.contended or pair.b.contended for pair in pairs]
-    against = [CONTENDED if is_disturbed else None for is_disturbed in disturbed]
     scatter = _scatter(pairs, enough, _of_runs(pairs, groups))
-    estimates = judge(log, scatter, against, settings, log + _clocks(pairs))
-    usable = np.array([reason is None for reason in against], dtype=bool)
+    against = [
+        CONTENDED if _hides(pair, change) else None
+        for pair, change in zip(pairs, log.tolist(), strict=True)
+    ]
+    estimates = [
+        _certain(pair, estimate)
+        for pair, estimate in zip(
+            pairs, judge(log, scatter, against, settings, log + _clocks(pairs)), strict=True
+        )
+    ]
+    usable = np.array([not _is_disturbed(pair) for pair in pairs], dtype=bool)
     geomean = None
     if usable.any():
         kept = [pair for pair, use in zip(pairs, usable, strict=True) if use]
@@ -118,6 +135,30 @@ def compare(
         replicates=sum(map(len, groups)),
         assumed_sd=None if enough else RUN_SD,
     )
+
+
+def _is_disturbed(pair: Pair) -> bool:
+    return bool(pair.a.contended or pair.b.contended)
+
+
+def _hides(pair: Pair, change: float) -> bool:
+    """Whether other work may be all that a change comes from.
+
+    A disturbed time is an upper bound: B is SLOWER than a bound of A, and FASTER than A if a bound
+    of B is.
+
+    Args:
+        pair: two rows.
+        change: the logarithm of B over A.
+    """
+    return bool(pair.b.contended if change > 0 else pair.a.contended)
+
+
+def _certain(pair: Pair, estimate: Estimate) -> Estimate:
+    """Return the estimate of a pair; of a disturbed one without a verdict, with the reason."""
+    if not _is_disturbed(pair) or estimate.verdict in (SLOWER, FASTER):
+        return estimate
+    return msgspec.structs.replace(estimate, verdict=UNCLEAR, resolution=None, reason=CONTENDED)
 
 
 def _are_enough(groups: Sequence[Sequence[Mapping[Any, float]]]) -> bool:

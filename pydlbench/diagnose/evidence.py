@@ -141,8 +141,8 @@ class Observations:
         return any(call.meaning.kind == "convolution" for call in self.mapped.values())
 
     def share(self, seconds: float) -> str:
-        """Return seconds as a share of the step, in words: ``21 %``."""
-        return percent(seconds / self.step_s)
+        """Return seconds as a share of the step, in words: ``21 % of the step``."""
+        return f"{percent(seconds / self.step_s)} of the step"
 
     def matters(self, seconds: float, least: float = WORTH) -> bool:
         """Return whether seconds are at least a given share of the step."""

@@ -89,7 +89,9 @@ def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
     term = seen.difference(FRESH_MEMORY)
     if term is not None:
         share = percent(term.share)
-        evidence.append(f"breakdown: {format_seconds(term.seconds)} ({share}): {term.how}")
+        evidence.append(
+            f"breakdown: {format_seconds(term.seconds)} ({share} of the step): {term.how}"
+        )
     for experiment in (_HUGE, _KEPT):
         yield Hypothesis(
             problem="first touch of fresh memory",
@@ -195,11 +197,11 @@ def _of_excess(seen: Observations, excess: Excess) -> Iterator[Hypothesis]:
 def _symptom(seen: Observations, excess: Excess) -> str:
     native, share = format_seconds(excess.native_s), seen.share(excess.seconds)
     if excess.own_s is None:
-        return f"{excess.name} needs {native} natively ({share} of the step)"
+        return f"{excess.name} needs {native} natively ({share})"
     often = f", {excess.count} times" if excess.count > 1 else ""
     return (
         f"{excess.name} takes {format_seconds(excess.own_s)} in {seen.spec.framework} alone, "
-        f"{native} natively, all passes{often}: {share} of the step"
+        f"{native} natively, all passes{often}: {share}"
     )
 
 
@@ -229,7 +231,7 @@ def find_channels(seen: Observations) -> Iterator[Hypothesis]:
             yield Hypothesis(
                 problem=f"{layer.in_channels} input channels",
                 symptom=f"{site.name} has {layer.in_channels} input channels and takes "
-                f"{format_seconds(site.seconds)} ({seen.share(site.seconds)} of the step)",
+                f"{format_seconds(site.seconds)} ({seen.share(site.seconds)})",
                 evidence=seen.called(site.name),
                 cause="kernels work on blocks of channels: what does not fill one is computed by "
                 "another, slower kernel, or in vain",
@@ -267,7 +269,7 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
                 problem="extra copy for uneven padding",
                 symptom=f"{site.name} pads {rows[0]}/{rows[1]} rows and "
                 f"{columns[0]}/{columns[1]} columns: {format_bytes(size)} are copied",
-                evidence=(f"{site.name} takes {seen.share(site.seconds)} of the step",),
+                evidence=(f"{site.name} takes {seen.share(site.seconds)}",),
                 cause="PyTorch's convolutions pad both ends of an axis alike; anything else is an "
                 "operator of its own, which copies the images",
                 experiment=LayerChange(
@@ -533,7 +535,7 @@ def find_optimizer(seen: Observations) -> Iterator[Hypothesis]:
     yield Hypothesis(
         problem="slow optimizer",
         symptom=f"the updates ({model.optimizer.kind}) take {format_seconds(own)} {who}, "
-        f"{seen.share(own)} of the step",
+        + seen.share(own),
         evidence=(f"native kernels need {format_seconds(native)} for the same updates",),
         cause="it goes over weights, gradients and velocities more often than once; a fused "
         "optimizer reads and writes each of them once",
@@ -562,7 +564,7 @@ def _fused_optimizer(seen: Observations) -> Iterator[Hypothesis]:
     yield Hypothesis(
         problem="slow optimizer",
         symptom=f"the updates ({own.optimizer}) take {format_seconds(seconds)} {who}, "
-        f"{seen.share(seconds)} of the step",
+        + seen.share(seconds),
         cause="it goes over weights, gradients and its state more often than once; a fused "
         "optimizer reads and writes each of them once",
         experiment=StepChange(what="a fused optimizer (fused=True)", changes=(("own", fused.own),)),
@@ -587,7 +589,7 @@ def find_decay(seen: Observations) -> Iterator[Hypothesis]:
     yield Hypothesis(
         problem="L2 terms in the loss",
         symptom=f"the loss with its {len(model.decays)} L2 terms takes {format_seconds(own)} "
-        f"{who}, {seen.share(own)} of the step",
+        f"{who}, {seen.share(own)}",
         cause="each term reads its weights to sum squares, and once more for its gradient; an "
         "optimizer that takes the decay itself reads them anyway",
         experiment=StepChange(
@@ -621,7 +623,7 @@ def find_loss(seen: Observations) -> Iterator[Hypothesis]:
         spec = seen.framework_case(term)
         yield Hypothesis(
             problem="slow loss",
-            symptom=f"the loss takes {format_seconds(own)}, {seen.share(own)} of the step",
+            symptom=f"the loss takes {format_seconds(own)}, {seen.share(own)}",
             cause="the framework's loss is slower than one kernel that does it all",
             experiment=AgainstNative(spec=spec),
             next=layer_command(spec),
@@ -656,7 +658,7 @@ def find_batch(seen: Observations) -> Iterator[Hypothesis]:
     yield Hypothesis(
         problem="small batch",
         symptom=f"{', '.join(names)}: weights are read from memory for {seen.plan.batch} images "
-        f"only, {seen.share(seconds)} of the step",
+        f"only, {seen.share(seconds)}",
         evidence=(f"{format_seconds(seconds)} in native rows that memory bounds",),
         cause="weights are read once per step, whatever the batch: more images share the cost",
         experiment=larger[0],

@@ -167,7 +167,7 @@ def _alternative(finding: Finding, shown: str) -> str:
     share = percent(finding.saving.share)
     seconds = format_seconds(finding.saving.seconds)
     following = "" if finding.next == shown else f"; next: {finding.next}"
-    return f"{where}{finding.saving.how}: saves {seconds} ({share}){following}"
+    return f"{where}{finding.saving.how}: saves {seconds} ({share} of the step){following}"
 
 
 # Share of the step: hypotheses that can save at most this are not tested.

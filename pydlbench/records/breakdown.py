@@ -85,7 +85,7 @@ class Term(Record, frozen=True, kw_only=True):
     seconds: Annotated[float, shown("time", format_seconds, unit="s")]
     ci_low: Annotated[float | None, shown("95 %", format_seconds, unit="s")] = None
     ci_high: float | None = None
-    share: Annotated[float, shown("share", partial(percent, signed=True, decimal=True))]
+    share: Annotated[float, shown("of step", partial(percent, signed=True, decimal=True))]
     how: str
     level: Annotated[str, one_of(*LEVELS)]
     detail: Annotated[str, shown("what stands out", right=False)] = ""

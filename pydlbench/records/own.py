@@ -13,6 +13,8 @@ from pydlbench.words import check_word
 
 #: Types of an input's elements; the first is the default.
 DTYPES: Final = ("float32", "int64", "int32", "bool", "float64", "bfloat16", "float16")
+#: Those of whole numbers, which may index a table's rows.
+INDEX_DTYPES: Final = ("int64", "int32")
 #: Losses that are known by a word; any other is ``package.module:FUNCTION``.
 LOSSES: Final = ("cross-entropy", "sum", "mean-square")
 #: Stands behind an optimizer that reads and writes each tensor once (PyTorch's ``fused=True``).
@@ -36,34 +38,49 @@ class OwnInput(Record, frozen=True, kw_only=True):
 
     Attributes:
         shape: of the tensor; the first number is the batch.
-        dtype: ``float32`` (uniform in [-1, 1)), ``int64`` (0 or 1) and others.
+        dtype: ``float32`` (uniform in [-1, 1)), ``int64`` (whole numbers) and others.
         name: of the keyword that it is handed over as; None hands it over by its place.
+        below: what whole numbers are below, from 0 on; None is the rows of the table that they
+            index, and 2 where that is not known.
     """
 
     shape: tuple[int, ...]
     dtype: Annotated[str, one_of(*DTYPES)] = DTYPES[0]
     name: str | None = None
+    below: int | None = None
+
+    omitted = ("below",)
 
     @classmethod
     def parse(cls, text: str) -> OwnInput:
-        """Read what ``--input`` takes: ``8x3x224x224``, ``tokens=8x128:int64``.
+        """Read what ``--input`` takes: ``8x3x224x224``, ``tokens=8x128:int64:5000``.
 
         Raises:
             UsageError: it is written otherwise.
         """
-        named = re.fullmatch(r"(?:([^=:]*)=)?([^=:]*)(?::([^=:]*))?", text.strip())
-        near = "8x3x224x224, 8x128:int64 or tokens=8x128:int64"
+        named = re.fullmatch(r"(?:([^=:]*)=)?([^=:]*)(?::([^=:]*))?(?::([^=:]*))?", text.strip())
+        near = "8x3x224x224, 8x128:int64, 8x128:int64:5000 or tokens=8x128:int64"
         if named is None:
             raise UsageError(f"--input {text}: no shape; nearest: {near}")
-        name, sizes, dtype = named.groups()
+        name, sizes, dtype, below = named.groups()
         if not re.fullmatch(r"[1-9][0-9]{0,11}(x[1-9][0-9]{0,11})*", sizes):
             raise UsageError(f"--input {text}: {sizes or 'nothing'} is no shape; nearest: {near}")
         if name is not None and not name.isidentifier():
             raise UsageError(f"--input {text}: {name or 'nothing'} is no name; nearest: {near}")
         if dtype is not None:
             check_word(f"--input {text}:", dtype, DTYPES)
-        shape = tuple(map(int, sizes.split("x")))
-        return cls(shape=shape, dtype=dtype or DTYPES[0], name=name)
+        if below is not None and (
+            not re.fullmatch("[1-9][0-9]{0,17}", below) or dtype not in INDEX_DTYPES
+        ):
+            raise UsageError(
+                f"--input {text}: {below or 'nothing'} bounds no {dtype} numbers; nearest: {near}"
+            )
+        return cls(
+            shape=tuple(map(int, sizes.split("x"))),
+            dtype=dtype or DTYPES[0],
+            name=name,
+            below=None if below is None else int(below),
+        )
 
     def with_batch(self, batch: int, other: int) -> OwnInput:
         """Return it with another batch, where its first number is the batch."""
@@ -76,7 +93,8 @@ class OwnInput(Record, frozen=True, kw_only=True):
         """What ``--input`` takes for it."""
         name = f"{self.name}=" if self.name else ""
         dtype = f":{self.dtype}" if self.dtype != DTYPES[0] else ""
-        return f"{name}{'x'.join(map(str, self.shape))}{dtype}"
+        below = f":{self.below}" if self.below is not None else ""
+        return f"{name}{'x'.join(map(str, self.shape))}{dtype}{below}"
 
 
 class OwnSpec(Record, frozen=True, kw_only=True):

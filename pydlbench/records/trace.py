@@ -117,7 +117,7 @@ class ModuleInContext(Record, frozen=True, kw_only=True):
 
     module: Annotated[str, shown("module", right=False)]
     seconds: Annotated[float, shown("time", format_seconds, unit="s")]
-    share: Annotated[float, shown("share", percent)]
+    share: Annotated[float, shown("of step", percent)]
     limit_s: Annotated[float | None, shown("limit", format_seconds, unit="s")] = None
 
     @property

@@ -218,7 +218,7 @@ def unexplained_line(record: BreakdownRecord) -> str:
         return f"unexplained: not known, every difference lacks an experiment{whole}"
     step_s = record.measured.median
     words = f"unexplained {Scale.fit(step_s).signed(record.unexplained * step_s)}"
-    inside = [percent(record.unexplained, signed=True, decimal=True)]
+    inside = [f"{percent(record.unexplained, signed=True, decimal=True)} of the step"]
     if record.unexplained_low is not None and record.unexplained_high is not None:
         ends = (record.unexplained_low, record.unexplained_high)
         low, high = (percent(end, signed=True, decimal=True) for end in ends)

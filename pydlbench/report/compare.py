@@ -129,6 +129,10 @@ def legend(comparison: Comparison) -> list[str]:
 # What would decide a question that these runs leave open.
 
 
+# What a disturbed row takes.
+_QUIET: Final = "measure again when nothing else runs"
+
+
 def what_would_decide(comparison: Comparison, threshold: float) -> list[str]:
     """Say, a line per cause, why it is open whether rows are slower, and what would decide it.
 
@@ -190,7 +194,7 @@ def judge(comparison: Comparison, threshold: float) -> Judgement:
 
 def _remedy(reason: str, comparison: Comparison, row: Row) -> str:
     if reason == CONTENDED:
-        return "measure again when nothing else runs"
+        return _QUIET
     return _either(_ways(comparison, [row]))
 
 
@@ -198,8 +202,8 @@ def _ways(comparison: Comparison, rows: Sequence[Row]) -> list[str]:
     """Return what would tell smaller changes."""
     if comparison.passes:
         return ["more --repetitions"]
-    layers = any(row.kind in LAYER_KINDS for row in rows)
-    interleave = ["--interleave"] if layers and comparison.matching.axis else []
+    again = any(row.kind in (*LAYER_KINDS, "step") for row in rows)
+    interleave = ["--interleave"] if again and comparison.matching.axis else []
     return [*interleave, "more runs of both sides in the store"]
 
 
@@ -289,10 +293,12 @@ def _range(first: str, second: str) -> str:
 
 def _next(comparison: Comparison, groups: dict[str, list[ComparedRow]]) -> list[str]:
     """Say what would tell more."""
-    if UNCLEAR not in groups:
-        return []
-    ways = _ways(comparison, [row.b for row in groups[UNCLEAR]])
-    return [f"for a clearer answer: {'; '.join(ways)}."]
+    unclear = groups.get(UNCLEAR, [])
+    disturbed = any(row.estimate.reason == CONTENDED for row in unclear)
+    others = [row.b for row in unclear if row.estimate.reason != CONTENDED]
+    ways = [_QUIET] if disturbed else []
+    ways += _ways(comparison, others) if others else []
+    return [f"for a clearer answer: {'; '.join(ways)}."] if ways else []
 
 
 def _margin(comparison: Comparison) -> str:
@@ -319,6 +325,8 @@ _OF_AXIS: Final = {
     "backend": ("backend", "mode"),
     "mode": ("mode",),
     "threads": ("threads",),
+    "batch": ("batch",),
+    "options": ("batch",),
     "layout": ("layout_request",),
     "cache": ("cache",),
     "precision": ("precision",),

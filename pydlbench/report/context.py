@@ -41,14 +41,15 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
     if rest := modules[_SHOWN:]:
         seconds, share = sum(part.seconds for part in rest), sum(part.share for part in rest)
         lines.append(
-            f"{len(rest)} more modules: {format_seconds(seconds)}, {percent(share)} (--json)"
+            f"{len(rest)} more modules: {format_seconds(seconds)}, {percent(share)} of the step "
+            "(--json)"
         )
     lines.append(_between(record, trace))
     lines += trace.notes
     lines.append(f"next: {shlex.join(['pydlbench', 'breakdown', *step_words(record.spec)])}")
     return [
         Lines([f"{who}: {_dominates(record.dominant, calls)}"], bold=1),
-        modules_table(modules[:_SHOWN], calls),
+        modules_table(modules[:_SHOWN], calls, contended=record.contended),
         *bars(
             "modules",
             f"Where a step goes: {who}",
@@ -66,7 +67,7 @@ def call_tree(calls: Sequence[CallInContext]) -> list[Block]:
         calls: of a step; the dots in a module's name part it from the one that holds it.
     """
     tree = [(tuple(call.module.split(".")), call) for call in calls]
-    return [Details("Tree of modules and calls", _branches(tree))]
+    return [Details("Tree of modules and calls, with their shares of the step", _branches(tree))]
 
 
 def _branches(calls: Sequence[tuple[tuple[str, ...], CallInContext]]) -> list[Block]:
@@ -96,15 +97,26 @@ def _part(name: str, calls: Sequence[CallInContext]) -> str:
     return f"{name}: {format_seconds(seconds)}, {percent(share)}"
 
 
-def modules_table(modules: Sequence[ModuleInContext], calls: Sequence[CallInContext]) -> Table:
-    """Return modules with their times, what the limit is of them, and their slowest calls."""
+def modules_table(
+    modules: Sequence[ModuleInContext], calls: Sequence[CallInContext], *, contended: bool = False
+) -> Table:
+    """Return modules with their times, what the limit is of them, and their slowest calls.
+
+    Args:
+        modules: of a step.
+        calls: of the same step.
+        contended: whether other work disturbed the step; its times get a star.
+    """
+
+    def text(seconds: float) -> str:
+        return f"{format_seconds(seconds)}{'*' if contended else ''}"
 
     def slowest(module: ModuleInContext) -> str:
         own = [call for call in calls if call.module == module.module]
         call = max(own, key=lambda each: each.in_context_s)
         return f"{_named(call)} {format_seconds(call.in_context_s)}"
 
-    columns = columns_of(modules, "module seconds share of_limit")
+    columns = columns_of(modules, "module seconds share of_limit", seconds=text)
     return Table.from_rows([*columns, Column("slowest call", slowest, right=False)], modules)
 
 
@@ -123,7 +135,7 @@ def _dominates(dominant: Dominant, calls: Sequence[CallInContext]) -> str:
     own = [call for call in calls if call.module == dominant.name]
     slowest = max(own, key=lambda each: each.in_context_s)
     if len(own) > 1:
-        text += f", {_named(slowest)} alone {percent(slowest.share)}"
+        text += f", {_named(slowest)} {percent(slowest.share)} of the step"
     if dominant.rivals:
         named = ", ".join(dominant.rivals[:_RIVALS])
         more = len(dominant.rivals) - _RIVALS
@@ -133,11 +145,11 @@ def _dominates(dominant: Dominant, calls: Sequence[CallInContext]) -> str:
 
 def _between(record: StepRecord, trace: Tracing) -> str:
     between_s = record.between_calls_s or 0.0
-    whole = between_s + sum(call.in_context_s for call in record.calls or ())
+    share = percent(between_s / (between_s + sum(call.in_context_s for call in record.calls or ())))
     chain = trace.way == "stamps"
     over = "the chain of its calls over the step" if chain else "traced over untraced"
     return (
-        f"between calls {format_seconds(between_s)}, {percent(between_s / whole)}; "
+        f"between calls {format_seconds(between_s)}, {share} of the traced step; "
         f"{trace.calls:,} calls in {trace.rounds} steps of one process, by {trace.source}: "
         f"{over} {trace.cost:.3f}"
     )

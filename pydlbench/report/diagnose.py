@@ -92,7 +92,8 @@ def headline(diagnosis: Diagnosis) -> str:
 def title(finding: Finding) -> str:
     """Return what is seen, where, and the names of its causes with the share of each.
 
-    As in ``slow operators: fc6, fc7 forward: weights not packed (64 %), slower kernel (36 %)``.
+    As in ``slow operators: fc6, fc7 forward: weights not packed (64 % of the saving), slower
+    kernel (36 %)``.
     """
     parts = [finding.problem, _where(finding)]
     names = [_named(finding, cause) for cause in finding.causes]
@@ -115,7 +116,9 @@ def because(finding: Finding) -> list[str]:
 def _named(finding: Finding, cause: Cause) -> str:
     if cause.seconds is None or len(finding.causes) == 1:
         return cause.name
-    return f"{cause.name} ({percent(cause.seconds / finding.saving.seconds)})"
+    share = percent(cause.seconds / finding.saving.seconds)
+    base = " of the saving" if cause is finding.causes[0] else ""
+    return f"{cause.name} ({share}{base})"
 
 
 def saved(finding: Finding) -> str:

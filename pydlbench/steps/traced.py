@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.backends.steps.device_trace import fitted
+from pydlbench.devices.bandwidths import LEVELS
 from pydlbench.devices.roofline import memory_time, roof
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
 from pydlbench.ops.meaning import bytes_of_type
@@ -45,8 +46,6 @@ _COST: Final = 1.03
 _UNKNOWN: Final = 0.1
 #: The precision of a peak by the type of operands.
 PRECISIONS: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-#: What a module's roofline reads: these are measured in every run.
-_LEVELS: Final = ("memory", "llc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,14 +391,18 @@ def _alike(larger: Sequence[float], smaller: Sequence[float]) -> bool:
 
 
 def limits_of(
-    calls: Sequence[ProgramCall], session: Session, levels: Sequence[str] = _LEVELS
+    calls: Sequence[ProgramCall], session: Session
 ) -> Callable[[ProgramCall], float | None]:
-    """Return what tells a call's roofline on the CPU; None of one that nobody knows."""
+    """Return what tells a call's roofline on the CPU; None of one that nobody knows.
+
+    Operands that fit into the first cache, whose bandwidth is not probed, have none either, unless
+    they are computed with.
+    """
     meanings = {call: meaning_of_call(call) for call in calls}
     wanted = dict.fromkeys(precision_of(meaning) for meaning in meanings.values())
     try:
-        device = session.devices.cpu(wanted, levels=levels)
-        bandwidths = device.levels(levels)
+        device = session.devices.cpu(wanted, levels=LEVELS)
+        bandwidths = device.levels(LEVELS)
     except PydlbenchError:  # the times stand without a limit beside them
         return lambda _: None
     peaks: dict[str, float] = {}
@@ -415,7 +418,8 @@ def limits_of(
         moved = _moved(meaning)
         if flops is None or peak is None or moved is None:
             return None
-        return roof(flops, peak, *memory_time(0, moved, bandwidths)).time_s
+        seconds = roof(flops, peak, *memory_time(0, moved, bandwidths)).time_s
+        return seconds if seconds or not moved else None
 
     return limit_s
 

@@ -152,21 +152,26 @@ class Reader:
             raise UsageError(f"run {run_id}: no such run in {self.path}; see: pydlbench runs")
         return infos[0]
 
-    def find(self, text: str) -> RunInfo:
+    def find(self, text: str, *, unfinished: bool = False) -> RunInfo:
         """Return the run with a name.
 
         Args:
-            text: an id; a tag (the newest run with it); ``last``; ``last~2``, two runs before that;
-                or a prefix of an id or of the part after its last dash.
+            text: an id; a tag (the newest run with it); ``last``, the newest run with a result;
+                ``last~2``, two runs before that; or a prefix of an id or of the part after its last
+                dash.
+            unfinished: whether ``last`` may be a run that has no result yet.
 
         Raises:
             UsageError: the name matches no run, or several.
         """
         ids = self.ids()
         if (last := _LAST.fullmatch(text)) and text not in ids:
-            # ``last`` skips runs in which nothing could be measured.
-            measured = filter(self._has_measured, ids)
-            ids = list(itertools.islice(measured, int(last[1] or 0) + 1)) or ids
+            with_result = (
+                run_id
+                for run_id in ids
+                if self._has_result(run_id) or (unfinished and not self._has_ended(run_id))
+            )
+            ids = list(itertools.islice(with_result, int(last[1] or 0) + 1)) or ids
         tags = {row[0] for row in self._read("SELECT tag FROM tags")}
         if text not in ids and text in tags:
             return self.runs(tag=text, limit=1)[0]
@@ -276,14 +281,19 @@ class Reader:
                     documents[key] = unpack(rows[0][0])
         return documents
 
-    def _has_measured(self, run_id: str) -> bool:
-        """Whether a run has a measured row, or may still get one."""
+    def _has_ended(self, run_id: str) -> bool:
+        """Whether a run cannot get further rows."""
         ended = "SELECT 1 FROM runs WHERE id = ? AND status IN ('done', 'failed')"
+        return bool(self._read(ended, (run_id,)))
+
+    def _has_result(self, run_id: str) -> bool:
+        """Whether a run has a row that was measured or computed; an agreement is none."""
         ok = "SELECT 1 FROM layers JOIN entries ON entry = number WHERE run = ? AND status = 'ok'"
-        if not self._read(ended, (run_id,)) or self._read(f"{ok} LIMIT 1", (run_id,)):
+        if self._read(f"{ok} LIMIT 1", (run_id,)):
             return True
         others = self._read(
-            "SELECT document FROM entries WHERE run = ? AND kind <> 'layer'", (run_id,)
+            "SELECT document FROM entries WHERE run = ? AND kind NOT IN ('layer', 'agreement')",
+            (run_id,),
         )
         with self._undamaged(f"run {run_id}"):
             return any(unpack(data).get("status", "ok") == "ok" for (data,) in others)

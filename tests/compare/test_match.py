@@ -3,6 +3,7 @@
 import pytest
 
 from pydlbench.compare.match import describe, match
+from pydlbench.compare.rows import row_of_step
 from pydlbench.errors import UsageError
 
 
@@ -55,7 +56,7 @@ def test_a_poolings_descriptor_does_not_say_which_it_is(row, side):
 def test_steps_of_two_models_do_not_belong_together(row, side):
     step = {"kind": "check measured", "problem": "{}", "backend": "torch", "mode": "eager"}
     a, b = side("a", [row("vgg11", **step)]), side("b", [row("resnet50", **step)])
-    with pytest.raises(UsageError, match="they differ in layer;"):
+    with pytest.raises(UsageError, match=r"they differ in layer \(vgg11 against resnet50\);"):
         match(a, b)
     a, b = side("a", [*a.rows, row()]), side("b", [row(), *b.rows])
     found = match(a, b)
@@ -91,6 +92,38 @@ def test_runs_that_differ_in_one_axis_are_matched_across_it(row, side, axis, cha
     assert [(one.a.layer, one.b.layer) for one in found.pairs] == [("x", "x"), ("y", "y")]
 
 
+def step(side, name, options, batch=8, **own):
+    """A run of a step of a model of one's own."""
+    document = {"model": "net.py:build", "options": options, "batch": batch, "own": own}
+    timed = {"status": "ok", "time_s": {"median": 1e-3}}
+    return side(name, [row_of_step({**document, **timed, "phase": "forward", "precision": "fp32"})])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "axis", "values"),
+    [
+        ({"options": {"hidden": "8"}}, {"options": {"hidden": "9"}}, "options", "hidden"),
+        ({"options": {}, "batch": 4}, {"options": {"batch": "8"}}, "options", "batch"),
+        ({"options": {"hidden": "8"}, "batch": 4}, {"options": {"hidden": "8"}}, "batch", "batch"),
+    ],
+)
+def test_steps_with_other_options_are_matched_across_them(side, first, second, axis, values):
+    matched = match(step(side, "a", **first), step(side, "b", **second))
+    assert (len(matched.pairs), matched.axis) == (1, axis)
+    assert matched.values[1].startswith(values)
+    assert matched.values[0] != matched.values[1]
+
+
+def test_what_steps_of_ones_own_model_differ_in_is_named_with_its_values(side):
+    a, b = (
+        step(side, name, {"hidden": "8"}, loss=loss) for name, loss in (("a", "sum"), ("b", "x:y"))
+    )
+    with pytest.raises(
+        UsageError, match=r"net.py:build hidden=8 .*; they differ in loss \(sum aga"
+    ):
+        match(a, b)
+
+
 def test_modes_of_one_backend_are_an_axis_of_their_own(row, side):
     a, b = (
         side(name, [row(backend="torch", mode=mode)])
@@ -111,7 +144,11 @@ TORCH = [{"backend": "torch", "mode": mode} for mode in ("eager", "compiled")]
             r"a: x .*, y .* 2 rows of one problem .* to z",
         ),
         ([{}], [{}, {"median": 1.0}], r"b: net/conv .* 2 rows of one problem .* to net/conv"),
-        ([{}], [{"threads": 1, "cache": "all-cold"}], "they differ in cache, threads"),
+        (
+            [{}],
+            [{"threads": 1, "cache": "all-cold"}],
+            r"they differ in cache \(hot against all-cold\), threads \(2 against 1\)",
+        ),
         (
             [{"layer": "x"}, {"layer": "y"}],
             [{"layer": "x", "threads": 1}, {"layer": "y", "cache": "all-cold"}],
@@ -119,7 +156,7 @@ TORCH = [{"backend": "torch", "mode": mode} for mode in ("eager", "compiled")]
         ),
         ([{}], TORCH, r"is there 2 times \(torch eager, torch compiled\)"),
         ([{}], [], "b: nothing was measured"),
-        ([{"layer": "x"}], [{"layer": "y"}], "they differ in layer, problem"),
+        ([{"layer": "x"}], [{"layer": "y"}], "they differ in layer .*, problem"),
     ],
     ids=[
         *("several names", "twice", "two axes", "different axes"),

@@ -7,7 +7,7 @@ import pytest
 from pydlbench.compare.comparison import Settings
 from pydlbench.compare.match import key, match
 from pydlbench.compare.stored import LEAST_RUNS, compare
-from pydlbench.report.compare import what_would_decide
+from pydlbench.report.compare import conclude, what_would_decide
 
 REPETITIONS = 60
 #: One in a hundred is promised: of sixty comparisons, more than three are wrong once in 250 times.
@@ -137,16 +137,38 @@ def test_a_replicate_with_none_of_the_compared_rows_is_left_out_of_the_mean(mach
     assert found.geomean.ci_low < found.geomean.ratio < found.geomean.ci_high
 
 
-@pytest.mark.parametrize("where", ["a", "b"])
-def test_a_contended_row_has_no_verdict(row, side, where):
-    sides = {"a": [row("net/conv", 10e-3)], "b": [row("net/conv", 50e-3)]}
-    sides[where] = [one._replace(contended=1) for one in sides[where]]
-    found = compared(side("a", sides["a"]), side("b", sides["b"]))
-    (only,) = found.rows
-    assert only.verdict == "UNCLEAR"
-    assert "other work" in only.estimate.reason
-    assert only.estimate.resolution is None
-    assert found.geomean is None
+@pytest.mark.parametrize(
+    ("disturbed", "slower_b", "verdict"),
+    [
+        ("a", 5.0, "SLOWER"),  # the time of A is an upper bound
+        ("b", 0.2, "FASTER"),
+        ("b", 5.0, "UNCLEAR"),
+        ("a", 0.2, "UNCLEAR"),
+        ("ab", 5.0, "UNCLEAR"),
+        ("a", 1.01, "UNCLEAR"),  # it may as well be much slower
+    ],
+)
+def test_a_contended_row_has_the_verdict_that_other_work_cannot_have_made(
+    row, side, disturbed, slower_b, verdict
+):
+    a, b = (
+        side(name, [row(median=seconds, contended=name in disturbed)])
+        for name, seconds in (("a", 10e-3), ("b", slower_b * 10e-3))
+    )
+    comparison = compared(a, b)
+    (only,) = comparison.rows
+    assert only.verdict == verdict
+    assert ("other work" in (only.estimate.reason or "")) is (verdict == "UNCLEAR")
+    assert (only.estimate.resolution is None) is (verdict == "UNCLEAR")
+    assert comparison.geomean is None
+
+
+def test_disturbed_rows_are_to_be_measured_again_in_the_conclusion_and_for_a_gate(row, side):
+    comparison = compared(side("a", [row()]), side("b", [row(median=50e-3, contended=1)]))
+    (advice,) = what_would_decide(comparison, 0.03)
+    assert "when nothing else runs" in advice
+    assert "when nothing else runs" in conclude(comparison)[1]
+    assert "more runs" not in advice + conclude(comparison)[1]
 
 
 def test_replicates_of_either_side_are_looked_up_by_its_own_rows(machine):

@@ -29,6 +29,7 @@ class Plan:
     def __init__(self, algorithm, time=1e-3, **words):
         self.algorithm = algorithm
         self.time = time
+        self.graph_time = time
         self.error = 1e-7
         self.accumulate = "float32"
         self.device = None
@@ -59,8 +60,11 @@ class Kernel:
 
     def sample(self, samples, inner=1, untimed=0):
         self.requests.append((samples, inner, untimed))
+        in_graph = self.settings[1] == "cuda-graph"
+        if in_graph and self.plan.fails == "capture":
+            raise PrimitiveError("not while a stream is captured")
         return {
-            "seconds": np.full(samples, self.plan.time),
+            "seconds": np.full(samples, self.plan.graph_time if in_graph else self.plan.time),
             "clock_hz": np.full(samples, 1.98e9),
             "enqueue_s": np.full(samples, 5e-6),
             "wall_s": samples * inner * self.plan.time,

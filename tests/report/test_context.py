@@ -59,6 +59,12 @@ def test_modules_are_shown_with_their_limit_and_slowest_call():
     assert rest.lines[-1].endswith("breakdown vgg11 --batch 8 --phase training --framework torch")
 
 
+def test_times_of_modules_in_a_disturbed_step_have_its_star():
+    record = record_of(contended=True)
+    (table,) = (x for x in context_blocks(record, "torch eager") if isinstance(x, Table))
+    assert [cells[1] for cells in table.cells] == ["70.0 ms*", "10.0 ms*"]
+
+
 def test_rivals_of_the_dominant_module_are_named():
     rivals = tuple("abcde")
     record = record_of(dominant=Dominant(name="conv2", share=0.7, rivals=rivals))

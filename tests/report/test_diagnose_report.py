@@ -73,10 +73,10 @@ def test_several_causes_have_shares_and_the_title_says_what_they_share(run_recor
     )
     found = diagnosis(finding(causes=causes, where=("fc6 forward",)))
     text = render_diagnosis(run_record, found)
-    shares = "weights not packed (64 %), slower kernel (36 %)"
+    shares = "weights not packed (64 % of the saving), slower kernel (36 %)"
     assert f"1. slow operators: fc6 forward: {shares}\n" in text
     assert says(text, f"fc6 forward: {shares}", "25 %")
-    assert says(text, "weights not packed (64 %)", "32.0 ms", "read as they lie")
+    assert says(text, "weights not packed (64 % of the saving)", "32.0 ms", "read as they lie")
     assert says(text, "slower kernel (36 %)", "18.0 ms", "a slow one")
     markdown = diagnosis_markdown(run_record, found)
     assert says(markdown, "slower kernel (36 %)", "18.0 ms", "a slow one")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from math import inf
+from types import SimpleNamespace
+
 import pytest
 
+from pydlbench.devices.roofline import Level
 from pydlbench.errors import PrimitiveError
 from pydlbench.records.trace import ProgramCall, TraceFacts
-from pydlbench.steps.traced import Rounds, in_context, rounds_wanted, traced_rounds
+from pydlbench.steps.traced import Rounds, in_context, limits_of, rounds_wanted, traced_rounds
 from pydlbench.timing.chunk import Chunk
 
 CALLS = (
@@ -67,6 +71,39 @@ def test_modules_that_take_turns_as_the_largest_are_rivals():
 def test_fewer_rounds_than_an_interval_needs_have_none():
     found = in_context(calls_of(*CALLS), rounds_of(*[SECONDS] * 5))["dominant"]
     assert (found.name, found.ci_low, found.ci_high) == ("conv2", None, None)
+
+
+@pytest.mark.parametrize(
+    ("count", "limit_s"),
+    [
+        (4, None),  # in the first cache, which is not probed
+        (1000, (1000 * (16 + 8 + 16) - 1000) / 1e9),  # rows, indices and result; from the second
+        (0, 0.0),  # a view moves nothing
+    ],
+)
+def test_what_only_moves_bytes_is_held_against_the_caches_that_were_probed(count, limit_s):
+    table = "float32[99999, 4](4, 1)"
+    signature = f"aten.embedding.default({table}, int64[{count}](1))"
+    operator, size = "embedding", 16 * 99999 + (8 + 16) * count
+    if not count:
+        operator, signature = "view", f"aten.view.default({table}, [-1])"
+    call = ProgramCall(
+        operator=f"aten.{operator}",
+        module="words",
+        direction="forward",
+        signature=signature,
+        bytes=size,
+    )
+    levels = (
+        Level(name="l1", capacity=1000, bytes_per_s=inf),
+        Level(name="l2", capacity=1e6, bytes_per_s=1e9),
+        Level(name="memory", capacity=inf, bytes_per_s=1e8),
+    )
+    device = SimpleNamespace(
+        levels=lambda _: levels, limits=lambda _: SimpleNamespace(measured=1e12)
+    )
+    session = SimpleNamespace(devices=SimpleNamespace(cpu=lambda *_, **__: device))
+    assert limits_of([call], session)(call) == pytest.approx(limit_s)
 
 
 def test_a_module_has_a_limit_where_nearly_all_of_its_calls_have_one():

@@ -68,6 +68,19 @@ def test_a_run_in_which_nothing_was_measured_is_not_the_last(store, run_of, tabl
         store.find("last~1")
 
 
+@pytest.mark.parametrize("status", [None, "interrupted", "done"])
+def test_a_run_without_a_result_is_the_last_only_to_go_on_with_it(store, run_of, status):
+    store.begin(run_of(id="20300102-aaaa0000"), "step")
+    store.add("20300102-aaaa0000", Entry("step", {"status": "ok"}))
+    store.begin(run_of(id="20300103-bbbb0000"), "step")
+    store.add("20300103-bbbb0000", Entry("agreement", {"status": "ok"}))
+    if status is not None:
+        store.finish(run_of(id="20300103-bbbb0000"), status)
+    assert store.find("last").id == "20300102-aaaa0000"
+    resumed = "20300102-aaaa0000" if status == "done" else "20300103-bbbb0000"
+    assert store.find("last", unfinished=True).id == resumed
+
+
 def test_an_empty_store_says_how_to_begin(store):
     with pytest.raises(UsageError, match="pydlbench layers"):
         store.find("last")

@@ -164,7 +164,7 @@ _DTYPES: Final = {
 
 
 def made_inputs(case: StepSpec, wanted: Sequence[Any]) -> dict[str, NDArray[Any]]:
-    """Return random inputs by name: floating-point in [-1, 1), others 0 or 1.
+    """Return random inputs by name: in [-1, 1), whole numbers 0 or 1 or as ``--input`` says.
 
     Args:
         case: with its batch, and what ``--input`` says.
@@ -187,7 +187,11 @@ def made_inputs(case: StepSpec, wanted: Sequence[Any]) -> dict[str, NDArray[Any]
             )
     dtypes = {one.name: _dtype(case, one) for one in wanted}
     _check_room(case, shapes, dtypes)
-    return {name: _TENSORS.random(shape, dtypes[name], stream) for name, shape in shapes.items()}
+    below = {name: own_input.below for name, own_input in given.items()}
+    return {
+        name: _TENSORS.random(shape, dtypes[name], stream, below.get(name))
+        for name, shape in shapes.items()
+    }
 
 
 def _check_room(

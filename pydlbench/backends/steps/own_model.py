@@ -26,7 +26,7 @@ from pydlbench.backends.steps.own import (
     parts_of,
 )
 from pydlbench.errors import UnsupportedError, UsageError
-from pydlbench.records.own import OwnSpec
+from pydlbench.records.own import INDEX_DTYPES, OwnSpec
 from pydlbench.records.step import Check
 
 if TYPE_CHECKING:
@@ -64,14 +64,21 @@ class Tensors:
         """Return all floating-point tensors of a value."""
         return [x for x in self.find(value) if "float" in self.dtype(x)]
 
-    def random(self, shape: Sequence[int], kind: str, stream: np.random.Generator) -> Any:
-        """Return a tensor of random values: floating-point ones in [-1, 1), others 0 or 1.
+    def random(
+        self, shape: Sequence[int], kind: str, stream: np.random.Generator, below: int | None = None
+    ) -> Any:
+        """Return a tensor of random values: floating-point ones in [-1, 1), others from 0 on.
 
-        Whole numbers most often count rows of a table, which has two at the least.
+        Args:
+            shape: of the tensor.
+            kind: its type.
+            stream: source of the values.
+            below: what whole numbers are below. They most often index rows of a table, which has
+                two at the least: None is 2.
         """
         if "float" in kind:
             return self.make(stream.random(tuple(shape), np.float32) * 2 - 1, kind)
-        return self.make(stream.integers(0, 2, tuple(shape)), kind)
+        return self.make(stream.integers(0, below or 2, tuple(shape)), kind)
 
 
 class FedModel(StepModel):
@@ -110,7 +117,9 @@ class FedModel(StepModel):
         """Return what is known of the model."""
         given = list(self.inputs())
         texts: tuple[str, ...] = ()
-        if all(self.tensors.holds(value) for _, value in given):
+        if self.own.inputs:
+            texts = tuple(each.text for each in self.own.inputs)
+        elif all(self.tensors.holds(value) for _, value in given):
             texts = input_texts((name, tuple(x.shape), self.tensors.dtype(x)) for name, x in given)
         return {
             "batch": self.batch,
@@ -200,15 +209,15 @@ class OwnModel(FedModel):
             UsageError: there are none.
         """
         if self.own.inputs:
-            stream = np.random.default_rng(self.case.seed)
-            values = [
-                (wanted.name, self.tensors.random(wanted.shape, wanted.dtype, stream))
+            arguments, keywords = self._drawn({})
+            open_ = [
+                wanted
                 for wanted in self.own.inputs
+                if wanted.dtype in INDEX_DTYPES and wanted.below is None
             ]
-            return (
-                tuple(value for name, value in values if name is None),
-                {name: value for name, value in values if name is not None},
-            )
+            if open_ and (rows := self.indexed_rows(arguments, keywords)):
+                return self._drawn(rows)
+            return arguments, keywords
         if inputs is None:
             raise UsageError(
                 f"{self.case.model}: returns no inputs; nearest: --input {self.likely_input()}, or "
@@ -217,6 +226,40 @@ class OwnModel(FedModel):
         if isinstance(inputs, Mapping):
             return (), dict(inputs)
         return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
+
+    def _drawn(self, rows: Mapping[int | str, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return random inputs of ``--input`` by place and by name.
+
+        Args:
+            rows: of the tables that inputs index, by place or name.
+        """
+        stream = np.random.default_rng(self.case.seed)
+        arguments: list[Any] = []
+        keywords: dict[str, Any] = {}
+        for wanted in self.own.inputs:
+            key = len(arguments) if wanted.name is None else wanted.name
+            below = wanted.below or rows.get(key)
+            value = self.tensors.random(wanted.shape, wanted.dtype, stream, below)
+            if wanted.name is None:
+                arguments.append(value)
+            else:
+                keywords[wanted.name] = value
+        return tuple(arguments), keywords
+
+    def indexed_rows(
+        self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> Mapping[int | str, int]:
+        """Return how many rows the tables have that whole numbers index, as far as is known.
+
+        Args:
+            arguments: random inputs by place.
+            keywords: and by name.
+
+        Returns:
+            Rows of the smallest table that an input indexes, by its place or name.
+        """
+        del arguments, keywords
+        return {}
 
     def inputs(self) -> Iterable[tuple[str | None, Any]]:
         """Return the inputs as ``--input`` gives them: name, None of one by place, and value."""

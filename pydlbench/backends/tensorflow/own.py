@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import keras
 
@@ -149,8 +149,28 @@ class OwnTensorflowModel(OwnModel, TracedModel):
     def likely_input(self) -> str:
         """Return what ``--input`` would take for a model that says its inputs."""
         inputs = getattr(self.model, "inputs", None)
-        shape = tuple(inputs[0].shape[1:]) if inputs else (224, 224, 3)
-        return "x".join(map(str, (8, *(size or 1 for size in shape))))
+        known = (
+            (sizes, dtype)
+            for layer in _flat(self.model)
+            for kind, sizes, dtype in _LIKELY
+            if isinstance(layer, kind)
+        )
+        shape: tuple[int, ...]
+        shape, dtype = next(known, ((224, 224, 3), ""))
+        if inputs:
+            shape = tuple(size or 32 for size in inputs[0].shape[1:])
+            whole = "" if "float" in str(inputs[0].dtype) else f":{inputs[0].dtype}"
+            dtype = dtype or whole
+        return f"{'x'.join(map(str, (8, *shape)))}{dtype}"
+
+    def indexed_rows(
+        self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> Mapping[int | str, int]:
+        """Return the rows of the model's smallest table for each input: any may index it."""
+        tables = [layer for layer in _flat(self.model) if isinstance(layer, keras.layers.Embedding)]
+        rows = min((int(table.input_dim) for table in tables), default=0)
+        places = (*range(len(arguments)), *keywords)
+        return dict.fromkeys(places, rows) if rows else {}
 
     def _placed(
         self, arguments: tuple[Any, ...], keywords: dict[str, Any]
@@ -273,6 +293,15 @@ class OwnTensorflowModel(OwnModel, TracedModel):
 
 # -----------------------------------------------------------------------------
 # Layers and tensors.
+
+
+# Sizes behind the batch, and type, of what a model likely takes, by its first layer that tells.
+_LIKELY: Final = (
+    (keras.layers.Embedding, (128,), ":int64"),
+    (keras.layers.Conv2D, (224, 224, 3), ""),
+    ((keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN, keras.layers.RNN), (32, 64), ""),
+    (keras.layers.Dense, (64,), ""),
+)
 
 
 def _flat(model: Any) -> list[Any]:

@@ -11,7 +11,9 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pydlbench.backends.steps.own import own_code, own_line
 from pydlbench.backends.steps.own_model import MU, RATE, OwnModel, Tensors
@@ -22,7 +24,7 @@ from pydlbench.errors import UsageError, nearest
 from pydlbench.records.own import FUSED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.steps.definition import LossKind, StepDefinition
@@ -63,11 +65,10 @@ class OwnTorchModel(OwnModel, TorchSubject):
             whole = case.cast == "whole" and case.precision not in ("fp32", "tf32")
             self._dtype = DTYPES[case.precision] if whole else None
             self.module = self.model.to(case.device, self._dtype)
+            self._check_names()
             self.arguments, self.keywords = pytree.tree_map_only(
                 torch.Tensor, self._put, self.given(given)
             )
-            if self.own.inputs:
-                self._check_names()
             if case.layout == "nhwc":
                 self._to_channels_last()
             try:
@@ -151,6 +152,23 @@ class OwnTorchModel(OwnModel, TorchSubject):
         narrow = self._dtype if value.is_floating_point() else None
         return value.detach().to(self.case.device, narrow)
 
+    def likely_input(self) -> str:
+        """Return what ``--input`` would take, by the first of the model's layers that tells."""
+        return next(filter(None, map(_input_of, self.model.modules())), super().likely_input())
+
+    def indexed_rows(
+        self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> Mapping[int | str, int]:
+        """Run the model once and look at which tables' rows are read by an input's numbers."""
+        places = {place: self._put(value) for place, value in enumerate(arguments)}
+        names = {name: self._put(value) for name, value in keywords.items()}
+        lookups = _Lookups([*places.items(), *names.items()])
+        with contextlib.suppress(NotImplementedError):  # of torch.export's programs
+            self.module.eval()
+        with torch.no_grad(), lookups:
+            self.module(*places.values(), **names)
+        return lookups.rows
+
     def _check_names(self) -> None:
         """Refuse ``--input`` by a name that the module does not know."""
         try:
@@ -159,8 +177,8 @@ class OwnTorchModel(OwnModel, TorchSubject):
             return
         if any(argument.kind is argument.VAR_KEYWORD for argument in known.values()):
             return
-        for name in self.keywords:
-            if name not in known:
+        for name in (each.name for each in self.own.inputs):
+            if name is not None and name not in known:
                 near = nearest(name, known) or list(known)[:3]
                 words = (
                     ", ".join(f"--input {argument}=SHAPE" for argument in near)
@@ -223,6 +241,67 @@ class OwnTorchModel(OwnModel, TorchSubject):
         self.notes.append(f"loss: {how}")
         chosen: torch.Tensor = loss
         return chosen
+
+
+def _input_of(module: torch.nn.Module) -> str | None:
+    """Return what ``--input`` would take for a model that begins with a layer; None of others."""
+    match module:
+        case nn.Embedding() | nn.EmbeddingBag():
+            return "8x128:int64"
+        case nn.Conv1d():
+            sizes: tuple[int, ...] = (module.in_channels, 128)
+        case nn.Conv2d():
+            sizes = (module.in_channels, 224, 224)
+        case nn.Conv3d():
+            sizes = (module.in_channels, 16, 112, 112)
+        case nn.RNNBase():
+            order = (8, 32) if module.batch_first else (32, 8)
+            return "x".join(map(str, (*order, module.input_size)))
+        case nn.MultiheadAttention():
+            sizes = (32, module.embed_dim)
+        case nn.Linear():
+            sizes = (module.in_features,)
+        case _:
+            return None
+    # A lazy layer does not know its inputs before it has seen one.
+    return "x".join(map(str, (8, *sizes))) if all(sizes) else None
+
+
+class _Lookups(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to mypy
+    """Notes how many rows the tables have that inputs index.
+
+    An input is known by its values wherever the model hands it on, in whatever shape and type.
+
+    Args:
+        given: inputs with their place or name.
+    """
+
+    def __init__(self, given: Sequence[tuple[int | str, torch.Tensor]]) -> None:
+        super().__init__()
+        self._given = {
+            key: value.flatten() for key, value in given if not value.is_floating_point()
+        }
+        #: Of the smallest table, by the place or name of the input.
+        self.rows: dict[int | str, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Note a table's rows before the operator runs."""
+        if func.overloadpacket in _LOOKUPS:
+            rows, indices = len(args[0]), args[1].flatten()
+            for key, values in self._given.items():
+                if values.shape == indices.shape and bool((values == indices).all()):
+                    self.rows[key] = min(rows, self.rows.get(key, rows))
+        return func(*args, **(kwargs or {}))
+
+
+# Operators of a table and indices of its rows.
+_LOOKUPS = (
+    torch.ops.aten.embedding,
+    torch.ops.aten._embedding_bag,  # noqa: SLF001 - what F.embedding_bag calls
+    torch.ops.aten._embedding_bag_forward_only,  # noqa: SLF001 - likewise
+)
 
 
 @contextlib.contextmanager

@@ -307,8 +307,34 @@ def test_behind_a_flush_a_trial_is_single_executions(native, backend):
     prepare(backend, cache="all-cold")
     assert {inner for kernel in fake_cuda.Kernel.made for _, inner, _ in kernel.requests} == {1}
     fake_cuda.Kernel.made.clear()
-    prepare(backend)
+    prepare(backend, timing="events")
     assert max(inner for kernel in fake_cuda.Kernel.made for _, inner, _ in kernel.requests) == 13
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [({}, "graphs"), ({"timing": "events"}, "events"), ({"cache": "all-cold"}, "events")],
+)
+def test_finals_are_timed_as_the_row_is(native, backend, words, chosen):
+    """Some plans take longer in a graph than between events."""
+    native.offer = [
+        fake_cuda.Plan("events", 60e-6, graph_time=70e-6),
+        fake_cuda.Plan("graphs", 61e-6, graph_time=61e-6),
+        fake_cuda.Plan("no graph", 62e-6, fails="capture"),
+    ]
+    facts = prepare(backend, **words).facts
+    assert facts.algorithm == chosen
+    times = {each["algorithm"]: min(each["seconds"]) for each in facts.candidates}
+    in_graphs = words == {}
+    assert times == {
+        "events": 70e-6 if in_graphs else 60e-6,
+        "graphs": 61e-6,
+        "no graph": 62e-6,
+    }
+    turns = [
+        kernel.requests[-1] for kernel in fake_cuda.Kernel.made if kernel.plan.graph_time == 70e-6
+    ]
+    assert ((1, 10, 1) in turns) == in_graphs  # ten executions in one launch
 
 
 def test_all_candidates_are_verified_when_asked_for(native, backend):

@@ -64,6 +64,11 @@ LOOPED = """
         net = keras.Model(given, keras.layers.LSTM(3, name="cell")(given))
         return net, tf.random.normal([2, 6, 4])
 """
+LOOKED_UP = """
+    def build(length=None):
+        first = [] if length is None else [keras.Input([length])]
+        return keras.Sequential([*first, keras.layers.Embedding(900, 4), keras.layers.Dense(2)])
+"""
 FROZEN = """
     def build():
         net = keras.Sequential([keras.Input([4]), keras.layers.Dense(2)])
@@ -147,6 +152,15 @@ def own(tmp_path, monkeypatch):
 
 def inputs(*texts, **more):
     return OwnSpec(inputs=tuple(map(OwnInput.parse, texts)), **more)
+
+
+def test_whole_numbers_span_the_embedding_or_what_is_asked_for(own, backend):
+    def spans(text):
+        model = OwnTensorflowModel(backend, StepSpec.from_dict(own(LOOKED_UP, own=inputs(text))))
+        return int(model.arguments[0].numpy().max()) + 1
+
+    assert 850 < spans("16x64:int64") <= 900
+    assert 90 < spans("16x64:int64:100") <= 100
 
 
 @pytest.mark.parametrize(
@@ -277,6 +291,8 @@ def test_a_loop_that_nobody_has_counted_is_refused(own, backend):
         (FUNCTION, {"precision": "bf16"}, UnsupportedError, "nearest: --precision fp32"),
         (FUNCTION, {"own": OwnSpec(train=True)}, UsageError, "leave --train-mode"),
         (MODULE, {}, UsageError, "nearest: --input 8x224x224x3"),
+        (LOOKED_UP, {}, UsageError, "nearest: --input 8x128:int64,"),
+        (LOOKED_UP, {"options": {"length": "7"}}, UsageError, "nearest: --input 8x7:int64,"),
         (
             FUNCTION,
             {"phase": "training", "own": OwnSpec(loss="keras.losses:mean_squared_error")},

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from pydlbench.analysis.mapped import map_calls  # noqa: E402
 from pydlbench.backends.steps import operations  # noqa: E402
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
+from pydlbench.backends.torch.own import OwnTorchModel  # noqa: E402
 from pydlbench.errors import ModelError, UsageError  # noqa: E402
 from pydlbench.records.own import OwnInput, OwnSpec  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
@@ -216,6 +217,37 @@ def test_a_module_comes_with_the_line_that_calls_it_and_inputs_as_they_are_asked
     assert operations.prepare_step(backend, step, {}).facts.inputs == ("2x3x8x8",)
 
 
+LOOKED_UP = """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.kinds = nn.Embedding(5000, 4), nn.Embedding(3, 4)
+            self.places = nn.Embedding(64, 4)
+
+        def forward(self, words, kinds, mask):
+            places = torch.arange(words.shape[1])
+            made = self.words(words.int()) + self.places(places)
+            made = made + nn.functional.embedding(kinds, self.kinds.weight)
+            return made * mask[..., None]
+
+    def build():
+        return Net()
+"""
+
+
+def test_whole_numbers_span_the_table_that_they_index_or_what_is_asked_for(own, backend):
+    def spans(*texts):
+        model = OwnTorchModel(backend, StepSpec.from_dict(own(LOOKED_UP, own=inputs(*texts))))
+        return [int(value.max()) + 1 for value in (*model.arguments, *model.keywords.values())]
+
+    rows = spans("8x64:int64", "8x64:int64", "8x64:int64")
+    assert 4900 < rows[0] <= 5000
+    assert rows[1:] == [3, 2]
+    rows = spans("8x64:int64:100", "mask=8x64:int64", "kinds=8x64:int64")
+    assert 90 < rows[0] <= 100
+    assert rows[1:] == [2, 3]
+
+
 def test_the_fused_attention_of_inference_is_recorded_as_it_runs(own, backend):
     step = own(TIED, own=inputs("3x4:int64"))
     calls = operations.record_calls(backend, step).facts.calls
@@ -367,7 +399,10 @@ def test_what_is_raised_while_the_clock_runs_is_told_likewise(own, backend):
 @pytest.mark.parametrize(
     ("text", "case", "told"),
     [
-        ("def build():\n        return nn.Linear(2, 2)", {}, "--input 8x3x224x224"),
+        ("def build():\n        return nn.Linear(2, 2)", {}, "--input 8x2,"),
+        ("def build():\n        return nn.LSTM(6, 4)", {}, "--input 32x8x6,"),
+        (TIED, {}, "--input 8x128:int64,"),
+        ("def build():\n        return nn.LazyLinear(4)", {}, "--input 8x3x224x224,"),
         ("def build():\n        return 'resnet50'", {}, "returns str; nearest: a torch.nn.Module"),
         ("def build():\n        return nn.ReLU(), 1, 2", {}, "returns int as third"),
         (

@@ -4,11 +4,13 @@ import pytest
 
 from pydlbench.compare.match import LAYER_KINDS, describe
 from pydlbench.compare.rerun import spec_of
-from pydlbench.compare.rows import Row
+from pydlbench.compare.rows import Row, row_of_step
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.catalog import find_layers
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import KINDS, build_layer
+from pydlbench.records.own import OwnInput, OwnSpec
+from pydlbench.records.step import StepSpec
 
 
 def row_of(layer, **changes):
@@ -73,9 +75,28 @@ def test_a_pooling_without_a_name_is_refused():
         spec_of(row_of(layer))
 
 
-def test_steps_are_not_layers():
-    row = row_of(build_layer("gemm", m=8, k=4, n=2, name="vgg16"), kind="step")
-    with pytest.raises(UnsupportedError, match="vgg16 step: only layers"):
+@pytest.mark.parametrize(
+    "spec",
+    [
+        StepSpec(model="vgg11", batch=8, phase="training", layout="nchw", dropout=False),
+        StepSpec(
+            model="net.py:build",
+            batch=8,
+            framework="torch",
+            mode="compiled",
+            options={"hidden": "8"},
+            own=OwnSpec(inputs=(OwnInput.parse("8x32:int64"),), loss="mean-square"),
+        ),
+    ],
+    ids=["of the catalogue", "of one's own model"],
+)
+def test_a_step_comes_back_whole(spec):
+    assert spec_of(row_of_step(spec.to_dict())) == spec
+
+
+def test_estimates_are_not_measured_again():
+    row = row_of(build_layer("gemm", m=8, k=4, n=2, name="vgg16"), kind="estimate")
+    with pytest.raises(UnsupportedError, match="vgg16 estimate: only layers and steps"):
         spec_of(row)
 
 
