@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
 
 _HOW: Final = (
-    "Rate of the executed FLOPs over executed FLOPs per byte moved at the least; both axes "
+    "Rate of the executed FLOPs over executed FLOPs per byte that has to be moved; both axes "
     "logarithmic. A kernel cannot be above the roofs unless it computes less than a direct one. "
     "Solid roofs were measured by probes, dashed ones derived from the device's facts."
 )
