@@ -56,9 +56,14 @@ class StoreError(PydlbenchError, OSError):
 
 def nearest(word: str, choices: Iterable[str], count: int = 3) -> list[str]:
     """Return up to ``count`` of the ``choices`` that resemble ``word`` most, the closest first."""
-    folded = {choice.lower(): choice for choice in choices}
-    alike = difflib.get_close_matches(word.lower(), folded, n=count, cutoff=0.5)
+    folded = {_sound(choice): choice for choice in choices}
+    alike = difflib.get_close_matches(_sound(word), folded, n=count, cutoff=0.5)
     return [folded[name] for name in alike]
+
+
+def _sound(word: str) -> str:
+    """Return how a word is compared: without case, and with ``f`` for ``ph``."""
+    return word.lower().replace("ph", "f")
 
 
 def nearest_file(path: Path, ending: str = "") -> str:

@@ -32,6 +32,10 @@ def test_nearest_does_not_mind_case_and_returns_the_choices_spelling():
     assert errors.nearest("l1", ("L1", "L2")) == ["L1", "L2"]
 
 
+def test_nearest_goes_by_sound():
+    assert errors.nearest("--faze", ("--feed", "--phase"))[0] == "--phase"
+
+
 def test_nearest_finds_nothing_in_what_is_unlike():
     assert errors.nearest("zzz", ("conv1", "fc6")) == []
     assert errors.nearest("conv1", ()) == []

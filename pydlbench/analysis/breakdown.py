@@ -286,7 +286,7 @@ class _Analysis:
             "calls that are not run alone",
             [place for place in range(len(self._parts.calls)) if place not in set(self._by_itself)],
             lambda call: call.in_context,
-            "calls that could not be made ready by themselves: their share of the traced step",
+            "calls that could not be prepared alone: their share of the traced step",
         )
         for name in self._parts.gaps:
             seconds = {number: gaps[name] for number, gaps in self._gaps.items()}
@@ -365,7 +365,7 @@ class _Analysis:
                 of_call,
             )
             what = "all calls" if not about else f"{len(others)} of {len(calls)} calls"
-            self._not_measured.append(f"{name}: no experiment is about {what}")
+            self._not_measured.append(f"{name}: no experiment covers {what}")
 
     def _apart(
         self,

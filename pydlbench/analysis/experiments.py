@@ -314,13 +314,15 @@ def wakeups(table: Table) -> Experiment | str:
         if visit.voluntary is not None
     }
     if WAKEUP not in table or not counted:
-        return "sleeping threads, or what waking one costs, were not counted"
+        return "sleeping threads, or the cost of waking one, were not measured"
     cost, step_s = table.series(WAKEUP).by_round(), table.series(STEP).median
     seconds = {number: count * in_round(cost, number) for number, count in counted.items()}
     each = f"{1e6 * median(cost.values()):.1f} us each: a byte to a sleeping thread"
     asleep = f"threads fall asleep {median(counted.values()):.1f} times in a step"
     if median(seconds.values()) > _NEGLIGIBLE * step_s:
-        return f"{asleep}, which may cost up to {each}; who waits for them is not known"
+        return (
+            f"{asleep}, which may cost up to {each}; whether the step waits for them is not known"
+        )
     return Experiment(
         term=WAKEUPS,
         level="in_context",

@@ -402,7 +402,7 @@ def _reasons(absent: Sequence[RecordedCall], rows: Rows) -> list[str]:
         profiled = [each.profiled for each in absent if each.profiled is not None]
         share = f" ({sum(profiled):.1%} of a profiled step)" if len(profiled) == len(absent) else ""
         reasons.append(
-            f"{len(absent)} operators have no row{share}: {few}{', ...' * (len(absent) > 4)}"
+            f"{len(absent)} operators were not measured{share}: {few}{', ...' * (len(absent) > 4)}"
         )
         why = list(
             dict.fromkeys(
@@ -428,5 +428,5 @@ def _notes(
         notes.append(f"{single} rows were measured in a single process")
     shared = sum(rows.times[call.signature].disturbed > 0 for call in there)
     if shared:
-        notes.append(f"somebody else used the cores while {shared} rows were measured")
+        notes.append(f"other processes used the cores while {shared} rows were measured")
     return notes

@@ -98,7 +98,7 @@ _UNFUSED: Final = (
 )
 #: Steps with one thing changed, that take turns round by round in processes of their own.
 _HOWS: Final = {
-    STEP_KEPT: "in processes whose C library gives no freed page back to the system",
+    STEP_KEPT: "in processes whose C library keeps freed pages",
     STEP_FOLDED: "its batch normalisations are folded into the convolutions before them",
 }
 # What libraries execute is the same in each round, and a log is long: it is read in every other.
@@ -218,7 +218,7 @@ class CallsAlone:
             ]
             row += middle_rounds(chunk.seconds, width)
         if not chunks:
-            raise UnsupportedError("no call could be made ready to be run alone")
+            raise UnsupportedError("no call could be prepared to run alone")
         self.names[:] = names
         chunk = chunks[0]
         if len(chunks) > 1:  # each of them had rounds of its own, and counters
@@ -717,7 +717,7 @@ class _Measured:
 
     def _counted(self, table: Table) -> list[Experiment]:
         """Return what counters tell of the step: page faults, and threads that fell asleep."""
-        uncounted = "page faults, or what one costs, were not counted"
+        uncounted = "page faults, or the cost of one, were not measured"
         experiments = []
         for name, experiment in (
             (FRESH_MEMORY, fresh_memory(table) or uncounted),

@@ -59,7 +59,7 @@ class Steps:
     pads_alike: bool = False
     fuses_optimizers: bool = False
     other_ways: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
-    unseen: str = "a model of one's own has no graph: its loss and its copies are not looked at"
+    unseen: str = "a model of your own has no graph: its loss and its copies are not examined"
 
     def layout_text(self, layout: str) -> str:
         """Return a layout as a line about a step ends with it; empty where nobody chooses one."""

@@ -51,14 +51,16 @@ class Options(ExplainedStep):
     """The command's options."""
 
     description = (
-        "Measure a framework's step, its calls within a traced step and alone, and the "
-        "native layers that stand for them, round by round; and say where the step's time goes, "
-        "from the hardware's limit to the step."
+        "Show where a framework's step spends its time, from the hardware's limit to the step. "
+        "Measured in turn: the step; its calls in a traced step; the same calls alone; and the "
+        "fastest native kernels of the same layers."
     )
-    budget: float = BUDGET(help="sampling time per native kernel in seconds (0.25)", default=0.25)
+    budget: float = BUDGET(
+        help="sampling time in seconds per native kernel (default: 0.25)", default=0.25
+    )
     repetitions: int = REPETITIONS(
-        help=f"repetitions of all parts, in each of which the step has a new process ({_ROUNDS}, "
-        "which is the least)",
+        help="rounds: in each, everything is measured once and the step runs in a new process "
+        f"(default and minimum: {_ROUNDS})",
         read=partial(whole_number, least=_ROUNDS),
         default=_ROUNDS,
     )

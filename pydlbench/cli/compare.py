@@ -75,32 +75,32 @@ class Options(Measuring, MarkdownOutput):
     """The command's options."""
 
     description = (
-        "Compare B with A row by row: SAME, FASTER, SLOWER or UNCLEAR. Both are runs of the store "
-        "or files that --json wrote; two runs of fleet are compared node by node. With --python "
-        "twice, two installations measure layers, or the step of a MODEL, in turn. With "
-        "--published, own results stand beside published figures instead."
+        "Compare run B with run A row by row: SAME, FASTER, SLOWER or UNCLEAR. A run is in the "
+        "store or in a file that --json wrote; runs of fleet are compared node by node. With "
+        "--python given twice, two installations measure layers, or steps of a MODEL, in turn. "
+        "With --published, your steps are compared with published figures."
     )
-    runs: tuple[str, ...] = RUNS(
-        help=f"A and B: {RUNS.help}; with --python a MODEL, as step takes it"
-    )
+    runs: tuple[str, ...] = RUNS(help=f"A and B: {RUNS.help}; with --python: a MODEL, as for step")
     interleave: bool = flag(
-        "measure both sides again, interleaved: tells modes, backends, layouts, threads or "
-        "options apart, to a few percent; not commits, since both run on the code of now",
+        "measure both runs again, in turn, to a few percent: for runs that differ in mode, "
+        "backend, layout, threads or options; not for commits, since the installed code measures "
+        "both",
         group=WHAT,
     )
     published: bool = flag(
-        "put the RUNs' steps beside published figures; without a RUN list these", group=WHAT
+        "compare the steps of RUN with published figures; without RUN: list the figures",
+        group=WHAT,
     )
     python: tuple[str, ...] = option(
         "PYTHON",
-        "given twice: the interpreters of installations A and B, each with its own pydlbench, "
-        "frameworks and libraries; they measure in turn",
+        "given twice: the Python interpreters of installations A and B, each with its own "
+        "pydlbench, frameworks and libraries",
         group=WHAT,
         many=True,
         read=as_given,
         default=(),
     )
-    model: str | None = option("MODEL", "only this model, with --published", group=WHAT)
+    model: str | None = option("MODEL", "with --published: this model only", group=WHAT)
     shape: tuple[str, ...] = _PASSED_ON(metavar="SHAPE", help="as layers takes it")
     batch: tuple[str, ...] = _PASSED_ON(metavar="N")
     pass_: tuple[str, ...] = _PASSED_ON(metavar="PASS", help="as layers takes it")
@@ -113,25 +113,25 @@ class Options(Measuring, MarkdownOutput):
     threads: tuple[str, ...] = _PASSED_ON(metavar="N")
     same: float | None = option(
         "P%",
-        "margin that still counts as the same (2%; of fleets 3%); verdicts lie beyond",
+        "differences of up to P % count as the same (default: 2%, of fleets 3%)",
         group=WHAT,
         read=percentage,
     )
     repetitions: int = REPETITIONS(
-        help="repetitions of both sides with --interleave or --python (10)",
+        help="with --interleave or --python: repetitions of each side (default: 10)",
         read=_repetitions,
         default=10,
     )
     budget: float = BUDGET(
-        help="sampling time per kernel and repetition in seconds, with --interleave or --python "
-        "(0.3)",
+        help="with --interleave or --python: sampling time in seconds per kernel and repetition "
+        "(default: 0.3)",
         default=0.3,
     )
     seed: int = SEED()
     all: bool = flag("print all rows, however many", group=OUTPUT)
     fail_on: tuple[str, float] | None = FAIL_ON(
         metavar="slower:P%",
-        help="exit with code 3 if a row is SLOWER by more than P%, with 4 if that cannot be told",
+        help="exit with code 3 if a row is SLOWER by more than P %, with 4 if a row is UNCLEAR",
         read=partial(fail_on, allowed=("slower",)),
     )
 
@@ -407,11 +407,11 @@ def _wanted(
         tasks, notes = step.read_tasks(given)
         if any(isinstance(task, ModelTask) and task.guessed for task in tasks):
             raise UsageError(
-                f"{given.model}: does not show of which framework it is; nearest: --framework torch"
+                f"{given.model}: its framework is not clear; nearest: --framework torch"
             )
         return [row.spec for task in tasks for row in task.rows], given.threads, notes
     if not args.shape:
-        raise UsageError("--python: nothing is named to be measured; nearest: --shape conv3")
+        raise UsageError("--python: nothing to measure is named; nearest: --shape conv3")
     request = layers.read_request(layers.Options.parse(words))
     threads, *others = request.threads
     if others:

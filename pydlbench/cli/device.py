@@ -28,20 +28,21 @@ class Options(JsonOutput):
     )
     device: str | None = DEVICE(group="")
     threads: int | None = THREADS(
-        help="threads of a CPU's probes; default: one per physical core", group=""
+        help="CPU threads that are probed; default: one per physical core", group=""
     )
-    known: bool = flag("list known cards; nothing is probed, no GPU needed")
+    known: bool = flag("list known cards instead of probing this machine; needs no GPU")
     price: tuple[str, ...] = option(
         "NAME=USD",
-        '"RTX 4090=1599": adds TFLOP/s per 1000 USD, FP32 and FP16 on tensor cores, with --known',
+        "with --known: price of a card, 'RTX 4090=1599'; adds TFLOP/s per 1000 USD, FP32 and FP16 "
+        "on tensor cores",
         many=True,
         read=as_given,
         default=(),
     )
     throughput: tuple[str, ...] = option(
         "NAME=N",
-        "images per second in a model, measured or published: adds images per second and dollar "
-        "of a card with a price",
+        "with --known: images per second of a card in a model, measured or published; adds images "
+        "per second and dollar where --price has the card",
         many=True,
         read=as_given,
         default=(),

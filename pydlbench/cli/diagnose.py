@@ -26,24 +26,25 @@ class Options(ExplainedStep):
     """The command's options."""
 
     description = (
-        "Time a real framework step, look for what costs it time, and measure what each remedy "
-        "would save by running it interleaved with the step."
+        "Time a real step of a framework, look for what slows it down, and measure what each "
+        "remedy saves: the step with and without it, in turn."
     )
     framework: tuple[str, ...] | None = FRAMEWORK(
-        help="torch (default) or tensorflow; of a model of your own its own",
+        help="torch (default) or tensorflow; default of a model of your own: its framework",
         read=partial(choices, allowed=(*FRAMEWORKS, ONNX_FRAMEWORK)),
     )
     stop_after: float = option(
         "S",
-        "no experiment begins after so many seconds (300); experiments have half of them at least",
+        "start no experiment after S seconds (default: 300); at least half of them are for "
+        "experiments",
         group=HOW,
         read=positive_seconds,
         default=300.0,
     )
-    budget: float = BUDGET(help="sampling time per kernel in seconds (0.25)", default=0.25)
+    budget: float = BUDGET(help="sampling time in seconds per kernel (default: 0.25)", default=0.25)
     fail_on: tuple[str, float] | None = FAIL_ON(
         metavar="saves:P%",
-        help="exit with code 3 if a finding would save this share of the step",
+        help="exit with code 3 if a remedy saves P % of the step or more",
         read=partial(fail_on, allowed=("saves",)),
     )
 

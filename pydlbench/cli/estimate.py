@@ -58,28 +58,29 @@ class Options(ModelOptions, JsonOutput):
     """The command's options."""
 
     description = (
-        "Measure every distinct layer of a model alone, with hot and with cold caches, and sum "
-        "them into the estimate of a step."
+        "Time every distinct layer of a model alone, with hot and with cold caches, and add the "
+        "times up: what a step would take with the fastest kernels and no framework."
     )
     phase: str = PHASE()
     batch: int | None = BATCH()
     precision: str = PRECISION()
     summary: bool = flag(
-        "count layers, parameters and MACs; measure nothing",
+        "only count layers, parameters and multiply-accumulates; measure nothing",
         group=WHAT,
         not_in_sweeps="times nothing; nearest: pydlbench estimate NAME --summary",
     )
     device: str | None = DEVICE()
     budget: float = BUDGET(
-        help="sampling time per kernel in seconds, over all repetitions (0.25)", default=0.25
+        help="sampling time in seconds per kernel, over all repetitions (default: 0.25)",
+        default=0.25,
     )
     repetitions: int | None = REPETITIONS(
-        help="repetitions of each kernel, each in new processes (6); of those that hardly change "
-        "the sum three"
+        help="repetitions of each kernel, each in a new process (default: 6; 3 of kernels that "
+        "hardly change the sum)"
     )
     top: int = option(
         "N",
-        "number of kinds of layers that are listed, the slowest first (20)",
+        "list the N slowest kinds of layers (default: 20)",
         group=OUTPUT,
         read=partial(whole_number, least=1),
         default=20,

@@ -63,10 +63,10 @@ class Options(Stored):
         read=partial(one_of, allowed=tuple(_FORMATS)),
     )
     output: str = TO()
-    samples: bool = flag("raw samples in json as well", group=OUTPUT)
+    samples: bool = flag("put the raw samples into json, too", group=OUTPUT)
     schema: str | None = option(
         "NAME",
-        "print the JSON Schema of a document instead: layers, estimate, step, check...",
+        "print the JSON Schema of a document instead: layers, step, estimate, breakdown...",
         group=OUTPUT,
     )
 

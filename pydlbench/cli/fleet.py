@@ -68,17 +68,17 @@ class VerdictOptions(Stored, MarkdownOutput):
 
     beyond: float = option(
         "P%",
-        "margin: a node is slow if it is slower by more than this for certain (3%)",
+        "a node is slow if it is certainly slower than the others by more than P % (default: 3%)",
         group=OUTPUT,
         read=percentage,
         default=_BEYOND,
     )
     model: str | None = option(
-        "MODEL", "what a synchronous step loses: of this model only", group=OUTPUT
+        "MODEL", "what a synchronous step of this model only loses", group=OUTPUT
     )
     fail_on: str | None = FAIL_ON(
         metavar="slow",
-        help="exit with code 3 if a node is slow, with 4 if that cannot be told",
+        help="exit with code 3 if a node is slow, with 4 if the runs do not tell",
         read=partial(one_of, allowed=("slow",)),
     )
 
@@ -101,7 +101,7 @@ class RunOptions(VerdictOptions):
     )
     slots: str = option(
         "N",
-        "local: number of sets of cores (1), or gpus: one per GPU",
+        "local: number of sets of cores (default: 1), or gpus: one per GPU",
         group=HOW,
         read=_slots,
         default="1",
@@ -119,36 +119,34 @@ class RunOptions(VerdictOptions):
     )
     rounds: int = option(
         "N",
-        "rounds over all nodes (3); more of them tell smaller slowdowns",
+        "rounds over all nodes (default: 3); more rounds show smaller slowdowns",
         group=HOW,
         read=partial(whole_number, least=3),
         default=3,
     )
     tries: int = option(
         "N",
-        "attempts at a node's sweep in each round (3)",
+        "attempts at a node's sweep in each round (default: 3)",
         group=HOW,
         read=partial(whole_number, least=1),
         default=3,
     )
     time_limit: float = option(
         "S",
-        "time limit per node and round in seconds (86400)",
+        "time limit in seconds per node and round (default: 86400)",
         group=HOW,
         read=positive_seconds,
         default=86400.0,
     )
     wait: float | None = option(
         "S",
-        "time limit in seconds for a lost node to come back, and for the first one to come (60); "
-        "slurm: for a job to begin (3600)",
+        "time limit in seconds for the first node to connect and for a lost one to come back "
+        "(default: 60); slurm: for a job to begin (default: 3600)",
         group=HOW,
         read=positive_seconds,
     )
-    seed: int = SEED(help="seed of the order of nodes (0)")
-    resume: str | None = RESUME(
-        help="continue a run that was stopped: an id, a tag or last; --on may be another"
-    )
+    seed: int = SEED(help="seed of the order of nodes (default: 0)")
+    resume: str | None = RESUME(help=f"{RESUME.help}; --on may be another")
 
 
 class CollectOptions(VerdictOptions):
@@ -298,7 +296,9 @@ def _measure(args: RunOptions, outputs: Outputs) -> tuple[int, str]:
             with contextlib.suppress(PydlbenchError):
                 store.finish(record, status)
     if not whole:
-        raise PydlbenchError(f"run {record.id}: none of {failed} visits is whole; {again}")
+        raise PydlbenchError(
+            f"run {record.id}: none of {failed} sweeps of nodes was finished; {again}"
+        )
     return 0, record.id
 
 

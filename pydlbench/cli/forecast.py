@@ -33,16 +33,16 @@ class Options(ExplainedStep):
     """The command's options."""
 
     description = (
-        "Sum the times of a step's operators and of its page faults, without timing the step. The "
-        "operators' rows come from the store, whatever model they were measured for; those that "
-        "it lacks are measured alone, in processes of their own."
+        "Add up the times of a step's operators and page faults, without timing the step. Times of "
+        "operators come from the store, whatever model they were measured for; those that it lacks "
+        "are measured alone, in processes of their own."
     )
     known_only: bool = flag(
-        "measure nothing: stored rows only; exit code 1 where some are missing", group=HOW
+        "measure nothing, use stored rows only; exit code 1 if some are missing", group=HOW
     )
     repetitions: int = REPETITIONS(
-        help=f"repetitions of each missing operator, each in a new process ({_REPETITIONS}); from "
-        "6 on its interval is one of 95 %",
+        help="repetitions of each missing operator, each in a new process (default: "
+        f"{_REPETITIONS}); a 95 % interval needs 6",
         default=_REPETITIONS,
     )
     explain: bool = EXPLAIN(help="show all operators")

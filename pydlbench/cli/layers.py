@@ -71,24 +71,31 @@ class Options(Measuring, TableOutput):
     """The command's options."""
 
     description = (
-        "Time layers one by one and hold them against the limits of the hardware. Of options with "
-        "several values every combination is timed."
+        "Time layers, each on its own, and compare them with the limits of the hardware. An option "
+        "with several values, separated by commas, multiplies the rows: every combination is timed."
     )
+    usual = "shape"
     shape: tuple[str, ...] = option(
         "SHAPE",
-        "conv3, vgg16/conv3_2, 'vgg16/*', mb128ic192ih13oc384oh13kh3ph1, 128x9216:9216x4096, "
-        "relu:mb128ic96ih55, or @FILE with one per line; @FILE may be a log of ONEDNN_VERBOSE=1 "
-        "or a trace of PyTorch's or onnxruntime's profiler; default: all layers of alexnet",
+        "a layer's name (conv3, vgg16/conv3_2, 'vgg16/*'), a descriptor as benchdnn's "
+        "(mb128ic192ih13oc384oh13kh3ph1, 128x9216:9216x4096, relu:mb128ic96ih55), or @FILE: one "
+        "of these per line, a log of ONEDNN_VERBOSE=1, or a trace of PyTorch's or onnxruntime's "
+        "profiler; default: all layers of alexnet",
         group=WHAT,
         many=True,
         read=patterns,
         default=(),
     )
     model: tuple[str, ...] = option(
-        "MODEL", "all layers of a model", group=WHAT, many=True, read=patterns, default=()
+        "MODEL",
+        "all layers of a model of the catalogue",
+        group=WHAT,
+        many=True,
+        read=patterns,
+        default=(),
     )
     batch: tuple[int, ...] = BATCH(
-        help="batch instead of each layer's own", many=True, read=wholes, default=()
+        help="batch size, in place of each layer's own", many=True, read=wholes, default=()
     )
     precision: tuple[str, ...] = PRECISION(
         help=f"{PRECISION.help} or all", many=True, read=splits, default=("fp32",)
@@ -103,7 +110,8 @@ class Options(Measuring, TableOutput):
     )
     propagation: tuple[str, ...] = option(
         "KIND",
-        "kind of the forward pass: inference (default), training or both",
+        "what the forward pass is for: inference (default), training (keeps what the backward pass "
+        "needs) or both",
         group=WHAT,
         many=True,
         read=partial(choices, allowed=PROPAGATIONS, every="both"),
@@ -112,15 +120,16 @@ class Options(Measuring, TableOutput):
     pool: str | None = POOL()
     cache: tuple[str, ...] = option(
         "STATE",
-        "state of the caches: hot (default), weights-cold, all-cold or all",
+        "what the caches hold before each execution: hot (all tensors; default), weights-cold (all "
+        "but the weights), all-cold (nothing) or all three",
         group=HOW,
         many=True,
         read=partial(choices, allowed=CACHES, every="all"),
         default=CACHES[:1],
     )
     layout: tuple[str, ...] = LAYOUT(
-        help="best (default: the fastest of all), any (the library's choice), nchw, nhwc or "
-        "blocked",
+        help="memory layout: best (default; the fastest of the others), any (the library's "
+        "choice), nchw, nhwc, blocked or all",
         group=HOW,
         many=True,
         read=partial(choices, allowed=LAYOUTS, every="all"),
@@ -131,32 +140,35 @@ class Options(Measuring, TableOutput):
     device: str | None = DEVICE()
     backend: tuple[str, ...] = option(
         "NAME",
-        f"native (default), {', '.join(_backends_of_layers()[1:])} or all, interleaved; "
-        "FILE.py:LAUNCH is a kernel of your own, on PyTorch's tensors",
+        f"native (default: the vendor's library, called directly), "
+        f"{', '.join(_backends_of_layers()[1:])}, or all; or FILE.py:LAUNCH, a kernel of your own "
+        "on PyTorch's tensors",
         group=HOW,
         many=True,
         read=splits,
         default=("native",),
     )
     mode: tuple[str, ...] | None = MODE(
-        help="eager, compiled, frozen (torch), graph, xla (tensorflow) or all; default: eager, "
-        "graph, with --backend all: all but frozen",
+        help="of torch: eager (default), compiled or frozen; of tensorflow: graph (default) or "
+        "xla; or all; default with --backend all: all but frozen",
         group=HOW,
     )
     budget: float | None = BUDGET(
-        help="sampling time per row in seconds, over all repetitions (1; with several backends 0.5)"
+        help="sampling time in seconds per row, over all repetitions (default: 1, of several "
+        "backends 0.5)"
     )
     repetitions: int | None = REPETITIONS()
     width: float | None = WIDTH()
-    algorithms: bool = flag("measure and list every implementation of the library", group=HOW)
+    algorithms: bool = flag("time and list every implementation that the library has", group=HOW)
     fresh: bool = flag(
-        "search kernels and probe peaks and bandwidths again, without those of earlier runs",
+        "search the fastest kernels and measure peaks and bandwidths again, instead of using those "
+        "of earlier runs",
         group=HOW,
     )
     timing: tuple[str, ...] = option(
         "HOW",
-        "events (each sample behind a closed gate), cuda-graph (many launches in a graph); "
-        "default: a graph where caches are hot, events where they are cold",
+        "events (around each execution, which waits until all is enqueued) or cuda-graph (many "
+        "executions in one graph); default: cuda-graph with hot caches, events with cold ones",
         group=GPU,
         many=True,
         read=partial(choices, allowed=TIMINGS),
@@ -164,7 +176,8 @@ class Options(Measuring, TableOutput):
     )
     fuse: tuple[str, ...] = option(
         "WHAT",
-        "none (default), bias (and its gradient), bias-relu (one kernel, on a GPU) or all",
+        "what is fused with the layer: none (default), bias (and its gradient; on a CPU, too), "
+        "bias-relu or all",
         group=GPU,
         many=True,
         read=splits,
@@ -172,24 +185,23 @@ class Options(Measuring, TableOutput):
     )
     workspace_limit: int | None = option(
         "BYTES",
-        "limit of a kernel's scratch memory: 64M, 2GiB...; default: 8GiB",
+        "maximum workspace of a kernel: 64M, 2GiB...; default: 8GiB",
         group=GPU,
         read=byte_count,
     )
-    energy: bool = flag("measure joules per execution as well", group=GPU)
+    energy: bool = flag("also measure the energy of an execution, in joules", group=GPU)
     ncu: bool = flag(
-        "print the command that profiles each native row of a GPU in Nsight Compute", group=OUTPUT
+        "print for each native row on a GPU the command that profiles it in Nsight Compute",
+        group=OUTPUT,
     )
     samples: bool = flag(
-        "write the raw samples into JSON",
+        "put the raw samples into the JSON",
         group=OUTPUT,
         not_in_sweeps="raw samples are always kept in the store; nearest: leave it out",
     )
     explain: bool = EXPLAIN()
     fail_on: tuple[str, float] | None = FAIL_ON()
-    resume: str | None = RESUME(
-        help="continue a run that was stopped: an id, a tag or last; its options are taken from it"
-    )
+    resume: str | None = RESUME(help=f"{RESUME.help}; its options hold again")
 
 
 def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int:

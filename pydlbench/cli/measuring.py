@@ -160,7 +160,7 @@ def ended(results: Results, what: str = "rows", fail_on: tuple[str, float] | Non
         raise results.trouble
     if results.interrupted:
         others = len(results.outcomes) - results.finished
-        so_far = f", {others} more had some of their repetitions" if others else ""
+        so_far = f", {others} more in part" if others else ""
         tell(f"interrupted: {results.finished} of {results.total} {what} finished{so_far}")
         return 130
     failed = [outcome for outcome in results.outcomes if outcome.status == "failed"]

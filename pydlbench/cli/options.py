@@ -47,6 +47,15 @@ HOW: Final = "how it is measured"
 GPU: Final = "on a GPU"
 SCRIPT: Final = "as a published script"
 OUTPUT: Final = "output"
+# Options of other tools, or that someone may guess.
+_GUESSES: Final = {
+    **dict.fromkeys(("--dtype", "--data-type", "--amp", "--fp16", "--bf16"), "--precision"),
+    **dict.fromkeys(("--gpu", "--cuda", "--cpu"), "--device"),
+    **dict.fromkeys(("--iterations", "--iters", "--runs", "--rounds"), "--repetitions"),
+    **dict.fromkeys(("--layer", "--layers"), "--shape"),
+    **dict.fromkeys(("--train", "--training"), "--phase"),
+    **dict.fromkeys(("--time", "--seconds"), "--budget"),
+}
 _GROUPS: Final = ("", WHAT, OWN, HOW, GPU, SCRIPT, OUTPUT)
 # Why a table of a sweep cannot have the options of a group.
 _NOT_IN_SWEEPS: Final = {
@@ -124,7 +133,9 @@ def argument(metavar: str, text: str, times: str = "1", **how: Any) -> Any:
 
 MODEL: Final = Option(
     metavar="MODEL",
-    help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE; FILE.onnx",
+    help="a model of the catalogue (alexnet-owt, vgg16, resnet50...; pydlbench shapes lists them); "
+    "FILE.py:CALLABLE, which returns a PyTorch module or a Keras model, alone or with its inputs; "
+    "or FILE.onnx",
     argument="1",
 )
 RUN: Final = Option(
@@ -142,14 +153,14 @@ RUNS: Final = Option(
 )
 PHASE: Final = Option(
     metavar="PHASE",
-    help="forward (default), forward-backward, training (with L2 terms and optimizer)",
+    help="forward (default), forward-backward, training (also weight decay and the optimizer)",
     group=WHAT,
     read=partial(one_of, allowed=PHASES),
     default=PHASES[0],
 )
 BATCH: Final = Option(
     metavar="N",
-    help="images per step; default: as published",
+    help="batch size of a model of the catalogue or of FILE.onnx; default: as published",
     group=WHAT,
     read=partial(whole_number, least=1),
 )
@@ -162,36 +173,37 @@ PRECISION: Final = Option(
 )
 FRAMEWORK: Final = Option(
     metavar="NAME",
-    help="torch, tensorflow, jax, or all: the first two, if installed (default)",
+    help="torch, tensorflow, jax, or all; default: torch and tensorflow, as far as installed",
     group=WHAT,
     many=True,
     read=frameworks,
 )
 MODE: Final = Option(
     metavar="MODE",
-    help="eager, compiled (torch), graph, xla (tensorflow), or all; default: eager, graph",
+    help="of torch: eager (default) or compiled; of tensorflow: graph (default) or xla; or all",
     group=WHAT,
     many=True,
     read=splits,
 )
 LAYOUT: Final = Option(
     metavar="LAYOUT",
-    help="layout of PyTorch's images: nhwc (channels last; default) or nchw; a model of your own "
-    "keeps its layout unless nhwc is given",
+    help="memory layout of images in PyTorch: nhwc (channels last; default) or nchw; a model of "
+    "your own keeps its layout unless nhwc is given",
     group=WHAT,
     read=partial(one_of, allowed=IMAGE_LAYOUTS),
 )
 FEED: Final = Option(
     metavar="FROM",
-    help="resident images (default), or new ones copied from the host in each step",
+    help="resident (default): all steps use the same images; or host: each step copies new ones "
+    "from the host's memory",
     group=WHAT,
     read=partial(one_of, allowed=FEEDS),
     default=FEEDS[0],
 )
 SET: Final = Option(
     metavar="NAME=VALUE",
-    help="an option of a catalogue model (lrn=off, classes=1001) or an argument of CALLABLE (a "
-    "Python literal, true, false, none, else text)",
+    help="an option of a model of the catalogue (lrn=off, classes=1001), or an argument of "
+    "CALLABLE (a Python literal, true, false or none; anything else is text)",
     group=WHAT,
     many=True,
     read=assignment,
@@ -205,35 +217,36 @@ DEVICE: Final = Option(
 )
 THREADS: Final = Option(
     metavar="N",
-    help="threads of the CPU; default: one per physical core",
+    help="CPU threads; default: one per physical core",
     group=HOW,
     read=partial(whole_number, least=1),
 )
 BUDGET: Final = Option(metavar="S", help="", group=HOW, read=positive_seconds)
 REPETITIONS: Final = Option(
     metavar="N",
-    help="least repetitions of each row, over the whole run and each in new processes (6; a single "
-    "row has its repetitions in one process); from 6 on there is an interval",
+    help="minimum number of repetitions of each row, spread over the run, each in a new process "
+    "(default: 6; a run of a single row takes them in one process); an interval needs 6",
     group=HOW,
     read=partial(whole_number, least=1),
 )
 WIDTH: Final = Option(
     metavar="PERCENT",
-    help="half-width of the interval that is wanted, relative to the median: as many repetitions "
-    "as earlier undisturbed runs of the same make likely (at least 6, at most 30)",
+    help="choose the number of repetitions (6 to 30) so that the 95 % interval is likely to have "
+    "this half-width, relative to the median; judged by earlier undisturbed runs",
     group=HOW,
     read=percentage,
 )
 SEED: Final = Option(
     metavar="N",
-    help="seed of the data and of the order of measurements (0)",
+    help="seed of random data and of the order of measurements (default: 0)",
     group=HOW,
     read=partial(whole_number, least=0),
     default=0,
 )
 POOL: Final = Option(
     metavar="MODE",
-    help="pooling that descriptors without oc stand for: max, avg or avg_p",
+    help="kind of pooling of descriptors without oc: max, avg (padding not counted) or avg_p "
+    "(padding counted)",
     group=WHAT,
     read=partial(one_of, allowed=POOL_MODES),
 )
@@ -248,7 +261,7 @@ FAIL_ON: Final = Option(
 )
 RESUME: Final = Option(
     metavar="RUN",
-    help="continue a run that was stopped: an id, a tag or last",
+    help="continue a run that was interrupted: its id, its tag or last",
     group=OUTPUT,
 )
 #: The one file that a command writes.
@@ -280,6 +293,8 @@ class CommandOptions:
     description: ClassVar[str] = ""
     #: Below them.
     epilog: ClassVar[str] = ""
+    #: The field of the option that a word without an option's name is probably for.
+    usual: ClassVar[str] = ""
     given: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     def __init_subclass__(cls) -> None:
@@ -377,7 +392,7 @@ class Stored(Quiet):
 
     store: str | None = Option(
         metavar="FILE",
-        help="file that runs are stored in; none stores nothing; default: $PYDLBENCH_STORE, else "
+        help="the file in which runs are stored, or none; default: $PYDLBENCH_STORE, else a file "
         "in the user's data directory",
         group=OUTPUT,
     )()
@@ -386,7 +401,7 @@ class Stored(Quiet):
 class Measuring(Stored):
     """Of commands that measure."""
 
-    verbose: bool = flag("a line for each measurement that begins", group=OUTPUT, short="-v")
+    verbose: bool = flag("print a line when a measurement begins", group=OUTPUT, short="-v")
 
 
 class ModelOptions(Measuring):
@@ -398,9 +413,9 @@ class ModelOptions(Measuring):
     set_: tuple[tuple[str, str], ...] = SET()
     input: tuple[str, ...] = option(
         "SHAPE",
-        "a random input: 8x3x224x224, 8x128:int64:5000 (0 to 4999; without it the rows of the "
-        "table that they index, else 0 or 1), tokens=8x128:int64 by name; default: those that "
-        "CALLABLE returns",
+        "shape of a random input: 8x3x224x224; with a type, 8x128:int64; with the number of its "
+        "values, 8x128:int64:5000 (0 to 4999; default: the rows of the table that they index, else "
+        "2); with a name, tokens=8x128:int64; default: the inputs that CALLABLE returns",
         group=OWN,
         many=True,
         read=as_given,
@@ -408,27 +423,28 @@ class ModelOptions(Measuring):
     )
     loss: str | None = option(
         "LOSS",
-        "cross-entropy, sum, mean-square or package.module:FUNCTION of the output; default: what "
-        "CALLABLE returns, else the model's own, else sum",
+        "loss: cross-entropy, sum, mean-square, or package.module:FUNCTION of the output; default: "
+        "the one that CALLABLE returns, else the model's own, else sum",
         group=OWN,
     )
     optimizer: str | None = option(
         "NAME",
-        "optimizer of training: sgd (default), momentum, adam, adamw; fused as adam-fused",
+        "optimizer of --phase training: sgd (default), momentum, adam, adamw; or fused ones, such "
+        "as adam-fused",
         group=OWN,
     )
-    train_mode: bool = flag("training mode of modules also in the forward phase", group=OWN)
-    eval_mode: bool = flag("evaluation mode of modules in all phases", group=OWN)
+    train_mode: bool = flag("modules in training mode, also for --phase forward", group=OWN)
+    eval_mode: bool = flag("modules in evaluation mode in all phases", group=OWN)
     autocast: str | None = option(
         "P",
-        "bf16: as --precision bf16, with weights in fp32",
+        "bf16: run under autocast, with weights in fp32",
         group=OWN,
         read=partial(one_of, allowed=("bf16",)),
     )
     time_limit: float | None = option(
         "S",
-        f"time limit per request in seconds ({CODE_LIMIT_S:.0f}); a request builds the model and "
-        "runs it a few times, or takes a batch of samples; one that takes longer fails its row",
+        "seconds that your code may take, to build the model and run it a few times or for a batch "
+        f"of samples, before its row fails (default: {CODE_LIMIT_S:.0f})",
         group=OWN,
         read=positive_seconds,
     )
@@ -521,7 +537,8 @@ class Parser(argparse.ArgumentParser):
         if names:
             form = str(self.usage or self.prog).replace(" [OPTION...]", "")
             raise UsageError(f"{names}: not given; nearest: {form}")
-        raise UsageError(f"{message.removeprefix('argument ')} ({self.prog} --help)")
+        text = message.removeprefix("argument ").replace("expected one argument", "needs a value")
+        raise UsageError(f"{text}; see {self.prog} --help")
 
 
 def flag_of(name: str) -> str:
@@ -555,12 +572,17 @@ def add_options(parser: Parser, kind: type[CommandOptions]) -> Parser:
 
 def _unknown(word: str, parser: Parser, kind: type[CommandOptions]) -> str:
     declared = kind.declared()
-    options = {flag_of(name): known for name, known in declared.items() if not known.argument}
     if word.startswith("-"):
-        names = nearest(word.split("=", maxsplit=1)[0], options, 2)
-        near = f"nearest: {', '.join(names)}" if names else f"see {parser.prog} --help"
+        given = word.split("=", maxsplit=1)[0]
+        names = {
+            known.metavar if known.argument else flag_of(name) for name, known in declared.items()
+        }
+        guess = _GUESSES.get(given.lower(), "")
+        alike = [guess] if guess in names else nearest(given, sorted(names), 2)
+        near = f"nearest: {', '.join(alike)}" if alike else f"see {parser.prog} --help"
         return f"{word}: no such option of {parser.prog}; {near}"
+    near = f"nearest: {flag_of(kind.usual)} {word}" if kind.usual else f"see {parser.prog} --help"
     return (
         f"{word}: {parser.prog} takes no such argument; several values of an option are separated "
-        f"by commas; see {parser.prog} --help"
+        f"by commas; {near}"
     )

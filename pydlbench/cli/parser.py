@@ -28,7 +28,7 @@ class Command:
 
     Attributes:
         help: its line in ``pydlbench --help``.
-        examples: two command lines without ``pydlbench``, each with what it is for.
+        examples: a few command lines without ``pydlbench``, each with what it is for.
         codes: what exit codes other than 0, 2 and 130 mean.
         sweeps: whether a table of a sweep can ask for it.
         stores: the table of the store that its results are in.
@@ -52,19 +52,20 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             "How fast is each layer, and how near to the hardware's limit?",
             (
                 ("layers --shape conv3 --batch 32", "one layer, in seconds"),
-                ("layers --model vgg16 --backend all --json rows.json", "a model in all libraries"),
+                ("layers --model vgg16 --backend all --json rows.json", "a model in all backends"),
             ),
-            f"{_NO_ROW}; 3 a row has failed, under --fail-on",
+            f"{_NO_ROW}; 3 a row has failed, with --fail-on",
             sweeps=True,
             stores="layer",
         ),
         "step": Command(
             "How long does a real step take, and which layers dominate it?",
             (
-                ("step alexnet-owt --batch 16,32", "PyTorch and TensorFlow, interleaved"),
+                ("step alexnet-owt --batch 16,32", "PyTorch and TensorFlow, in turn"),
+                ("step my_model.py:build --phase training", "a model of your own"),
                 ("step --protocol mnist-tutorial --steps 100", "what that script prints"),
             ),
-            "1 an error, no row is ok or the frameworks disagree; 3 a row has failed, under "
+            "1 an error, no row is ok, or the frameworks disagree; 3 a row has failed, with "
             "--fail-on",
             sweeps=True,
             stores="step",
@@ -72,44 +73,46 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
     },
     "explain": {
         "estimate": Command(
-            "What would a step take if each layer ran alone by its fastest kernel?",
+            "What would a step take if each layer ran alone, with its fastest kernel?",
             (
                 ("estimate alexnet-owt --batch 16", "a forward pass"),
                 ("estimate resnet50 --phase training --all", "a training step, layer by layer"),
             ),
-            "1 an error, or something is missing in the sum; 3 the same under --fail-on",
+            "1 an error, or a layer is missing from the sum; 3 the same, with --fail-on",
             sweeps=True,
             stores="estimate",
         ),
         "breakdown": Command(
             "Where does a real step's time go, from the hardware's limit to the step?",
             (
-                ("breakdown resnet50 --batch 8 --framework torch", "levels, terms and modules"),
-                ("breakdown mnist --framework torch --explain", "how each term was measured"),
+                ("breakdown resnet50 --batch 8 --framework torch", "a forward pass in PyTorch"),
+                ("breakdown my_model.py:build --phase training", "a model of your own"),
+                ("breakdown mnist --framework torch --explain", "how each part was measured"),
             ),
-            "1 an error, or no breakdown is ok; 3 a breakdown has failed, under --fail-on",
+            "1 an error, or no breakdown is ok; 3 a breakdown has failed, with --fail-on",
             sweeps=True,
             stores="breakdown",
         ),
         "forecast": Command(
-            "How long will a step take, by stored measurements, without running it?",
+            "How long will a step take? From stored measurements, without running it.",
             (
                 (
                     "forecast resnet50 --batch 8 --framework torch",
-                    "measures what no row is there for",
+                    "measures what the store lacks",
                 ),
                 ("forecast vgg13 --phase training --known-only", "from stored rows, or not at all"),
             ),
-            "1 an error, or no forecast is whole: rows are missing",
+            "1 an error, or rows are missing from every forecast",
             stores="forecast",
         ),
         "diagnose": Command(
             "What would make a step faster, and by how much?",
             (
                 ("diagnose alexnet-owt --batch 16", "what would make it faster"),
+                ("diagnose my_model.py:build --phase training", "a model of your own"),
                 ("diagnose mnist --fail-on saves:10%", "a gate for continuous integration"),
             ),
-            "1 the step cannot be run; 3 a finding saves at least --fail-on",
+            "1 the step cannot be run; 3 a remedy saves at least what --fail-on names",
             sweeps=True,
             stores="findings",
         ),
@@ -129,11 +132,11 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
                     "a gate",
                 ),
             ),
-            "1 nothing can be compared; 3 a row is slower than --fail-on allows; 4 that cannot be "
-            "told",
+            "1 nothing can be compared; 3 a row is slower than --fail-on allows; 4 the rows do not "
+            "tell",
         ),
         "report": Command(
-            "How do runs look in figures and tables, on one HTML page?",
+            "What do runs look like? Their figures and tables on one HTML page.",
             (
                 ("report last", "the last run"),
                 ("report main last -o both.html", "two side by side"),
@@ -148,12 +151,12 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             ),
         ),
         "sweep": Command(
-            "Many measurements from one TOML file, as one run that can be resumed.",
+            "Many measurements from one TOML file: a single run, which can be resumed.",
             (
                 ("sweep night.toml --dry-run", "what it would measure"),
-                ("sweep --resume last", "go on where it was stopped"),
+                ("sweep --resume last", "continue where it was interrupted"),
             ),
-            f"{_NO_ROW}; 3 a row has failed, under --fail-on",
+            f"{_NO_ROW}; 3 a row has failed, with --fail-on",
         ),
     },
     "machines": {
@@ -173,13 +176,13 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             (("shapes", "a line for each model"), ("shapes 'vgg*/fc*'", "some layers of several")),
         ),
         "fleet": Command(
-            "Which nodes of many are slow, why, and what does that cost a step?",
+            "Which nodes of a cluster are slow, why, and what does that cost a step?",
             (
                 ("fleet run night.toml --slots 2", "on two halves of this machine"),
                 ("fleet verdict last --fail-on slow", "a gate before a long training"),
             ),
-            "1 an error, or no visit is whole; 3 a node is slow, under --fail-on; 4 that cannot be "
-            "told",
+            "1 an error, or no node finished its sweep; 3 a node is slow, with --fail-on; 4 the "
+            "runs do not tell",
             stores="fleet-visit",
         ),
         "completion": Command(
@@ -200,10 +203,11 @@ _GUESSES: Final = {
     **dict.fromkeys(("explain", "check"), "breakdown"),
 }
 
-_DESCRIPTION = "Time deep-learning kernels and hold them against what the hardware could do."
+_DESCRIPTION = "Time deep-learning kernels and steps, and compare them with hardware limits."
 _EPILOG = (
     "pydlbench COMMAND --help shows a command's options, examples and exit codes.\n"
-    "A slow model? Start with: pydlbench step MODEL"
+    "A slow model? Start with: pydlbench step MODEL, where MODEL is a name such as resnet50,\n"
+    "or a file of your own: my_model.py:build, whose function build() returns the model."
 )
 
 

@@ -30,14 +30,16 @@ class Options(Stored):
     """The command's options."""
 
     description = (
-        "Write one self-contained HTML page about runs of the store, or about files that layers, "
-        "estimate, step, breakdown, forecast, diagnose or fleet wrote with --json."
+        "Write one self-contained HTML page with the figures and tables of runs, from the store or "
+        "from files that --json wrote."
     )
     runs: tuple[str, ...] = RUNS(help=f"{RUNS.help}; several go onto one page")
     output: str = TO(help=f"the page; - is standard output; default: {_DEFAULT}", default=_DEFAULT)
     png: str | None = option("DIR", "also write every figure as PNG into DIR", group=OUTPUT)
     svg: str | None = option("DIR", "also write every figure as SVG into DIR", group=OUTPUT)
-    title: str | None = option("TEXT", "default: the models and the machine", group=OUTPUT)
+    title: str | None = option(
+        "TEXT", "title of the page; default: the models and the machine", group=OUTPUT
+    )
 
 
 def run(args: Options) -> int:

@@ -45,9 +45,7 @@ class ListOptions(Stored, JsonOutput):
         "continue it: --resume RUN. Of a process on another host or in another container nothing "
         "can be seen: if it is gone, end its run with pydlbench runs end."
     )
-    limit: int | None = option(
-        "N", "number of runs that are listed", read=partial(whole_number, least=1)
-    )
+    limit: int | None = option("N", "list the N newest runs", read=partial(whole_number, least=1))
     tag: str | None = option("NAME", "list runs with this tag only")
 
 
@@ -242,7 +240,7 @@ def _agreed(infos: Sequence[RunInfo], ask: Callable[[str], str] | None) -> bool:
     names = " ".join(info.id for info in infos)
     if ask is None:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise UsageError(f"runs delete {names}: nobody to ask; nearest: add --yes")
+            raise UsageError(f"runs delete {names}: no terminal to confirm on; nearest: add --yes")
         ask = input
     print(as_text([runs_table(infos)], Style.for_stream(sys.stderr)), file=sys.stderr, flush=True)
     return ask("delete? [y/N] ").strip().lower() in ("y", "yes")
@@ -271,7 +269,7 @@ def show(run: Loaded, *, quiet: bool = False) -> None:
     if not run.table(None):
         tell("nothing was finished")
     elif not blocks:
-        tell(f"no result yet, only what goes into one: pydlbench export {info.id} --format json")
+        tell(f"no result yet; what was measured for it: pydlbench export {info.id} --format json")
     print_report(blocks)
 
 

@@ -31,7 +31,7 @@ class Options(JsonOutput):
         "*",
         read=patterns,
     )
-    batch: int | None = BATCH(help="this batch instead of each layer's own", group="")
+    batch: int | None = BATCH(help="batch size, in place of each layer's own", group="")
     pool: str | None = POOL(group="")
 
 

@@ -52,13 +52,14 @@ class Options(ModelOptions, TableOutput):
     """The command's options."""
 
     description = (
-        "Check that the steps of PyTorch, TensorFlow and JAX compute the model, then time them "
-        "interleaved, or onnxruntime's of an ONNX file; or run a published benchmark's own "
-        "protocol and print what its script prints."
+        "Time real steps of a model in PyTorch, TensorFlow or JAX, or of an ONNX file in "
+        "onnxruntime, and list the modules and calls that dominate. That each framework computes "
+        "the model is checked first; then all steps are timed in turn. With --protocol, run a "
+        "published benchmark as its script does and print what that prints."
     )
     model: str = MODEL(argument="?", default="")
     framework: tuple[str, ...] | None = FRAMEWORK(
-        help="torch, tensorflow, jax, or all: the first two (default)"
+        help="torch, tensorflow, jax, or all; default: torch and tensorflow"
     )
     mode: tuple[str, ...] | None = MODE()
     phase: tuple[str, ...] = PHASE(
@@ -73,7 +74,7 @@ class Options(ModelOptions, TableOutput):
     )
     cast: str | None = option(
         "HOW",
-        "below fp32: mixed (weights stay in fp32: autocast; default) or whole",
+        "of bf16 and fp16: mixed (default; autocast, weights stay in fp32) or whole (weights, too)",
         group=WHAT,
         read=partial(one_of, allowed=CASTS),
     )
@@ -81,27 +82,28 @@ class Options(ModelOptions, TableOutput):
     # A published script says itself what it is fed: without a default.
     feed: str | None = FEED(default=None)
     device: tuple[str, ...] = DEVICE(
-        help="cpu, cuda:N, or both for their ratio; default: the GPU if there is one",
+        help="cpu or cuda:N, or both (cpu,cuda:0) for their ratio; default: the GPU if there is "
+        "one",
         many=True,
         read=device_names,
         default=(),
     )
     budget: float | None = BUDGET(
-        help="sampling time per step in seconds, over all repetitions (10)"
+        help="sampling time in seconds per row, over all repetitions (default: 10)"
     )
     repetitions: int | None = REPETITIONS()
     width: float | None = WIDTH()
-    no_checks: bool = flag("time without checking first", group=HOW)
+    no_checks: bool = flag("do not check first that the steps compute the model", group=HOW)
     trace: str | None = option(
         "FILE",
-        "run no step: read one that was recorded, a trace of PyTorch's profiler or of "
-        "onnxruntime's, an execution trace, or a log of ONEDNN_VERBOSE=1; .gz or not",
+        "run nothing, analyze a recorded step: a trace of PyTorch's or onnxruntime's profiler, an "
+        "execution trace of PyTorch, or a log of ONEDNN_VERBOSE=1; may be compressed (.gz)",
         group=HOW,
         not_in_sweeps="reads a recorded step, it times nothing; nearest: pydlbench step --trace",
     )
-    no_trace: bool = flag("do not trace steps: no modules and calls", group=HOW)
+    no_trace: bool = flag("do not trace a step: no table of modules and calls", group=HOW)
     agree: bool = flag(
-        "compare the numbers of the two frameworks",
+        "compare what two frameworks compute: outputs and gradients",
         group=HOW,
         not_in_sweeps="compares numbers, it times nothing; nearest: pydlbench step MODEL --agree",
     )
@@ -112,25 +114,27 @@ class Options(ModelOptions, TableOutput):
         group=SCRIPT,
     )
     steps: int | None = option(
-        "N", "steps that count; default: the script's", group=SCRIPT, read=_count(1)
+        "N", "steps that are timed; default: as the script", group=SCRIPT, read=_count(1)
     )
-    warmup: int | None = option("N", "steps before them", group=SCRIPT, read=_count(0))
-    every: int | None = option("N", "steps between two lines", group=SCRIPT, read=_count(1))
+    warmup: int | None = option(
+        "N", "steps before those that are timed", group=SCRIPT, read=_count(0)
+    )
+    every: int | None = option("N", "steps between two printed lines", group=SCRIPT, read=_count(1))
     epochs: float | None = option(
         "X",
-        "epochs of mnist-tutorial, instead of --steps (10)",
+        "epochs of mnist-tutorial, instead of --steps (default: 10)",
         group=SCRIPT,
         read=partial(real, near="10"),
     )
     quirk: tuple[str, ...] = option(
         "NAME[=off]",
-        "switch a known oddity of the script on or off",
+        "switch a known peculiarity of the script on or off",
         group=SCRIPT,
         many=True,
         read=splits,
         default=(),
     )
     data: str | None = option(
-        "DIR", "folder of MNIST's or CIFAR-10's files; default: generated images", group=SCRIPT
+        "DIR", "folder with the files of MNIST or CIFAR-10; default: generated images", group=SCRIPT
     )
     fail_on: tuple[str, float] | None = FAIL_ON()

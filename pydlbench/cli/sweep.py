@@ -52,8 +52,8 @@ class Options(Measuring, MarkdownOutput):
     """The command's options."""
 
     description = (
-        f"Measure what a file asks for: tables {', '.join(f'[[{name}]]' for name in _kinds())}, "
-        "whose keys are those commands' options, with lists as axes."
+        f"Measure what a file asks for, in tables {', '.join(f'[[{name}]]' for name in _kinds())}. "
+        "Their keys are those commands' options; of lists every combination is measured."
     )
     file: str | None = argument("FILE", "the TOML file; - is standard input", "?")
     dry_run: bool = flag(
@@ -61,7 +61,7 @@ class Options(Measuring, MarkdownOutput):
     )
     fail_on: tuple[str, float] | None = FAIL_ON()
     resume: str | None = RESUME(
-        help="continue a run that was stopped: measure what is missing or has failed"
+        help="continue a run that was interrupted: measure what is missing or has failed"
     )
 
 
@@ -546,12 +546,12 @@ def _estimate(document: Mapping[str, Any]) -> str:
 
 
 def _step(document: Mapping[str, Any]) -> str:
-    from pydlbench.records.step import rate_unit
+    from pydlbench.records.own import rate_unit
     from pydlbench.report.runs import time_text
 
     words = time_text(document["time_s"])
     rate = document.get("images_per_s")
-    words += f", {per_second(rate)} {rate_unit(document['model'])}" if rate else ""
+    words += f", {per_second(rate)} {rate_unit(document.get('own'))}" if rate else ""
     return words + (", contended" if document.get("contended") else "")
 
 

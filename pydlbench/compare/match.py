@@ -11,6 +11,7 @@ import numpy as np
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.table import KINDS
+from pydlbench.words import AS_BUILT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -87,7 +88,11 @@ def describe(row: Row) -> str:
     words += ["" if row.kind in LAYER_KINDS else row.kind, row.pass_, row.precision]
     if row.backend != "native":
         words += [row.backend, row.mode or ""]
-    for value, usual in ((row.cache, "hot"), (row.layout_request, "best"), (row.fuse, "none")):
+    for value, usual in (
+        (row.cache, "hot"),
+        (row.layout_request, AS_BUILT if row.settings.get("own") else "best"),
+        (row.fuse, "none"),
+    ):
         words.append("" if value in (usual, None) else str(value))
     return " ".join(filter(None, words))
 

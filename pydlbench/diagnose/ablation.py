@@ -248,10 +248,10 @@ _UNEXPLAINED: Final = "unexplained"
 _MEANING: Final = {
     "weights not packed": "the operator reads its weights as they lie; packed once, they are read "
     "in the order in which the kernel needs them",
-    "reorders": "the library brings operands into other layouts in every call",
+    "reorders": "the library converts operands to other layouts in every call",
     "slower kernel": "the operator's kernel is slower than the fastest one on these sizes",
-    "rest of the call": "the call is slower than the fastest one beside what was measured of it; "
-    "its kernel was not timed by itself",
+    "rest of the call": "the call takes longer than the fastest one, by more than was explained; "
+    "its kernel was not timed alone",
     "generic kernel": "the library falls back to a kernel that is not optimised for this case",
     "one thread": "only one thread works",
     "idle threads": "threads wait for others",

@@ -22,7 +22,7 @@ from pydlbench.ops.windows import on_padded_images
 from pydlbench.records.own import FUSED, OwnInput
 from pydlbench.records.step import step_words
 from pydlbench.units import format_bytes, format_seconds, percent
-from pydlbench.words import ONNX_FRAMEWORK
+from pydlbench.words import AS_BUILT, ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -119,6 +119,7 @@ _KEPT: Final = StepChange(
 _NAMES: Final = {
     "nhwc": "channels last (model.to(memory_format=torch.channels_last), and the images too)",
     "nchw": "contiguous NCHW images",
+    AS_BUILT: "the layout that it is built in",
 }
 
 
@@ -131,12 +132,9 @@ def find_layout(seen: Observations) -> Iterator[Hypothesis]:
     reorder = None if term is None else term.seconds
     if spec.layout == "nhwc" and (reorder is None or not seen.matters(reorder)):
         return
-    built = "the layout that it is built in"
-    other = "nhwc"
-    if spec.layout == "nhwc":
-        other = "nchw" if spec.own is None else ""
-    own = spec.layout.upper() or built
-    change = _NAMES.get(other, built)
+    plain = "nchw" if spec.own is None else AS_BUILT
+    other = "nhwc" if spec.layout == plain else plain
+    own = _NAMES[AS_BUILT] if spec.layout == AS_BUILT else spec.layout.upper()
     if term is None or reorder is None:
         symptom = f"the step runs in {own}; nothing logs its layout reorders"
         evidence: tuple[str, ...] = ()
@@ -151,7 +149,7 @@ def find_layout(seen: Observations) -> Iterator[Hypothesis]:
         evidence=evidence,
         cause=f"the kernels want another layout than {own}: operands are brought "
         "into it before them and back behind them",
-        experiment=StepChange(what=change, changes=(("layout", other),), checks=True),
+        experiment=StepChange(what=_NAMES[other], changes=(("layout", other),), checks=True),
         next=again(seen.changed(layout=other)),
         most_s=seen.step_s,
     )
@@ -334,7 +332,7 @@ def _below(
     kernel = row.algorithm or "unknown kernel"
     evidence = (f"native row, {kernel}, hot caches", *seen.called(name))
     spec = seen.framework_case(term)
-    layout = (seen.spec.layout or "nchw") if kernel_work.layer.kind == "conv2d" else ""
+    layout = seen.spec.layout if kernel_work.layer.kind == "conv2d" else ""
     ways = seen.framework.other_ways.get((kernel_work.layer.kind, layout))
     twice = kernel_work.layer.with_batch(2 * kernel_work.layer.batch)
     changes = [

@@ -268,7 +268,7 @@ def _attempt(
         return saving
     if cost_s(experiment, seen.step_s) > left_s():
         share = percent(saving.share)
-        raise UnsupportedError(f"saved {share} of the step once; no time to see it twice")
+        raise UnsupportedError(f"saved {share} of the step once; no time to repeat it")
     begin(" once more")
     weaker = min(saving, try_out(experiment, seen, session), key=_certain)
     return msgspec.structs.replace(weaker, how=f"{weaker.how}; the weaker of two such runs")

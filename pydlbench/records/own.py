@@ -24,6 +24,15 @@ _UPDATES: Final = ("sgd", "momentum", "adam", "adamw")
 OPTIMIZERS: Final = (*_UPDATES, *(f"{each}{FUSED}" for each in _UPDATES), "none")
 
 
+def rate_unit(own: object) -> str:
+    """Return the unit of a batch over a step's time.
+
+    Args:
+        own: None of a model of the catalogue, which takes images.
+    """
+    return "images/s" if own is None else "samples/s"
+
+
 class OwnInput(Record, frozen=True, kw_only=True):
     """A tensor that a model is called with, its values random.
 

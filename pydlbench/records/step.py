@@ -24,6 +24,7 @@ from pydlbench.records.trace import (
 )
 from pydlbench.units import format_seconds, per_second
 from pydlbench.words import (
+    AS_BUILT,
     CASTS,
     FEEDS,
     FRAMEWORK_MODES,
@@ -67,8 +68,8 @@ class StepSpec(Record, frozen=True, kw_only=True):
         precision: of the products, one of ``pydlbench.words.PRECISIONS``.
         cast: below float32: ``mixed`` keeps weights in float32 (PyTorch's autocast, TensorFlow's
             mixed precision), ``whole`` keeps the whole model in the narrow type.
-        layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``; empty is ``nhwc``. A
-            model of the user's own is left as it was built by ``nchw``, and has none then.
+        layout: of images: ``nhwc`` (PyTorch's channels_last; default) or ``nchw``. A model of the
+            user's own has ``nhwc`` only where that is asked for, else ``as-built``.
         device: ``cpu`` or ``cuda:N``.
         feed: ``resident`` images and labels, or new ones from NumPy arrays of the ``host`` in each
             step.
@@ -105,10 +106,8 @@ class StepSpec(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.own is None and is_own(self.model):
             msgspec.structs.force_setattr(self, "own", OwnSpec())
-        if self.own is None and not self.layout:
-            msgspec.structs.force_setattr(self, "layout", IMAGE_LAYOUTS[0])
-        elif self.own is not None and self.layout == "nchw":
-            msgspec.structs.force_setattr(self, "layout", "")
+        if not self.layout or (self.own is not None and self.layout == "nchw"):
+            msgspec.structs.force_setattr(self, "layout", usual_layout(self.own))
         check_word("--framework", self.framework, tuple(FRAMEWORK_MODES))
         modes = FRAMEWORK_MODES[self.framework]
         if self.mode is None:
@@ -117,8 +116,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
         check_word("--phase", self.phase, PHASES)
         check_word("--precision", self.precision, PRECISIONS)
         check_word("--cast", self.cast, CASTS)
-        if self.layout:
-            check_word("--layout", self.layout, IMAGE_LAYOUTS)
+        check_word("--layout", self.layout, (*IMAGE_LAYOUTS, *([AS_BUILT] if self.own else [])))
         check_word("--feed", self.feed, FEEDS)
         check_device(self.device)
         if self.batch is not None and self.batch < 1:
@@ -152,7 +150,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
         for option, given, only in (
             ("--phase", self.phase, PHASES[0]),
             ("--precision", self.precision, PRECISIONS[0]),
-            ("--layout", self.layout, ""),
+            ("--layout", self.layout, AS_BUILT),
             ("--feed", self.feed, FEEDS[0]),
             ("--loss", own.loss, None),
             ("--optimizer", own.optimizer, OPTIMIZERS[0]),
@@ -188,18 +186,18 @@ class StepSpec(Record, frozen=True, kw_only=True):
         return f"{self.what} {self.framework} {self.mode}"
 
 
+def usual_layout(own: object) -> str:
+    """Return the layout of a step that nobody has chosen.
+
+    Args:
+        own: None of a model of the catalogue.
+    """
+    return IMAGE_LAYOUTS[0] if own is None else AS_BUILT
+
+
 def options_text(options: Mapping[str, Any]) -> str:
     """Return the options of a model's variant: ``lrn=off``; nothing of the model itself."""
     return " ".join(f"{name}={options[name]}" for name in sorted(options))
-
-
-def rate_unit(model: str) -> str:
-    """Return what the rate of a model's steps counts: a model of the user's own may see no images.
-
-    Args:
-        model: by its name on the command line.
-    """
-    return "samples/s" if is_own(model) else "images/s"
 
 
 def framework_text(step: Mapping[str, Any]) -> str:
@@ -209,7 +207,7 @@ def framework_text(step: Mapping[str, Any]) -> str:
         step: the JSON object of a step, a check or a protocol; what it lacks is not told.
     """
     words = [step.get("framework"), step.get("mode")]
-    layout = "nhwc" if step.get("own") is None else ""
+    layout = usual_layout(step.get("own"))
     for name, usual in (("layout", layout), ("feed", "resident")):
         words.append(None if step.get(name) == usual else step.get(name))
     narrow = step.get("precision") != "fp32" and step.get("cast") != "mixed"
@@ -231,7 +229,7 @@ def step_words(step: StepSpec | BreakdownRecord) -> list[str]:
     # Of one's own model only a file may leave it open; inputs say it themselves.
     says = is_onnx(step.model) and not (own and own.inputs) if own is not None else True
     words += ["--batch", str(step.batch)] if step.batch is not None and says else []
-    layout = "nhwc" if own is None else ""
+    layout = usual_layout(own)
     for name, usual in (("phase", "forward"), ("precision", "fp32"), ("layout", layout)):
         value = getattr(step, name)
         words += [f"--{name}", value] if value != usual else []

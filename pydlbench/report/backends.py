@@ -52,13 +52,13 @@ def interleaved_legend(rows: Sequence[Measurement]) -> list[str]:
     lines = []
     other = [row for problem in by_problem(rows) for row in _other_sums(problem)]
     if any(row.warm_s for row in rows):
-        lines.append("kept: the same call where the allocator keeps the pages that were freed")
+        lines.append("kept: the same call with an allocator that keeps freed pages")
     if any(is_uncertain(row) for row in rows):
         lines.append(f"{_UNCERTAIN}: {UNCERTAIN_LEGEND}")
     if any(row.contended for row in rows):
         lines.append(f"{_CONTENDED}: contended, the time is an upper bound")
     if not all(row.complete for row in rows):
-        lines.append(f"{_INTERRUPTED}: interrupted, it has had some of its repetitions")
+        lines.append(f"{_INTERRUPTED}: interrupted, only some of its repetitions were made")
     if fewer := dict.fromkeys(row.fewer_flops for row in rows if row.fewer_flops):
         lines.append(
             f"{_FEWER_FLOPS}: {' and '.join(fewer)} need fewer FLOPs than a direct kernel: "
@@ -67,12 +67,13 @@ def interleaved_legend(rows: Sequence[Measurement]) -> list[str]:
     if other:
         formats = ", ".join(dict.fromkeys(row.accumulate or "" for row in other))
         lines.append(
-            f"{_OTHER_SUMS}: sums in another format than whom it is compared with: {formats}"
+            f"{_OTHER_SUMS}: accumulates in another format than the row it is compared with: "
+            f"{formats}"
         )
     if any(map(_disagree, by_problem(rows))):
         lines.append(
-            "to best: from the rounds that both were in; the order of the medians, which are of "
-            "all repetitions, is not always that of the ratios: the ratios count"
+            "to best: over the rounds that both rows share; medians are over all repetitions, so "
+            "where the two disagree on an order, the ratio counts"
         )
     return lines
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.backends import capabilities
 from pydlbench.records.breakdown import LEVELS, BreakdownRecord
 from pydlbench.records.fields import columns_of
-from pydlbench.records.step import rate_unit, step_words
+from pydlbench.records.own import rate_unit
+from pydlbench.records.step import step_words
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import call_tree
@@ -127,7 +128,7 @@ def summary_parts(record: BreakdownRecord) -> tuple[str, str]:
     scale = Scale.fit(step.median)
     between = interval_text(step.ci_low, step.ci_high, scale)
     figures = f"{scale.text(step.median)} (95 % {between}, {record.processes} processes)"
-    rate = f"{per_second(record.batch / step.median)} {rate_unit(record.model)}"
+    rate = f"{per_second(record.batch / step.median)} {rate_unit(record.own)}"
     return "  ".join(what), f"{figures}   {rate}"
 
 
@@ -190,13 +191,13 @@ def _remarks(record: BreakdownRecord, scale: Scale) -> list[str]:
     traced = "the chain of calls" if trace.way == "stamps" else "a traced step"
     lines.append(
         f"calls are timed by {trace.source} in {trace.rounds} steps: {traced} takes "
-        f"{trace.cost:.2f} times as long as one beside it ({scale.text(trace.untraced_s)})"
+        f"{trace.cost:.2f} times as long as an untraced one ({scale.text(trace.untraced_s)})"
     )
     lines += [f"note: {each}" for each in (*trace.notes, *record.notes)]
     if record.disturbed:
-        rounds = f"{record.disturbed} of {record.measured.n} rounds"
+        rounds = f"{record.disturbed} of {record.measured.n}"
         lines.append(
-            f"warning: {rounds} were disturbed, which widens intervals: {record.disturbance}"
+            f"warning: disturbed rounds, which widen intervals: {rounds}: {record.disturbance}"
         )
     return lines
 
@@ -214,7 +215,7 @@ def unexplained_line(record: BreakdownRecord) -> str:
     """Return what experiments leave of the step, and whether any is missing."""
     whole = "" if record.not_measured else "   everything was measured"
     if record.unexplained is None:
-        return f"unexplained: no difference has all of its experiments{whole}"
+        return f"unexplained: not known, every difference lacks an experiment{whole}"
     step_s = record.measured.median
     words = f"unexplained {Scale.fit(step_s).signed(record.unexplained * step_s)}"
     inside = [f"{percent(record.unexplained, signed=True, decimal=True)} of the step"]
@@ -232,10 +233,10 @@ def conclusion(record: BreakdownRecord) -> list[str]:
     where measurements contradict each other.
     """
     if record.contradictions:
-        return [f"Nothing is concluded: {len(record.contradictions)} contradictions."]
+        return [f"No conclusion: {counted(len(record.contradictions), 'contradiction')}."]
     if 2 * record.disturbed > record.measured.n:
-        why = "somebody else used the machine beside most rounds"
-        return [f"Nothing is concluded: {why}. Repeat on an idle machine."]
+        why = "other processes used the machine in most rounds"
+        return [f"No conclusion: {why}. Repeat on an idle machine."]
     scale = Scale.fit(record.measured.median)
     lines = []
     if record.modules:

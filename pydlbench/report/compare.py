@@ -59,7 +59,7 @@ def side_lines(comparison: Comparison) -> list[str]:
     lines = [f"{mark}  {_side(side)}" for mark, side in (("A", comparison.a), ("B", comparison.b))]
     if comparison.passes:
         lines.append(
-            f"both measured here, interleaved, prepared anew {comparison.passes} times: "
+            f"both measured here, in turn, each prepared {comparison.passes} times: "
             f"{comparison.b.machine or 'machine not recorded'}"
         )
     if comparison.matching.axis:
@@ -116,10 +116,10 @@ def legend(comparison: Comparison) -> list[str]:
             f"{100 * comparison.assumed_sd:g} % (standard deviation), as the store has too few of "
             "them"
         )
-    chance = f"the chance of any false one among all rows is {100 * settings.alpha:g} %"
+    chance = f"the chance of a false verdict among all rows is {100 * settings.alpha:g} %"
     return [
         f"ratio: B over A; {interval_of}",
-        "resolves: a smaller change cannot be told",
+        "resolves: smaller changes cannot be detected",
         f"SLOWER, FASTER: beyond what it resolves; {chance}",
         f"SAME: the interval lies within {beyond}; UNCLEAR: neither",
     ]
@@ -256,7 +256,7 @@ def conclude(comparison: Comparison) -> list[str]:
             f"{counted(total, 'row')} are the same within {_margin(comparison)}"
         )
     else:
-        sentence = f"nothing can be said for sure of {_those(total)}"
+        sentence = f"nothing is certain about {_those(total)}"
     rest = [
         f"{len(groups[verdict])} {words}"
         for verdict, words in ((SAME, "the same"), (UNCLEAR, "unclear"))
@@ -298,7 +298,7 @@ def _next(comparison: Comparison, groups: dict[str, list[ComparedRow]]) -> list[
     others = [row.b for row in unclear if row.estimate.reason != CONTENDED]
     ways = [_QUIET] if disturbed else []
     ways += _ways(comparison, others) if others else []
-    return [f"what would tell more: {'; '.join(ways)}."] if ways else []
+    return [f"for a clearer answer: {'; '.join(ways)}."] if ways else []
 
 
 def _margin(comparison: Comparison) -> str:

@@ -41,7 +41,7 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
     if rest := modules[_SHOWN:]:
         seconds, share = sum(part.seconds for part in rest), sum(part.share for part in rest)
         lines.append(
-            f"{len(rest)} modules more: {format_seconds(seconds)}, {percent(share)} of the step "
+            f"{len(rest)} more modules: {format_seconds(seconds)}, {percent(share)} of the step "
             "(--json)"
         )
     lines.append(_between(record, trace))
@@ -139,7 +139,7 @@ def _dominates(dominant: Dominant, calls: Sequence[CallInContext]) -> str:
     if dominant.rivals:
         named = ", ".join(dominant.rivals[:_RIVALS])
         more = len(dominant.rivals) - _RIVALS
-        text += f"; not to be told from {named}" + (f" and {more} more" if more > 0 else "")
+        text += f"; cannot be told from {named}" + (f" and {more} more" if more > 0 else "")
     return text
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.models.own import is_own
 from pydlbench.records.breakdown import LEVELS
 from pydlbench.records.fields import flat_names
 from pydlbench.records.measurement import Measurement
@@ -145,7 +144,7 @@ def flat_row(table: str, document: Mapping[str, Any]) -> dict[str, Any]:
             "estimate_high_s": estimate.get("high"),
             "images_per_s": estimate.get("images_per_s"),
         }
-    if is_own(str(document.get("model") or "")):
+    if document.get("own") is not None:
         row["samples_per_s"] = row.pop("images_per_s", None)
     if table == "breakdown":
         levels = document.get("levels") or {}

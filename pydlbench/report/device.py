@@ -183,7 +183,7 @@ def _windows(bandwidths: Sequence[Bandwidth]) -> Iterator[str]:
     )
     disturbed = sum(bandwidth.disturbed for bandwidth in bandwidths)
     if disturbed:
-        yield f"{disturbed} windows were disturbed, and taken again"
+        yield f"{disturbed} windows were disturbed and measured again"
     reasons = dict.fromkeys(
         bandwidth.disturbance for bandwidth in bandwidths if bandwidth.disturbance
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pydlbench.backends import capabilities
-from pydlbench.records.step import rate_unit
+from pydlbench.records.own import rate_unit
 from pydlbench.report.blocks import Facts, Heading, Lines
 from pydlbench.report.columns import device_name
 from pydlbench.units import counted, format_seconds, per_second, percent
@@ -60,8 +60,7 @@ def what(run: RunRecord, diagnosis: Diagnosis) -> list[str]:
     items = [spec.model, f"batch {spec.batch}", spec.phase, spec.precision]
     items += [f"{name}={value}" for name, value in spec.options.items()]
     who = " ".join(filter(None, (step.library or spec.framework, str(spec.mode))))
-    built = "NCHW" if spec.own is None else "layouts as built"
-    layout = "channels last" if spec.layout == "nhwc" else built
+    layout = {"nhwc": "channels last", "nchw": "NCHW"}.get(spec.layout, "layouts as built")
     chosen = capabilities.of(spec.framework).steps.layout_words
     first = "  ".join([*items, f"{who}, {layout}" if chosen else who])
     second = [device_name(run.device)]
@@ -73,7 +72,7 @@ def what(run: RunRecord, diagnosis: Diagnosis) -> list[str]:
         half = "" if time.half_width is None else f" +- {percent(time.half_width)}"
         second.append(f"step {format_seconds(time.median)}{half}, n = {time.n}")
     if step.images_per_s:
-        second.append(f"{per_second(step.images_per_s)} {rate_unit(spec.model)}")
+        second.append(f"{per_second(step.images_per_s)} {rate_unit(spec.own)}")
     return [first, "  ".join(second)]
 
 

@@ -8,7 +8,7 @@ from pydlbench.analysis.dominance import Dominance
 from pydlbench.records.estimate import EstimatedLayer
 from pydlbench.records.fields import columns_of
 from pydlbench.records.measurement import fewer_flops
-from pydlbench.records.step import rate_unit
+from pydlbench.records.own import rate_unit
 from pydlbench.report.blocks import Facts, Heading, Lines, Table, some_names
 from pydlbench.report.columns import device_name
 from pydlbench.report.figures.bars import Bar, bars
@@ -116,9 +116,8 @@ def _sums(step: StepEstimate, rows: Sequence[Measurement]) -> list[tuple[str, st
     total = step.estimate
     hot, cold = format_seconds(total.hot_s), format_seconds(total.cold_s)
     width, middle = format_seconds(total.half_width_s), format_seconds(total.time_s)
-    rate = (
-        "" if total.images_per_s is None else f", {si(total.images_per_s, rate_unit(step.model))}"
-    )
+    unit = rate_unit(step.own)
+    rate = "" if total.images_per_s is None else f", {si(total.images_per_s, unit)}"
     kernels = f"{total.kernels_measured} distinct kernels stand for {total.kernels_in_step}"
     roof = "-" if total.roof_s is None else format_seconds(total.roof_s)
     kinds = ", ".join(
@@ -127,7 +126,7 @@ def _sums(step: StepEstimate, rows: Sequence[Measurement]) -> list[tuple[str, st
     )
     sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in step.memory_bytes.items())
     alone, why = total.kernels_without_cold, total.without_cold
-    doubt = f"{alone} of them without cold caches, hot stands for both: {why}"
+    doubt = f"{alone} of them with hot caches only, which stand for both: {why}"
     return [
         ("estimate", f"{middle}: {hot} (hot caches) to {cold} (cold), sampling +-{width}{rate}"),
         ("estimate", f"{kernels}; all at their measured roof: {roof}"),
@@ -145,7 +144,7 @@ def _visits(rows: Sequence[Measurement]) -> list[tuple[str, str]]:
     if max(visits, default=1) == 1:
         return []
     few = sum(visit < max(visits) for visit in visits)
-    less = f", {few} of {len(visits)} rows, which hardly move the sum, fewer" if few else ""
+    less = f", {few} of {len(visits)} rows, which hardly change the sum, have fewer" if few else ""
     return [("repetitions", f"{max(visits)}{less}")]
 
 

@@ -40,7 +40,7 @@ def fleet_report(verdict: FleetVerdict, early: str = "") -> list[Block]:
     """
     shown, metrics = slow_rows(verdict, _OF_NODE), verdict.metrics[:_METRICS]
     commands = {each.node: each.command for each in reversed(shown) if each.command}
-    part = [f"this run is {early}: it is not all that was asked for"] if early else []
+    part = [f"this run is {early}: it is incomplete"] if early else []
     blocks: list[Block] = [
         Heading([_summary(verdict), _what(verdict)], bold=1),
         Lines(part, alarm=True),
@@ -78,9 +78,9 @@ def judge_nodes(verdict: FleetVerdict) -> tuple[str, list[str]]:
     undecided = []
     if unclear := unclear_rows(verdict):
         names = some_names([effect.node for effect in unclear])
-        undecided.append(f"it cannot be told of {names}; more --rounds would tell")
+        undecided.append(f"{names} cannot be judged; more --rounds would tell")
     if unknown := unknown_nodes(verdict):
-        undecided.append(f"nothing is known of {some_names(unknown)}")
+        undecided.append(f"nothing is known about {some_names(unknown)}")
     if not any(node.verdict in ("SAME", "FAST") for node in verdict.nodes):
         undecided.append("no node is known to be as fast as others; more --rounds would tell")
     are = "is" if len(slow) == 1 else "are"
@@ -104,13 +104,17 @@ def judge_changes(comparison: FleetComparison) -> tuple[str, list[str]]:
     alone = [name for name in comparison.nodes if name not in judged]
     undecided = []
     if unclear:
-        undecided.append(f"{by} cannot be told of {some_names(unclear)}; more --rounds would tell")
+        undecided.append(
+            f"whether it is {by} is unclear for {some_names(unclear)}; more --rounds would tell"
+        )
     if comparison.gone:
-        undecided.append(f"the second run has no time of {some_names(comparison.gone)}")
+        undecided.append(f"the second run has no times of {some_names(comparison.gone)}")
     if alone:
-        undecided.append(f"nothing is known of {some_names(alone)}: no other node of the kind")
+        undecided.append(
+            f"nothing is known about {some_names(alone)}: there is no other node of the kind"
+        )
     elif not (comparison.with_verdict("SAME") or comparison.with_verdict("FASTER")):
-        undecided.append("of no node is it known whether it changed; more --rounds would tell")
+        undecided.append("whether any node changed is not known; more --rounds would tell")
     nodes = f"{counted(len(slower), 'node')} slower by more than {by}: {some_names(slower)}"
     return nodes if slower else "", undecided
 
@@ -162,7 +166,7 @@ def _step(step: FleetStep) -> str:
     text = (
         f"{step.metric}: a synchronous step on {step.nodes} nodes waits for {step.slowest}: "
         f"{format_seconds(step.slowest_s)}, {SIGNED(step.loss)}{interval} over the others' "
-        f"{format_seconds(step.median_s)}, communication apart"
+        f"{format_seconds(step.median_s)}, without communication"
     )
     if step.without_slow is not None:
         text += f"; without the SLOW nodes {SIGNED(step.without_slow)}"

@@ -138,10 +138,10 @@ def parts(record: ForecastRecord, scale: Scale) -> str:
 def interval_line(record: ForecastRecord) -> str:
     """Return what the interval is of."""
     if record.scored >= LEAST:
-        return f"the 90 % interval is what {record.scored} earlier forecasts here were off by"
+        return f"the 90 % interval is from the errors of {record.scored} earlier forecasts here"
     return (
-        f"the interval is assumed: {record.scored} earlier forecasts here were scored, "
-        f"{LEAST} tell what they are off by"
+        f"the interval is assumed: only {record.scored} earlier forecasts here were scored, and "
+        f"it takes {LEAST} to know their errors"
     )
 
 
@@ -154,7 +154,7 @@ def dominating(record: ForecastRecord) -> str:
             break
         chosen.append(item)
     if not chosen:
-        return "no operator has a row"
+        return "no operator was measured"
     names = ", ".join(_name(term) for term in chosen)
     share = percent(sum(term.share for term in chosen))
     verb = "make" if len(chosen) > 1 else "makes"

@@ -157,7 +157,7 @@ def _footnotes(
         yield from (f"stopped: {reason}: {names}" for reason, names in stops)
     if not several:
         yield from map(_few_visits, filter(_in_one_process, timed))
-        yield from (f"beside the kernel: {cost}" for cost in map(_outside, timed) if cost)
+        yield from (f"outside the kernel: {cost}" for cost in map(_outside, timed) if cost)
     yield from _contended(timed, name_of)
     for algorithm, names in _fewer_flops(timed, name_of).items():
         yield (
@@ -175,8 +175,8 @@ def _in_one_process(row: Measurement) -> bool:
 def _few_visits(row: Measurement) -> str:
     count = 0 if row.time is None else row.time.repetitions
     return (
-        f"the interval is that of {count} repetitions within seconds, in one process; "
-        f"--repetitions {2 * count}, each in another one, would tell more"
+        f"the interval covers {count} repetitions within seconds, in one process; "
+        f"--repetitions {2 * count}, each in a process of its own, would tell more"
     )
 
 
@@ -294,8 +294,8 @@ def gpu_notes(rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
     apart = [(row, text) for row in rows if (text := disagreement(row)) is not None]
     if len(apart) > _NAMED:
         yield (
-            f"{len(apart)} rows whose time depends on the clock by over {100 * _AGREE:.0f} %: the "
-            "table below has their times"
+            f"the times of {len(apart)} rows differ between clocks by more than "
+            f"{100 * _AGREE:.0f} %: see the table below"
         )
     else:
         yield from (f"{name_of(row)}: {text}" for row, text in apart)
@@ -355,9 +355,9 @@ def _units(
         if not row.device.startswith("cuda") or without_sides(row.kind) not in ("conv", "gemm"):
             continue
         if row.precision == "fp16" and row.accumulate == "float32":
-            remark = "fp16 accumulated in float32, so held against the fp32 peak"
+            remark = "fp16 accumulated in float32, so compared with the fp32 peak"
         elif row.precision.endswith(("-tc", "tf32")) and row.tensor_cores is False:
-            remark = "the fastest right kernel uses no tensor cores"
+            remark = "the fastest correct kernel uses no tensor cores"
         else:
             continue
         by_remark.setdefault(remark, []).append(name_of(row))
@@ -452,7 +452,7 @@ def evidence(rows: Sequence[Measurement], name_of: Callable[[Measurement], str])
         ]
         if row.empty_call_s is not None:
             empty = format_seconds(row.empty_call_s)
-            lines.append(f"  a call that does nothing takes {empty}; it is subtracted nowhere")
+            lines.append(f"  a call that does nothing takes {empty}, which is not subtracted")
         faults = row.faults or {}
         if faults.get("default") is not None:
             kept = faults.get("warm")

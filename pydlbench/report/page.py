@@ -94,7 +94,7 @@ def runs_page(runs: Sequence[PageRun], title: str | None = None) -> str:
 def _run(run: PageRun) -> Iterator[Block]:
     info = run.loaded.info
     if info.early:
-        yield Lines([f"this run is {info.status}: it is not all that was asked for."], alarm=True)
+        yield Lines([f"this run is {info.status}: it is incomplete."], alarm=True)
     yield from run.blocks or [Lines(["nothing was measured in this run."], alarm=True)]
 
 
@@ -104,7 +104,10 @@ def _differences(runs: Sequence[PageRun]) -> list[Block]:
     cells = [[name, *(fact.get(name, "-") for fact in facts)] for name in names]
     differing = [row for row in cells if len(set(row[1:])) > 1]
     titles = ["what", *(f"run {at}" for at in range(1, len(runs) + 1))]
-    return [Table(titles, differing, [False] * len(titles)), Lines(["Everything else is alike."])]
+    return [
+        Table(titles, differing, [False] * len(titles)),
+        Lines(["Everything else is the same."]),
+    ]
 
 
 def _comparison(runs: Sequence[PageRun]) -> list[Block]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pydlbench.records.published import OwnFigure, PublishedFigure
     from pydlbench.report.blocks import Block
 
-_PLAIN: Final = "plain step: our step, which need not include all that the published one does"
+_PLAIN: Final = "plain step: your step, which may not include all that the published one does"
 _FIGURE: Final = "model stage precision batch hardware year framework published unit"
 _OF_PAIR: Final = " ".join(f"figure.{name}" for name in _FIGURE.split())
 _OWN: Final = "own.value own.who own.speedup own.marks"
@@ -61,9 +61,9 @@ def published_conclusion(figures: Sequence[PublishedFigure], *, own: bool) -> st
             "pydlbench compare --published lists them."
         )
     pairs = sorted(_pairs(with_own), key=lambda pair: -pair.own.speedup)
-    have = "has a result of ours beside it"
+    have = "is compared with a result of yours"
     if len(with_own) > 1:
-        have = "have a result of ours beside them"
+        have = "are compared with results of yours"
     ends = [pairs[0], pairs[-1]][: len(pairs)]
     speeds = "; ".join(_faster(pair.figure, pair.own) for pair in ends)
     return f"{counted(len(with_own), 'published figure')} {have}: {speeds}."
@@ -91,10 +91,10 @@ def _notes(figures: Sequence[PublishedFigure], own: bool) -> list[str]:
         scripts = ", ".join(dict.fromkeys(figure.protocol for figure in figures))
         lines.append(f"{_PLAIN}; pydlbench step --protocol runs the scripts' own: {scripts}")
     if own and ours:
-        lines.append("speed: the published time of an image over ours")
+        lines.append("speed: the published time per image over yours")
         lines += _remarks(figures)
         devices = dict.fromkeys(result.device for result in ours)
-        lines.append(f"ours ran on: {', '.join(filter(None, devices)) or 'not recorded'}")
+        lines.append(f"yours ran on: {', '.join(filter(None, devices)) or 'not recorded'}")
     sources = dict.fromkeys((figure.source, figure.citation) for figure in figures)
     return [*lines, *(f"source: {title}: {citation}" for title, citation in sources)]
 

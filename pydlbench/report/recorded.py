@@ -79,7 +79,7 @@ def _rest(recorded: RecordedSteps) -> list[str]:
     lines = []
     if below := recorded.problems[_SHOWN:]:
         share = percent(sum(problem.share or 0.0 for problem in below))
-        lines.append(f"{len(below)} problems more: {share} (--json)")
+        lines.append(f"{len(below)} more problems: {share} (--json)")
     without = recorded.without_layer
     if without:
         calls = sum(problem.count for problem in without)

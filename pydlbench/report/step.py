@@ -10,7 +10,8 @@ from pydlbench.devices.gpu.peaks import on_tensor_cores
 from pydlbench.models import build_model
 from pydlbench.models.counts import macs
 from pydlbench.records.fields import Column, columns_of, flat_names
-from pydlbench.records.step import StepRow, options_text, rate_unit
+from pydlbench.records.own import rate_unit
+from pydlbench.records.step import StepRow, options_text, usual_layout
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import context_blocks
@@ -77,7 +78,7 @@ def _setting(record: StepRecord, *, named: bool) -> str:
     words = [spec.model, *(f"{name}={spec.options[name]}" for name in sorted(spec.options))]
     words += spec.own.described(spec.phase) if spec.own is not None else []
     words += [] if spec.cast == "mixed" else [f"{spec.cast} precision"]
-    words += [] if spec.layout == ("nhwc" if spec.own is None else "") else [spec.layout]
+    words += [] if spec.layout == usual_layout(spec.own) else [spec.layout]
     words += [] if spec.feed == "resident" else [f"{spec.feed} images"]
     words += ["fetch"] if spec.fetch else []
     words += [] if spec.dropout else ["without dropout"]
@@ -156,7 +157,7 @@ def steps_report(
     return [
         Heading(heading(run, rows)),
         *first,
-        *batches(_rates(timed), rate_unit(rows[0].record.spec.model)),
+        *batches(_rates(timed), rate_unit(records[0].spec.own)),
         *samples([_sampled(row, time, differing) for row in timed if (time := row.record.time)]),
         *(
             Lines(_refused(rows, status, differing), alarm=status == "failed", listed=True)
@@ -256,9 +257,8 @@ def _to_fastest(row: StepRow, timed: Sequence[StepRow]) -> str:
 
 def _columns(timed: Sequence[StepRow]) -> list[Column[StepRow]]:
     """Return the columns of a table of steps: their own, and how they compare."""
-    rate = "record.images_per_s"
-    unit = rate_unit(timed[0].record.spec.model) if timed else ""
-    columns = columns_of(timed, StepRow.columns.replace(rate, f"{rate}={unit}"))
+    titled = f"record.images_per_s={rate_unit(timed[0].record.spec.own if timed else None)}"
+    columns = columns_of(timed, StepRow.columns.replace("record.images_per_s", titled))
     if len(timed) > 1:
         columns.append(Column("x fastest", lambda row: _to_fastest(row, timed)))
     if any(device_ratio(row, timed) for row in timed):
@@ -320,8 +320,8 @@ def _verdict(rows: Sequence[StepRow]) -> str:
     if not judged:
         most = max(row.flops or 0 for row in rows)
         return (
-            f"{device} ({card.name}): no verdict: steps of up to {format_flops(most)} say more of "
-            "launches than of the card; nearest: a larger --batch."
+            f"{device} ({card.name}): no verdict: steps of up to {format_flops(most)} say more "
+            "about launches than about the card; nearest: a larger --batch."
         )
     # Of a card that is well, the best way to run it shows it.
     share, row, promised = max(judged, key=lambda each: each[0] / _bar(each[1]))
@@ -365,8 +365,8 @@ def conclude(rows: Sequence[StepRow]) -> list[str]:
     disturbed = len(timed) - len(quiet)
     if disturbed:
         lines.append(
-            f"* other work disturbed {disturbed} of {len(timed)} times: they are upper bounds; "
-            "repeat on an idle machine."
+            f"* disturbed by other work ({disturbed} of {len(timed)}): upper bounds; repeat on an "
+            "idle machine."
         )
     groups = list(dict.fromkeys(row.group for row in quiet))
     lines += [
@@ -411,7 +411,7 @@ def _group(rows: Sequence[StepRow], several: bool) -> str:
     text += ": " if len(rows) > 1 else " "
     text += f"{format_seconds(best.record.time.median)} per step"
     if best.record.images_per_s is not None:
-        text += f", {per_second(best.record.images_per_s)} {rate_unit(best.record.spec.model)}"
+        text += f", {per_second(best.record.images_per_s)} {rate_unit(best.record.spec.own)}"
     others = []
     for row in rows:
         times = None if row is best else ratio(row, best)
@@ -439,7 +439,7 @@ def _sweep(timed: Sequence[StepRow]) -> list[str]:
         best = max(rows, key=lambda row: row.record.images_per_s or 0.0)
         rate = per_second(best.record.images_per_s or 0.0)
         lines.append(
-            f"most {rate_unit(best.record.spec.model)} in {phase}: {rate} at batch "
+            f"highest rate in {phase}: {rate} {rate_unit(best.record.spec.own)} at batch "
             f"{best.record.spec.batch} with {_name(best, rows)}."
         )
     return lines

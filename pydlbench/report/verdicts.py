@@ -49,10 +49,10 @@ def verdict(row: Measurement) -> str:
     if roof is None:
         time = format_seconds(row.time.median) if row.time else "an unknown time"
         lacking = "a measured peak" if row.peak.measured is None else "an undisturbed bandwidth"
-        return f"{name} takes {time}; without {lacking} there is no roof to hold it against."
+        return f"{name} takes {time}; without {lacking} there is no roof to compare it with."
     chip = "GPU" if _on_gpu(row) else "CPU"
     reached = percent(roof.efficiency)
-    faster = f"{number(1 / roof.efficiency, 2)}x" if roof.efficiency > 0 else "everything"
+    faster = f"{number(1 / roof.efficiency, 2)}x" if roof.efficiency > 0 else "many times"
     if roof.bound == "launch":
         return f"{name} is too short for this {chip}: starting it costs more than computing it."
     if roof.bound == "memory":
@@ -60,8 +60,8 @@ def verdict(row: Measurement) -> str:
     if row.fewer_flops is not None:
         return (
             f"{name} runs at {reached} of a direct kernel's limit; {row.algorithm} "
-            f"({row.fewer_flops}) needs fewer FLOPs than that counts, so how much is left in the "
-            "kernel is not known."
+            f"({row.fewer_flops}) needs fewer FLOPs than that counts, so how much faster it "
+            "could be is not known."
         )
     if roof.efficiency > _ABOVE_ROOF:
         return (
@@ -75,7 +75,7 @@ def verdict(row: Measurement) -> str:
         )
     return (
         f"{name} reaches {reached} of what this {chip}'s {_units(row)}: "
-        f"up to {faster} is left in the kernel{_cause(row)}."
+        f"a better kernel could be up to {faster} as fast{_cause(row)}."
     )
 
 
@@ -89,8 +89,8 @@ def _of_bandwidth(name: str, roof: Roofline) -> str:
     reached = low if low == high else f"{low} to {high}"
     if roof.efficiency > _ABOVE_ROOF:
         return (
-            f"{name} moves its bytes at {reached} of the measured {where} bandwidth: that was "
-            "probed in a slower moment, or more stayed in the caches than they hold; no verdict."
+            f"{name} moves its bytes at {reached} of the measured {where} bandwidth: the "
+            "probe ran in a slower moment, or part of the data stayed in caches; no verdict."
         )
     if roof.efficiency >= NEAR_ROOF:
         return (
@@ -101,12 +101,12 @@ def _of_bandwidth(name: str, roof: Roofline) -> str:
         gbps = f"{number(roof.bandwidth_low_gbps)} to {number(roof.bandwidth_gbps)} GB/s"
         return (
             f"{name} is bound by {where} bandwidth and reaches {reached} of it: its probes spread "
-            f"from {gbps}, so whether much is left in the kernel cannot be told."
+            f"from {gbps}, so whether the kernel could be much faster is not known."
         )
-    faster = f"{number(1 / roof.efficiency, 2)}x" if roof.efficiency > 0 else "everything"
+    faster = f"{number(1 / roof.efficiency, 2)}x" if roof.efficiency > 0 else "many times"
     return (
         f"{name} is bound by {where} bandwidth but reaches {reached} of it: "
-        f"up to {faster} is left in the kernel."
+        f"a better kernel could be up to {faster} as fast."
     )
 
 
@@ -118,8 +118,8 @@ def next_step(row: Measurement, peaks: Mapping[str, float]) -> list[str]:
         roles = ", ".join(role for role, seconds in row.reorder_s.items() if seconds)
         share = percent(reorders / row.time.median)
         lines.append(
-            f"beside it: bringing {roles} into the kernel's layout costs "
-            f"{format_seconds(reorders)} ({share} more) wherever it is not kept there."
+            f"in addition: bringing {roles} into the kernel's layout takes "
+            f"{format_seconds(reorders)} ({share} more) where it is not kept in it."
         )
     roof = row.roofline
     if row.layout_request != "best":
@@ -287,7 +287,7 @@ def _many(problems: Sequence[Sequence[Measurement]]) -> list[str]:
     for (who, sums), count in coarse.items():
         lines.append(
             f"{who} sums in {sums} in {counted(count, 'problem')}, less exactly than the fastest: "
-            "that counts in no mean."
+            "the means leave these out."
         )
     undecided = winners.count(None)
     if undecided:

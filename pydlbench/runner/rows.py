@@ -187,7 +187,7 @@ def _warnings(samples: Series, estimated: Estimate, on_gpu: bool) -> tuple[str, 
         )
     if estimated.disturbed and not estimated.contended:
         words.append(
-            f"{estimated.disturbed} of {estimated.rounds} rounds were disturbed: {estimated.reason}"
+            f"disturbed rounds: {estimated.disturbed} of {estimated.rounds}: {estimated.reason}"
         )
     first, last = _drift(samples)
     moved = last / first - 1 if first > 0 else 0.0

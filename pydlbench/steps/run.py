@@ -307,7 +307,7 @@ def record_of(step: StepSpec, session: Session, facts: StepFacts, samples: Serie
     warnings = []
     if estimated.disturbed:
         warnings.append(
-            f"{estimated.disturbed} of {estimated.rounds} rounds were disturbed: {estimated.reason}"
+            f"disturbed rounds: {estimated.disturbed} of {estimated.rounds}: {estimated.reason}"
         )
     return StepRecord(
         spec=msgspec.structs.replace(step, batch=facts.batch),

@@ -223,5 +223,6 @@ def _slow_reads(visit: Visit, best: Mapping[str, float | None]) -> str:
     for level, name in (("llc", "last-level cache"), ("memory", "memory")):
         rate, reference = getattr(visit.interference, level), best[level]
         if rate is not None and reference is not None and rate < _FULL_READS * reference:
-            return f"somebody else used the {name}: reads did {rate / reference:.0%} beside it"
+            reached = f"{rate / reference:.0%} of their rate"
+            return f"other processes used the {name}: reads ran at {reached}"
     return ""

@@ -149,8 +149,8 @@ def test_levels_and_terms_are_those_that_were_invented() -> None:
     assert found.between_calls_s == pytest.approx(2 * MS)
     assert found.unexplained is None
     assert found.not_measured == (
-        "choice: no experiment is about all calls",
-        "context: no experiment is about all calls",
+        "choice: no experiment covers all calls",
+        "context: no experiment covers all calls",
     )
 
 
@@ -176,7 +176,7 @@ def test_experiments_explain_and_what_they_leave_has_a_sign_and_an_interval() ->
     assert terms(found)["unexplained choice"].share == pytest.approx(0, abs=0.005)
     assert terms(found)["unexplained context"].seconds == pytest.approx(1 * MS, abs=0.3 * MS)
     assert terms(found)["choice of other calls"].kind == "difference"
-    assert "choice: no experiment is about 3 of 5 calls" in found.not_measured
+    assert "choice: no experiment covers 3 of 5 calls" in found.not_measured
     assert found.unexplained == pytest.approx(1 / 40, abs=0.01)
     assert found.unexplained_low is not None
     assert found.unexplained_high is not None

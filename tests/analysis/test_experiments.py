@@ -184,7 +184,7 @@ def test_threads_that_sleep_so_seldom_that_it_does_not_matter_cost_next_to_nothi
     assert found.level == "in_context"
 
 
-@pytest.mark.parametrize(("asleep", "said"), [(8, "8.0 times in a step"), (None, "not counted")])
+@pytest.mark.parametrize(("asleep", "said"), [(8, "8.0 times in a step"), (None, "not measured")])
 def test_a_bound_that_matters_explains_nothing(asleep, said):
     assert said in wakeups(table_of(asleep=asleep))
 
@@ -192,4 +192,4 @@ def test_a_bound_that_matters_explains_nothing(asleep, said):
 def test_without_the_cost_of_waking_there_is_no_bound():
     table = table_of()
     table.forget(WAKEUP)
-    assert "not counted" in wakeups(table)
+    assert "not measured" in wakeups(table)

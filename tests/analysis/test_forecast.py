@@ -321,7 +321,7 @@ def test_a_step_scores_its_newest_forecast_once(store_path, run_record):
 def test_a_user_s_file_that_was_edited_scores_no_forecast_of_the_earlier_one(
     store_path, run_record
 ):
-    case = msgspec.structs.replace(CASE, model="a.py:build", own=OwnSpec(), layout="nchw")
+    case = msgspec.structs.replace(CASE, model="a.py:build", own=OwnSpec(), layout="as-built")
     made = conclude(case, PLACE, listed_as((call("a"),)), Rows(times={"a": row("a", 2.0)}))
     same = {**step_document(1.0), **case.to_dict(), "batch": made.batch}
     edited = {**same, "program": "another"}

@@ -75,6 +75,11 @@ REFUSED = [
     ("device --throughput T4=1", "--throughput T4=1", "--known"),
     # Where to.
     ("layers --samples", "--samples", "--samples --json -"),
+    ("layers conv3", "conv3", "--shape conv3"),
+    ("layers --gpu", "--gpu", "--device"),
+    ("step mnist --dtype bf16", "--dtype", "--precision"),
+    ("step --model mnist", "--model", "--mode, MODEL"),
+    ("step mnist --faze training", "--faze", "--phase, --feed"),
     ("shapes conv3 --format json --json a", "--format json", "leave one out"),
     ("shapes conv3 --format csv", "--format csv", "json"),
     ("layers --format md --json -", "--md -", "--md results.md"),

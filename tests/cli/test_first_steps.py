@@ -24,12 +24,12 @@ from pydlbench.runner.tasks import Result, Row, Task
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_has_two_examples_that_parse_and_the_exit_codes(command, capsys):
+def test_help_has_examples_that_parse_and_the_exit_codes(command, capsys):
     assert main(["help", command]) == 0
     out = capsys.readouterr().out
     assert "exit codes: 0 done" in out
     examples = re.findall(r"^  pydlbench (.*?)  +# ", out, flags=re.MULTILINE)
-    assert len(examples) == 2
+    assert len(examples) >= 2
     for line in examples:
         name, *words = line.replace("'", "").partition(" > ")[0].split()
         read([name, *words])

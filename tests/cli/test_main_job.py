@@ -124,6 +124,6 @@ def test_ctrl_c_and_sigterm_print_what_is_finished(finished, number, code):
     assert [row["layer"] for row in rows] == problems * finished
     # A third of all visits was made: every row has had some.
     whole = sum(row["stop_rule"] != "interrupted" for row in rows)
-    others = f", {3 - whole} more had some of their repetitions" if rows else ""
+    others = f", {3 - whole} more in part" if rows else ""
     assert err.splitlines()[-1] == f"interrupted: {whole} of 3 rows finished{others}"
     assert "Traceback" not in err

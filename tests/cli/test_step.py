@@ -315,7 +315,7 @@ def test_a_model_of_ones_own_runs_in_torch_as_it_was_asked_for(own, session, cap
     assert command.run(parse(*words, "--eval-mode", "--autocast", "bf16"), session.open) == 0
     ((case,),) = session.groups
     assert (case.framework, case.mode, case.precision) == ("torch", "eager", "bf16")
-    assert (case.options, case.batch, case.layout) == ({"width": "3"}, None, "")
+    assert (case.options, case.batch, case.layout) == ({"width": "3"}, None, "as-built")
     assert case.own.to_dict() == {
         "inputs": [{"shape": [8, 4], "dtype": "float32", "name": None}],
         "loss": None,

@@ -101,7 +101,7 @@ def spread(low, high):
     ("low", "high", "values"),
     [
         (0.85, 0.97, ("85 % to 97 %", "fewer bytes")),
-        (0.7, 0.9, ("70 % to 90 %", "38.9 to 50.0 GB/s", "cannot be told")),
+        (0.7, 0.9, ("70 % to 90 %", "38.9 to 50.0 GB/s", "not known")),
         (0.4, 0.5, ("40 % to 50 %", "2.5x")),
         (1.2, 1.3, ("120 % to 130 %", "no verdict")),
     ],

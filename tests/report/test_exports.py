@@ -180,7 +180,7 @@ def test_a_model_of_ones_own_has_samples_and_no_layout():
     (github,) = json.loads(tracking.write_github([(RUN, [entry])])[0])
     assert github["name"] == name
     row = flat_row("step", entry.document)
-    assert (row["samples_per_s"], row["images_per_s"], row["layout"]) == (800.0, None, "")
+    assert (row["samples_per_s"], row["images_per_s"], row["layout"]) == (800.0, None, "as-built")
 
 
 def test_bencher():

@@ -35,7 +35,7 @@ CAPABILITIES = Capabilities(
         layouts=("nhwc",),
         joined=("graph",),
         other_ways={("gemm", ""): ("plain", "transposed")},
-        unseen="a model of one's own has no graph: its loss and its copies are not looked at; "
+        unseen="a model of your own has no graph: its loss and its copies are not examined; "
         "TensorFlow has neither another layout nor a fused optimizer",
     ),
 )

@@ -21,6 +21,7 @@ from pydlbench.backends.steps.own_model import MU, RATE, OwnModel, Tensors
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.backends.tensorflow.step import TracedModel
 from pydlbench.errors import UnsupportedError, UsageError
+from pydlbench.words import AS_BUILT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -54,7 +55,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
 
     def __init__(self, backend: FrameworkBackend, case: StepSpec) -> None:
         del backend
-        if case.layout:
+        if case.layout != AS_BUILT:
             raise UnsupportedError(
                 f"{case.model}: --layout {case.layout}: a model in TensorFlow says its layout "
                 "itself; nearest: leave it out"

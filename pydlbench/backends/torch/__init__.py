@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pydlbench.backends.capabilities import Capabilities, Steps
+from pydlbench.words import AS_BUILT
 
 __all__ = ["CAPABILITIES"]
 
@@ -43,6 +44,7 @@ CAPABILITIES = Capabilities(
         other_ways={
             ("conv2d", "nhwc"): ("nhwc", "nchw"),
             ("conv2d", "nchw"): ("nchw", "nhwc"),
+            ("conv2d", AS_BUILT): ("nchw", "nhwc"),
             ("gemm", ""): ("transposed", "plain"),
         },
     ),

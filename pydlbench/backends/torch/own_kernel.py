@@ -59,7 +59,7 @@ def variants_of(site: Site) -> list[Variant]:
             algorithm=name.rpartition(":")[2],
             layout="plain",
             word="plain",
-            notes=("a kernel of one's own, on tensors that it was given",),
+            notes=("a kernel of your own, on tensors that it was given",),
         )
     ]
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError
-from pydlbench.records.step import rate_unit
+from pydlbench.records.own import rate_unit
+from pydlbench.words import AS_BUILT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ _USUAL: Final = {
     "cast": "mixed",
     "cache": "hot",
     "layout_request": "best",
+    "layout": AS_BUILT,
     "fuse": "none",
     "feed": "resident",
     "device": "cpu",
@@ -128,7 +130,7 @@ def _row(entry: Entry) -> Timed | None:
     time = document.get(_TIMES.get(entry.table, ""))
     if not time or document.get("status", "ok") != "ok":
         return None
-    counted = rate_unit(str(document.get("model") or "")).removesuffix("/s")
+    counted = rate_unit(document.get("own")).removesuffix("/s")
     rates = {
         "flops-per-second": document.get("tflops"),
         f"{counted}-per-second": document.get("images_per_s"),
@@ -150,6 +152,6 @@ def _words(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield what tells a row apart; a layer's layout is what was found, a step's was asked for."""
     for name in _IDENTITY:
         value = document.get(name)
-        if value in (None, "", _USUAL.get(name)) or (name == "layout" and "layer" in document):
+        if value is None or value == _USUAL.get(name) or (name == "layout" and "layer" in document):
             continue
         yield {"batch": f"batch {value}", "threads": f"{value} threads"}.get(name, str(value))

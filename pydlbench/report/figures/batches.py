@@ -25,7 +25,7 @@ def batches(rates: Sequence[Rate], unit: str) -> list[Figure]:
 
     Args:
         rates: of all series.
-        unit: of the rates: ``images/s``.
+        unit: of the rates: ``images/s`` or ``samples/s``.
     """
     by_series: dict[str, dict[int, float]] = {}
     for item in rates:

@@ -77,7 +77,7 @@ def nodes(fleet: FleetVerdict) -> list[Figure]:
     if far > _WIDEST:
         caption += " Marks at the edge lie farther out."
     if len(effects) > _NODES * len(metrics):
-        caption += f" Of each strip the {_NODES} nodes are drawn that are farthest out."
+        caption += f" Each strip shows the {_NODES} nodes that are farthest out."
     text = f"{names}Fastest to slowest node, {'; '.join(spans)}."
     return [Figure("nodes", f"{len(fleet.nodes)} nodes at a glance", text, caption, spec)]
 

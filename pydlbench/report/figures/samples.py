@@ -86,7 +86,7 @@ def samples(rows: Sequence[Sampled]) -> list[Figure]:
     if len(known) > len(shown):
         notes.append(f"The {len(shown)} slowest rows of {len(known)} with samples are drawn.")
     if any(len(row.samples) > _SAMPLES for row in shown):
-        notes.append(f"Of a row {_SAMPLES} samples are drawn, evenly chosen in time.")
+        notes.append(f"Up to {_SAMPLES} samples per row are drawn, evenly spaced in time.")
     if outside:
         notes.append(f"{outside} samples lie farther than {reach:.3g} % and stand at the edge.")
     text = f"Strips of samples. {'; '.join(map(_words, shown))}."
