@@ -99,9 +99,7 @@ def test_what_can_be_imported_is_there_whatever_brought_it(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "torch" or None)
     # The native modules are a part of this package.
     assert [one.name for one in EVERY if capabilities.is_there(one)] == ["native", "torch"]
-    with pytest.raises(
-        BackendMissingError, match=r"not installed; get it with: pip install .*numba"
-    ):
+    with pytest.raises(BackendMissingError, match=r"pip install .*numba"):
         capabilities.load("numba", "cpu")
 
 

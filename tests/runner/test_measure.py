@@ -261,7 +261,7 @@ def test_probing_a_device():
     record = probe_device(threads=1, precisions=("fp32",))
     assert [peak.precision for peak in record.peaks] == ["fp32"]
     assert len(record.cpus) == 1
-    with pytest.raises(UsageError, match="--device gpu: no such device; nearest: cuda:0"):
+    with pytest.raises(UsageError, match=r"--device gpu: .*nearest: cuda:0"):
         probe_device("gpu")
 
 
