@@ -351,10 +351,10 @@ class Asked:
     def __init__(self, framework):
         self.framework, self.closed = framework, False
 
-    def call(self, function, hear, *, case):
+    def call(self, function, hear, *, spec):
         del hear
         assert function is operations.find_framework
-        assert case["framework"] == "torch"
+        assert spec["framework"] == "torch"
         return self.framework
 
     def close(self):

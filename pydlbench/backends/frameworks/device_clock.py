@@ -217,7 +217,7 @@ class DeviceClock(HostClock):
         with self._guard():
             graph = self._some_captured()
         found = () if graph is None else graph.kernels()
-        return [dict(one) for one in found[: len(found) // _LAUNCHES]]
+        return [dict(each) for each in found[: len(found) // _LAUNCHES]]
 
     def sustained(self) -> Sustained:
         """Return what a second of executions in a row takes; nothing where nobody watches."""

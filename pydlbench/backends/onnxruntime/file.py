@@ -55,7 +55,7 @@ def read_graph(model: str, source: str) -> Any:
 
 def parameters(graph: Any) -> int:
     """Return how many floating-point elements the file's weights have."""
-    return sum(math.prod(one.dims) for one in _weights(graph) if one.data_type in _FLOATS)
+    return sum(math.prod(each.dims) for each in _weights(graph) if each.data_type in _FLOATS)
 
 
 def types_of(graph: Any) -> str:
@@ -66,15 +66,15 @@ def types_of(graph: Any) -> str:
         fp32)`` of several, floating-point inputs among them; empty where nothing tells.
     """
     every = list(_weights(graph))
-    weights = [one for one in every if len(one.dims) >= _MATRIX] or every
-    found = _named(one.data_type for one in weights)
+    weights = [each for each in every if len(each.dims) >= _MATRIX] or every
+    found = _named(each.data_type for each in weights)
     marks = {node.op_type for node in graph.node}
     quantising = not marks.isdisjoint(_QDQ)
     if quantising and not found & set(_QUANTISED.values()):
         found.add("int8")
     if not found & set(_QUANTISED.values()):
-        known = {one.name for one in graph.initializer}
-        given = (one.type.tensor_type.elem_type for one in graph.input if one.name not in known)
+        known = {each.name for each in graph.initializer}
+        given = (each.type.tensor_type.elem_type for each in graph.input if each.name not in known)
         found |= _named(given)
     text = ", ".join(sorted(found))
     text = f"mixed ({text})" if len(found) > 1 else text
@@ -83,7 +83,7 @@ def types_of(graph: Any) -> str:
 
 def _named(types: Iterable[int]) -> set[str]:
     names = {**_FLOATS, **_QUANTISED}
-    return {names[one] for one in types if one in names}
+    return {names[each] for each in types if each in names}
 
 
 def _weights(graph: Any) -> Iterable[Any]:
@@ -91,7 +91,7 @@ def _weights(graph: Any) -> Iterable[Any]:
     yield from graph.initializer
     for node in graph.node:
         if node.op_type == "Constant":
-            yield from (one.t for one in node.attribute if one.name == "value")
+            yield from (each.t for each in node.attribute if each.name == "value")
 
 
 # -----------------------------------------------------------------------------

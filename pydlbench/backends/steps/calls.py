@@ -55,10 +55,10 @@ def distinct(calls: Iterable[StepCall]) -> tuple[RecordedCall, ...]:
         alike.setdefault((call.signature, call.direction), []).append(call)
     found = []
     for (text, direction), same in alike.items():
-        profiled = [one.profiled for one in same if one.profiled is not None]
+        profiled = [each.profiled for each in same if each.profiled is not None]
         found.append(
             RecordedCall.from_owners(
-                [one.names for one in same],
+                [each.names for each in same],
                 signature=text,
                 operator=same[0].operator,
                 direction=direction,

@@ -77,7 +77,7 @@ class DeviceOperators:
     ) -> None:
         self.facts = facts
         self._runtime, self._guard, self._watcher = runtime, guard, watcher
-        self._timers = [_Timer(one, runtime) for one in calls]
+        self._timers = [_Timer(each, runtime) for each in calls]
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested rounds, after those that are not timed."""
@@ -87,9 +87,9 @@ class DeviceOperators:
     def _timed(self, request: Request) -> Chunk:
         begin = self._runtime.now()
         for _ in range(request.untimed):
-            for one in self._timers:
-                one.time()
-        found = [one.time() for _ in range(request.samples) for one in self._timers]
+            for each in self._timers:
+                each.time()
+        found = [each.time() for _ in range(request.samples) for each in self._timers]
         return Chunk(
             seconds=tuple(device_s for device_s, _ in found),
             enqueue_s=tuple(host_s for _, host_s in found),

@@ -61,9 +61,11 @@ def load_own(name: str) -> Any:
         )
         for word in source.attribute.split("."):
             if not hasattr(found, word):
-                near = nearest(word, [one for one in dir(found) if not one.startswith("_")])
+                near = nearest(word, [each for each in dir(found) if not each.startswith("_")])
                 place = name.rpartition(":")[0]
-                others = f"; nearest: {', '.join(f'{place}:{one}' for one in near)}" if near else ""
+                others = (
+                    f"; nearest: {', '.join(f'{place}:{each}' for each in near)}" if near else ""
+                )
                 raise UsageError(f"{name}: {place} defines no {word}{others}")
             found = getattr(found, word)
     return found
@@ -104,17 +106,17 @@ def _check_arguments(name: str, function: Any, values: Mapping[str, Any]) -> Non
         signature.bind(**values)
     except TypeError as error:
         known = list(signature.parameters)
-        unknown = [one for one in values if one not in known]
+        unknown = [each for each in values if each not in known]
         near = (
             nearest(unknown[0], known) or known
             if unknown
             else [
-                one
-                for one in known
-                if one not in values and _is_required(signature.parameters[one])
+                each
+                for each in known
+                if each not in values and _is_required(signature.parameters[each])
             ]
         )
-        words = ", ".join(f"--set {one}=VALUE" for one in near) or "leave --set out"
+        words = ", ".join(f"--set {each}=VALUE" for each in near) or "leave --set out"
         raise UsageError(f"{name}: {error}; nearest: {words}") from None
 
 
@@ -191,7 +193,7 @@ def parts_of(name: str, made: Any, framework: str) -> tuple[Any, Any, Any]:
     parts = made if isinstance(made, (tuple, list)) else (made,)
     found = framework_of(parts[0]) if parts else None
     if found is None or len(parts) > 3:
-        said = ", ".join(type(one).__name__ for one in parts[:4])
+        said = ", ".join(type(each).__name__ for each in parts[:4])
         raise UsageError(
             f"{name}: returns {f'({said})' if parts is made else said}; nearest: a "
             "torch.nn.Module, a Keras model, (model, inputs) or (model, inputs, loss function)"
@@ -360,7 +362,7 @@ def _is_own(path: Path, source: OwnSource) -> bool:
     else:
         top = sys.modules.get(source.module.partition(".")[0])
         places = getattr(top, "__path__", None) or [getattr(top, "__file__", None) or source.folder]
-        roots = [Path(one) for one in places]
+        roots = [Path(each) for each in places]
     for root in roots:
         if path.is_relative_to(root):
             inner = path.relative_to(root).parts

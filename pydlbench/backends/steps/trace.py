@@ -82,7 +82,7 @@ def aligned(
         heads: by name of a call, the event that may stand before it as a part of it.
     """
     found = Alignment(names, contains, describe, heads or {})
-    for event in sorted(events, key=lambda one: (one.start_ns, -one.duration_ns)):
+    for event in sorted(events, key=lambda each: (each.start_ns, -each.duration_ns)):
         found.enter(event)
     found.finish()
     return found
@@ -177,7 +177,7 @@ class Alignment:
             self._head = span.event
             return
         # What is within a call that is still to be taken is that call's own.
-        own = not all(self._contains(one.event.name) for one in self._around)
+        own = not all(self._contains(each.event.name) for each in self._around)
         if not (own or self._contains(span.event.name) or self._repeated(span)):
             self._refuse(span.place, span.event.name)
 

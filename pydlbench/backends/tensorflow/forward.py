@@ -115,7 +115,7 @@ def padding_of(layer: Any) -> Padding:
         same = out == -(-size // stride) and pad == total // 2
         valid = pad == 0 and out == (size - window) // stride + 1
         words.append({"VALID": valid, "SAME": same})
-    common = [word for word in ("VALID", "SAME") if all(one[word] for one in words)]
+    common = [word for word in ("VALID", "SAME") if all(each[word] for each in words)]
     pairs = tuple(zip(layer.pad_before, layer.pad_after, strict=True))
     return Padding(common[0] if common else "EXPLICIT", pairs)
 
@@ -175,7 +175,7 @@ def _of_one_side_too(entry: Callable[[Any, How], Function]) -> Callable[[Any, Ho
         function, axis = entry(layer.replace(**wide), how), 1 if how.images == "nhwc" else 2
 
         def forward(source: Any, *weights: Any) -> Any:
-            filters = [tf.expand_dims(one, 0) for one in weights]
+            filters = [tf.expand_dims(each, 0) for each in weights]
             return tf.squeeze(function(tf.expand_dims(source, axis), *filters), [axis])
 
         return forward
@@ -251,7 +251,7 @@ def _attention(layer: Any, _how: How) -> Function:
 
     def forward(query: Any, key: Any, value: Any) -> Any:
         if shared > 1:
-            key, value = (tf.repeat(one, shared, 1) for one in (key, value))
+            key, value = (tf.repeat(each, shared, 1) for each in (key, value))
         scores = tf.matmul(query * layer.size**-0.5, key, transpose_b=True)
         scores = tf.where(seen, scores, scores.dtype.min) if layer.causal else scores
         return tf.matmul(tf.nn.softmax(scores), value)

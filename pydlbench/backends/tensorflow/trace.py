@@ -139,7 +139,7 @@ def trace(call: Callable[[], Any], calls: int) -> Traced | None:
     try:
         # The profiler drops an event now and then; half a trace tells nothing.
         whole = (_trace(call, calls) for _ in range(_ATTEMPTS))
-        return next((one for one in whole if one is not None), None)
+        return next((each for each in whole if each is not None), None)
     except Exception:  # noqa: BLE001 - a trace is not worth a row, and its format is not stable
         return None
 
@@ -156,7 +156,7 @@ def node_runs(call: Callable[[], Any]) -> dict[str, int]:
     found: Counter[str] = Counter()
     for _ in range(_ATTEMPTS):  # the profiler drops an event now and then
         events = _recorded(call, 1)[0]
-        matches = (_NODE.fullmatch(one.name) for one in events)
+        matches = (_NODE.fullmatch(each.name) for each in events)
         found |= Counter(match[1] for match in matches if match)
     return dict(found)
 
@@ -278,7 +278,7 @@ def _events(folder: Path) -> list[Event]:
         for plane in space.planes:
             if plane.name != _HOST:
                 continue
-            names = {number: one.name for number, one in plane.event_metadata.items()}
+            names = {number: each.name for number, each in plane.event_metadata.items()}
             found += [
                 Event(
                     names[event.metadata_id],

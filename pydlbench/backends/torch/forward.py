@@ -224,16 +224,16 @@ ATTENTION_KERNELS: Final = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATT
 GROUPED: Final = "grouped"
 
 
-def kernels_of(case: KernelSpec) -> tuple[str | None, ...]:
+def kernels_of(spec: KernelSpec) -> tuple[str | None, ...]:
     """Return the kernels that a case is run by, one after another; None is PyTorch's choice."""
-    layer = case.layer
-    if not case.on_gpu:
+    layer = spec.layer
+    if not spec.on_gpu:
         return (None,)
     if layer.kind == "attention":
         return ATTENTION_KERNELS
     is_batch = layer.op == "gemm" and len(layer.src_batch) == 1 and not layer.broadcast
     # It has bfloat16 only, which it is made for, and no bias.
-    if is_batch and (case.precision, case.fuse) == ("bf16-tc", "none") and hasattr(F, "grouped_mm"):
+    if is_batch and (spec.precision, spec.fuse) == ("bf16-tc", "none") and hasattr(F, "grouped_mm"):
         return (None, GROUPED)
     return (None,)
 
