@@ -235,5 +235,5 @@ def is_out_of_memory(error: BaseException) -> bool:
 def insufficient_memory(error: BaseException) -> InsufficientMemoryError:
     """Return the exception that stands for it in a row."""
     text = " ".join(str(error).split())[:300]
-    said = f": {text}" if text else ""
-    return InsufficientMemoryError(f"out of memory{said}; try a smaller --batch")
+    detail = f": {text}" if text else ""
+    return InsufficientMemoryError(f"out of memory{detail}; try a smaller --batch")

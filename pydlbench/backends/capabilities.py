@@ -168,11 +168,11 @@ def names() -> tuple[str, ...]:
 
 def modes() -> tuple[str, ...]:
     """Return all modes that some backend has."""
-    found = (mode for each in every() for modes in each.modes.values() for mode in modes)
-    return tuple(dict.fromkeys(mode for mode in found if mode is not None))
+    known = (mode for each in every() for modes in each.modes.values() for mode in modes)
+    return tuple(dict.fromkeys(mode for mode in known if mode is not None))
 
 
-def of(name: str) -> Capabilities:
+def declaration(name: str) -> Capabilities:
     """Return a backend's declaration.
 
     Raises:
@@ -234,7 +234,7 @@ def load(name: str, device: str) -> Backend:
     """
     from pydlbench.devices.cpu.affinity import remember
 
-    known = of(name)
+    known = declaration(name)
     remember()
     if not is_there(known):
         raise BackendMissingError(f"{name} is not installed; get it with: {known.install}")

@@ -225,9 +225,9 @@ def check_layout(layout: str | None, frameworks: Sequence[str]) -> None:
     Raises:
         UsageError: none can.
     """
-    from pydlbench.backends.capabilities import of
+    from pydlbench.backends.capabilities import declaration
 
-    known = [of(name).steps.layouts for name in frameworks]
+    known = [declaration(name).steps.layouts for name in frameworks]
     if layout is not None and known and not any(layout in layouts for layouts in known):
         (near, *_), name = known[0], frameworks[0]
         raise UsageError(
@@ -395,11 +395,11 @@ def _place(mode: str) -> int:
 
 
 def _installed() -> list[str]:
-    from pydlbench.backends.capabilities import is_there, of
+    from pydlbench.backends.capabilities import declaration, is_there
 
-    installed = [name for name in FRAMEWORKS if is_there(of(name))]
+    installed = [name for name in FRAMEWORKS if is_there(declaration(name))]
     if not installed:
-        ways = " or ".join(of(name).install for name in FRAMEWORKS)
+        ways = " or ".join(declaration(name).install for name in FRAMEWORKS)
         raise BackendMissingError(f"--framework: none is installed; get one with: {ways}")
     return installed
 

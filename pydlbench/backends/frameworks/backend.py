@@ -333,19 +333,19 @@ class FrameworkBackend(abc.ABC):
                 "hot after the first; nearest: --timing events"
             )
         wanted = wanted_variant(spec)
-        found = [
+        candidates = [
             each
             for each in self.variants(spec)
             if (wanted is None or each.variant == wanted)
             and preparation.variant in (None, each.variant, _name(each))
         ]
-        if not found:
+        if not candidates:
             order = getattr(spec.layer, "weights_tag", "any")
             what = f"--layout {spec.layout}" if order == "any" else f"weights as {order}"
             raise UnsupportedError(f"{self.name} has no operator with {what}")
         clock = functools.partial(self.clock, cache=spec.cache)
-        search = _FrameworkAutotuner(found, spec, preparation, self.effort, clock)
-        known = preparation.verified and len(found) == 1
+        search = _FrameworkAutotuner(candidates, spec, preparation, self.effort, clock)
+        known = preparation.verified and len(candidates) == 1
         chosen = search.take() if known else search.tune()
         variant: Variant = chosen.source
         built: _Built = chosen.kernel

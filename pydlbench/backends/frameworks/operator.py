@@ -67,11 +67,11 @@ class LayerPass:
             operands: what it was called with.
         """
         roles = self.roles
-        found = {
+        updated = {
             role: operands[place] for role, place in zip(roles.updated, self.changed, strict=True)
         }
-        written = [role for role in roles.writes if role not in found]
-        return dict(zip(written, returned, strict=False)) | found
+        written = [role for role in roles.writes if role not in updated]
+        return dict(zip(written, returned, strict=False)) | updated
 
     def plain(
         self, results: Mapping[str, Any], read: Callable[[Any], NDArray[Any]]
@@ -135,9 +135,9 @@ class FrameworkOperator:
         """
         with self.guard():
             self._restore()
-            found = self._results((self._first if self._is_turning else self.call)())
+            results = self._results((self._first if self._is_turning else self.call)())
             self._restore()
-        return dict(found)
+        return dict(results)
 
 
 def _in_turn(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:

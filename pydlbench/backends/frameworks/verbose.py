@@ -235,14 +235,16 @@ def remarks(executions: list[Execution], *, threads: int, inference: bool) -> tu
         threads: how many there are.
         inference: whether nothing is kept for a backward pass.
     """
-    found = []
+    entries = []
     reorders = [each for each in executions if each.primitive == "reorder"]
     if reorders:
         what = "; ".join(f"{each.problem} {each.formats}" for each in reorders)
-        found.append(f"oneDNN converts layouts in each call: {what}")
+        entries.append(f"oneDNN converts layouts in each call: {what}")
     if inference and any(each.propagation == "forward_training" for each in executions):
-        found.append("oneDNN was asked for its forward_training kernel, although this is inference")
+        entries.append(
+            "oneDNN was asked for its forward_training kernel, although this is inference"
+        )
     idle = [each for each in executions if each.threads is not None and each.threads < threads]
     if idle:
-        found.append(f"MKL used {idle[0].threads} of {threads} threads")
-    return tuple(found)
+        entries.append(f"MKL used {idle[0].threads} of {threads} threads")
+    return tuple(entries)

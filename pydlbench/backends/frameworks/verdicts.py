@@ -97,7 +97,7 @@ def judge(
         what: Layer,
         pass_: str,
         given: Mapping[str, NDArray[Any]],
-        found: Mapping[str, NDArray[Any]],
+        results: Mapping[str, NDArray[Any]],
         sums: str = accumulate,
     ) -> Verdict:
         # Frameworks add the gradients of a recurrent layer's steps up in the storage format.
@@ -107,11 +107,11 @@ def judge(
             pass_,
             spec.precision,
             given,
-            next(iter(found.values())),
+            next(iter(results.values())),
             seed=seed,
             accumulate=sums,
             algorithm=algorithm,
-            extra=None if uncertain else found,
+            extra=None if uncertain else results,
             propagation=spec.propagation,
         )
 

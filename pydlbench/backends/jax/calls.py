@@ -96,14 +96,14 @@ def _place(scopes: str, nodes: Mapping[str, str]) -> tuple[str, str]:
 
 def _text(equation: Any) -> str:
     """Return all that changes an equation's time; functions have no text, and nothing to say."""
-    said = (f"{name}={each}" for name, each in equation.params.items() if not callable(each))
+    params = (f"{name}={each}" for name, each in equation.params.items() if not callable(each))
     operands = (
         f"{each.val}:{each.aval.str_short()}"
         if isinstance(each, Literal)
         else each.aval.str_short()
         for each in equation.invars
     )
-    return f"{EQUATION}{equation.primitive.name}[{' '.join(said)}]({', '.join(operands)})"
+    return f"{EQUATION}{equation.primitive.name}[{' '.join(params)}]({', '.join(operands)})"
 
 
 def _bytes(kind: Any) -> int:
@@ -128,8 +128,8 @@ def _function(
                 read.append(next(given) if link is None else results[link[0]][link[1]])
                 place += 1
             params = equation.primitive.get_bind_params(equation.params)
-            found = equation.primitive.bind(*read, **params)
-            results.append(list(found) if equation.primitive.multiple_results else [found])
+            returned = equation.primitive.bind(*read, **params)
+            results.append(list(returned) if equation.primitive.multiple_results else [returned])
         return [results[call][result] for call, result in group.results]
 
     return body
@@ -139,15 +139,15 @@ def _operands(equations: Sequence[Any], calls: Sequence[int], group: CallGroup) 
     """Return what no equation of a group makes: uniform in [-1, 1); other types are zeros."""
     linked = {(call, operand) for call, operand, _, _ in group.links}
     stream = np.random.default_rng(0)
-    found = []
+    operands = []
     for number, call in enumerate(calls):
         read = [each for each in equations[call].invars if not isinstance(each, Literal)]
-        found += [
+        operands += [
             _like(each.aval, stream)
             for place, each in enumerate(read)
             if (number, place) not in linked
         ]
-    return found
+    return operands
 
 
 def _like(kind: Any, stream: np.random.Generator) -> Any:

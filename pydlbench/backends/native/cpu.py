@@ -84,7 +84,7 @@ class CpuAutotuner(autotune.Autotuner):
     """The choice among oneDNN's implementations and our own loops.
 
     Args:
-        found: the candidates by the native module.
+        listed: the candidates by the native module.
         spec: what is computed.
         preparation: in how much memory, and how thoroughly.
         cpus: one for each thread.
@@ -93,7 +93,7 @@ class CpuAutotuner(autotune.Autotuner):
 
     def __init__(
         self,
-        found: Sequence[_cpu.Candidate],
+        listed: Sequence[_cpu.Candidate],
         spec: KernelSpec,
         preparation: Preparation,
         cpus: list[int],
@@ -103,7 +103,7 @@ class CpuAutotuner(autotune.Autotuner):
         if spec.cache != "hot":  # to make a kernel's many copies again takes longer than its probe
             effort = dataclasses.replace(effort, stages=effort.stages[-1:])
         super().__init__(
-            [_candidate(each) for each in found],
+            [_candidate(each) for each in listed],
             effort,
             thorough=preparation.all_candidates,
             finalists=None if spec.cache == "hot" else COLD_FINALISTS,
@@ -179,14 +179,14 @@ class CpuAutotuner(autotune.Autotuner):
         )
 
 
-def _candidate(found: _cpu.Candidate) -> autotune.Candidate:
+def _candidate(candidate: _cpu.Candidate) -> autotune.Candidate:
     return autotune.Candidate(
-        found,
-        algorithm=found.implementation,
-        layout=found.layout,
+        candidate,
+        algorithm=candidate.implementation,
+        layout=candidate.layout,
         details={
-            "variant": found.variant,
-            "workspace_bytes": found.scratchpad_bytes + found.workspace_bytes,
+            "variant": candidate.variant,
+            "workspace_bytes": candidate.scratchpad_bytes + candidate.workspace_bytes,
         },
     )
 
@@ -224,20 +224,20 @@ def candidates(spec: KernelSpec, thorough: bool = False) -> list[_cpu.Candidate]
     return _cpu.candidates(layer.kind, native_pass(spec), precision, fields, thorough)
 
 
-def without_narrower_code(found: Sequence[_cpu.Candidate]) -> list[_cpu.Candidate]:
+def without_narrower_code(listed: Sequence[_cpu.Candidate]) -> list[_cpu.Candidate]:
     """Leave out code for narrower vectors where there is some of the same kind for wider ones.
 
     Args:
-        found: candidates in any order.
+        listed: candidates in any order.
     """
 
     def kind(candidate: _cpu.Candidate) -> tuple[str, str]:
         return _CODE_FOR.sub("", candidate.implementation), candidate.variant
 
     widest: dict[tuple[str, str], int] = {}
-    for each in found:
+    for each in listed:
         widest[kind(each)] = max(widest.get(kind(each), 0), _vector_bits(each.implementation))
-    return [each for each in found if _vector_bits(each.implementation) == widest[kind(each)]]
+    return [each for each in listed if _vector_bits(each.implementation) == widest[kind(each)]]
 
 
 def _vector_bits(implementation: str) -> int:
@@ -245,7 +245,7 @@ def _vector_bits(implementation: str) -> int:
     return next((bits for name, bits in _VECTORS.items() if name in implementation), 0)
 
 
-_ASKED = "the kernel that was fastest with hot caches; no other was tried"
+_FASTEST_HOT = "the kernel that was fastest with hot caches; no other was tried"
 _KEPT = "the fastest kernel that an earlier run has found; --fresh searches anew"
 _BRIEF = "found by the short search of an estimate; its reorders were not timed"
 
@@ -275,7 +275,7 @@ class Canary:
             self._kept = Kept(kept_path(), machine_key(facts, cpus, {}))
 
     @classmethod
-    def of(cls, cpus: Sequence[int]) -> Canary | None:
+    def on_cpus(cls, cpus: Sequence[int]) -> Canary | None:
         """Return one, or None where this processor has no canary."""
         try:
             _cpu.canary(cpus)
@@ -413,7 +413,7 @@ class CpuBackend:
     def __init__(self, cpus: Sequence[int]) -> None:
         self.cpus = list(cpus)
         self._isa = frozenset(_cpu.isa())
-        self._canary = Canary.of(cpus)
+        self._canary = Canary.on_cpus(cpus)
         self._reads: ReadBursts | None = None
         self._inputs = RecentInputs()
 
@@ -424,18 +424,18 @@ class CpuBackend:
     def prepare(self, spec: KernelSpec, preparation: Preparation) -> CpuKernel[KernelFacts]:
         """Find the fastest right candidate; see :class:`~pydlbench.backends.base.Backend`."""
         self._check_support(spec)
-        found = [c for c in candidates(spec) if _wanted(c, spec)]
-        if not found:
+        listed = [c for c in candidates(spec) if _wanted(c, spec)]
+        if not listed:
             raise UnsupportedError(f"there is no implementation with --layout {spec.layout}")
-        asked = [c for c in found if _name(c) == preparation.variant]
-        tried = asked or _worth_trying(found, preparation)
+        variant = [c for c in listed if _name(c) == preparation.variant]
+        tried = variant or _worth_trying(listed, preparation)
         inputs = self._inputs.inputs(spec, preparation.seed)
         search = CpuAutotuner(tried, spec, preparation, self.cpus, inputs)
-        known = bool(asked) and preparation.verified
+        known = bool(variant) and preparation.verified
         chosen = search.take() if known else search.tune()
         kernel = self._finish(search, chosen, reorders=not (known or preparation.brief))
-        named = _KEPT if preparation.kept else _ASKED
-        if note := named if asked else _BRIEF if preparation.brief else "":
+        named = _KEPT if preparation.kept else _FASTEST_HOT
+        if note := named if variant else _BRIEF if preparation.brief else "":
             kernel.facts = dataclasses.replace(kernel.facts, notes=[*kernel.facts.notes, note])
         return kernel
 
@@ -534,15 +534,15 @@ def _clocks(cpus: Sequence[int]) -> list[float]:
         return []
 
 
-def _worth_trying(found: list[_cpu.Candidate], preparation: Preparation) -> list[_cpu.Candidate]:
+def _worth_trying(listed: list[_cpu.Candidate], preparation: Preparation) -> list[_cpu.Candidate]:
     """Leave out what cannot win."""
     # The unoptimised fallback takes minutes where others take milliseconds.
-    found = [c for c in found if not c.is_reference] or found
+    listed = [c for c in listed if not c.is_reference] or listed
     if preparation.all_candidates:
-        return found
+        return listed
     # Code for narrower vectors of the same kind: never the fastest, and slow to find that out.
-    found = [c for c in found if "sse41" not in c.implementation] or found
-    return without_narrower_code(found)
+    listed = [c for c in listed if "sse41" not in c.implementation] or listed
+    return without_narrower_code(listed)
 
 
 def _name(candidate: _cpu.Candidate) -> str:
@@ -622,15 +622,16 @@ class CpuChains:
     ) -> _cpu.Chain:
         """Return a chain that is ready to run."""
         made = [
-            _cpu.Link(pass_=native_pass(link.work), **link.arguments(choices)) for link in links
+            _cpu.Link(pass_=native_pass(link.step_pass), **link.arguments(choices))
+            for link in links
         ]
         cpus = [] if self._backend is None else self._backend.cpus
         return _cpu.Chain(made, given, kept, _cpu.Precision.fp32, _WAYS[way], self._known, cpus)
 
     def seconds(self, chain: _cpu.Chain, samples: int, timing: str) -> list[float]:  # noqa: ARG002 - there is one
         """Return times of executions."""
-        found: list[float] = chain.sample(samples)["seconds"].tolist()
-        return found
+        seconds: list[float] = chain.sample(samples)["seconds"].tolist()
+        return seconds
 
     def kernel(self, chain: _cpu.Chain, facts: Facts, timing: str) -> CpuKernel[Facts]:  # noqa: ARG002 - there is one
         """Return the chain with the counters around its samples."""

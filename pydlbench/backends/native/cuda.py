@@ -103,13 +103,15 @@ class CudaBackend:
     def prepare(self, spec: KernelSpec, preparation: Preparation) -> CudaKernel[KernelFacts]:
         """Find the fastest right plan; see :class:`~pydlbench.backends.base.Backend`."""
         self._check_support(spec)
-        found = plans(self.device, spec, preparation.workspace_bytes, preparation.all_candidates)
-        if not found:
+        listed = plans(self.device, spec, preparation.workspace_bytes, preparation.all_candidates)
+        if not listed:
             raise UnsupportedError(f"no plan with --layout {spec.layout}")
         # Searched for and verified in this run: the other visits of a row time the same plan.
-        asked = [plan for plan in found if f"{plan.algorithm} {plan.layout}" == preparation.variant]
-        known = len(asked) == 1 and preparation.verified
-        search = CudaAutotuner(self.device, asked or found, spec, preparation, self._inputs)
+        variant = [
+            plan for plan in listed if f"{plan.algorithm} {plan.layout}" == preparation.variant
+        ]
+        known = len(variant) == 1 and preparation.verified
+        search = CudaAutotuner(self.device, variant or listed, spec, preparation, self._inputs)
         try:
             chosen = search.take() if known else search.tune()
         except (PrimitiveError, UnsupportedError):
@@ -124,8 +126,8 @@ class CudaBackend:
         What NVML tells meanwhile stands beside the readings, as it does beside samples.
         """
         mark = self._monitor.mark()
-        found = run_probe(self.device, name, arguments)
-        return {**found, "disturbance": disturbance(self._monitor.since(mark))}
+        result = run_probe(self.device, name, arguments)
+        return {**result, "disturbance": disturbance(self._monitor.since(mark))}
 
     def _check_support(self, spec: KernelSpec) -> None:
         check_case(spec)
@@ -267,15 +269,16 @@ class CudaChains:
     ) -> _cuda.Chain:
         """Return a chain that is ready to run."""
         made = [
-            _cuda.Link(pass_=native_pass(link.work), **link.arguments(choices)) for link in links
+            _cuda.Link(pass_=native_pass(link.step_pass), **link.arguments(choices))
+            for link in links
         ]
         return _cuda.Chain(self._offers, made, given, kept, _WAYS[way])
 
     def seconds(self, chain: _cuda.Chain, samples: int, timing: str) -> list[float]:
         """Return times of executions."""
         raw = chain.sample(samples, graph=timing == "cuda-graph")
-        found: list[float] = raw["seconds"].tolist()
-        return found
+        seconds: list[float] = raw["seconds"].tolist()
+        return seconds
 
     def kernel(self, chain: _cuda.Chain, facts: Facts, timing: str) -> CudaKernel[Facts]:
         """Return the chain with what NVML tells around its samples."""
@@ -333,10 +336,10 @@ def _gemm_peak(device: _cuda.Device, precision: str, size: int = GEMM_SIZE) -> d
     spec = KernelSpec(
         layer=build_layer("gemm", m=size, k=size, n=size), precision=precision, device="cuda:0"
     )
-    found = plans(device, spec, _WORKSPACE)[:_CANDIDATES]
+    listed = plans(device, spec, _WORKSPACE)[:_CANDIDATES]
     arena = _cuda.Arena(device, make_inputs(spec.layer, spec.pass_, precision, seed=0))
     best, kernel, reasons = math.inf, None, []
-    for plan in found:
+    for plan in listed:
         try:
             tried = _cuda.Kernel(plan, arena, "hot", "events")
             seconds = float(tried.sample(2, 1, 1)["seconds"].min())

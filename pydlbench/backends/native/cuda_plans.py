@@ -53,7 +53,7 @@ def plans(
         PrimitiveError: a library refused the problem.
     """
     layer = spec.layer
-    found = _cuda.plans(
+    listed = _cuda.plans(
         device,
         layer.kind,
         native_pass(spec),
@@ -65,10 +65,10 @@ def plans(
         sweep=thorough or spec.precision in _SWEPT,
     )
     if layer.op != "gemm":
-        return found
+        return listed
     # Matrices know the caller's rows and transposed weights, as torch.nn.Linear keeps them.
     wanted = layer.variant or ("plain" if spec.layout in ("nchw", "nhwc") else None)
-    return [plan for plan in found if wanted in (None, plan.variant)]
+    return [plan for plan in listed if wanted in (None, plan.variant)]
 
 
 def reference(spec: KernelSpec) -> _cuda.Reference | None:
@@ -133,7 +133,7 @@ class CudaAutotuner(autotune.Autotuner):
 
     Args:
         device: the GPU.
-        found: the plans by the native module.
+        listed: the plans by the native module.
         spec: what is computed.
         preparation: with what inputs, and how thoroughly.
         recent: the inputs of the case before.
@@ -142,13 +142,13 @@ class CudaAutotuner(autotune.Autotuner):
     def __init__(
         self,
         device: _cuda.Device,
-        found: Sequence[_cuda.Plan],
+        listed: Sequence[_cuda.Plan],
         spec: KernelSpec,
         preparation: Preparation,
         recent: RecentInputs | None = None,
     ) -> None:
         super().__init__(
-            [_candidate(plan) for plan in found],
+            [_candidate(plan) for plan in listed],
             autotune.GPU_EFFORT,
             thorough=preparation.all_candidates,
         )
@@ -219,10 +219,10 @@ class CudaAutotuner(autotune.Autotuner):
     def late(self) -> list[str]:
         """Say which plans the launch gate did not hide: enqueueing them waited for the GPU."""
         counts = [(each.algorithm, each.details["gate_timeouts"]) for each in self.candidates]
-        found = [f"{name} ({count})" for name, count in counts if count]
-        if not found:
+        reasons = [f"{name} ({count})" for name, count in counts if count]
+        if not reasons:
             return []
-        return [f"samples of the search timed out behind the launch gate: {', '.join(found)}"]
+        return [f"samples of the search timed out behind the launch gate: {', '.join(reasons)}"]
 
     def final(self, chosen: autotune.Candidate) -> _cuda.Kernel:
         """Return a plan's kernel as the row is to time it; what the others held is freed."""

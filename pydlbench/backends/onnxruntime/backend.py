@@ -59,14 +59,14 @@ class OnnxruntimeBackend(FrameworkBackend):
                 ``unoptimized``.
         """
         levels = onnxruntime.GraphOptimizationLevel
-        found = onnxruntime.SessionOptions()
-        found.graph_optimization_level = (
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = (
             levels.ORT_ENABLE_ALL if mode == "optimized" else levels.ORT_DISABLE_ALL
         )
-        found.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-        found.use_per_session_threads = False
-        found.log_severity_level = _ERRORS
-        return found
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.use_per_session_threads = False
+        options.log_severity_level = _ERRORS
+        return options
 
     def variants(self, spec: KernelSpec) -> list[Variant]:
         """Refuse: a layer would have to be written into a file first."""

@@ -49,7 +49,7 @@ def read_graph(model: str, source: str) -> Any:
             "onnx, which reads ONNX files, is not installed; get it with: "
             "pip install 'pydlbench[onnx]'"
         ) from None
-    with told(model, UsageError):
+    with translated(model, UsageError):
         return onnx.load(source, load_external_data=False).graph
 
 
@@ -67,17 +67,17 @@ def types_of(graph: Any) -> str:
     """
     every = list(_weights(graph))
     weights = [each for each in every if len(each.dims) >= _MATRIX] or every
-    found = _named(each.data_type for each in weights)
+    kinds = _named(each.data_type for each in weights)
     marks = {node.op_type for node in graph.node}
     quantising = not marks.isdisjoint(_QDQ)
-    if quantising and not found & set(_QUANTISED.values()):
-        found.add("int8")
-    if not found & set(_QUANTISED.values()):
+    if quantising and not kinds & set(_QUANTISED.values()):
+        kinds.add("int8")
+    if not kinds & set(_QUANTISED.values()):
         known = {each.name for each in graph.initializer}
         given = (each.type.tensor_type.elem_type for each in graph.input if each.name not in known)
-        found |= _named(given)
-    text = ", ".join(sorted(found))
-    text = f"mixed ({text})" if len(found) > 1 else text
+        kinds |= _named(given)
+    text = ", ".join(sorted(kinds))
+    text = f"mixed ({text})" if len(kinds) > 1 else text
     return f"{text} QDQ" if quantising else text
 
 
@@ -95,7 +95,7 @@ def _weights(graph: Any) -> Iterable[Any]:
 
 
 # -----------------------------------------------------------------------------
-# What onnxruntime raises, told in one line.
+# What onnxruntime raises, translated in one line.
 
 # What onnxruntime puts around its sentences: the error's number and name, and its place in the
 # source.
@@ -104,7 +104,7 @@ _PLACE: Final = re.compile(r"/\S*onnxruntime\S*\.(?:h|cc):\d+ .*?\)\s+(?=[A-Z])"
 
 
 @contextlib.contextmanager
-def told(model: str, kind: type[PydlbenchError]) -> Iterator[None]:
+def translated(model: str, kind: type[PydlbenchError]) -> Iterator[None]:
     """Turn what is raised within into one line that names the file.
 
     Args:

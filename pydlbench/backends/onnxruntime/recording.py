@@ -65,7 +65,7 @@ _PLAIN: Final = (_FLOAT, _INT, 6, 7)
 _TEXT, _TEXTS, _TENSOR, _GRAPHS = 3, 8, 4, (5, 10)
 _TOO_LARGE: Final = "a large constant is among its attributes"
 #: Constants of so many bytes lie beside the written graph: it may be larger than a file can be.
-_BESIDE: Final = "1024"
+_EXTERNAL_BYTES: Final = "1024"
 
 
 class Sessions(Protocol):
@@ -133,7 +133,7 @@ class Graph:
         options.optimized_model_filepath = str(folder / "graph.onnx")
         place = "session.optimized_model_external_initializers_"
         options.add_session_config_entry(f"{place}file_name", "weights.bin")
-        options.add_session_config_entry(f"{place}min_size_in_bytes", _BESIDE)
+        options.add_session_config_entry(f"{place}min_size_in_bytes", _EXTERNAL_BYTES)
         made.opened(options)
         self.model: Any = onnx.load(folder / "graph.onnx", load_external_data=False)
         self.nodes: Sequence[Any] = self.model.graph.node
@@ -169,9 +169,9 @@ def _profiled(graph: Graph) -> dict[int, _Event]:
     session = graph.opened(profile=True)
     for _ in range(_UNTIMED + _STEPS):
         session.run(None, graph.made.feeds)
-    found: dict[int, list[dict[str, Any]]] = {}
+    entries: dict[int, list[dict[str, Any]]] = {}
     for number, item in _of_nodes(_ended(session)):
-        found.setdefault(number, []).append(item)
+        entries.setdefault(number, []).append(item)
     return {
         number: _Event(
             seconds=statistics.median(item["dur"] for item in ran[_UNTIMED:]) / 1e6,
@@ -181,7 +181,7 @@ def _profiled(graph: Graph) -> dict[int, _Event]:
                 for dtype, shape in each.items()
             ),
         )
-        for number, ran in found.items()
+        for number, ran in entries.items()
     }
 
 
@@ -203,14 +203,14 @@ def _of_nodes(events: Iterable[dict[str, Any]]) -> Iterator[tuple[int, dict[str,
 
 def _written(graph: Graph, events: Mapping[int, _Event]) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return type and shape of what nodes write, by name; what the profile leaves out is not."""
-    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     for number, node in enumerate(graph.nodes):
         names = [each for each in node.output if each]
         outputs = events[number].outputs if number in events else ()
         # Of results that are no tensors, or that nobody wants, there is none.
         if len(names) == len(outputs):
-            found |= dict(zip(names, outputs, strict=True))
-    return found
+            tensors |= dict(zip(names, outputs, strict=True))
+    return tensors
 
 
 def _whole_numbers(graph: Graph, events: Mapping[int, _Event]) -> dict[str, NDArray[Any]]:
@@ -337,17 +337,17 @@ class _Writer:
 
 def _value(attribute: Any) -> Any:
     """Return an attribute's value as JSON can have it; None of a graph, and of what is large."""
-    found = helper.get_attribute_value(attribute)
+    value = helper.get_attribute_value(attribute)
     if attribute.type == _FLOAT:
-        return float(str(np.float32(found)))  # 1e-05, and not 9.999999747378752e-06
+        return float(str(np.float32(value)))  # 1e-05, and not 9.999999747378752e-06
     if attribute.type in _PLAIN:
-        return found if attribute.type == _INT else list(found)
+        return value if attribute.type == _INT else list(value)
     if attribute.type == _TEXT:
-        return found.decode("latin-1")
+        return value.decode("latin-1")
     if attribute.type == _TEXTS:
-        return [each.decode("latin-1") for each in found]
-    if attribute.type == _TENSOR and found.ByteSize() <= _LARGE:
-        return base64.b64encode(found.SerializeToString(deterministic=True)).decode()
+        return [each.decode("latin-1") for each in value]
+    if attribute.type == _TENSOR and value.ByteSize() <= _LARGE:
+        return base64.b64encode(value.SerializeToString(deterministic=True)).decode()
     return None
 
 
@@ -391,9 +391,9 @@ class _Traced:
         for _ in range(_UNTIMED):
             session.run(self._results, self._graph.made.feeds)
         start = time.perf_counter()
-        found = session.run(self._results, self._graph.made.feeds)
+        outputs = session.run(self._results, self._graph.made.feeds)
         seconds = time.perf_counter() - start
-        del found
+        del outputs
         return Trace(seconds, node_seconds(_ended(session), self.nodes))
 
 
@@ -408,18 +408,18 @@ def node_seconds(events: Sequence[dict[str, Any]], nodes: Mapping[int, ProgramCa
         PrimitiveError: a node is missing, ran several times, or is not of the step.
     """
     run = [each for each in events if each["name"] == "model_run"][-1]
-    found: dict[int, list[float]] = {number: [] for number in nodes}
+    durations: dict[int, list[float]] = {number: [] for number in nodes}
     for number, each in _of_nodes(events):
         if not run["ts"] <= each["ts"] <= run["ts"] + run["dur"]:
             continue
-        if number not in found:
+        if number not in durations:
             _refuse(f"the profile has node {number}, which did not run before")
-        found[number].append(each["dur"] / 1e6)
-    for number, seconds in found.items():
+        durations[number].append(each["dur"] / 1e6)
+    for number, seconds in durations.items():
         if len(seconds) != 1:
             node = f"node {number}, {nodes[number].operator} of {nodes[number].module}"
             _refuse(f"{node}, is in the profile {len(seconds)} times")
-    return [seconds for (seconds,) in found.values()]
+    return [seconds for (seconds,) in durations.values()]
 
 
 def _refuse(why: str) -> None:

@@ -94,8 +94,8 @@ class FileOperator:
 
     def results(self) -> list[Any]:
         """Return what the last run has computed."""
-        found: list[Any] = self._binding.copy_outputs_to_cpu()
-        return found
+        outputs: list[Any] = self._binding.copy_outputs_to_cpu()
+        return outputs
 
 
 def node_operator(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnxruntime
 
-from pydlbench.backends.onnxruntime.file import parameters, read_graph, told, types_of
+from pydlbench.backends.onnxruntime.file import parameters, read_graph, translated, types_of
 from pydlbench.backends.steps.own_model import FedModel, Tensors
 from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.devices.cpu.facts import read_cpu_facts
@@ -80,7 +80,7 @@ class OnnxModel(FedModel):
             raise UsageError(f"{spec.model}: it has no outputs, so that there is nothing to run")
         if len(backend.cpus) > 1:
             self.notes.append("its threads spin between operators, as by default")
-        with told(spec.model, UsageError):
+        with translated(spec.model, UsageError):
             self.feeds = made_inputs(spec, self.session.get_inputs())
 
     def options(self, mode: str | None = None) -> onnxruntime.SessionOptions:
@@ -100,19 +100,19 @@ class OnnxModel(FedModel):
             UsageError: it is no ONNX file, or needs an operator, a version or a file of weights
                 that is not there.
         """
-        with told(self.spec.model, UsageError):
+        with translated(self.spec.model, UsageError):
             return onnxruntime.InferenceSession(
                 self._source if path is None else path, options, providers=["CPUExecutionProvider"]
             )
 
     def guards(self) -> tuple[contextlib.AbstractContextManager[None], ...]:
         """Tell what onnxruntime raises; pin the calling thread."""
-        return told(self.spec.model, ModelError), pinned(self._backend.cpus[0])
+        return translated(self.spec.model, ModelError), pinned(self._backend.cpus[0])
 
     def run(self) -> list[Any]:
         """Run the step once."""
-        found: list[Any] = self.session.run(None, self.feeds)
-        return found
+        outputs: list[Any] = self.session.run(None, self.feeds)
+        return outputs
 
     def synchronize(self) -> None:
         """Return at once: a run returns with its results."""
@@ -214,7 +214,7 @@ def _check_room(
 def _by_name(spec: StepSpec, wanted: Sequence[Any]) -> dict[str, OwnInput]:
     """Return what ``--input`` says by the graph's names; those without one go by their place."""
     names = [each.name for each in wanted]
-    found: dict[str, OwnInput] = {}
+    given: dict[str, OwnInput] = {}
     inputs = (spec.own or OwnSpec()).inputs
     for each in inputs:
         if each.name is None:
@@ -224,15 +224,15 @@ def _by_name(spec: StepSpec, wanted: Sequence[Any]) -> dict[str, OwnInput]:
             raise UsageError(
                 f"--input {each.text}: {spec.model} has no input {each.name}; nearest: {near[0]}"
             )
-        found[each.name] = each
-    left = [name for name in names if name not in found]
+        given[each.name] = each
+    missing = [name for name in names if name not in given]
     plain = [each for each in inputs if each.name is None]
-    if len(plain) > len(left):
+    if len(plain) > len(missing):
         raise UsageError(
-            f"--input {plain[len(left)].text}: {spec.model} has {len(names)} inputs only: "
+            f"--input {plain[len(missing)].text}: {spec.model} has {len(names)} inputs only: "
             f"{', '.join(names)}; nearest: leave it out"
         )
-    return found | dict(zip(left, plain, strict=False))
+    return given | dict(zip(missing, plain, strict=False))
 
 
 def _dtype(spec: StepSpec, wanted: Any) -> str:
@@ -247,10 +247,10 @@ def _dtype(spec: StepSpec, wanted: Any) -> str:
 def _shape(spec: StepSpec, wanted: Any, given: OwnInput | None) -> tuple[int, ...]:
     """Return the shape of an input; the batch is the first dimension, if that is dynamic."""
     if 0 in wanted.shape:
-        said = "x".join(map(str, wanted.shape))
-        raise UsageError(f"{spec.model}: its input {wanted.name} is {said}, without any element")
+        shape = "x".join(map(str, wanted.shape))
+        raise UsageError(f"{spec.model}: its input {wanted.name} is {shape}, without any element")
     known = [size if isinstance(size, int) and size > 0 else None for size in wanted.shape]
-    said = "x".join(str(size or "?") for size in wanted.shape)
+    shape = "x".join(str(size or "?") for size in wanted.shape)
     dtype = _dtype(spec, wanted)
     # What would do: numbers where the file has them.
     usual = [spec.batch or 8] + [128] * len(known)
@@ -258,11 +258,11 @@ def _shape(spec: StepSpec, wanted: Any, given: OwnInput | None) -> tuple[int, ..
     near = f"--input {sizes}" + (f":{dtype}" if dtype != "float32" else "")
     if given is not None:
         fits = len(given.shape) == len(known) and all(
-            size in (None, asked) for size, asked in zip(known, given.shape, strict=True)
+            size in (None, own) for size, own in zip(known, given.shape, strict=True)
         )
         if not fits or given.dtype != dtype:
             raise UsageError(
-                f"--input {given.text}: the input {wanted.name} of {spec.model} is {said} of "
+                f"--input {given.text}: the input {wanted.name} of {spec.model} is {shape} of "
                 f"{dtype}; nearest: {near}"
             )
         return given.shape
@@ -271,7 +271,7 @@ def _shape(spec: StepSpec, wanted: Any, given: OwnInput | None) -> tuple[int, ..
     if None in known:
         batched = known[0] is None and None not in known[1:]
         raise UsageError(
-            f"{spec.model}: its input {wanted.name} is {said}, which leaves dimensions open; "
+            f"{spec.model}: its input {wanted.name} is {shape}, which leaves dimensions open; "
             f"nearest: {'--batch 8' if batched else near}"
         )
     return tuple(size for size in known if size is not None)

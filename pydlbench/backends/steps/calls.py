@@ -53,10 +53,10 @@ def distinct(calls: Iterable[StepCall]) -> tuple[RecordedCall, ...]:
     alike: dict[tuple[str, str], list[StepCall]] = {}
     for call in calls:
         alike.setdefault((call.signature, call.direction), []).append(call)
-    found = []
+    recorded = []
     for (text, direction), same in alike.items():
         profiled = [each.profiled for each in same if each.profiled is not None]
-        found.append(
+        recorded.append(
             RecordedCall.from_owners(
                 [each.names for each in same],
                 signature=text,
@@ -67,4 +67,4 @@ def distinct(calls: Iterable[StepCall]) -> tuple[RecordedCall, ...]:
                 trained=same[0].trained,
             )
         )
-    return tuple(found)
+    return tuple(recorded)

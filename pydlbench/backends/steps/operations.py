@@ -95,7 +95,7 @@ def prepare_native_chain(
     folder = None if save is None else Path(save)
     if listed is not None:
         listing = Listing.load(Path(listed))
-        normalises = any(link.work.layer.op == "batchnorm" for link in listing.links)
+        normalises = any(link.step_pass.layer.op == "batchnorm" for link in listing.links)
         checked = listing.before_updates() if listing.gradients and normalises else None
         return prepare_listed(backend, listing, step, choices, folder, timing, checked=checked)
     model = build_model(step.model, batch=step.batch, **step.options)
@@ -136,8 +136,8 @@ def list_links(
     folders = Path(listed), Path(saved)
     for folder in folders:
         folder.mkdir(exist_ok=True)
-    found: list[str] = make(backend, step, *folders)
-    return found
+    names: list[str] = make(backend, step, *folders)
+    return names
 
 
 def record_calls(backend: FrameworkBackend, spec: dict[str, Any]) -> OperatorsKernel:

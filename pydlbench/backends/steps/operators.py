@@ -110,9 +110,9 @@ class TimedCall:
     def run(self) -> float:
         """Call it once; what it returns is dropped once the clock has been read."""
         start = time.perf_counter()
-        found = self.call()
+        results = self.call()
         seconds = time.perf_counter() - start
-        del found
+        del results
         return seconds
 
 
@@ -264,7 +264,7 @@ class Lifetimes:
                 self._free(addresses[-number - 1])
                 addresses[-number - 1] = 0
                 continue
-            address = self._asked(number)
+            address = self._address_of(number)
             addresses.append(address)
             if number >= _WORTH:
                 self._touch(self._parts(address, number))
@@ -273,7 +273,7 @@ class Lifetimes:
             self._free(address)
         return seconds
 
-    def _asked(self, size: int) -> int:
+    def _address_of(self, size: int) -> int:
         """Return the address of a new block."""
         if self._allocate(ctypes.byref(self._place), _ALIGNMENT, size):
             raise MemoryError(f"{size} bytes of a step's allocations")

@@ -57,11 +57,11 @@ def repeated(
     operands = [item for each in sets for item in each]
 
     def all_of(*tensors: Any) -> list[Any]:
-        found: list[Any] = []
+        results: list[Any] = []
         for number in range(len(sets)):  # an operand there need not be
-            found += body(*tensors[number * width : (number + 1) * width])
+            results += body(*tensors[number * width : (number + 1) * width])
         # A compiler would compute no more than these elements.
-        return found if traced.mode == "xla" else [_first(item) for item in found]
+        return results if traced.mode == "xla" else [_first(item) for item in results]
 
     function = traced(all_of)
     results = len(function(*operands))

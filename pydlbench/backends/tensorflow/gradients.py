@@ -96,43 +96,43 @@ class Traced:
         fetched = [each.name for each in wanted if each.name not in known]
 
         def function(*tensors: Any) -> list[Any]:
-            found = dict(zip(names, tensors, strict=True))
+            by_name = dict(zip(names, tensors, strict=True))
             # Nothing may be mapped that nobody reads.
             read = {
                 name if ":" in name else f"{name}:0" for node in nodes.node for name in node.input
             }
-            mapped = {name: tensor for name, tensor in found.items() if name in read}
+            mapped = {name: tensor for name, tensor in by_name.items() if name in read}
             made = tf.graph_util.import_graph_def(
                 nodes, input_map=mapped, return_elements=fetched, name=""
             )
-            found |= dict(zip(fetched, made, strict=True))
-            return [found[each.name] for each in wanted]
+            by_name |= dict(zip(fetched, made, strict=True))
+            return [by_name[each.name] for each in wanted]
 
         return function
 
     def _needed(self, wanted: Sequence[Any], known: frozenset[str]) -> set[str]:
         """Return the operators behind tensors, up to those that are known."""
-        found: set[str] = set()
+        reached: set[str] = set()
         waiting = [each.op for each in wanted]
         while waiting:
             operator = waiting.pop()
-            if operator.name not in found:
-                found.add(operator.name)
+            if operator.name not in reached:
+                reached.add(operator.name)
                 waiting += [each.op for each in operator.inputs if each.name not in known]
-        return found
+        return reached
 
     def _behind(
         self, wanted: Sequence[Any], forward: frozenset[Any]
     ) -> tuple[list[Any], list[Any]]:
         """Return the operators behind a forward pass in their order, and what they read of it."""
         kept: dict[str, Any] = {}
-        found: set[Any] = set()
+        reached: set[Any] = set()
         waiting = [each.op for each in wanted]
         while waiting:
             operator = waiting.pop()
-            if operator in found:
+            if operator in reached:
                 continue
-            found.add(operator)
+            reached.add(operator)
             for each in operator.inputs:
                 # Constants of the forward pass stay constants: a compiler may know them.
                 if each.op in forward and each.op.type != "Const":
@@ -140,7 +140,9 @@ class Traced:
                 else:
                     waiting.append(each.op)
         kept.pop(self.incoming.name, None)
-        return [each for each in self._graph.get_operations() if each in found], list(kept.values())
+        return [each for each in self._graph.get_operations() if each in reached], list(
+            kept.values()
+        )
 
 
 def _names(operators: Sequence[Any]) -> tuple[str, ...]:

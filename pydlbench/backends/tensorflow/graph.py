@@ -76,10 +76,10 @@ def executed(function: Any, operands: Sequence[Any]) -> tuple[Any, ...]:
     try:
         running.export_run_metadata()  # drops what was recorded before
         function(*operands)
-        found = running.export_run_metadata()
+        metadata = running.export_run_metadata()
     finally:
         running.disable_graph_collection()
-    return tuple(graph for each in found.function_graphs for graph in each.partition_graphs)
+    return tuple(graph for each in metadata.function_graphs for graph in each.partition_graphs)
 
 
 def controls(graphs: Sequence[Any]) -> bool:
@@ -309,7 +309,7 @@ def _read(
     made: dict[str, tuple[NodeTensor, ...]] = {}
     inferred: dict[str, tuple[NodeTensor, ...]] = {}
     inside: dict[str, int] = {}
-    found: list[tuple[str, Node]] = []
+    entries: list[tuple[str, Node]] = []
     for name in TopologicalSorter(before).static_order():
         item = nodes[name]
         depth = max((inside[each] for each in before[name]), default=0)
@@ -343,14 +343,14 @@ def _read(
         made[name] = inferred[text]
         if folds and made[name] and all(each.values is not None for each in made[name]):
             continue
-        found.append((name, msgspec.structs.replace(node, outputs=made[name])))
+        entries.append((name, msgspec.structs.replace(node, outputs=made[name])))
     joined = {
         item.name: {_output(made, *each).shape for each in reads[item.name]} - {None}
         for item in graph.node
         if item.op == "Merge"
     }
     changed = {name for name, shapes in joined.items() if len(shapes) > 1}
-    return found if changed <= growing else _read(graph, growing | changed, folds=folds)
+    return entries if changed <= growing else _read(graph, growing | changed, folds=folds)
 
 
 def _source(text: str) -> tuple[str, int]:
@@ -361,8 +361,8 @@ def _source(text: str) -> tuple[str, int]:
 
 def _output(made: Mapping[str, tuple[NodeTensor, ...]], name: str, number: int) -> NodeTensor:
     """Return an output; of one that comes back in a loop, or that nobody knows, nothing."""
-    found = made.get(name, ())
-    return found[number] if number < len(found) else NodeTensor(type="unknown")
+    outputs = made.get(name, ())
+    return outputs[number] if number < len(outputs) else NodeTensor(type="unknown")
 
 
 def _given(node: Any) -> tuple[NodeTensor, ...]:
@@ -393,8 +393,8 @@ def _constant(tensor: Any) -> NodeTensor:
 
 
 def _shape(shape: Any) -> tuple[int, ...] | None:
-    found = tf.TensorShape(shape)
-    return tuple(found.as_list()) if found.is_fully_defined() else None
+    static = tf.TensorShape(shape)
+    return tuple(static.as_list()) if static.is_fully_defined() else None
 
 
 def _attributes(node: Any) -> dict[str, Any]:
@@ -408,12 +408,12 @@ def _attributes(node: Any) -> dict[str, Any]:
 
 def _words(value: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
     """Return an attribute with its texts, which JSON has in base 64, changed to or fro."""
-    found = dict(value)
-    if "s" in found:
-        found["s"] = change(found["s"])
-    if "list" in found and "s" in found["list"]:
-        found["list"] = {**found["list"], "s": [change(each) for each in found["list"]["s"]]}
-    return found
+    changed = dict(value)
+    if "s" in changed:
+        changed["s"] = change(changed["s"])
+    if "list" in changed and "s" in changed["list"]:
+        changed["list"] = {**changed["list"], "s": [change(each) for each in changed["list"]["s"]]}
+    return changed
 
 
 def _decoded(text: str) -> str:
@@ -437,7 +437,7 @@ def _inferred(node: Node, *, folds: bool = False) -> tuple[NodeTensor, ...]:
             tf.import_graph_def(_alone(node), name="")
         except (ValueError, TypeError, tf.errors.OpError):
             return ()
-    found = [
+    outputs = [
         NodeTensor(
             type=each.dtype.name,
             shape=_shape(each.shape),
@@ -448,17 +448,17 @@ def _inferred(node: Node, *, folds: bool = False) -> tuple[NodeTensor, ...]:
     if node.op == "InvertPermutation" and folds and node.inputs[0].values is not None:
         # TensorFlow's functions of known values lack this one.
         order = tuple(np.argsort(node.inputs[0].values).tolist())
-        found[0] = msgspec.structs.replace(found[0], values=order)
-    if node.op == "FusedBatchNormV3" and found[5].shape is None:
+        outputs[0] = msgspec.structs.replace(outputs[0], values=order)
+    if node.op == "FusedBatchNormV3" and outputs[5].shape is None:
         # What is reserved for cuDNN is empty on a CPU; its function of shapes does not tell.
-        found[5] = msgspec.structs.replace(found[5], shape=(0,))
-    if node.op.endswith("FilterWithBias") and found[0].shape:
+        outputs[5] = msgspec.structs.replace(outputs[5], shape=(0,))
+    if node.op.endswith("FilterWithBias") and outputs[0].shape:
         # TensorFlow 2.21 gives this one the channels of the images.
-        found[1] = msgspec.structs.replace(found[1], shape=found[0].shape[-1:])
+        outputs[1] = msgspec.structs.replace(outputs[1], shape=outputs[0].shape[-1:])
     if node.padded:
         # TensorFlow 2.21 leaves out what is added.
-        found[0] = msgspec.structs.replace(found[0], shape=_shape_of_padded(node))
-    return tuple(found)
+        outputs[0] = msgspec.structs.replace(outputs[0], shape=_shape_of_padded(node))
+    return tuple(outputs)
 
 
 def _shapes_of(node: Node) -> tuple[NodeTensor, ...]:
@@ -471,8 +471,8 @@ def _shapes_of(node: Node) -> tuple[NodeTensor, ...]:
 
 
 def _known_values(tensor: Any) -> tuple[int, ...] | None:
-    found = tf.get_static_value(tensor)
-    return None if found is None else tuple(np.asarray(found).ravel().tolist())
+    value = tf.get_static_value(tensor)
+    return None if value is None else tuple(np.asarray(value).ravel().tolist())
 
 
 def _shape_of_padded(node: Node) -> tuple[int, ...] | None:
@@ -578,8 +578,8 @@ class Replayed:
         inputs = [*node.inputs[1:3], node.inputs[2], *[_like(each) for each in read[3:]]]
         op = node.op.replace("GradV3", "V3")
         forward = Replayed(Node(op=op, attributes=node.attributes, inputs=tuple(inputs)))
-        left = tf.function(forward, autograph=False)(*read)[3:6]
-        return [gradient, source, factors, *left]
+        others = tf.function(forward, autograph=False)(*read)[3:6]
+        return [gradient, source, factors, *others]
 
     def _made(self, tensor: NodeTensor) -> Any:
         kind = tf.as_dtype(tensor.type)

@@ -151,10 +151,10 @@ class TorchBackend(FrameworkBackend):
     def completed(self, facts: KernelFacts, operator: Operator, spec: KernelSpec) -> KernelFacts:
         """Return the facts with the library's kernels behind the call."""
         assert isinstance(operator, TorchOperator)
-        found = self.behind(operator, spec)
-        algorithm = f"{facts.algorithm} ({found.kernels})" if found.kernels else facts.algorithm
-        notes = [*facts.notes, *found.remarks]
-        return renamed(facts, algorithm, notes=notes, evidence=found.evidence)
+        behind = self.behind(operator, spec)
+        algorithm = f"{facts.algorithm} ({behind.kernels})" if behind.kernels else facts.algorithm
+        notes = [*facts.notes, *behind.remarks]
+        return renamed(facts, algorithm, notes=notes, evidence=behind.evidence)
 
 
 def _built_with() -> list[str]:

@@ -96,8 +96,8 @@ class _Writer:
         self._lines.append(f"return ({''.join(f'v{slot}, ' for slot in self._alive)})")
         text = "def chain():\n" + "\n".join(f"    {line}" for line in self._lines)
         exec(compile(text, "<recorded step>", "exec"), self._known)  # noqa: S102 - our own lines
-        found: Callable[[], tuple[Any, ...]] = self._known["chain"]
-        return found
+        run: Callable[[], tuple[Any, ...]] = self._known["chain"]
+        return run
 
     def _target(self, results: Any) -> str:
         """Return the left side of a line: the new values; nothing where there are none."""

@@ -134,17 +134,17 @@ class GroupOperator:
     def call(self) -> tuple[torch.Tensor, ...]:
         """Run it once and return its results."""
         with torch.no_grad():
-            found: tuple[torch.Tensor, ...] = self._call(*self.operands)
-        return found
+            results: tuple[torch.Tensor, ...] = self._call(*self.operands)
+        return results
 
     def run(self) -> float:
         """Run it once and return the seconds; its first operand is read before."""
         for each in self.operands[:1]:
             each.sum()
         start = time.perf_counter()
-        found = self.call()
+        results = self.call()
         end = time.perf_counter()
-        del found
+        del results
         return end - start - (self._cost.seconds() if self._cost else 0.0)
 
 

@@ -476,11 +476,11 @@ KEPT: Final[Mapping[str, Callable[[Operands], tuple[torch.Tensor, ...]]]] = {
 
 def _normalised(layer: Any, results: Any) -> Mapping[str, torch.Tensor]:
     images, mean, inverse, *_ = results
-    found = {"dst": images}
+    by_role = {"dst": images}
     # The compiler hands out those of half-precision images in their type: rounded, not wrong.
     if inverse.numel() and inverse.dtype == torch.float32:
-        found |= {"mean": mean, "variance": inverse.double().pow(-2) - layer.epsilon}
-    return found
+        by_role |= {"mean": mean, "variance": inverse.double().pow(-2) - layer.epsilon}
+    return by_role
 
 
 #: See above.

@@ -43,13 +43,13 @@ class Captured:
 
     Args:
         graph: PyTorch's, which owns the memory of all calls in it.
-        work: the native sampler's, of the same graph.
+        sampler: the native sampler's, of the same graph.
     """
 
-    def __init__(self, graph: Any, work: DeviceWork) -> None:
+    def __init__(self, graph: Any, sampler: DeviceWork) -> None:
         self._graph = graph
-        self.sample, self.launch_times = work.sample, work.launch_times
-        self.run_for, self.kernels = work.run_for, work.kernels
+        self.sample, self.launch_times = sampler.sample, sampler.launch_times
+        self.run_for, self.kernels = sampler.run_for, sampler.kernels
 
 
 class Runtime:
@@ -203,12 +203,12 @@ class TorchCudaBackend(TorchBackend):
 
 def _remarks(spec: KernelSpec) -> tuple[str, ...]:
     """The settings that decide which kernels a GPU gets."""
-    found = []
+    remarks = []
     if spec.layer.op == "conv":
-        found.append("cudnn.benchmark on, cudnn.deterministic off")
+        remarks.append("cudnn.benchmark on, cudnn.deterministic off")
     if spec.precision in ("fp32", "tf32") and spec.layer.weight_elements:
-        found.append(f"allow_tf32 {'on' if spec.precision == 'tf32' else 'off'}")
-    return tuple(found)
+        remarks.append(f"allow_tf32 {'on' if spec.precision == 'tf32' else 'off'}")
+    return tuple(remarks)
 
 
 def _check_gpu(index: int) -> None:

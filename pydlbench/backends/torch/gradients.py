@@ -81,8 +81,8 @@ def gradient(
 
     def recorded(*, views: bool) -> Program:
         with _Recorder(views=views) as recorder:
-            found = torch.autograd.grad(result, wanted, incoming, retain_graph=True)
-        made: Program = recorder.program(found)
+            gradients = torch.autograd.grad(result, wanted, incoming, retain_graph=True)
+        made: Program = recorder.program(gradients)
         return made
 
     program = recorded(views=False)
@@ -121,22 +121,22 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to
         """Record a call and make it."""
         del types
         words = kwargs or {}
-        found = func(*args, **words)
+        result = func(*args, **words)
         tensors = [x for x in tree_leaves((args, words)) if isinstance(x, torch.Tensor)]
         made = any(id(each) in self._nodes for each in tensors)
         if func.namespace != "aten" or (func.is_view and not (made or self._views)):
-            return found
-        self._alive += [tensors, found]
+            return result
+        self._alive += [tensors, result]
         node = self.graph.call_function(
             func, map_aggregate(args, self._read), map_aggregate(words, self._read)
         )
-        if isinstance(found, torch.Tensor):
-            self._nodes[id(found)] = node
-            return found
-        for place, each in enumerate(found):
+        if isinstance(result, torch.Tensor):
+            self._nodes[id(result)] = node
+            return result
+        for place, each in enumerate(result):
             if isinstance(each, torch.Tensor):
                 self._nodes[id(each)] = self.graph.call_function(operator.getitem, (node, place))
-        return found
+        return result
 
     def program(self, results: Sequence[torch.Tensor]) -> Program:
         """Return the recorded calls as a function of what they read."""
@@ -153,8 +153,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to
         graph.eliminate_dead_code()
         _add_in_place(graph)
 
-        def finish(found: Any) -> tuple[torch.Tensor, ...]:
-            return tuple(_viewed(*pair) for pair in zip(found, views, strict=True))
+        def finish(results: Any) -> tuple[torch.Tensor, ...]:
+            return tuple(_viewed(*pair) for pair in zip(results, views, strict=True))
 
         names = _names(graph, views=self._views)
         arguments = tuple(each.detach() for each in self._arguments)
@@ -204,7 +204,7 @@ def _function(graph: fx.Graph) -> Callable[..., Any]:
     code = graph.python_code("")
     # Operators by names of their own: looking them up takes longer than a short call's share.
     names = {name: name.replace(".", "_") for name in re.findall(r"torch\.ops\.[\w.]+", code.src)}
-    source = re.sub(r"torch\.ops\.[\w.]+", lambda found: names[found.group()], code.src)
+    source = re.sub(r"torch\.ops\.[\w.]+", lambda match: names[match.group()], code.src)
     known: dict[str, Any] = {**code.globals, "torch": torch, "__name__": __name__}
     known |= {short: operator.attrgetter(name[6:])(torch) for name, short in names.items()}
     exec(compile(re.sub(r"\(self,? ?", "(", source), "<calls of ATen>", "exec"), known)  # noqa: S102 - fx wrote it

@@ -72,7 +72,7 @@ def variants_of(site: Site) -> list[Variant]:
     if layer.kind == "recurrent":
         return recurrent.variants_of(site)
     entry = entry_of("torch", FORWARD, layer)
-    found = []
+    variants = []
     for word, kernel in itertools.product(words_of(layer), kernels_of(spec)):
         if word == "nhwc" and layer.sides == 1:  # PyTorch has no such memory format
             continue
@@ -91,7 +91,7 @@ def variants_of(site: Site) -> list[Variant]:
         except UnsupportedError:  # its build fails with the reason
             names = ("aten::scaled_dot_product_attention",)
         note = _GROUPED if kernel == GROUPED else _NOTES.get((run.op, spec.pass_))
-        found.append(
+        variants.append(
             site.variant(
                 run.made,
                 algorithm=(f"{kernel}: " if kernel else "")
@@ -103,7 +103,7 @@ def variants_of(site: Site) -> list[Variant]:
                 notes=(*padding_note(layer), *([note] if note else [])),
             )
         )
-    return found
+    return variants
 
 
 def _filters(layer: Layer, word: str) -> str:
@@ -164,8 +164,8 @@ class _Pass(LayerPass):
             program = self._gradients(operands)
 
             def gradients_by_role(returned: Any) -> Mapping[str, Any]:
-                found = self.by_role(program.finish(returned), ())
-                return self.plain(found, as_array)
+                results = self.by_role(program.finish(returned), ())
+                return self.plain(results, as_array)
 
             return Made(program.function, program.arguments, gradients_by_role)
         tensors = tuple(map(operands.tensor, self.roles.reads))
@@ -180,10 +180,10 @@ class _Pass(LayerPass):
         def results_by_role(returned: Any) -> Mapping[str, Any]:
             # Of several the first is the layer's, unless the table says what they are.
             several = returned[:1] if isinstance(returned, tuple) else (returned,)
-            found = self.by_role(several, tensors)
+            results = self.by_role(several, tensors)
             if self.op in RESULTS:
-                found |= RESULTS[self.op](self.layer, returned)
-            return self.plain(found, as_array)
+                results |= RESULTS[self.op](self.layer, returned)
+            return self.plain(results, as_array)
 
         return Made(self.function, tensors, results_by_role, changed=self.changed, turns=self.turns)
 

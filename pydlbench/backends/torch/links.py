@@ -253,7 +253,7 @@ class _Lister:
         self._given |= derived.constants
         self._links += derived.links
         self._layers += len(derived.links)
-        optimizer = _Optimizer.of(self._recording)
+        optimizer = _Optimizer.from_recording(self._recording)
         if optimizer is None:
             return gradients, None
         for name, gradient in gradients.items():
@@ -263,8 +263,10 @@ class _Lister:
             if "velocity" in layer.writes("forward"):
                 reads["velocity"] = writes["velocity"] = f"{name}/velocity"
                 self._given[f"{name}/velocity"] = np.zeros_like(self._given[name])
-            work = StepPass(node=name, layer=layer, pass_="forward", propagation="training")
-            self._links.append(Link(name=f"{name}/update", work=work, reads=reads, writes=writes))
+            step_pass = StepPass(node=name, layer=layer, pass_="forward", propagation="training")
+            self._links.append(
+                Link(name=f"{name}/update", step_pass=step_pass, reads=reads, writes=writes)
+            )
             self._layers += 1
         return gradients, optimizer.rate
 
@@ -323,14 +325,14 @@ class _Lister:
         plain = f"{node}/{step.layer.op}"
         self._used[plain] += 1
         name = plain if self._used[plain] == 1 else f"{plain} {self._used[plain]}"
-        work = StepPass(node=node, layer=step.layer, pass_=step.pass_, propagation=propagation)
+        step_pass = StepPass(node=node, layer=step.layer, pass_=step.pass_, propagation=propagation)
         writes = {role: name if role == "dst" else f"{name}/{role}" for role in roles}
         # Running statistics are moved where they lie.
         writes |= {role: reads[role] for role in roles if role.startswith("running")}
         leaves_something = propagation == "training" and step.layer.op in LEAVING
         link = Link(
             name=f"{name} {step.pass_}",
-            work=work,
+            step_pass=step_pass,
             reads=reads,
             writes=writes,
             workspace=f"{name}/workspace" if leaves_something else "",
@@ -344,7 +346,7 @@ class _Lister:
         name = self.name_of(self.content_of(scores.number), call)
         place = next((n for n, link in enumerate(self._links) if link.writes["dst"] == name), None)
         alone = not any(name in link.reads.values() for link in self._links)
-        if place is None or not alone or self._links[place].work.layer.op != "log-softmax":
+        if place is None or not alone or self._links[place].step_pass.layer.op != "log-softmax":
             raise _refused(call, "a loss without its softmax has no layer")
         target = self.name_of(self.content_of(labels.number), call)
         if weights is not None or reduction != _MEAN or self._given[target].min(initial=0) < 0:
@@ -354,7 +356,7 @@ class _Lister:
         layer = build_layer("softmax-xent", batch=rows, channels=classes)
         self._links[place] = replace(
             softmax,
-            work=replace(softmax.work, layer=layer),
+            step_pass=replace(softmax.step_pass, layer=layer),
             reads={**softmax.reads, "labels": target},
             writes={"dst": f"{name}/probabilities", "loss": f"{name}/loss"},
         )
@@ -519,7 +521,7 @@ class _Optimizer:
     mu: float | None
 
     @classmethod
-    def of(cls, recording: Recording) -> Self | None:
+    def from_recording(cls, recording: Recording) -> Self | None:
         """Read it from what it calls; None where nothing is updated.
 
         Raises:
@@ -676,7 +678,7 @@ def _bounds(walk: Walk) -> set[int]:
 
 def _split(walk: Walk, bounds: Collection[int]) -> list[tuple[int, int]]:
     """Return a walk whose dimensions are divided at some strides, where they can be."""
-    found = []
+    pieces = []
     for size, stride in walk:
         within = sorted(each for each in bounds if stride < each < size * stride)
         edges = [stride, *within, size * stride]
@@ -685,5 +687,5 @@ def _split(walk: Walk, bounds: Collection[int]) -> list[tuple[int, int]]:
             if kept[-1] % edges[-1] == 0 and edges[-1] % stride == 0:
                 kept.append(edges[-1])
             edges.pop()
-        found += [(high // low, low) for high, low in itertools.pairwise(kept)]
-    return found
+        pieces += [(high // low, low) for high, low in itertools.pairwise(kept)]
+    return pieces

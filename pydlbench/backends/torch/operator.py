@@ -155,8 +155,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     Args:
         function: Made by ``def``; of tensors only.
     """
-    found: Callable[..., Any] = torch.compile(_own(function), fullgraph=True, dynamic=False)
-    return found
+    compiled: Callable[..., Any] = torch.compile(_own(function), fullgraph=True, dynamic=False)
+    return compiled
 
 
 def _own(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -90,10 +90,10 @@ class _Traced:
         profiler = profile(activities=[ProfilerActivity.CPU])
         profiler.start()
         start = time.perf_counter()
-        found = self._run()
+        results = self._run()
         seconds = time.perf_counter() - start
         profiler.stop()
-        del found
+        del results
         return Trace(seconds, align(self._names, events_of(profiler), contains, self._describe))
 
     def profiled_on(self, runtime: StepRuntime) -> Trace:
@@ -108,8 +108,8 @@ class _Traced:
             self._run()
         runtime.wait()
         profiler.stop()
-        found = device_profile(kineto_events(profiler))
-        return trace_of(found, self._names, contains, self._describe, _HEADS)
+        events = device_profile(kineto_events(profiler))
+        return trace_of(events, self._names, contains, self._describe, _HEADS)
 
     def between_events(self, runtime: StepRuntime) -> float:
         """Run the step on a GPU behind another one, and return its seconds there."""

@@ -327,7 +327,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
 
     def slots(self, results: Any) -> Any:
         """Return what stands for what the step returned."""
-        return mapped(results, self._found)
+        return mapped(results, self._slot_of)
 
     def finish(self, results: Any) -> Recording:
         """Return what was recorded; to be called when nobody holds what the step has returned.
@@ -404,12 +404,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
 
     def _trained(self, operands: Any) -> tuple[int, ...]:
         """Return which of a call's operands are parameters, or views of them."""
-        found = []
+        places = []
         for number, each in enumerate(leaves(operands, torch.Tensor)):
             with contextlib.suppress(NotImplementedError):  # without memory of its own
                 if each.untyped_storage()._cdata in self._weights:
-                    found.append(number)
-        return tuple(found)
+                    places.append(number)
+        return tuple(places)
 
     def _owner(self, tensor: torch.Tensor) -> str:
         with contextlib.suppress(NotImplementedError):  # without memory of its own: nobody's
@@ -471,7 +471,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
         elif not any(each is not None and each.is_write for each in aliases):
             self._views |= slots
 
-    def _found(self, value: Any) -> Any:
+    def _slot_of(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return None
         slot = self._slots.get(_place(value))
@@ -626,5 +626,5 @@ def _asked_by_autograd() -> bool:
 
 def _sequence() -> int:
     """Return the number of the next node of autograd's graph."""
-    found: int = torch.autograd._get_sequence_nr()
-    return found
+    number: int = torch.autograd._get_sequence_nr()
+    return number

@@ -87,10 +87,10 @@ class CallOperator:
             self.settle()
             self._wait()
             start = time.perf_counter()
-            found = self.call()
+            results = self.call()
             self._wait()
             seconds = time.perf_counter() - start
-            del found
+            del results
         return seconds
 
 
@@ -129,7 +129,7 @@ def _tensors(texts: Sequence[Value], device: str, seed: int) -> list[torch.Tenso
     """Return the tensors of a call, in the order of their numbers."""
     stream = torch.Generator().manual_seed(seed)
     memory: dict[int, torch.Tensor] = {}
-    found = []
+    tensors = []
     for each in texts:
         if each.storage not in memory:
             sharing = [other for other in texts if other.storage == each.storage]
@@ -139,8 +139,8 @@ def _tensors(texts: Sequence[Value], device: str, seed: int) -> list[torch.Tenso
         start, rest = divmod(each.offset, each.itemsize)
         if rest:
             raise UnsupportedError(f"a tensor of {each.dtype} at byte {each.offset} of its memory")
-        found.append(block.as_strided(each.shape, each.strides, start))
-    return found
+        tensors.append(block.as_strided(each.shape, each.strides, start))
+    return tensors
 
 
 def _filled(text: Value, size: int, device: str, stream: torch.Generator) -> torch.Tensor:

@@ -126,26 +126,26 @@ def parse(text: str) -> ParsedCall:
     Raises:
         UnsupportedError: no such operator here, or an argument that no text can tell.
     """
-    said = read_call(text)
+    words = read_call(text)
     return ParsedCall(
-        function=_function(said.name),
-        arguments=mapped(said.arguments, _value),
-        keywords=mapped(said.keywords, _value),
+        function=_function(words.name),
+        arguments=mapped(words.arguments, _value),
+        keywords=mapped(words.keywords, _value),
     )
 
 
 def _function(name: str) -> Any:
-    found: Any = torch.ops
+    function: Any = torch.ops
     try:
         for part in name.split("."):
-            found = getattr(found, part)
+            function = getattr(function, part)
     except AttributeError as error:
         raise UnsupportedError(f"{name}: this PyTorch has no such operator") from error
-    return found
+    return function
 
 
-def _value(said: Any) -> Any:
+def _value(word: Any) -> Any:
     """Return what a word of PyTorch's stands for; other values as they are."""
-    if not isinstance(said, Word):
-        return said
-    return torch.device(said.text) if said.kind == "device" else getattr(torch, said.text)
+    if not isinstance(word, Word):
+        return word
+    return torch.device(word.text) if word.kind == "device" else getattr(torch, word.text)
