@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import sys
 import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -378,13 +377,13 @@ def _check_model(model: str | None, file: SweepFile) -> None:
 
 def _record() -> RunRecord:
     from pydlbench.devices.environment import read_environment
-    from pydlbench.records.run import RunRecord
+    from pydlbench.records.run import RunRecord, command_line
 
     now = dt.datetime.now(dt.UTC)
     return RunRecord(
         id=f"{now:%Y%m%d}-{uuid.uuid4().hex[:8]}",
         created_utc=now.isoformat(timespec="seconds"),
-        command=tuple(sys.argv),
+        command=command_line(),
         environment=read_environment(),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
@@ -17,17 +18,26 @@ from pydlbench.units import cut
 
 #: What a run can be. ``killed`` is never stored: it is a ``running`` one whose process is gone.
 STATUSES: Final = ("running", "done", "interrupted", "failed", "killed")
+_PROGRAM: Final = "pydlbench"
 # Characters of a command that a list shows.
 _WIDE: Final = 60
 _words = partial(shown, right=False)
 
 
+def command_line() -> tuple[str, ...]:
+    """Return this process's command line, without the folder that the program is in."""
+    program, *words = sys.argv or [""]
+    return (_PROGRAM if _is_own(program) else program, *words)
+
+
 def command_text(command: Sequence[str]) -> str:
     """Return a command line without its program, as a shell would take it."""
-    words = list(command)
-    if words and PurePath(words[0]).name in ("pydlbench", "__main__.py"):
-        words = words[1:]
-    return shlex.join(words)
+    words = tuple(command)
+    return shlex.join(words[1:] if words and _is_own(words[0]) else words)
+
+
+def _is_own(program: str) -> bool:
+    return PurePath(program).name in (_PROGRAM, "__main__.py")
 
 
 def _local(created_utc: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import sys
 import uuid
 from typing import TYPE_CHECKING, Any, Self
 
@@ -99,12 +98,12 @@ class Session:
     def run(self) -> RunRecord:
         """The record of this run: time, command, environment, and devices as probed so far."""
         from pydlbench.backends import capabilities
-        from pydlbench.records.run import RunRecord
+        from pydlbench.records.run import RunRecord, command_line
 
         return RunRecord(
             id=self._id,
             created_utc=self._started.isoformat(timespec="seconds"),
-            command=tuple(sys.argv),
+            command=command_line(),
             device=self.devices.described(),
             environment=capabilities.environment(),
         )

@@ -12,7 +12,7 @@ from pydlbench.report.drawing import series
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.nodes import node_history, nodes
-from pydlbench.report.figures.roofline import roofline
+from pydlbench.report.figures.roofline import _flat, roofline
 from pydlbench.report.figures.samples import Sampled, samples
 
 
@@ -48,6 +48,15 @@ def test_names_on_the_roofline_do_not_cover_each_other(measurement):
     (figure,) = roofline(invented.RUN, rows)
     named = figure.spec["layer"][-1]["data"]["values"]
     assert [one["name"] for one in named] == ["conv39"]
+
+
+def test_of_peaks_near_to_each_other_one_has_its_name_on_the_roofline():
+    peaks = {"theoretical fp16-tc peak": 990.0, "measured fp16-tc peak": 780.0}
+    peaks |= {"theoretical bf16-tc peak": 985.0, "theoretical fp32 peak": 67.0}
+    drawn = list(_flat(peaks, {"measured memory": 4800.0}, (1.0, 1e4), span=5.0))
+    assert {one["roof"] for one in drawn} == set(peaks)  # all have their lines
+    named = [one["roof"] for one in drawn if one["label"]]
+    assert named == ["theoretical fp16-tc peak", "measured fp16-tc peak", "theoretical fp32 peak"]
 
 
 def test_cold_rows_are_left_out_where_there_are_hot_ones(measurement):

@@ -15,7 +15,7 @@ from pydlbench.report.drawing import LIGHT, WIDTH, series
 from pydlbench.units import format_seconds, number, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
@@ -53,7 +53,9 @@ def roofline(run: RunRecord, rows: Sequence[Measurement]) -> list[Figure]:
     low_x, high_x = min([*across, *ridges]) / 8, max([*across, *ridges]) * 3
     low_y, high_y = min(up) / 2.5, max([*up, *peaks.values()]) * 2
     slope = (_HEIGHT / math.log(high_y / low_y)) / (WIDTH / math.log(high_x / low_x))
-    roofs = [*_flat(peaks, memories, low_x, high_x), *_slanted(memories, peaks, low_x, low_y)]
+    span = math.log(high_y / low_y)
+    roofs = [*_flat(peaks, memories, (low_x, high_x), span)]
+    roofs += _slanted(memories, peaks, low_x, low_y)
     scales: dict[str, Any] = {
         "x": {"field": "x", "type": "quantitative", "title": "executed FLOP per byte"}
         | {"scale": {"type": "log", "domain": [low_x, high_x]}, "axis": _axis(low_x, high_x)},
@@ -102,7 +104,7 @@ def roofline(run: RunRecord, rows: Sequence[Measurement]) -> list[Figure]:
             },
         },
         {
-            "data": {"values": _named(points, math.log(high_y / low_y))},
+            "data": {"values": _named(points, span)},
             "mark": {"type": "text", "align": "left", "dx": 7, "color": LIGHT["ink"]},
             "encoding": {**scales, "text": {"field": "name"}},
         },
@@ -154,7 +156,7 @@ def _named(points: Sequence[dict[str, Any]], span: float) -> list[dict[str, Any]
     for point in points:
         crowded = any(
             point["name"] == other["name"]
-            or (0.2 < point["x"] / other["x"] < 5 and _apart(point["y"], other["y"]) < span / 22)
+            or (0.2 < point["x"] / other["x"] < 5 and _crowded(point["y"], [other["y"]], span))
             for other in named
         )
         if len(named) < _NAMED and not crowded and len(point["name"]) < 24:
@@ -162,8 +164,9 @@ def _named(points: Sequence[dict[str, Any]], span: float) -> list[dict[str, Any]
     return named
 
 
-def _apart(first: float, second: float) -> float:
-    return abs(math.log(first / second))
+def _crowded(height: float, others: Iterable[float], span: float) -> bool:
+    """Whether a name at a height of the upright axis would be on one at another height."""
+    return any(abs(math.log(height / other)) < span / 22 for other in others)
 
 
 def _peaks(rows: Sequence[Measurement]) -> Iterator[tuple[str, float]]:
@@ -190,14 +193,21 @@ def _memories(device: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _flat(
-    peaks: Mapping[str, float], memories: Mapping[str, float], low_x: float, high_x: float
+    peaks: Mapping[str, float],
+    memories: Mapping[str, float],
+    across: tuple[float, float],
+    span: float,
 ) -> Iterator[dict[str, Any]]:
     fastest = max(memories.values(), default=math.inf)
+    named: list[float] = []
     for name, peak in peaks.items():
         kind = name.partition(" ")[0]
         # Where a probe reaches the theory, the two lines are one: a name on either side of it.
         label = "below" if kind == "measured" and len(peaks) == 2 else "above"
-        for x, place in ((max(low_x, peak / fastest * 1e3), ""), (high_x, label)):
+        if label == "above":
+            label = "" if _crowded(peak, named, span) else label
+            named.append(peak)
+        for x, place in ((max(across[0], peak / fastest * 1e3), ""), (across[1], label)):
             yield {"x": x, "y": peak, "roof": name, "kind": kind, "label": place}
 
 

@@ -5,12 +5,16 @@ import importlib
 import sys
 import threading
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
 
+from pydlbench.backends import autotune
 from pydlbench.backends.base import Preparation
+from pydlbench.backends.frameworks.backend import Variant, _FrameworkAutotuner
 from pydlbench.backends.frameworks.device_clock import DeviceClock, marked
+from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
@@ -175,3 +179,29 @@ def test_the_clock_is_that_of_the_stamps_and_else_the_cards(stamps, clock_hz):
     assert chunk.gpu is readings
     assert chunk.clock_hz == (clock_hz,)
     assert "thermal" in chunk.disturbance
+
+
+@pytest.mark.parametrize(
+    ("kernel", "error", "status"),
+    [
+        ("void cudnn::winograd_nonfused::winogradWgradData4x4<float, float>(int)", 4e-6, "ok"),
+        ("void cudnn::winograd_nonfused::winogradWgradData4x4<float, float>(int)", 1e-3, "failed"),
+        ("sm80_xmma_wgrad_implicit_gemm", 4e-6, "failed"),
+        ("sm80_xmma_wgrad_implicit_gemm", 0.0, "ok"),
+    ],
+)
+def test_winograd_is_told_by_its_kernels_and_allowed_more(kernel, error, status):
+    case = KernelSpec(layer=GEMM, device="cuda:0", backend="torch")
+    inputs = make_inputs(GEMM, "forward", "fp32", 0)
+    exact = inputs["src"].astype(np.float64) @ inputs["weights"]
+    outputs = {"dst": (exact + error * (1 + np.abs(exact))).astype(np.float32)}
+    operator = SimpleNamespace(call=lambda: None, wait=lambda: None, outputs=lambda: outputs)
+    timer = mock.Mock(spec=DeviceClock, kernels=lambda: [{"name": kernel}])
+    variant = Variant(
+        algorithm="aten::mm", layout="plain", variant="plain", build=lambda _: operator
+    )
+    search = _FrameworkAutotuner(
+        [variant], case, Preparation(), autotune.GPU_EFFORT, lambda _: timer
+    )
+    (candidate,) = search.candidates
+    assert search.verify(candidate).status == status
