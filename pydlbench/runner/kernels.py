@@ -354,7 +354,7 @@ class Kernels:
             there.write_kernel(_kept_key(nameless), None)
             return (
                 f"the kernel kept from an earlier run takes {seconds / known.seconds:.2f} times as "
-                "long as then: the next run searches anew, and so does --fresh"
+                "long as then: the next run searches again, and so does --fresh"
             )
         times = samples.preparations_s()
         there.write_kernel(

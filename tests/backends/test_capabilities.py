@@ -75,7 +75,7 @@ def test_declarations_import_no_library():
 
 
 def test_an_unknown_backend_is_refused_with_what_is_near():
-    for ask in (capabilities.of, lambda name: capabilities.load(name, "cpu")):
+    for ask in (capabilities.declaration, lambda name: capabilities.load(name, "cpu")):
         with pytest.raises(UsageError, match=r"--backend troch: .*nearest: torch"):
             ask("troch")
 

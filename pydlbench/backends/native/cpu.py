@@ -246,7 +246,7 @@ def _vector_bits(implementation: str) -> int:
 
 
 _FASTEST_HOT = "the kernel that was fastest with hot caches; no other was tried"
-_KEPT = "the fastest kernel that an earlier run has found; --fresh searches anew"
+_KEPT = "the fastest kernel that an earlier run has found; --fresh searches again"
 _BRIEF = "found by the short search of an estimate; its reorders were not timed"
 
 
