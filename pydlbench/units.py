@@ -110,6 +110,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def listed(names: Sequence[str]) -> str:
+    """Return names as a sentence has them: ``a, b and c``; at least one."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
 def time_unit(seconds: Sequence[float]) -> tuple[float, str]:
     """Choose one unit for a whole column, so that its numbers can be compared at a glance.
 

@@ -118,7 +118,7 @@ def test_an_option_is_declared_once(monkeypatch):
     for name in ("step", "estimate"):
         assert read([name, "mnist"])[0].niceness == 0
         assert read([name, "mnist", "--niceness", "3"])[0].niceness == 3
-        with pytest.raises(UsageError, match="--niceness x: not a whole number; nearest: 0"):
+        with pytest.raises(UsageError, match=r"--niceness x: .*nearest: 0"):
             read([name, "mnist", "--niceness", "x"])
         assert "--niceness N" in command_parser(name).format_help()
         assert "niceness" in {key.name for key in table_keys()[name]}

@@ -148,6 +148,6 @@ def test_a_broken_package_costs_itself_only_and_is_named(
 def test_a_name_that_nobody_has_is_refused_as_before(packages, look_again):
     look_again(packages)
     with pytest.raises(UsageError, match=r"nearest: numpy"):
-        capabilities.of("nunpy")
+        capabilities.declaration("nunpy")
     with pytest.raises(UsageError, match=r"nearest: perceptron"):
         models.build_model("perceptrom")

@@ -89,7 +89,7 @@ class ReadyCalls:
             operations.prepare_logged_calls if self._logging else operations.prepare_calls,
             OperatorsFacts,
             # What is fed is an operator of its own.
-            case=msgspec.structs.replace(self._step, feed="resident").to_dict(),
+            spec=msgspec.structs.replace(self._step, feed="resident").to_dict(),
             signatures=[each.signature for each in self._batches[number]],
         )
         self.refused |= kernel.facts.refused

@@ -76,7 +76,7 @@ def prepare_native_chain(
         kernel = session.worker("native", step.device).build(
             operations.prepare_native_chain,
             ChainFacts,
-            case=step.to_dict(),
+            spec=step.to_dict(),
             choices=choices_of(rows or {}),
             save=str(saved),
             timing=timing,
@@ -126,7 +126,7 @@ def _recorded(
         notes: list[str] = session.worker(step.framework, step.device).call(
             operations.list_links,
             lambda _: None,
-            case=step.to_dict(),
+            spec=step.to_dict(),
             listed=str(listed),
             saved=str(reference),
         )

@@ -39,7 +39,7 @@ def listed(step: StepSpec, session: Session) -> OperatorsFacts:
     key = msgspec.json.encode(resident, order="sorted")
     if key not in session.recorded:
         worker = session.worker(step.framework, step.device)
-        kernel = worker.build(operations.record_calls, OperatorsFacts, case=resident.to_dict())
+        kernel = worker.build(operations.record_calls, OperatorsFacts, spec=resident.to_dict())
         kernel.release()
         session.recorded[key] = kernel.facts
     facts: OperatorsFacts = session.recorded[key]

@@ -199,7 +199,7 @@ def _visit(
         kernel = worker.build(
             operations.prepare_calls,
             OperatorsFacts,
-            case=step.to_dict(),
+            spec=step.to_dict(),
             signatures=[each.signature for each in batch],
         )
         rows.refused |= kernel.facts.refused

@@ -326,7 +326,7 @@ class _Measured:
 
     def _logs_calls(self) -> bool:
         step = self._step
-        logs = capabilities.of(step.framework).steps.logs_calls
+        logs = capabilities.declaration(step.framework).steps.logs_calls
         return logs and step.mode == "eager" and not step.on_gpu
 
     def prepare(self) -> None:

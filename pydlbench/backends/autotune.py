@@ -249,15 +249,15 @@ class Autotuner(abc.ABC):
         refused = self._probe_all()
         remaining = self._remaining()
         while remaining:
-            best = min(one.time for one in remaining)
+            best = min(each.time for each in remaining)
             finalists = self.finalists(best)
             if len(finalists) > 1 and self.finals:
                 self._finals(finalists, best)
-            for one in sorted(finalists, key=lambda one: one.time):
-                if one.status == "ok" and self._is_right(one):
-                    return one
+            for each in sorted(finalists, key=lambda each: each.time):
+                if each.status == "ok" and self._is_right(each):
+                    return each
             remaining = self._remaining()
-        reasons = "; ".join(dict.fromkeys(one.reason or "" for one in self.candidates))
+        reasons = "; ".join(dict.fromkeys(each.reason or "" for each in self.candidates))
         if refused == len(self.candidates):  # nothing is wrong with any of them
             raise UnsupportedError(reasons)
         raise PrimitiveError(f"no candidate gives a right result: {reasons}")
@@ -268,9 +268,9 @@ class Autotuner(abc.ABC):
         Raises:
             PydlbenchError: it cannot be run.
         """
-        one = self.candidates[0]
-        one.times = list(self.runnable(one).seconds(1))
-        return one
+        candidate = self.candidates[0]
+        candidate.times = list(self.runnable(candidate).seconds(1))
+        return candidate
 
     def finalists(self, best: float) -> list[Candidate]:
         """Return those that would be in the finals, fastest first, if nobody were faster.
@@ -278,16 +278,16 @@ class Autotuner(abc.ABC):
         Args:
             best: the fastest time so far, in seconds.
         """
-        near = [one for one in self._remaining() if one.time <= self.effort.final_margin * best]
-        return sorted(near, key=lambda one: one.time)[: self._finalists]
+        near = [each for each in self._remaining() if each.time <= self.effort.final_margin * best]
+        return sorted(near, key=lambda each: each.time)[: self._finalists]
 
     def listing(self, chosen: Candidate) -> list[dict[str, Any]]:
         """Return all candidates in JSON form: those that count by their time, then the others."""
-        ranked = sorted(self.candidates, key=lambda one: (one.status != "ok", one.time))
-        return [one.entry(chosen=one is chosen) for one in ranked]
+        ranked = sorted(self.candidates, key=lambda each: (each.status != "ok", each.time))
+        return [each.entry(chosen=each is chosen) for each in ranked]
 
     def _remaining(self) -> list[Candidate]:
-        return [one for one in self.candidates if one.status == "ok" and one.times]
+        return [each for each in self.candidates if each.status == "ok" and each.times]
 
     def near(self, best: float) -> list[Candidate]:
         """Return those that will be probed further if nobody is faster.
@@ -295,7 +295,7 @@ class Autotuner(abc.ABC):
         Args:
             best: the fastest time so far, in seconds.
         """
-        return [one for one in self._remaining() if one.time <= self._margin * best]
+        return [each for each in self._remaining() if each.time <= self._margin * best]
 
     def _probe_all(self) -> int:
         """Probe all candidates; return how many the library or the hardware does not have."""
@@ -307,24 +307,26 @@ class Autotuner(abc.ABC):
             # At the end who is not in the finals is given back.
             last = stage is stages[-1]
             self._margin = self.effort.final_margin if last else stage.margin
-            best = min((one.time for one in going), default=float("inf"))
-            for one in list(going):
+            best = min((each.time for each in going), default=float("inf"))
+            for each in list(going):
                 try:
-                    if before == 0.0 and not self._first(one, best):
-                        going.remove(one)
+                    if before == 0.0 and not self._first(each, best):
+                        going.remove(each)
                     else:
-                        self._probe(one, stage.share)
+                        self._probe(each, stage.share)
                     if self.thorough:
-                        self._is_right(one)
+                        self._is_right(each)
                 except DeviceLostError:
                     raise
                 except PydlbenchError as error:
-                    one.disqualify(error)
+                    each.disqualify(error)
                     refused += isinstance(error, UnsupportedError)
-                if one.status == "ok":
-                    best = min(best, one.time)
-                self.probed(one, best)
-            going = [one for one in going if one.status == "ok" and one.time <= stage.margin * best]
+                if each.status == "ok":
+                    best = min(best, each.time)
+                self.probed(each, best)
+            going = [
+                each for each in going if each.status == "ok" and each.time <= stage.margin * best
+            ]
             if len(going) < 2:
                 break
             before = stage.share
@@ -356,13 +358,13 @@ class Autotuner(abc.ABC):
     def _finals(self, finalists: Sequence[Candidate], best: float) -> None:
         """Sample the finalists in turn; these times replace those of their probes."""
         runners: list[tuple[Candidate, Runnable, list[float]]] = []
-        for one in finalists:
+        for each in finalists:
             try:
-                runners.append((one, self.finalist(one), []))
+                runners.append((each, self.finalist(each), []))
             except DeviceLostError:
                 raise
             except PydlbenchError as error:  # all at once they may not fit into memory
-                one.disqualify(error)
+                each.disqualify(error)
         effort = self.effort
         best = max(best, _LEAST_S)
         per_turn = _count(effort.turn_s / best, 1, effort.turn_samples)
@@ -371,17 +373,17 @@ class Autotuner(abc.ABC):
         untimed = 1 if best < _LONG_S else 0
         for number in range(rounds):
             # Who follows whom must not decide.
-            for one, runnable, times in reversed(runners) if number % 2 else runners:
-                if one.status != "ok":
+            for each, runnable, times in reversed(runners) if number % 2 else runners:
+                if each.status != "ok":
                     continue
                 try:
                     times.extend(runnable.seconds(per_turn, untimed=untimed))
                 except DeviceLostError:
                     raise
                 except PydlbenchError as error:
-                    one.disqualify(error)
-        for one, _, times in runners:
-            one.times = times or one.times
+                    each.disqualify(error)
+        for each, _, times in runners:
+            each.times = times or each.times
 
     def _is_right(self, candidate: Candidate) -> bool:
         """Verify a candidate; one that is wrong, or cannot be verified, is out of the running."""

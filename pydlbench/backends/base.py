@@ -1,4 +1,4 @@
-"""What every backend offers: ``prepare(case) -> kernel`` and ``kernel.sample(n)``."""
+"""What every backend offers: ``prepare(spec) -> kernel`` and ``kernel.sample(n)``."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Backend(Protocol):
     def describe(self) -> dict[str, Any]:
         """Version, threads and instruction set of the libraries behind it."""
 
-    def prepare(self, case: KernelSpec, preparation: Preparation) -> Kernel:
+    def prepare(self, spec: KernelSpec, preparation: Preparation) -> Kernel:
         """Make a case ready to be timed, verified.
 
         Raises:
@@ -173,18 +173,18 @@ def check_precision(precision: str, on_gpu: bool) -> None:
         )
 
 
-def check_case(case: KernelSpec) -> None:
+def check_case(spec: KernelSpec) -> None:
     """Refuse what a kind of device has for no backend, or a layer for none.
 
     Raises:
         UnsupportedError: a precision of the other kind of device, a clock of GPUs on a CPU, or a
             pass that the layer does not have.
     """
-    check_precision(case.precision, case.on_gpu)
-    if not case.on_gpu and case.timing != "auto":
-        raise UnsupportedError(f"--timing {case.timing} is for GPUs; CPUs have one clock")
-    if case.pass_ not in case.layer.passes:
-        raise UnsupportedError(f"{case.layer.kind} has no {case.pass_} pass")
+    check_precision(spec.precision, spec.on_gpu)
+    if not spec.on_gpu and spec.timing != "auto":
+        raise UnsupportedError(f"--timing {spec.timing} is for GPUs; CPUs have one clock")
+    if spec.pass_ not in spec.layer.passes:
+        raise UnsupportedError(f"{spec.layer.kind} has no {spec.pass_} pass")
 
 
 def check_all_is_read(layer: Layer) -> None:
@@ -235,5 +235,5 @@ def is_out_of_memory(error: BaseException) -> bool:
 def insufficient_memory(error: BaseException) -> InsufficientMemoryError:
     """Return the exception that stands for it in a row."""
     text = " ".join(str(error).split())[:300]
-    said = f": {text}" if text else ""
-    return InsufficientMemoryError(f"out of memory{said}; try a smaller --batch")
+    detail = f": {text}" if text else ""
+    return InsufficientMemoryError(f"out of memory{detail}; try a smaller --batch")

@@ -134,7 +134,7 @@ def every() -> tuple[Capabilities, ...]:
 def _own() -> dict[str, tuple[Capabilities, str]]:
     """Return declarations by the names of our backends, each with the name of its module."""
     package = importlib.import_module("pydlbench.backends")
-    folders = (one.name for one in pkgutil.iter_modules(package.__path__) if one.ispkg)
+    folders = (each.name for each in pkgutil.iter_modules(package.__path__) if each.ispkg)
     modules = (importlib.import_module(f"{package.__name__}.{folder}") for folder in folders)
     return {
         declared.name: (declared, module.__name__)
@@ -163,16 +163,16 @@ def _declared() -> dict[str, tuple[Capabilities, str]]:
 
 def names() -> tuple[str, ...]:
     """Return the names of all backends."""
-    return tuple(one.name for one in every())
+    return tuple(each.name for each in every())
 
 
 def modes() -> tuple[str, ...]:
     """Return all modes that some backend has."""
-    found = (mode for one in every() for modes in one.modes.values() for mode in modes)
-    return tuple(dict.fromkeys(mode for mode in found if mode is not None))
+    known = (mode for each in every() for modes in each.modes.values() for mode in modes)
+    return tuple(dict.fromkeys(mode for mode in known if mode is not None))
 
 
-def of(name: str) -> Capabilities:
+def declaration(name: str) -> Capabilities:
     """Return a backend's declaration.
 
     Raises:
@@ -186,11 +186,11 @@ def of(name: str) -> Capabilities:
     raise UsageError(f"--backend {name}: not one of {', '.join(names())}; nearest: {near[0]}")
 
 
-def installed_version(one: Capabilities) -> str | None:
+def installed_version(backend: Capabilities) -> str | None:
     """Return the version of the package that brings a backend, without importing it."""
     import importlib.metadata
 
-    for distribution in one.distributions:
+    for distribution in backend.distributions:
         try:
             return importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
@@ -205,12 +205,12 @@ def untested(backends: Iterable[str]) -> tuple[str, ...]:
         backends: names; those that nobody has are passed over.
     """
     wanted = set(backends)
-    declared = [one for one in every() if one.name in wanted and one.tested]
-    versions = [(one, installed_version(one)) for one in declared]
+    declared = [each for each in every() if each.name in wanted and each.tested]
+    versions = [(each, installed_version(each)) for each in declared]
     return tuple(
-        f"{one.name} {version} is newer than what this pydlbench was tested with ({one.tested})"
-        for one, version in versions
-        if version is not None and _series(version) > _series(one.tested)
+        f"{each.name} {version} is newer than what this pydlbench was tested with ({each.tested})"
+        for each, version in versions
+        if version is not None and _series(version) > _series(each.tested)
     )
 
 
@@ -219,9 +219,9 @@ def _series(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
-def is_there(one: Capabilities) -> bool:
+def is_there(backend: Capabilities) -> bool:
     """Whether a backend can be imported, whatever the package is called that brought it."""
-    return one.requires is None or importlib.util.find_spec(one.requires) is not None
+    return backend.requires is None or importlib.util.find_spec(backend.requires) is not None
 
 
 def load(name: str, device: str) -> Backend:
@@ -234,10 +234,10 @@ def load(name: str, device: str) -> Backend:
     """
     from pydlbench.devices.cpu.affinity import remember
 
-    one = of(name)
+    known = declaration(name)
     remember()
-    if not is_there(one):
-        raise BackendMissingError(f"{name} is not installed; get it with: {one.install}")
+    if not is_there(known):
+        raise BackendMissingError(f"{name} is not installed; get it with: {known.install}")
     try:
         declared = _own().get(name) or _declared()[name]
         imported = importlib.import_module(f"{declared[1]}.backend")
@@ -260,8 +260,8 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
 
     return read_environment(
         variables,
-        packages=[distribution for one in every() for distribution in one.distributions],
-        prefixes=[prefix for one in every() for prefix in (*one.settings, *one.recorded)],
+        packages=[distribution for each in every() for distribution in each.distributions],
+        prefixes=[prefix for each in every() for prefix in (*each.settings, *each.recorded)],
     )
 
 

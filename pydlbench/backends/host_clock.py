@@ -126,17 +126,17 @@ class Account:
 
 def _delays() -> dict[str, int]:
     """Nanoseconds that each thread spent waiting for a CPU."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     try:
         tasks = list(_TASKS.iterdir())
     except OSError:
-        return found
+        return counts
     for task in tasks:
         try:
-            found[task.name] = int((task / "schedstat").read_text().split()[1])
+            counts[task.name] = int((task / "schedstat").read_text().split()[1])
         except (OSError, IndexError, ValueError):
             continue  # the thread has ended, or the kernel does not count
-    return found
+    return counts
 
 
 def _involuntary() -> int:

@@ -560,9 +560,9 @@ def _backends(args: Options, device: str) -> tuple[list[tuple[str, str | None]],
     ways: list[tuple[str, str | None]] = []
     notes = []
     for name in named:
-        known = capabilities.of(name).modes.get(kind)
+        known = capabilities.declaration(name).modes.get(kind)
         if known is not None and not args.mode:
-            asked_only = capabilities.of(name).on_request
+            asked_only = capabilities.declaration(name).on_request
             known = tuple(mode for mode in known if mode not in asked_only)
         if known is None and every:
             notes.append(f"{name} does not run on {device}, left out")
@@ -576,7 +576,10 @@ def _backends(args: Options, device: str) -> tuple[list[tuple[str, str | None]],
     ways += [("torch", name) for name in kernels]
     if args.mode and named:
         known_here = [
-            mode for name in named for mode in capabilities.of(name).modes.get(kind, ()) if mode
+            mode
+            for name in named
+            for mode in capabilities.declaration(name).modes.get(kind, ())
+            if mode
         ]
         _check_modes(args.mode, modes, named, known_here)
     return ways, tuple(notes)

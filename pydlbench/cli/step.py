@@ -103,7 +103,6 @@ _NAMES: Final = (
     "device",
 )
 _PROTOCOL_ONLY: Final = ("steps", "warmup", "every", "epochs", "quirk", "data")
-_MODES: Final = tuple(dict.fromkeys(mode for modes in FRAMEWORK_MODES.values() for mode in modes))
 
 
 def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
@@ -122,7 +121,8 @@ def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
         args.refuse(("repetitions",), "with --width")
     if not args.model:
         raise UsageError("MODEL: none given; nearest: pydlbench step alexnet-owt --batch 16")
-    ways, notes, guessed = _ways(args)
+    frameworks, guessed = frameworks_of(args.model, args.framework)
+    ways, notes = subjects_of(frameworks, args.mode, FRAMEWORKS, guessed=guessed)
     on, more = devices(args)
     if is_own(args.model) and (args.agree or args.feed == "host"):
         text = "--agree" if args.agree else "--feed host"
@@ -177,32 +177,6 @@ def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
             )
         )
     return tasks, (*notes, *more)
-
-
-def _ways(args: Options) -> tuple[list[tuple[str, str]], tuple[str, ...], bool]:
-    """Return frameworks with their modes, notes on what was left out, and if all is a guess."""
-    frameworks, guessed = frameworks_of(args.model, args.framework)
-    if guessed:
-        ways, notes = subjects_of(frameworks, args.mode, guessed=True)
-        return [*ways], notes, True
-    frameworks = frameworks or [*FRAMEWORKS]
-    if not args.mode:
-        return [(framework, FRAMEWORK_MODES[framework][0]) for framework in frameworks], (), False
-    modes = choices("--mode", ",".join(args.mode), _MODES, "all")
-    pairs = [
-        (framework, mode)
-        for framework in frameworks
-        for mode in modes
-        if mode in FRAMEWORK_MODES[framework]
-    ]
-    if not pairs:
-        known = ", ".join(mode for framework in frameworks for mode in FRAMEWORK_MODES[framework])
-        raise UsageError(
-            f"--mode {modes[0]}: {', '.join(frameworks)} has no such mode; nearest: {known}"
-        )
-    idle = [framework for framework in frameworks if framework not in dict(pairs)]
-    notes = tuple(f"{framework} has no mode {','.join(modes)}, left out" for framework in idle)
-    return pairs, notes, False
 
 
 def _precisions(given: Sequence[str], on: Sequence[str]) -> list[str]:

@@ -53,6 +53,7 @@ def settings(given: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 #: So many layers are expected of a model that nobody knows yet.
 EXPECTED_NODES: Final = 100
+_MODES: Final = tuple(dict.fromkeys(mode for modes in FRAMEWORK_MODES.values() for mode in modes))
 #: Options of a model of the user's own, as attributes.
 OWN_OPTIONS: Final = tuple(
     name for name, each in ModelOptions.declared().items() if each.group == OWN
@@ -224,9 +225,9 @@ def check_layout(layout: str | None, frameworks: Sequence[str]) -> None:
     Raises:
         UsageError: none can.
     """
-    from pydlbench.backends.capabilities import of
+    from pydlbench.backends.capabilities import declaration
 
-    known = [of(name).steps.layouts for name in frameworks]
+    known = [declaration(name).steps.layouts for name in frameworks]
     if layout is not None and known and not any(layout in layouts for layouts in known):
         (near, *_), name = known[0], frameworks[0]
         raise UsageError(
@@ -264,7 +265,7 @@ def read_steps(
     check_threads(args.threads, device)
     if device != "cpu":
         usual = (GPU_FRAMEWORK,)
-    subjects, more = subjects_of(frameworks or usual, args.mode, guessed=guessed)
+    subjects, more = subjects_of(frameworks, args.mode, usual, guessed=guessed)
     for framework, _ in subjects:
         check_gpu_framework(framework, device)
     notes = (*notes, *more)
@@ -334,18 +335,31 @@ def values_of(step: StepSpec, *names: str) -> dict[str, object]:
 
 
 def subjects_of(
-    frameworks: Sequence[str] | None, modes: Sequence[str] | None, *, guessed: bool = False
+    frameworks: Sequence[str] | None,
+    modes: Sequence[str] | None,
+    usual: Sequence[str] | None = None,
+    *,
+    guessed: bool = False,
 ) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
     """Return framework and mode of each step that is asked for, and notes.
 
     A framework that is named and has none of the modes takes their counterparts: what one calls
     ``compiled`` is ``xla`` to the other. One that is guessed takes those of all that are not its
     own, as the other framework may be the model's.
-    """
-    from pydlbench.backends import capabilities
 
-    named = frameworks or _installed()
-    wanted = choices("--mode", ",".join(modes), capabilities.modes(), "all") if modes else None
+    Args:
+        frameworks: that are named, or the guessed one; None where none is.
+        modes: that are named; None or empty is each framework's first.
+        usual: frameworks where none is named, as far as they have the modes; None is all that are
+            installed.
+        guessed: see :func:`frameworks_of`.
+
+    Raises:
+        UsageError: no such mode, or none of the frameworks has it.
+        BackendMissingError: no framework is named and none is installed.
+    """
+    named = frameworks or usual or _installed()
+    wanted = choices("--mode", ",".join(modes), _MODES, "all") if modes else None
     if guessed and wanted is not None:
         of_either = {mode for name in FRAMEWORKS for mode in FRAMEWORK_MODES[name]}
         own = FRAMEWORK_MODES[named[0]]
@@ -381,11 +395,11 @@ def _place(mode: str) -> int:
 
 
 def _installed() -> list[str]:
-    from pydlbench.backends.capabilities import is_there, of
+    from pydlbench.backends.capabilities import declaration, is_there
 
-    installed = [name for name in FRAMEWORKS if is_there(of(name))]
+    installed = [name for name in FRAMEWORKS if is_there(declaration(name))]
     if not installed:
-        ways = " or ".join(of(name).install for name in FRAMEWORKS)
+        ways = " or ".join(declaration(name).install for name in FRAMEWORKS)
         raise BackendMissingError(f"--framework: none is installed; get one with: {ways}")
     return installed
 

@@ -124,7 +124,7 @@ class Observations:
     @property
     def framework(self) -> capabilities.Steps:
         """The description of its framework."""
-        return capabilities.of(self.spec.framework).steps
+        return capabilities.declaration(self.spec.framework).steps
 
     @property
     def size(self) -> int:
@@ -434,7 +434,7 @@ def observe(
         for row in seen.estimate.missing
     ]
     if model is None:
-        notes.append(capabilities.of(spec.framework).steps.unseen)
+        notes.append(capabilities.declaration(spec.framework).steps.unseen)
     if step.contended:
         notes.append(f"other work disturbed the step: {step.contention_reason}")
     breakdown, reason = None, "step and native layers took too much of the time limit"

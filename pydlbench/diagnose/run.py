@@ -300,7 +300,7 @@ def hypotheses(seen: Observations) -> dict[Experiment, list[Hypothesis]]:
         seen: the observations of the step.
     """
     by_experiment: dict[Experiment, list[Hypothesis]] = {}
-    layers = capabilities.of(seen.spec.framework).layers
+    layers = capabilities.declaration(seen.spec.framework).layers
     for rule in RULES:
         for hypothesis in rule(seen):
             # Frameworks that run only whole files have no layer to change.

@@ -260,7 +260,7 @@ def exclusive(slot: Slot, wait_s: float) -> Iterator[tuple[int, ...]]:
                 except BlockingIOError as error:
                     if time.monotonic() > end:
                         raise WorkerError(
-                            f"{slot.name}: somebody else holds {LOCKS / name} for more than "
+                            f"{slot.name}: another process holds {LOCKS / name} for more than "
                             f"{wait_s:g} s: two runs on one slot"
                         ) from error
                     if _ended.wait(_LOOK_S):
@@ -291,7 +291,7 @@ def _folder(order: Order) -> Path:
     path = Path(tempfile.gettempdir()) / f"pydlbench-fleet-{os.getuid()}" / order.fleet
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.parent.stat().st_uid != os.getuid():
-        raise WorkerError(f"{path.parent}: is somebody else's; set TMPDIR")
+        raise WorkerError(f"{path.parent}: belongs to another user; set TMPDIR")
     return path
 
 

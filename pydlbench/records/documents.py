@@ -8,13 +8,14 @@ with a default may be absent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
+from pydlbench.records.agreement import Agreement
 from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.diagnosis import Diagnosis
@@ -103,10 +104,13 @@ class StepAnswer(Record, frozen=True, kw_only=True):
     embedded = ("record",)
 
 
-def _answer(*results: str) -> dict[str, Any]:
-    """Return the rules of an answer, which has the results where its status is ok."""
+_NAMES: Final = ("model", "batch", "phase", "precision", "framework", "mode")
+
+
+def _answer(*results: str, names: Sequence[str] = _NAMES) -> dict[str, Any]:
+    """Return the rules of an answer: its names, and the results where its status is ok."""
     return {
-        "required": ["model", "batch", "phase", "precision", "framework", "mode"],
+        "required": list(names),
         "if": {"properties": {"status": {"const": "ok"}}},
         "then": {"required": list(results)},
     }
@@ -284,28 +288,19 @@ class AgreementRow(Record, frozen=True, kw_only=True):
         phase: what the step computes.
         status: whether they agree.
         detail: what was found.
-        frameworks: which two; the second one's error is stated.
-        output: error of the output.
-        gradients: largest error of a gradient; null without a backward phase.
-        worst: whose gradient that is.
-        median: of the gradients' errors.
-        tensors: error by name.
-        floor: how far rounding alone may carry; null where nobody had to ask.
-        tolerance: largest error allowed.
+        record: its fields stand in the object itself, where there are numbers of both.
     """
 
     batch: int | None = None
     phase: str = ""
     status: Annotated[str, one_of("ok", "failed")]
     detail: str | None = None
-    frameworks: tuple[str, ...] = ()
-    output: float | None = None
-    gradients: float | None = None
-    worst: str | None = None
-    median: float | None = None
-    tensors: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    floor: float | None = None
-    tolerance: float | None = None
+    record: Agreement
+
+    embedded = ("record",)
+    rules: ClassVar[Mapping[str, Any]] = _answer(
+        "frameworks", "output", "tensors", names=("batch", "phase", "status")
+    )
 
 
 class StepsDocument(RunDocument, frozen=True, kw_only=True):

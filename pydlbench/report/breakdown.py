@@ -121,7 +121,7 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
 def summary_parts(record: BreakdownRecord) -> tuple[str, str]:
     """Return what was broken down; and the step, as long as it takes."""
     step = record.measured
-    layout = capabilities.of(record.framework).steps.layout_text(record.layout)
+    layout = capabilities.declaration(record.framework).steps.layout_text(record.layout)
     options = [f"{name}={value}" for name, value in record.options.items()]
     what = [record.model, *options, f"batch {record.batch}", record.phase]
     what += [record.types or record.precision, f"{record.library} {record.mode}{layout}"]

@@ -61,7 +61,7 @@ def what(run: RunRecord, diagnosis: Diagnosis) -> list[str]:
     items += [f"{name}={value}" for name, value in spec.options.items()]
     who = " ".join(filter(None, (step.library or spec.framework, str(spec.mode))))
     layout = {"nhwc": "channels last", "nchw": "NCHW"}.get(spec.layout, "layouts as built")
-    chosen = capabilities.of(spec.framework).steps.layout_words
+    chosen = capabilities.declaration(spec.framework).steps.layout_words
     first = "  ".join([*items, f"{who}, {layout}" if chosen else who])
     second = [device_name(run.device)]
     if step.threads:

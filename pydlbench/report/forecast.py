@@ -85,7 +85,7 @@ def summary_parts(record: ForecastRecord) -> tuple[str, str]:
 
 def _what(record: ForecastRecord) -> str:
     place = record.place
-    layout = capabilities.of(place.framework).steps.layout_text(record.layout)
+    layout = capabilities.declaration(place.framework).steps.layout_text(record.layout)
     options = [f"{name}={value}" for name, value in record.options.items()]
     words = [record.model, *options, f"batch {record.batch}", record.phase]
     words += [record.types or place.precision]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pydlbench.records.fields import columns_of
 from pydlbench.records.published import MatchedFigure
 from pydlbench.report.blocks import Lines, Table
-from pydlbench.units import counted, number
+from pydlbench.units import counted, listed, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +53,7 @@ def published_conclusion(figures: Sequence[PublishedFigure], *, own: bool) -> st
     if not own:
         years = sorted({figure.year for figure in figures})
         span = f"{years[0]}" if years[0] == years[-1] else f"{years[0]} to {years[-1]}"
-        return f"{counted(len(figures), 'published figure')} of {_few(models)}, {span}."
+        return f"{counted(len(figures), 'published figure')} of {listed(models)}, {span}."
     with_own = [figure for figure in figures if figure.own]
     if not with_own:
         return (
@@ -107,7 +107,3 @@ def _remarks(figures: Sequence[PublishedFigure]) -> list[str]:
             what = f"{figure.model} {figure.precision} on {figure.hardware}"
             which.setdefault(figure.note, {})[what] = None
     return [f"published {', '.join(names)}: {note}" for note, names in which.items()]
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else names[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from pydlbench.analysis.dominance import Dominance, Timed, dominance
@@ -11,12 +12,12 @@ from pydlbench.ops.table import ITEM_BYTES, without_sides
 from pydlbench.records.measurement import MATERIAL, NEAR_ROOF, disturbed_share, is_tied, less_exact
 from pydlbench.report.columns import AXES, axis_values, by_problem, label, varying
 from pydlbench.timing.guards import HARMFUL
-from pydlbench.units import counted, format_seconds, number, percent, time_in, time_unit
+from pydlbench.units import counted, format_seconds, listed, number, percent, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pydlbench.records.measurement import Measurement, Roofline, TimeSummary
+    from pydlbench.records.measurement import Measurement, Roofline
     from pydlbench.records.run import RunRecord
 
 
@@ -227,8 +228,7 @@ def _single(rows: Sequence[Measurement]) -> list[str]:
         whose = "a direct kernel's" if best.fewer_flops else "its"
         limit = f", at {percent(best.roofline.efficiency)} of {whose} measured limit"
     if tied:
-        names = ", ".join([best.who, *tied[:-1]])
-        text = f"{names} and {tied[-1]} cannot be told apart on {layer}"
+        text = f"{listed([best.who, *tied])} cannot be told apart on {layer}"
         text += " and are the fastest" if len(tied) + 1 < len(rows) else ""
         text += limit.replace(", at", f", {best.who} at")
     else:
@@ -259,21 +259,19 @@ def _why_coarse(row: Measurement, best: Measurement) -> str:
 
 def _many(problems: Sequence[Sequence[Measurement]]) -> list[str]:
     """Geometric means, each sentence over the problems that all of its backends have in common."""
-    exactly: list[dict[str, Measurement]] = []
-    winners: list[str | None] = []
-    coarse: dict[tuple[str, str], int] = {}
-    for rows in problems:
-        best = _best(rows)
-        for row in rows:
-            if _coarser(row, best):
-                key = row.who, row.accumulate or ""
-                coarse[key] = coarse.get(key, 0) + 1
-        exact = {row.who: row for row in rows if not _coarser(row, best)}
-        exactly.append(exact)
-        winners.append(None if any(map(is_tied, exact.values())) else best.who)
-    ran: dict[str, tuple[int, ...]] = {}
-    for who in dict.fromkeys(name for exact in exactly for name in exact):
-        ran[who] = tuple(i for i, exact in enumerate(exactly) if who in exact)
+    bests = [(rows, _best(rows)) for rows in problems]
+    exactly = [{row.who: row for row in rows if not _coarser(row, best)} for rows, best in bests]
+    winners = [
+        None if any(map(is_tied, exact.values())) else best.who
+        for exact, (_, best) in zip(exactly, bests, strict=True)
+    ]
+    coarse = Counter(
+        (row.who, row.accumulate) for rows, best in bests for row in rows if _coarser(row, best)
+    )
+    ran = {
+        who: tuple(i for i, exact in enumerate(exactly) if who in exact)
+        for who in dict.fromkeys(name for exact in exactly for name in exact)
+    }
     lines = []
     for common in sorted(dict.fromkeys(ran.values()), key=len, reverse=True):
         names = [name for name, where in ran.items() if set(where) >= set(common)]
@@ -282,7 +280,7 @@ def _many(problems: Sequence[Sequence[Measurement]]) -> list[str]:
         own = [name for name, where in ran.items() if where == common]
         over = f"over {counted(len(common), 'problem')}"
         if len(common) < len(problems):
-            over += f" of {len(problems)}, those of {_listed(own)}"
+            over += f" of {len(problems)}, those of {listed(own)}"
         lines.append(f"{over}, geometric mean: {_means(names, common, exactly, winners)}.")
     for (who, sums), count in coarse.items():
         lines.append(
@@ -315,10 +313,6 @@ def _means(
         f"({[winners[i] for i in common].count(name)} of {len(common)} fastest)"
         for name in sorted(means, key=lambda name: means[name])
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _best(rows: Sequence[Measurement]) -> Measurement:
@@ -410,22 +404,14 @@ def _gap(ratio: float) -> str:
 
 def _add(rows: Sequence[Measurement], axis: str) -> tuple[float, float, float]:
     """Add up lower ends, medians and upper ends; ends of a sum so are wider than needed."""
-    low = middle = high = 0.0
-    for row in rows:
-        if row.time is None:
-            continue
-        share = 1 / row.batch if axis == "batch" else 1.0
-        bottom, top = _ends(row.time)
-        low += share * bottom
-        middle += share * row.time.median
-        high += share * top
-    return low, middle, high
-
-
-def _ends(time: TimeSummary) -> tuple[float, float]:
-    if time.ci_low is None or time.ci_high is None:
-        return time.q1, time.q3
-    return time.ci_low, time.ci_high
+    terms = [
+        (row.time, row.batch if axis == "batch" else 1) for row in rows if row.time is not None
+    ]
+    return (
+        sum((time.q1 if time.ci_low is None else time.ci_low) / per for time, per in terms),
+        sum(time.median / per for time, per in terms),
+        sum((time.q3 if time.ci_high is None else time.ci_high) / per for time, per in terms),
+    )
 
 
 def _name(axis: str, value: str) -> str:
@@ -572,10 +558,10 @@ def _same_layer_in_two_batches(rows: Sequence[Measurement]) -> bool:
 
 def _nothing(rows: Sequence[Measurement]) -> str:
     failed = sum(row.status == "failed" for row in rows)
-    skipped = len(rows) - failed
-    if not failed:
-        return f"nothing was timed: {skipped} of {len(rows)} rows skipped."
-    return f"nothing was timed: {failed} of {len(rows)} rows failed, {skipped} skipped."
+    skipped = f"{len(rows) - failed} of {len(rows)} rows skipped"
+    if failed:
+        skipped = f"{failed} of {len(rows)} rows failed, {len(rows) - failed} skipped"
+    return f"nothing was timed: {skipped}."
 
 
 def _sum(timed: Sequence[Measurement]) -> list[str]:
@@ -583,25 +569,18 @@ def _sum(timed: Sequence[Measurement]) -> list[str]:
 
     Of layers that other work disturbed none is named, and none of what they would lead.
     """
-    times: dict[str, float] = {}
-    losses: dict[str, float] = {}
-    roof = 0.0
-    for row in timed:
-        if row.time is None:
-            continue
-        times[row.layer] = times.get(row.layer, 0.0) + row.time.median
-        if row.roofline is not None:
-            roof += row.roofline.time_s
-            loss = row.time.median - row.roofline.time_s
-            losses[row.layer] = losses.get(row.layer, 0.0) + loss
-    total = sum(times.values())
     leader = _leader(timed)
     if leader is None:
         return []
-    top = leader.name
+    times, roofs = defaultdict[str, float](float), defaultdict[str, float](float)
+    for row in timed:
+        if row.time is not None:
+            times[row.layer] += row.time.median
+        roofs[row.layer] += row.roofline.time_s if row.roofline else 0.0
+    total, roof, top = sum(times.values()), sum(roofs.values()), leader.name
     passes = dict.fromkeys(row.pass_ for row in timed)
     over = "" if len(passes) == 1 else f" over {len(passes)} passes"
-    known = sum(row.roofline is not None for row in timed) == len(timed)
+    known = all(row.roofline is not None for row in timed)
     if len(times) == 1:
         slow = max(timed, key=lambda row: row.time.median if row.time else 0.0)
         share = slow.time.median / total if slow.time else 0.0
@@ -617,12 +596,13 @@ def _sum(timed: Sequence[Measurement]) -> list[str]:
         return [f"{text}."]
     direct = " of direct kernels" if any(row.fewer_flops for row in timed) else ""
     text += f"; {percent(roof / total)} of the sum is the measured limit{direct}"
-    worst = max(losses, key=lambda name: losses[name])
+    worst = max(times, key=lambda name: times[name] - roofs[name])
+    loss = times[worst] - roofs[worst]
     if any(row.contended for row in timed if row.layer == worst):
         return [f"{text}."]
-    if losses[worst] <= 0.02 * total:
+    if loss <= 0.02 * total:
         return [f"{text}, and no layer loses more than 2 % of it."]
-    lost = f"{format_seconds(losses[worst])} above its roof"
+    lost = f"{format_seconds(loss)} above its roof"
     return [f"{text}, and {short_name(worst)} loses most: {lost}."]
 
 

@@ -142,7 +142,7 @@ class Kernels:
 
     def allocates(self, spec: KernelSpec) -> bool:
         """Whether a backend allocates its outputs in each call, from the C library."""
-        return not spec.on_gpu and capabilities.of(spec.backend).fresh_results
+        return not spec.on_gpu and capabilities.declaration(spec.backend).fresh_results
 
     def processes(self, group: Sequence[KernelSpec]) -> list[KernelSpec]:
         """Return the spec of each process that holds operands of a problem.
@@ -156,7 +156,7 @@ class Kernels:
         holding = [spec for spec in group if spec.backend == "native" or spec.cache == "hot"]
         warm = [spec for spec in holding if self.allocates(spec)]
         # One log is read at a time.
-        log = [spec for spec in warm if capabilities.of(spec.backend).log_environment][:1]
+        log = [spec for spec in warm if capabilities.declaration(spec.backend).log_environment][:1]
         return [*holding, *warm, *log]
 
     def empty_call_s(self, spec: KernelSpec) -> float | None:
@@ -194,7 +194,7 @@ class Kernels:
         """
         from pydlbench.backends.frameworks.verbose import evidence, middle_turn
 
-        if spec.on_gpu or not capabilities.of(spec.backend).log_environment:
+        if spec.on_gpu or not capabilities.declaration(spec.backend).log_environment:
             return {}
         worker = self._workers.get(spec.backend, spec.device, warm=True, logging=True)
         try:
@@ -354,7 +354,7 @@ class Kernels:
             there.write_kernel(_kept_key(nameless), None)
             return (
                 f"the kernel kept from an earlier run takes {seconds / known.seconds:.2f} times as "
-                "long as then: the next run searches anew, and so does --fresh"
+                "long as then: the next run searches again, and so does --fresh"
             )
         times = samples.preparations_s()
         there.write_kernel(

@@ -84,7 +84,7 @@ class Workers:
         allocator = allocator or ("kept pages" if warm else "default")
         key = (backend, device, allocator, logging)
         if key not in self._workers:
-            log = capabilities.of(backend).log_environment if logging else {}
+            log = capabilities.declaration(backend).log_environment if logging else {}
             extra = {**allocator_environment(allocator), **log}
             limits = self._limits if backend == "native" else self._code_limits
             usual = not extra and self._python is None

@@ -63,7 +63,7 @@ def measure(
     Raises:
         UsageError: an unknown word, or a layer that does not fit into memory.
     """
-    capabilities.of(backend)
+    capabilities.declaration(backend)
     if isinstance(layer, str):
         layer, *others = find_layers([layer], option="layer")
         if others:

@@ -40,7 +40,7 @@ def prepare_step(
     """
     worker = session.worker(step.framework, step.device, warm=warm, allocator=allocator)
     how = preparation or StepPreparation()
-    return worker.build(operations.prepare_step, StepFacts, case=step.to_dict(), preparation=how)
+    return worker.build(operations.prepare_step, StepFacts, spec=step.to_dict(), preparation=how)
 
 
 def settled(steps: Sequence[StepSpec], session: Session) -> list[StepSpec]:
@@ -57,7 +57,7 @@ def settled(steps: Sequence[StepSpec], session: Session) -> list[StepSpec]:
     """
     first = steps[0]
     worker = session.worker(first.framework, first.device)
-    framework = worker.call(operations.find_framework, lambda _: None, case=first.to_dict())
+    framework = worker.call(operations.find_framework, lambda _: None, spec=first.to_dict())
     if framework == first.framework or framework not in FRAMEWORKS:
         return list(steps)
     worker.close()  # it has both frameworks by now

@@ -19,7 +19,7 @@ from pydlbench.study.loop import LEAST_ROUNDS, ROUNDS, Size, Study, Subject, ran
 from pydlbench.study.plan import planned, scatter
 from pydlbench.timing import policy as policies
 from pydlbench.timing.policy import Policy, gpu_policy
-from pydlbench.units import format_bytes
+from pydlbench.units import counted, format_bytes
 from pydlbench.workers.host import at_a_time, releasing, start_together
 
 if TYPE_CHECKING:
@@ -200,7 +200,9 @@ class _Turns:
                         raise
                     self._lose(index, error)
             if progress:
-                progress(max(done, len(self._refused)), count, f"{len(kernels)} steps in turn")
+                progress(
+                    max(done, len(self._refused)), count, f"{counted(len(kernels), 'step')} in turn"
+                )
             self._sample(kernels)
             if self._trace and self._lap + 1 == self._visits:
                 self._trace_all(kernels, session, progress)
@@ -433,7 +435,11 @@ def check_memory(
     batch = int((available - fixed) // each) if each else 0
     alike = len(set(_ways(steps))) == 1
     count = len(steps)
-    turns = f"{count} steps in turn" if not alike else f"{count} times the step and its operators"
+    turns = (
+        f"{counted(count, 'step')} in turn"
+        if not alike
+        else f"{count} times the step and its operators"
+    )
     several = f" for {turns}" if count > 1 else ""
     near = f"--batch {batch}" if batch >= 1 else "a smaller model"
     if batch < 1 and not alike:

@@ -108,7 +108,7 @@ def read(name: str, nodes: Sequence[Node]) -> Recorded:
             "torch.profiler.ExecutionTraceObserver"
         )
     seen = sum(len(list(root.all())) for root in roots)
-    notes = ["an execution trace has no times: what dominates is told by the limits"]
+    notes = ["an execution trace has no times: what dominates is judged by the limits"]
     if seen < len(nodes):
         notes.append(f"{len(nodes) - seen} nodes that nothing calls are left out")
     on_gpu = any(map(_is_on_gpu, nodes))

@@ -34,8 +34,8 @@ class Process:
         self.where = where
         return self
 
-    def build(self, _builder, _facts, case, signatures):
-        del case
+    def build(self, _builder, _facts, spec, signatures):
+        del spec
         self.open += 1
         self.builds += 1
         known = [one for one in signatures if one in EXECUTIONS]

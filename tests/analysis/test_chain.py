@@ -137,9 +137,9 @@ def test_the_chain_of_a_gpu_is_built_there_and_timed_as_asked(monkeypatch):
 def test_kernels_of_a_recorded_step_are_held_against_what_it_returned(theirs, status):
     built = []
 
-    def listing(operation, _, *, case, listed, saved):
+    def listing(operation, _, *, spec, listed, saved):
         assert operation is operations.list_links
-        assert StepSpec.from_dict(case).own is not None
+        assert StepSpec.from_dict(spec).own is not None
         Path(saved).mkdir()
         np.save(Path(saved) / "0.npy", np.asarray(theirs, np.float32))
         (Path(saved) / "names.txt").write_text("output")

@@ -50,8 +50,8 @@ def test_a_call_belongs_to_its_names_and_the_rest_to_nobody():
 def test_a_step_is_recorded_once_in_a_session_however_it_is_fed():
     asked = []
 
-    def build(_, __, case):
-        asked.append(case)
+    def build(_, __, spec):
+        asked.append(spec)
         facts = OperatorsFacts(calls=(RecordedCall(signature="a", operator="a"),))
         return SimpleNamespace(facts=facts, release=lambda: None)
 

@@ -76,6 +76,7 @@ REFUSED = [
     # Where to.
     ("layers --samples", "--samples", "--samples --json -"),
     ("layers conv3", "conv3", "--shape conv3"),
+    ("breakdown mnist --mode frozen", "--mode frozen", None),
     ("layers --gpu", "--gpu", "--device"),
     ("step mnist --dtype bf16", "--dtype", "--precision"),
     ("step --model mnist", "--model", "--mode, MODEL"),

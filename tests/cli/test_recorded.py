@@ -114,7 +114,7 @@ def test_a_log_goes_alone(tmp_path):
         "onednn_verbose,exec,cpu,reorder,jit,undef,src_f32::blocked:ab:f0 "
         "dst_f32::blocked:ba:f0,,,8x4,1\n"
     )
-    with pytest.raises(UsageError, match="none of its 1 problems has a native layer"):
+    with pytest.raises(UsageError, match="1 problems"):
         request("--shape", f"@{path}")
 
 

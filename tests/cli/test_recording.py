@@ -211,7 +211,7 @@ def test_a_named_store_on_a_full_disk_is_found_before_anything_is_measured(tmp_p
         limit(recorder, 0)
         big = {"variables": {str(i): str(i) * 50 for i in range(3000)}}
         record = type(run_record).from_dict({**run_record.to_dict(), "environment": big})
-        with pytest.raises(UsageError, match="the disk is full"):
+        with pytest.raises(UsageError, match="disk"):
             recorder.start(record)
 
 
@@ -273,11 +273,11 @@ def test_a_transaction_that_is_interrupted_is_rolled_back(store_path, run_record
 def test_readers_open_what_is_there(store_path, tmp_path):
     assert reading_store(None) is None
     assert reading_store("none") is None
-    with pytest.raises(UsageError, match=r"no such file; nearest: leave it out"):
+    with pytest.raises(UsageError, match=r"nearest: leave it out"):
         reading_store(str(tmp_path / "a.sqlite"))
     Store.open(store_path).close()
     with reading_store(None) as store:
         assert store.runs() == []
     sqlite3.connect(store_path).execute("PRAGMA user_version = 99").connection.close()
-    with pytest.raises(StoreError, match="its schema is version 99"):
+    with pytest.raises(StoreError, match="version 99"):
         reading_store(None)

@@ -351,10 +351,10 @@ class Asked:
     def __init__(self, framework):
         self.framework, self.closed = framework, False
 
-    def call(self, function, hear, *, case):
+    def call(self, function, hear, *, spec):
         del hear
         assert function is operations.find_framework
-        assert case["framework"] == "torch"
+        assert spec["framework"] == "torch"
         return self.framework
 
     def close(self):
@@ -402,7 +402,7 @@ def test_a_file_that_does_not_tell_its_framework_is_asked_in_a_worker(
         (("nett.onnx",), "nett.onnx: no such file; nearest: net.onnx"),
         (("net.onnx", "--phase", "training"), "--phase training: net.onnx runs forward"),
         (("net.onnx", "--framework", "torch"), "nearest: --framework onnxruntime"),
-        (("net.onnx", "--mode", "eager"), "nearest: optimized, unoptimized"),
+        (("net.onnx", "--mode", "eager"), "nearest: optimized"),
         (("net.onnx", "--autocast", "bf16"), "--autocast bf16"),
         (("net.onnx", "--layout", "nhwc"), "--layout nhwc: net.onnx"),
         (("mnist", "--framework", "onnxruntime"), "runs FILE.onnx, not mnist"),

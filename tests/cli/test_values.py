@@ -58,10 +58,10 @@ def test_bytes_in_powers_of_1024(text, count):
 
 @pytest.mark.parametrize("text", ["", "-1", "1P", "M", "1.5.2G", "1e9", ".5G", "٣M"])
 def test_what_is_no_number_of_bytes(text):
-    with pytest.raises(UsageError, match="not a number of bytes; nearest: 64M"):
+    with pytest.raises(UsageError, match="nearest: 64M"):
         byte_count("--x", text)
 
 
 def test_more_bytes_than_can_be_counted():
-    with pytest.raises(UsageError, match="more than there can be; nearest: 1T"):
+    with pytest.raises(UsageError, match="nearest: 1T"):
         byte_count("--x", "999999999999T")

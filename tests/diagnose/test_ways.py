@@ -30,7 +30,7 @@ def test_both_ways_are_there_and_differ(session, framework, kind, layout):
     layer = parse_problem(PROBLEMS[kind])
     case = KernelSpec(layer=layer, pass_="forward", backend=framework, mode=mode)
     layouts = []
-    for word in capabilities.of(framework).steps.other_ways[kind, layout]:
+    for word in capabilities.declaration(framework).steps.other_ways[kind, layout]:
         assert word in _WAYS
         kernel = session.prepare(case, variant=word)
         assert kernel.facts.correct.status == "ok"

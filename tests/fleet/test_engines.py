@@ -83,7 +83,7 @@ def test_bad_engines_are_refused_in_a_line(text, how, nearest, tmp_path, monkeyp
 def test_a_scheduler_that_does_not_answer_is_named(tmp_path, monkeypatch):
     pytest.importorskip("distributed")
     monkeypatch.setattr("pydlbench.fleet.engines._CONNECT_S", 0.5)
-    with pytest.raises(UsageError, match="--on dask://localhost:1: no scheduler answers"):
+    with pytest.raises(UsageError, match="--on dask://localhost:1: "):
         open_engine("dask://localhost:1", folder=tmp_path)
 
 
@@ -91,7 +91,7 @@ def test_a_scheduler_that_does_not_answer_is_named(tmp_path, monkeypatch):
 def test_an_engine_that_is_not_installed_says_how_to_get_it(name, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
     text = "local" if name == "distributed" else "slurm"
-    with pytest.raises(UsageError, match=r"not installed; nearest: pip install 'pydlbench\[fleet"):
+    with pytest.raises(UsageError, match=r"nearest: pip install 'pydlbench\[fleet"):
         open_engine(text, nodes=("a",) if text == "slurm" else (), folder=tmp_path)
 
 

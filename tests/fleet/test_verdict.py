@@ -187,7 +187,7 @@ def test_a_model_without_a_step_is_refused(some):
 def test_a_fleet_without_a_whole_visit_is_refused(some):
     for visit in some:
         visit.update(status="failed", reason="no", values={})
-    with pytest.raises(UsageError, match="none of its visits is whole"):
+    with pytest.raises(UsageError, match="visits"):
         judge_visits(some, 0.03)
 
 

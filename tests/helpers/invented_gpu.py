@@ -293,7 +293,7 @@ class Worker:
 
     def build(self, operation: Any, _facts: Any, **words: Any) -> Kernel:
         self.session.built.append(operation)
-        case = StepSpec.from_dict(words["case"])
+        case = StepSpec.from_dict(words["spec"])
         if operation is operations.record_calls:
             return Kernel(self.gpu, SimpleNamespace(facts=self._recorded(case.model)), "")
         if case.mode != "eager" and operation is not operations.prepare_step:

@@ -32,16 +32,16 @@ class Kernels:
         self.session, self.allocator = session, allocator
         self.made = {}
 
-    def build(self, _builder, _facts, case, **_words):
-        case = StepSpec.from_dict(case)
+    def build(self, _builder, _facts, spec, **_words):
+        spec = StepSpec.from_dict(spec)
         world = self.session.world
         for word in world.refuses:
-            if word in (case.mode, case.precision, self.allocator):
+            if word in (spec.mode, spec.precision, self.allocator):
                 raise UnsupportedError(f"no {word} here")
         number = self.session.count = self.session.count + 1
-        model = build_model(case.model, case.batch, **case.options)
+        model = build_model(spec.model, spec.batch, **spec.options)
         own = build_model(self.session.model, self.session.batch).batch
-        self.made[number] = world.step(case, self.allocator, own)
+        self.made[number] = world.step(spec, self.allocator, own)
         facts = StepFacts(
             library="invented 1",
             timing="steady",

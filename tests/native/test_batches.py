@@ -61,7 +61,7 @@ def test_every_candidate_of_a_batch_is_right(name, pass_):
     asked = fields(src_batch, weights_batch)
     if pass_ in summed:
         role = RESULTS[pass_]
-        with pytest.raises(UnsupportedError, match=f"oneDNN matmul: the gradient of {role} is a"):
+        with pytest.raises(UnsupportedError, match=f"matmul: .*{role} is a"):
             _cpu.candidates("gemm", _cpu.Pass[pass_], FP32, asked)
         return
     rng = np.random.default_rng(3)
@@ -94,7 +94,7 @@ def test_weights_lie_as_they_are_wanted(name, tag, pass_):
 
 
 def test_batches_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="gemm: batches of 2 and 3 do not fit together"):
+    with pytest.raises(ValueError, match=r"gemm: .* 2 and 3 "):
         _cpu.candidates("gemm", _cpu.Pass.forward_inference, FP32, fields((4, 2), (3,)))
-    with pytest.raises(ValueError, match="gemm: no such weights_tag: mn; there is: any, kn, nk"):
+    with pytest.raises(ValueError, match=r"weights_tag: mn; .*any, kn, nk"):
         _cpu.candidates("gemm", _cpu.Pass.forward_inference, FP32, fields((), (), "mn"))

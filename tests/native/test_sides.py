@@ -316,11 +316,11 @@ def test_images_of_any_sides_are_resized(source, result, mode, pass_):
 
 def test_sides_are_those_of_the_kind_and_alike():
     fields = CONVS["1-D dense"]
-    with pytest.raises(ValueError, match="conv2d: the field in_size has another number of sides"):
+    with pytest.raises(ValueError, match=r"conv2d: .*in_size"):
         _cpu.candidates("conv2d", _cpu.Pass.forward_inference, FP32, fields)
-    with pytest.raises(ValueError, match="conv1d: the field kernel has another number of sides: 2"):
+    with pytest.raises(ValueError, match=r"conv1d: .*kernel .*2"):
         _cpu.candidates("conv1d", _cpu.Pass.forward_inference, FP32, {**fields, "kernel": (3, 3)})
-    with pytest.raises(ValueError, match="conv: the field in_size has 4 sides"):
+    with pytest.raises(ValueError, match=r"conv: .*in_size .*4"):
         _cpu.candidates("conv", _cpu.Pass.forward_inference, FP32, {**fields, "in_size": (1,) * 4})
 
 

@@ -394,9 +394,9 @@ def test_sizes_of_other_integer_types_become_ints():
 
 @pytest.mark.parametrize("method", ["flops", "flops_executed", "operands"])
 def test_passes_that_do_not_exist_are_refused(method):
-    with pytest.raises(UsageError, match=r"^bakward-data: no such pass; nearest: backward-data"):
+    with pytest.raises(UsageError, match=r"^bakward-data: .*nearest: backward-data"):
         getattr(build_layer("conv", **_CONV), method)("bakward-data")
-    with pytest.raises(UnsupportedError, match="backward-weights: pool2d has no such pass"):
+    with pytest.raises(UnsupportedError, match="backward-weights: pool2d"):
         getattr(build_layer("pool", **_POOL), method)("backward-weights")
-    with pytest.raises(UnsupportedError, match="backward-data: add has no such pass"):
+    with pytest.raises(UnsupportedError, match="backward-data: add"):
         getattr(build_layer("add", channels=2), method)("backward-data")

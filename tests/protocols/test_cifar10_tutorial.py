@@ -89,5 +89,5 @@ def test_rate_falls_after_350_epochs():
 
 
 def test_a_batch_larger_than_the_training_images_is_refused(world):
-    with pytest.raises(UsageError, match=r"--batch 64: .*50 training images; nearest: 49"):
+    with pytest.raises(UsageError, match=r"--batch 64: .*50 .*nearest: 49"):
         run(world(), batch=64)

@@ -251,7 +251,7 @@ def test_operator_inputs_are_read_back():
         {},
     )
     assert "aten.embedding.default x 4" in notes[0]
-    with pytest.raises(UsageError, match="no calls of PyTorch's"):
+    with pytest.raises(UsageError, match="PyTorch"):
         tritonbench.write([(RUN, [Entry("layer", LAYER)])])
 
 

@@ -130,7 +130,7 @@ def test_a_worker_killed_from_outside_costs_its_row_and_no_other(session, monkey
         row for _, row in session.measure([KernelSpec(layer=layer) for layer in (CONV, GEMM, CONV)])
     ]
     assert [record.status for record in rows] == ["ok", "failed", "ok"]
-    assert rows[1].reason.startswith("the native worker was killed by SIGKILL; if nobody killed it")
+    assert rows[1].reason.startswith("the native worker was killed by SIGKILL")
     assert rows[1].layer == "small/fc"
     assert rows[1].time is None
     assert session.worker().pid not in (None, *victims)
@@ -261,7 +261,7 @@ def test_probing_a_device():
     record = probe_device(threads=1, precisions=("fp32",))
     assert [peak.precision for peak in record.peaks] == ["fp32"]
     assert len(record.cpus) == 1
-    with pytest.raises(UsageError, match="--device gpu: no such device; nearest: cuda:0"):
+    with pytest.raises(UsageError, match=r"--device gpu: .*nearest: cuda:0"):
         probe_device("gpu")
 
 

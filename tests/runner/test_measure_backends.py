@@ -82,7 +82,7 @@ def both_workers(session):
 
 
 TROUBLE = {
-    "is killed": "was killed by SIGKILL; if nobody killed it, the system did for lack of",
+    "is killed": "was killed by SIGKILL",
     "is stopped": "gave no sign of life for 1 s and was killed",
     "exits": "ended with exit code 7: something native went wrong",
     "allocates": "out of memory; try a smaller --batch",

@@ -252,12 +252,12 @@ def test_what_is_damaged_or_too_large_is_refused(tmp_path, monkeypatch):
         read(str(tmp_path / "missing"))
     monkeypatch.setattr(files, "LARGEST", 1 << 20)
     path.write_bytes(gzip.compress(b"[" + b" " * (2 << 20)))
-    with pytest.raises(UsageError, match="more than 1 MiB unpacked"):
+    with pytest.raises(UsageError, match="1 MiB"):
         read(str(path))
     monkeypatch.setattr(files, "MOST", 2)
-    with pytest.raises(UsageError, match="events; nearest: record fewer steps"):
+    with pytest.raises(UsageError, match="nearest: record fewer"):
         read(written(tmp_path, {"traceEvents": [event("aten::mm", 0, 1)] * 3}))
-    with pytest.raises(UsageError, match=":3: more than 2 executions"):
+    with pytest.raises(UsageError, match=r":3: .* 2 "):
         read(written(tmp_path, f"{LINE}\n{LINE}\n{LINE}\n"))
 
 
@@ -346,7 +346,7 @@ def test_a_log_of_a_gpu_has_no_limits_here(tmp_path):
 
 def test_events_within_each_other_are_bounded(tmp_path):
     deep = [event("aten::new", place, 10_000 - 2 * place, **PRODUCT) for place in range(1500)]
-    with pytest.raises(UsageError, match=r"trace.json: 'aten::new': more than 1,000 events around"):
+    with pytest.raises(UsageError, match=r"trace.json: 'aten::new': .*1,000"):
         read(written(tmp_path, deep))
 
 

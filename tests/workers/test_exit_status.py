@@ -4,7 +4,7 @@ import pytest
 
 from pydlbench.workers.host import exit_status
 
-MEMORY = "if nobody killed it, the system did for lack of memory: try a smaller --batch"
+MEMORY = "probably out of memory: try a smaller --batch"
 
 
 @pytest.mark.parametrize(

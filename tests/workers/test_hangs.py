@@ -44,9 +44,7 @@ def test_a_slow_start_beats_too(make_worker):
 
 def test_a_start_that_never_ends(make_worker):
     worker = make_worker(heartbeat_s=0.02, timeout=1, environment={"INVENTED_START_S": "3600"})
-    with pytest.raises(
-        WorkerError, match=r"gave no answer for 1 s and was killed.*; a larger timeout_s"
-    ):
+    with pytest.raises(WorkerError, match=r"for 1 s .*killed.*timeout_s"):
         worker.describe()
     assert worker.pid is None
 

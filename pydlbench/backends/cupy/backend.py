@@ -88,17 +88,17 @@ class CupyBackend(FrameworkBackend):
             "nvml": self.watcher.snapshot(),
         }
 
-    def variants(self, case: KernelSpec) -> list[Variant]:
+    def variants(self, spec: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see the base class."""
-        if case.mode is not None:
-            raise UnsupportedError(f"cupy has no mode {case.mode}: its calls are always eager")
-        if case.fuse != "none":
-            raise UnsupportedError(f"cupy has no kernel for --fuse {case.fuse}")
-        variant = entry_of("cupy", _VARIANTS, case.layer, sides=(2,))
-        check(case.precision, self._capability)
-        if case.timing == "cuda-graph":
+        if spec.mode is not None:
+            raise UnsupportedError(f"cupy has no mode {spec.mode}: its calls are always eager")
+        if spec.fuse != "none":
+            raise UnsupportedError(f"cupy has no kernel for --fuse {spec.fuse}")
+        variant = entry_of("cupy", _VARIANTS, spec.layer, sides=(2,))
+        check(spec.precision, self._capability)
+        if spec.timing == "cuda-graph":
             raise UnsupportedError("cupy refuses to capture cuBLAS: ask for --timing events")
-        return [variant(case)]
+        return [variant(spec)]
 
     def empty(self, mode: str | None) -> Operator:  # noqa: ARG002 - there is one way to call
         """Return a fill of one element."""
@@ -120,51 +120,51 @@ class CupyBackend(FrameworkBackend):
             operator, self._runtime, watcher=self.watcher, guard=settled, cache=cache
         )
 
-    def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
+    def completed(self, facts: KernelFacts, operator: Operator, spec: KernelSpec) -> KernelFacts:
         """Return the facts with how its time is taken."""
-        facts = super().completed(facts, operator, case)
+        facts = super().completed(facts, operator, spec)
         return dataclasses.replace(
             facts, timing="events", accumulate=facts.accumulate.removesuffix("-tensor")
         )
 
 
-def _sums(case: KernelSpec) -> str:
+def _sums(spec: KernelSpec) -> str:
     """Return the accumulator of a product."""
-    return "float32" if case.precision == "fp32" else TENSOR_ACCUMULATOR
+    return "float32" if spec.precision == "fp32" else TENSOR_ACCUMULATOR
 
 
-def _gemm_variant(case: KernelSpec) -> Variant:
+def _gemm_variant(spec: KernelSpec) -> Variant:
     from pydlbench.backends.cupy.operators import build_gemm
 
-    layer, type_ = case.layer, element_type(case.precision)
+    layer, type_ = spec.layer, element_type(spec.precision)
     copies = layer.batch_count > 1
     variant = layer.variant or "plain"
     # Products are rounded to storage before those of one matrix are added up.
-    whole, result = layer.shapes(), layer.result(case.pass_)
+    whole, result = layer.shapes(), layer.result(spec.pass_)
     rounded = type_ == "float16" and whole[result][:-2] != whole["dst"][:-2]
     return Variant(
         algorithm="cupy.matmul: cuBLAS",
         layout=f"src mk, weights {'kn' if variant == 'plain' else 'nk'}, dst mn",
         variant=variant,
-        build=partial(build_gemm, case, type_),
-        accumulate="float16" if rounded else _sums(case),
+        build=partial(build_gemm, spec, type_),
+        accumulate="float16" if rounded else _sums(spec),
         notes=("CuPy copies transposed batches before each product",) if copies else (),
     )
 
 
-def _conv_variant(case: KernelSpec) -> Variant:
+def _conv_variant(spec: KernelSpec) -> Variant:
     from pydlbench.backends.cupy.operators import build_conv
 
-    layer, type_ = case.layer, element_type(case.precision)
+    layer, type_ = spec.layer, element_type(spec.precision)
     together = _together(layer, 4 if type_ == "float32" else 2)
     # A chunk's part of the gradient is rounded to storage before it is added.
-    rounded = type_ == "float16" and case.pass_ == "backward-weights" and together < layer.batch
+    rounded = type_ == "float16" and spec.pass_ == "backward-weights" and together < layer.batch
     return Variant(
         algorithm="im2col + cuBLAS",
         layout="src nchw, weights oihw, dst nchw",
         variant="nchw",
-        build=partial(build_conv, case, type_, together),
-        accumulate="float16" if rounded else _sums(case),
+        build=partial(build_conv, spec, type_, together),
+        accumulate="float16" if rounded else _sums(spec),
         notes=("the historical baseline: columns are written to memory and read again",),
     )
 

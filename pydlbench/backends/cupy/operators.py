@@ -141,33 +141,33 @@ class Runtime:
 # Layers, each a function that computes a pass into a result, or into a new one from CuPy's pool.
 
 
-def build_gemm(case: KernelSpec, type_: str, inputs: dict[str, NDArray[Any]]) -> CupyOperator:
+def build_gemm(spec: KernelSpec, type_: str, inputs: dict[str, NDArray[Any]]) -> CupyOperator:
     """Return a product, whose weights lie as the layer says, else as (terms, columns).
 
     A single product is one of plain matrices, whose transposes cuBLAS reads in place. CuPy copies
     the transposes of a batch before each product.
 
     Args:
-        case: the product, its pass and its precision.
+        spec: the product, its pass and its precision.
         type_: of the elements.
         inputs: plain arrays by role.
     """
-    layer = case.layer
+    layer = spec.layer
     transposed = layer.variant == "transposed"
     lie = Lie(layer, "transposed" if transposed else "plain")
     operands = {
         role: cupy.asarray(lie.arranged(role, array), type_) for role, array in inputs.items()
     }
-    if case.pass_ == "backward-weights":
+    if spec.pass_ == "backward-weights":
         a, b = operands["src"].swapaxes(-1, -2), operands["dst"]
         if transposed:
             a, b = b.swapaxes(-1, -2), a.swapaxes(-1, -2)
     else:
-        forward = case.pass_ == "forward"
+        forward = spec.pass_ == "forward"
         a, b = operands["src" if forward else "dst"], operands["weights"]
         if transposed == forward:
             b = b.swapaxes(-1, -2)
-    role = layer.result(case.pass_)
+    role = layer.result(spec.pass_)
     # The gradient of a matrix that stands for several is the sum over these.
     whole = zip(lie.lying_shape(role), lie.lying_shape("dst"), strict=True)
     summed = tuple(axis for axis, (size, products) in enumerate([*whole][:-2]) if size != products)
@@ -181,30 +181,30 @@ def build_gemm(case: KernelSpec, type_: str, inputs: dict[str, NDArray[Any]]) ->
         compute,
         role,
         lambda result: lie.plain(role, result),
-        case.precision,
+        spec.precision,
     )
 
 
 def build_conv(
-    case: KernelSpec, type_: str, together: int, inputs: dict[str, NDArray[Any]]
+    spec: KernelSpec, type_: str, together: int, inputs: dict[str, NDArray[Any]]
 ) -> CupyOperator:
     """Return a convolution, lowered to products.
 
     Args:
-        case: the convolution, its pass and its precision.
+        spec: the convolution, its pass and its precision.
         type_: of the elements.
         together: images whose columns are in memory at a time.
         inputs: plain arrays by role.
     """
-    layer = case.layer
+    layer = spec.layer
     operands = {role: cupy.asarray(array, type_) for role, array in inputs.items()}
     lowering = _Lowering(layer, together, **operands)
     fill = {
         "forward": lowering.forward,
         "backward-data": lowering.backward_data,
         "backward-weights": lowering.backward_weights,
-    }[case.pass_]
-    role = layer.result(case.pass_)
+    }[spec.pass_]
+    role = layer.result(spec.pass_)
     shape = layer.shapes()[role]
 
     def compute(result: Any) -> Any:
@@ -212,7 +212,7 @@ def build_conv(
         fill(result)
         return result
 
-    return CupyOperator(compute, role, lambda result: result, case.precision)
+    return CupyOperator(compute, role, lambda result: result, spec.precision)
 
 
 class _Lowering:

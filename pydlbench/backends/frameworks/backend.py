@@ -204,7 +204,7 @@ class _FrameworkAutotuner(autotune.Autotuner):
 
     Args:
         variants: the ways to run it.
-        case: what is computed.
+        spec: what is computed.
         preparation: with what inputs, and how thoroughly.
         effort: how long to try.
         clock: makes what times an operator.
@@ -213,25 +213,25 @@ class _FrameworkAutotuner(autotune.Autotuner):
     def __init__(
         self,
         variants: Sequence[Variant],
-        case: KernelSpec,
+        spec: KernelSpec,
         preparation: Preparation,
         effort: autotune.Effort,
         clock: Callable[[Operator], HostClock],
     ) -> None:
         super().__init__(
             [
-                autotune.Candidate(one, algorithm=one.algorithm, layout=one.layout)
-                for one in variants
+                autotune.Candidate(each, algorithm=each.algorithm, layout=each.layout)
+                for each in variants
             ],
             effort,
             thorough=preparation.all_candidates,
         )
-        self._case = case
+        self._spec = spec
         self._seed = preparation.seed
         self._clock = clock
         self._inputs = make_inputs(
-            case.layer, case.pass_, case.precision, preparation.seed, propagation=case.propagation
-        ) | fused_inputs(case, preparation.seed)
+            spec.layer, spec.pass_, spec.precision, preparation.seed, propagation=spec.propagation
+        ) | fused_inputs(spec, preparation.seed)
 
     def runnable(self, candidate: autotune.Candidate) -> _Built:
         """Return a variant's operator, built when first asked for."""
@@ -250,13 +250,13 @@ class _FrameworkAutotuner(autotune.Autotuner):
         built = self.runnable(candidate)
         judged = functools.partial(
             judge,
-            self._case,
+            self._spec,
             self._inputs,
             built.outputs(),
             seed=self._seed,
             accumulate=variant.accumulate,
             bias_accumulate=variant.bias_accumulate,
-            again=built.outputs() if _is_random(self._case) else None,
+            again=built.outputs() if _is_random(self._spec) else None,
         )
         verdict = judged(algorithm=variant.algorithm)
         if verdict.status != "ok" and isinstance(built.clock, DeviceClock):
@@ -294,7 +294,7 @@ class FrameworkBackend(abc.ABC):
         """Return version, threads and settings; ``name`` and ``version`` at least."""
 
     @abc.abstractmethod
-    def variants(self, case: KernelSpec) -> list[Variant]:
+    def variants(self, spec: KernelSpec) -> list[Variant]:
         """List the ways to run a case.
 
         Raises:
@@ -322,36 +322,36 @@ class FrameworkBackend(abc.ABC):
             UnsupportedError: it is not; the message says how to get it.
         """
 
-    def prepare(self, case: KernelSpec, preparation: Preparation) -> FrameworkKernel:
+    def prepare(self, spec: KernelSpec, preparation: Preparation) -> FrameworkKernel:
         """Find the fastest right variant of a case; see ``pydlbench.backends.base.Backend``."""
-        check_case(case)
-        check_fused(case)
-        check_all_is_read(case.layer)
+        check_case(spec)
+        check_fused(spec)
+        check_all_is_read(spec.layer)
         self.check_clock()
-        if case.cache not in self.caches:
+        if spec.cache not in self.caches:
             raise UnsupportedError(
-                f"{self.name}: --cache {case.cache} is not timed on this device; there is: "
+                f"{self.name}: --cache {spec.cache} is not timed on this device; there is: "
                 f"{', '.join(self.caches)}"
             )
-        if case.cache != "hot" and case.timing == "cuda-graph":
+        if spec.cache != "hot" and spec.timing == "cuda-graph":
             raise UnsupportedError(
                 f"{self.name}: in a CUDA graph all executions have the same operands, which are "
                 "hot after the first; nearest: --timing events"
             )
-        wanted = wanted_variant(case)
-        found = [
-            one
-            for one in self.variants(case)
-            if (wanted is None or one.variant == wanted)
-            and preparation.variant in (None, one.variant, _name(one))
+        wanted = wanted_variant(spec)
+        candidates = [
+            each
+            for each in self.variants(spec)
+            if (wanted is None or each.variant == wanted)
+            and preparation.variant in (None, each.variant, _name(each))
         ]
-        if not found:
-            order = getattr(case.layer, "weights_tag", "any")
-            what = f"--layout {case.layout}" if order == "any" else f"weights as {order}"
+        if not candidates:
+            order = getattr(spec.layer, "weights_tag", "any")
+            what = f"--layout {spec.layout}" if order == "any" else f"weights as {order}"
             raise UnsupportedError(f"{self.name} has no operator with {what}")
-        clock = functools.partial(self.clock, cache=case.cache)
-        search = _FrameworkAutotuner(found, case, preparation, self.effort, clock)
-        known = preparation.verified and len(found) == 1
+        clock = functools.partial(self.clock, cache=spec.cache)
+        search = _FrameworkAutotuner(candidates, spec, preparation, self.effort, clock)
+        known = preparation.verified and len(candidates) == 1
         chosen = search.take() if known else search.tune()
         variant: Variant = chosen.source
         built: _Built = chosen.kernel
@@ -369,22 +369,22 @@ class FrameworkBackend(abc.ABC):
             notes=list(variant.notes),
         )
         if not (known and preparation.described):
-            facts = self.completed(facts, built.operator, case)
+            facts = self.completed(facts, built.operator, spec)
         if preparation.energy and not known and isinstance(built.clock, DeviceClock):
             with translated(variant.algorithm):
                 facts = replace(facts, **built.clock.sustained()._asdict())
         facts.evidence["variant"] = _name(variant)
         return FrameworkKernel(built.clock, facts)
 
-    def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
+    def completed(self, facts: KernelFacts, operator: Operator, spec: KernelSpec) -> KernelFacts:
         """Return the facts with what only the chosen variant's operator tells.
 
         Args:
             facts: of the chosen variant.
             operator: its operator, built and run.
-            case: what it computes.
+            spec: what it computes.
         """
-        del operator, case
+        del operator, spec
         return facts
 
     def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -414,21 +414,21 @@ def _name(variant: Variant) -> str:
     return f"{variant.algorithm}, {variant.layout}"
 
 
-def wanted_variant(case: KernelSpec) -> str | None:
+def wanted_variant(spec: KernelSpec) -> str | None:
     """Return the variant that the layer or ``--layout`` asks for; None is any."""
-    layer = case.layer
+    layer = spec.layer
     if layer.op == "gemm" and layer.variant is not None:
         return str(layer.variant)
-    if case.layout in ("best", "any"):
+    if spec.layout in ("best", "any"):
         return None
     # Rows and weight tensors have one layout, whatever that of the images around them.
     flat = layer.kind == "pointwise" and layer.entry.in_one_order
     # Matrices know their weights as they are and transposed. Only the native backend packs.
-    plain = (flat or layer.kind == "gemm") and case.layout != "blocked"
-    return "plain" if plain else case.layout
+    plain = (flat or layer.kind == "gemm") and spec.layout != "blocked"
+    return "plain" if plain else spec.layout
 
 
-def _is_random(case: KernelSpec) -> bool:
+def _is_random(spec: KernelSpec) -> bool:
     """Whether a call draws random numbers of the framework's own."""
-    layer = case.layer
-    return layer.kind == "pointwise" and (layer.op, case.pass_) == ("dropout", "forward")
+    layer = spec.layer
+    return layer.kind == "pointwise" and (layer.op, spec.pass_) == ("dropout", "forward")

@@ -142,15 +142,15 @@ class Sampler:
 
     def enqueued(self, enqueue: Callable[[int], None], cache: str) -> DeviceWork:
         """Return what is enqueued by a function that is given the stream's address."""
-        work: DeviceWork = self._native.ForeignKernel(
+        sampler: DeviceWork = self._native.ForeignKernel(
             self._device, enqueue, _LAUNCHES_OF_CALL, cache
         )
-        return work
+        return sampler
 
     def captured(self, graph: int, times: int) -> DeviceWork:
         """Return a graph of so many executions, by the address of its ``cudaGraph_t``."""
-        work: DeviceWork = self._native.ForeignKernel.of_graph(self._device, graph, times)
-        return work
+        sampler: DeviceWork = self._native.ForeignKernel.of_graph(self._device, graph, times)
+        return sampler
 
 
 # Nobody counts the launches of a framework's call: most are one to three kernels.
@@ -198,26 +198,30 @@ class DeviceClock(HostClock):
 
     def timed(self, request: Request) -> Chunk:
         """Do what :meth:`sample` does, within the guard."""
-        work = self._captured(request.inner) if self.timing == "cuda-graph" else self._called()
+        sampler = self._captured(request.inner) if self.timing == "cuda-graph" else self._called()
         with marked("row of a framework"):
-            return chunk_of(work.sample(request.samples, request.inner, request.untimed))
+            return chunk_of(sampler.sample(request.samples, request.inner, request.untimed))
 
     def launch_times(self, repetitions: int) -> dict[str, float]:
         """Return seconds per execution by three clocks, and what the host needs to launch one."""
         with self._guard():
             times = self._called().launch_times(repetitions)
-            found = {"event": times["event_s"], "host": times["wall_s"], "enqueue": times["host_s"]}
+            launches = {
+                "event": times["event_s"],
+                "host": times["wall_s"],
+                "enqueue": times["host_s"],
+            }
             if (graph := self._some_captured()) is not None:
                 raw = graph.sample(repetitions, _LAUNCHES, _LAUNCHES)
-                found["graph"] = median(raw["seconds"].tolist())
-        return found
+                launches["graph"] = median(raw["seconds"].tolist())
+        return launches
 
     def kernels(self) -> list[dict[str, Any]]:
         """Return what one call launches, in a graph of several."""
         with self._guard():
             graph = self._some_captured()
-        found = () if graph is None else graph.kernels()
-        return [dict(one) for one in found[: len(found) // _LAUNCHES]]
+        kernels = () if graph is None else graph.kernels()
+        return [dict(each) for each in kernels[: len(kernels) // _LAUNCHES]]
 
     def sustained(self) -> Sustained:
         """Return what a second of executions in a row takes; nothing where nobody watches."""
@@ -225,11 +229,11 @@ class DeviceClock(HostClock):
             return Sustained()
         with self._guard():
             in_graph = self.timing == "cuda-graph"
-            work = self._captured(_LAUNCHES) if in_graph else self._called()
+            sampler = self._captured(_LAUNCHES) if in_graph else self._called()
 
         def run_for(seconds: float) -> Mapping[str, Any]:
             with self._guard():  # of the thread that launches
-                return work.run_for(seconds)
+                return sampler.run_for(seconds)
 
         return sustained(run_for, self._meter)
 

@@ -24,10 +24,10 @@ def kernels(program: str) -> str | None:
     """
     library = _FUSION.search(program)
     by = f" ({library[1]})" if library else ""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for match in _HEAVY.finditer(program):
-        found[f"{match['target'] or match['word']} {match['type']}{by}"] = None
-    return ", ".join(found) or None
+        names[f"{match['target'] or match['word']} {match['type']}{by}"] = None
+    return ", ".join(names) or None
 
 
 def detail(program: str) -> str:
@@ -40,8 +40,10 @@ def detail(program: str) -> str:
     """
     if _FUSION.search(program):
         return ""
-    found = dict.fromkeys(_convolution(line) for line in program.splitlines() if _CONV.search(line))
-    return "; ".join(found)
+    convolutions = dict.fromkeys(
+        _convolution(line) for line in program.splitlines() if _CONV.search(line)
+    )
+    return "; ".join(convolutions)
 
 
 def _convolution(line: str) -> str:

@@ -97,19 +97,19 @@ class Roles:
     derived: bool
 
 
-def roles_of(case: KernelSpec, own: Container[str] = ()) -> Roles:
+def roles_of(spec: KernelSpec, own: Container[str] = ()) -> Roles:
     """Return the roles of a case's pass.
 
     Args:
-        case: what is computed; a fused bias is one of its tensors.
+        spec: what is computed; a fused bias is one of its tensors.
         own: ops whose gradients are written out.
     """
-    layer, forward = case.layer, case.pass_ == "forward"
-    fused = ("bias",) if case.fuse == "bias" else ()
+    layer, forward = spec.layer, spec.pass_ == "forward"
+    fused = ("bias",) if spec.fuse == "bias" else ()
     derived = not forward and layer.op not in own
-    propagation = case.propagation if forward else "training"
-    reads = layer.reads("forward" if derived else case.pass_, propagation)
-    writes = layer.writes(case.pass_, propagation)
+    propagation = spec.propagation if forward else "training"
+    reads = layer.reads("forward" if derived else spec.pass_, propagation)
+    writes = layer.writes(spec.pass_, propagation)
     updated = tuple(role for role in reads if forward and role in writes)
     return Roles((*reads, *fused), writes if forward else (*writes, *fused), updated, derived)
 

@@ -34,7 +34,7 @@ class LayerPass:
             it runs.
 
     Args:
-        case: what is computed.
+        spec: what is computed.
         forward: the function of the layer's tensors, in the order of the roles that it reads.
         lie: how the tensors lie.
         gradients: functions of the gradients that are none of the forward pass alone, by op.
@@ -42,15 +42,15 @@ class LayerPass:
 
     def __init__(
         self,
-        case: KernelSpec,
+        spec: KernelSpec,
         forward: Function,
         lie: Lie,
         gradients: Mapping[str, Callable[[Any], Function]],
     ) -> None:
-        self.case, self.layer, self.op, self.lie = case, case.layer, op_of(case.layer), lie
-        self.roles = roles_of(case, gradients)
-        written_out = case.pass_ != "forward" and not self.roles.derived
-        self.function = gradients[self.op](case.layer) if written_out else forward
+        self.spec, self.layer, self.op, self.lie = spec, spec.layer, op_of(spec.layer), lie
+        self.roles = roles_of(spec, gradients)
+        written_out = spec.pass_ != "forward" and not self.roles.derived
+        self.function = gradients[self.op](spec.layer) if written_out else forward
         optimizer = self.op in ("sgd", "momentum")
         self.turns: tuple[float, ...] = (self.layer.rate, -self.layer.rate) if optimizer else ()
 
@@ -67,11 +67,11 @@ class LayerPass:
             operands: what it was called with.
         """
         roles = self.roles
-        found = {
+        updated = {
             role: operands[place] for role, place in zip(roles.updated, self.changed, strict=True)
         }
-        written = [role for role in roles.writes if role not in found]
-        return dict(zip(written, returned, strict=False)) | found
+        written = [role for role in roles.writes if role not in updated]
+        return dict(zip(written, returned, strict=False)) | updated
 
     def plain(
         self, results: Mapping[str, Any], read: Callable[[Any], NDArray[Any]]
@@ -121,7 +121,7 @@ class FrameworkOperator:
         restore: Callable[[], None] = lambda: None,
     ) -> None:
         first = functools.partial(function, *operands)
-        calls = [functools.partial(first, one) for one in turns] or [first]
+        calls = [functools.partial(first, each) for each in turns] or [first]
         self.operands = calls[0].args
         self.call: Callable[[], Any] = calls[0] if len(calls) == 1 else _in_turn(calls)
         self.guard, self.wait = guard, wait
@@ -135,9 +135,9 @@ class FrameworkOperator:
         """
         with self.guard():
             self._restore()
-            found = self._results((self._first if self._is_turning else self.call)())
+            results = self._results((self._first if self._is_turning else self.call)())
             self._restore()
-        return dict(found)
+        return dict(results)
 
 
 def _in_turn(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:

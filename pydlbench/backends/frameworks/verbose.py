@@ -135,7 +135,7 @@ def _mkl(line: str) -> Execution | None:
 
 def total_s(executions: list[Execution]) -> float:
     """Return the seconds that all executions took together."""
-    return sum(one.seconds for one in executions)
+    return sum(each.seconds for each in executions)
 
 
 def last_call(executions: list[Execution], calls: int) -> list[Execution]:
@@ -152,7 +152,7 @@ def last_call(executions: list[Execution], calls: int) -> list[Execution]:
     if rest or not each:
         return []
     logs = [executions[each * i : each * (i + 1)] for i in range(calls)]
-    same = len({tuple(one.implementation for one in log) for log in logs}) == 1
+    same = len({tuple(item.implementation for item in log) for log in logs}) == 1
     return logs[-1] if same else []
 
 
@@ -182,10 +182,12 @@ def middle_turn(turns: Sequence[Turn]) -> tuple[list[Execution], float]:
     Args:
         turns: at least one, of equal calls.
     """
-    plain = [one.plain_s for one in turns if one.plain_s]
-    cost = max(0.0, min(one.logged_s for one in turns) - min(plain)) if plain else 0.0
-    wholes = [(one.executions, max(total_s(one.executions), one.logged_s - cost)) for one in turns]
-    return sorted(wholes, key=lambda one: total_s(one[0]) / one[1])[len(wholes) // 2]
+    plain = [each.plain_s for each in turns if each.plain_s]
+    cost = max(0.0, min(each.logged_s for each in turns) - min(plain)) if plain else 0.0
+    wholes = [
+        (each.executions, max(total_s(each.executions), each.logged_s - cost)) for each in turns
+    ]
+    return sorted(wholes, key=lambda each: total_s(each[0]) / each[1])[len(wholes) // 2]
 
 
 def kernels(executions: list[Execution]) -> str | None:
@@ -195,9 +197,9 @@ def kernels(executions: list[Execution]) -> str | None:
         ``brg_conv_fwd:avx512_core``, or several with `` + `` between, or None if there is none.
     """
     names = (
-        one.implementation if one.library == "oneDNN" else f"{one.library} {one.implementation}"
-        for one in executions
-        if one.primitive != "reorder"
+        each.implementation if each.library == "oneDNN" else f"{each.library} {each.implementation}"
+        for each in executions
+        if each.primitive != "reorder"
     )
     return " + ".join(dict.fromkeys(names)) or None
 
@@ -216,7 +218,7 @@ def evidence(executions: list[Execution], call_s: float) -> dict[str, Any]:
     name = kernels(executions)
     if name is None:
         return {}
-    reorders = sum(one.seconds for one in executions if one.primitive == "reorder")
+    reorders = sum(each.seconds for each in executions if each.primitive == "reorder")
     return {
         "kernel": name,
         "kernel_s": total_s(executions) - reorders,
@@ -233,14 +235,16 @@ def remarks(executions: list[Execution], *, threads: int, inference: bool) -> tu
         threads: how many there are.
         inference: whether nothing is kept for a backward pass.
     """
-    found = []
-    reorders = [one for one in executions if one.primitive == "reorder"]
+    entries = []
+    reorders = [each for each in executions if each.primitive == "reorder"]
     if reorders:
-        what = "; ".join(f"{one.problem} {one.formats}" for one in reorders)
-        found.append(f"oneDNN converts layouts in each call: {what}")
-    if inference and any(one.propagation == "forward_training" for one in executions):
-        found.append("oneDNN was asked for its forward_training kernel, although this is inference")
-    idle = [one for one in executions if one.threads is not None and one.threads < threads]
+        what = "; ".join(f"{each.problem} {each.formats}" for each in reorders)
+        entries.append(f"oneDNN converts layouts in each call: {what}")
+    if inference and any(each.propagation == "forward_training" for each in executions):
+        entries.append(
+            "oneDNN was asked for its forward_training kernel, although this is inference"
+        )
+    idle = [each for each in executions if each.threads is not None and each.threads < threads]
     if idle:
-        found.append(f"MKL used {idle[0].threads} of {threads} threads")
-    return tuple(found)
+        entries.append(f"MKL used {idle[0].threads} of {threads} threads")
+    return tuple(entries)

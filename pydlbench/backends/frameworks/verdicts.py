@@ -38,35 +38,35 @@ _DEVIATIONS = 7.0
 _DECISIVE_BITS = 40.0
 
 
-def check_fused(case: KernelSpec) -> None:
+def check_fused(spec: KernelSpec) -> None:
     """Make sure that a case with a fused bias has one.
 
     Raises:
         UnsupportedError: a bias where there is none to add or to differentiate.
     """
-    layer = case.layer
+    layer = spec.layer
     has_bias = layer.op in ("conv", "gemm")
-    if case.fuse == "bias" and (not has_bias or case.pass_ == "backward-data"):
-        what = case.pass_ if has_bias else layer.kind
+    if spec.fuse == "bias" and (not has_bias or spec.pass_ == "backward-data"):
+        what = spec.pass_ if has_bias else layer.kind
         raise UnsupportedError(
             f"--fuse bias: {what} has no bias; nearest: conv2d or gemm, forward or backward-weights"
         )
 
 
-def fused_inputs(case: KernelSpec, seed: int) -> dict[str, NDArray[np.float32]]:
+def fused_inputs(spec: KernelSpec, seed: int) -> dict[str, NDArray[np.float32]]:
     """Return what a case with a fused bias reads beside its layer's inputs: one per channel."""
-    layer = case.layer
-    if case.fuse != "bias" or layer.op not in ("conv", "gemm"):
+    layer = spec.layer
+    if spec.fuse != "bias" or layer.op not in ("conv", "gemm"):
         return {}
-    if case.pass_ == "backward-weights":
+    if spec.pass_ == "backward-weights":
         return {}
     count = layer.out_channels if layer.op == "conv" else layer.n
     rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, _BIAS_STREAM])))
-    return {"bias": round_to(case.precision, rng.uniform(-1, 1, count))}
+    return {"bias": round_to(spec.precision, rng.uniform(-1, 1, count))}
 
 
 def judge(
-    case: KernelSpec,
+    spec: KernelSpec,
     inputs: Mapping[str, NDArray[Any]],
     outputs: Mapping[str, NDArray[Any]],
     *,
@@ -79,7 +79,7 @@ def judge(
     """Compare the results of a call with the reference.
 
     Args:
-        case: what was computed.
+        spec: what was computed.
         inputs: what it read, by role; with the bias where one is fused.
         outputs: what it wrote, by role, the main result first.
         seed: chooses what is compared where not everything is.
@@ -88,40 +88,40 @@ def judge(
         algorithm: the framework's name for it.
         again: what the next call wrote; only of what is random.
     """
-    layer = case.layer
-    if layer.kind == "pointwise" and (layer.op, case.pass_) == ("dropout", "forward"):
+    layer = spec.layer
+    if layer.kind == "pointwise" and (layer.op, spec.pass_) == ("dropout", "forward"):
         assert again is not None
-        return _dropout(layer, case.precision, inputs["src"], outputs["dst"], again["dst"])
+        return _dropout(layer, spec.precision, inputs["src"], outputs["dst"], again["dst"])
 
     def verified(
         what: Layer,
         pass_: str,
         given: Mapping[str, NDArray[Any]],
-        found: Mapping[str, NDArray[Any]],
+        results: Mapping[str, NDArray[Any]],
         sums: str = accumulate,
     ) -> Verdict:
         # Frameworks add the gradients of a recurrent layer's steps up in the storage format.
-        uncertain = what.kind == "recurrent" and case.precision != "fp32"
+        uncertain = what.kind == "recurrent" and spec.precision != "fp32"
         return verify(
             what,
             pass_,
-            case.precision,
+            spec.precision,
             given,
-            next(iter(found.values())),
+            next(iter(results.values())),
             seed=seed,
             accumulate=sums,
             algorithm=algorithm,
-            extra=None if uncertain else found,
-            propagation=case.propagation,
+            extra=None if uncertain else results,
+            propagation=spec.propagation,
         )
 
-    if case.fuse != "bias":
-        return verified(layer, case.pass_, inputs, outputs)
+    if spec.fuse != "bias":
+        return verified(layer, spec.pass_, inputs, outputs)
     assert layer.op in ("conv", "gemm")
-    if case.pass_ == "forward":
+    if spec.pass_ == "forward":
         larger, given = _with_channel_of_ones(layer, inputs)
         return verified(larger, "forward", given, outputs)
-    weights = verified(layer, case.pass_, inputs, {"weights": outputs["weights"]})
+    weights = verified(layer, spec.pass_, inputs, {"weights": outputs["weights"]})
     if weights.status != "ok":
         return weights
     alone, gradient = _bias_alone(layer, inputs["dst"])

@@ -71,17 +71,17 @@ class JaxBackend(FrameworkBackend):
     def _timing(self) -> str:
         return "host-sync" if self._on_gpu else "steady"
 
-    def variants(self, case: KernelSpec) -> list[Variant]:
+    def variants(self, spec: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see :class:`FrameworkBackend`."""
-        checked_mode(self.name, MODES, case.mode)
-        place = place_of(self.device, case.precision)
-        if case.fuse != "none":
-            raise UnsupportedError(f"jax has no function for --fuse {case.fuse} here")
-        if case.timing != "auto":
+        checked_mode(self.name, MODES, spec.mode)
+        place = place_of(self.device, spec.precision)
+        if spec.fuse != "none":
+            raise UnsupportedError(f"jax has no function for --fuse {spec.fuse} here")
+        if spec.timing != "auto":
             raise UnsupportedError(
-                f"jax: its runtime gives nobody its streams, so no --timing {case.timing}"
+                f"jax: its runtime gives nobody its streams, so no --timing {spec.timing}"
             )
-        return variants_of(case.layer, case, place)
+        return variants_of(spec.layer, spec, place)
 
     def empty(self, mode: str | None) -> Operator:
         """Return a function of a scalar that returns it."""
@@ -92,9 +92,9 @@ class JaxBackend(FrameworkBackend):
         def results(returned: Any) -> dict[str, Any]:
             return {"dst": np.atleast_1d(as_array(returned))}
 
-        return JaxOperator(lambda one: one, scalar, results, place)
+        return JaxOperator(lambda each: each, scalar, results, place)
 
-    def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
+    def completed(self, facts: KernelFacts, operator: Operator, spec: KernelSpec) -> KernelFacts:
         """Return the facts with what XLA made of the function, and on a GPU what a launch costs."""
         assert isinstance(operator, JaxOperator)
         known: dict[str, Any] = {
@@ -103,8 +103,8 @@ class JaxBackend(FrameworkBackend):
         }
         if self._on_gpu:
             known["launch_s"] = operator.launch_times()
-            if case.precision in ("fp32", "tf32") and case.layer.weight_elements:
-                tf32 = "on" if case.precision == "tf32" else "off"
+            if spec.precision in ("fp32", "tf32") and spec.layer.weight_elements:
+                tf32 = "on" if spec.precision == "tf32" else "off"
                 known["notes"] = [*facts.notes, f"TF32 switched {tf32}"]
         text = operator.program()
         behind = hlo.kernels(text)

@@ -63,20 +63,20 @@ def traced(step: JaxStep) -> Program:
     members = []
     for number, equation in enumerate(program.eqns):
         direction, name = _place(str(equation.source_info.name_stack), nodes)
-        read = [one for one in equation.invars if not isinstance(one, Literal)]
+        read = [each for each in equation.invars if not isinstance(each, Literal)]
         members.append(
             StepCall(
                 signature=_text(equation),
                 operator=equation.primitive.name,
                 direction=direction,
                 names=(name,) if name else (),
-                reads=tuple(made.get(one) for one in read),
-                bytes=sum(_bytes(one.aval) for one in (*read, *equation.outvars)),
+                reads=tuple(made.get(each) for each in read),
+                bytes=sum(_bytes(each.aval) for each in (*read, *equation.outvars)),
             )
         )
-        made |= {one: (number, place) for place, one in enumerate(equation.outvars)}
-    results = [one for one in program.outvars if not isinstance(one, Literal)]
-    return Program(program.eqns, members, [made[one] for one in results if one in made])
+        made |= {each: (number, place) for place, each in enumerate(equation.outvars)}
+    results = [each for each in program.outvars if not isinstance(each, Literal)]
+    return Program(program.eqns, members, [made[each] for each in results if each in made])
 
 
 def _place(scopes: str, nodes: Mapping[str, str]) -> tuple[str, str]:
@@ -90,18 +90,20 @@ def _place(scopes: str, nodes: Mapping[str, str]) -> tuple[str, str]:
     backward = "transpose" in words
     if LOSS in words:
         return ("backward" if backward else "loss"), "loss"
-    name = next((nodes[one] for one in words if one in nodes), "")
+    name = next((nodes[each] for each in words if each in nodes), "")
     return ("backward" if backward else "forward"), name
 
 
 def _text(equation: Any) -> str:
     """Return all that changes an equation's time; functions have no text, and nothing to say."""
-    said = (f"{name}={one}" for name, one in equation.params.items() if not callable(one))
+    params = (f"{name}={each}" for name, each in equation.params.items() if not callable(each))
     operands = (
-        f"{one.val}:{one.aval.str_short()}" if isinstance(one, Literal) else one.aval.str_short()
-        for one in equation.invars
+        f"{each.val}:{each.aval.str_short()}"
+        if isinstance(each, Literal)
+        else each.aval.str_short()
+        for each in equation.invars
     )
-    return f"{EQUATION}{equation.primitive.name}[{' '.join(said)}]({', '.join(operands)})"
+    return f"{EQUATION}{equation.primitive.name}[{' '.join(params)}]({', '.join(operands)})"
 
 
 def _bytes(kind: Any) -> int:
@@ -118,16 +120,16 @@ def _function(
         given, results = iter(operands), list[list[Any]]()
         for number, call in enumerate(calls):
             equation, place, read = equations[call], 0, []
-            for one in equation.invars:
-                if isinstance(one, Literal):
-                    read.append(one.val)
+            for each in equation.invars:
+                if isinstance(each, Literal):
+                    read.append(each.val)
                     continue
                 link = links.get((number, place))
                 read.append(next(given) if link is None else results[link[0]][link[1]])
                 place += 1
             params = equation.primitive.get_bind_params(equation.params)
-            found = equation.primitive.bind(*read, **params)
-            results.append(list(found) if equation.primitive.multiple_results else [found])
+            returned = equation.primitive.bind(*read, **params)
+            results.append(list(returned) if equation.primitive.multiple_results else [returned])
         return [results[call][result] for call, result in group.results]
 
     return body
@@ -137,15 +139,15 @@ def _operands(equations: Sequence[Any], calls: Sequence[int], group: CallGroup) 
     """Return what no equation of a group makes: uniform in [-1, 1); other types are zeros."""
     linked = {(call, operand) for call, operand, _, _ in group.links}
     stream = np.random.default_rng(0)
-    found = []
+    operands = []
     for number, call in enumerate(calls):
-        read = [one for one in equations[call].invars if not isinstance(one, Literal)]
-        found += [
-            _like(one.aval, stream)
-            for place, one in enumerate(read)
+        read = [each for each in equations[call].invars if not isinstance(each, Literal)]
+        operands += [
+            _like(each.aval, stream)
+            for place, each in enumerate(read)
             if (number, place) not in linked
         ]
-    return found
+    return operands
 
 
 def _like(kind: Any, stream: np.random.Generator) -> Any:
@@ -177,9 +179,9 @@ def repeated(
     """
 
     def all_of(*each: Sequence[Any]) -> list[Any]:
-        return [one for operands in each for one in body(*operands)]
+        return [item for operands in each for item in body(*operands)]
 
-    operands = tuple(list(one) for one in sets)
+    operands = tuple(list(item) for item in sets)
     program = place.compiled(all_of, operands)
     cost = costs.at(sum(map(len, sets)), 1) if costs else None
     return RepeatedOperator(lambda: jax.block_until_ready(program(*operands)), len(sets), cost)
@@ -189,16 +191,16 @@ def repeated(
 # JAX's operators, prepared: compiled, repeated where they are short, calibrated.
 
 
-def _program(backend: FrameworkBackend, case: StepSpec) -> tuple[JaxStep, Program]:
-    made = model_of(backend, case)
+def _program(backend: FrameworkBackend, spec: StepSpec) -> tuple[JaxStep, Program]:
+    made = model_of(backend, spec)
     assert isinstance(made, JaxModel), "all models of this worker are"
     step = JaxStep(made, made.definition)
     return step, traced(step)
 
 
-def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
+def record_calls(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKernel:
     """List the groups of a step's equations; see ``operations.record_calls``."""
-    step, program = _program(backend, case)
+    step, program = _program(backend, spec)
     facts = OperatorsFacts(
         calls=grouped(program.members, program.kept),
         batch=step.owner.model.batch,
@@ -207,11 +209,11 @@ def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
 
 
 def prepare_calls(
-    backend: FrameworkBackend, case: StepSpec, signatures: Sequence[str]
+    backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str]
 ) -> OperatorsKernel:
     """Make groups ready; see ``operations.prepare_calls``."""
-    check_on_cpu(case)
-    step, program = _program(backend, case)
+    check_on_cpu(spec)
+    step, program = _program(backend, spec)
     place = step.owner.place
     costs = CallCosts(partial(_empty, place))
     groups = dict(groups_of(program.members, program.kept))
@@ -229,7 +231,7 @@ def prepare_calls(
                 partial(repeated, place, _function(program.equations, calls, group), costs=costs),
                 operands,
                 partial(jnp.array, copy=True),
-                size=sum(one.nbytes for one in operands),
+                size=sum(each.nbytes for each in operands),
                 among=len(signatures),
             )
 

@@ -163,7 +163,7 @@ def _statistics(exact: Any, axes: tuple[int, ...], how: How) -> tuple[Any, Any]:
 def _batch_normalisation(layer: Any, how: How) -> Function:
     def forward(x: Any, w: Any, b: Any, *given: Any) -> Any:
         exact = x.astype(jnp.float32)
-        w, b, mean, variance = (how.along_channels(one, x.ndim) for one in (w, b, *given))
+        w, b, mean, variance = (how.along_channels(each, x.ndim) for each in (w, b, *given))
         batch = []
         if how.training:
             channels = how.channels(x.ndim)
@@ -171,7 +171,7 @@ def _batch_normalisation(layer: Any, how: How) -> Function:
             count = x.size // x.shape[channels]
             mean, variance = _statistics(exact, axes, how)
             unbiased = variance * (count / max(count - 1, 1))
-            batch = [one.reshape(-1) for one in (mean, variance, mean, unbiased)]
+            batch = [each.reshape(-1) for each in (mean, variance, mean, unbiased)]
             for place, running in enumerate(given, 2):
                 batch[place] = running + layer.momentum * (batch[place] - running)
         factor = lax.rsqrt(variance + layer.epsilon) * w

@@ -42,12 +42,12 @@ _NAMES: Final = {
 }
 
 
-def variants_of(layer: Layer, case: KernelSpec, place: Place) -> list[Variant]:
+def variants_of(layer: Layer, spec: KernelSpec, place: Place) -> list[Variant]:
     """Return the ways to compute a pass of a layer.
 
     Args:
         layer: of the case.
-        case: what is computed.
+        spec: what is computed.
         place: where it is computed, and in what.
 
     Raises:
@@ -56,27 +56,27 @@ def variants_of(layer: Layer, case: KernelSpec, place: Place) -> list[Variant]:
     entry = entry_of("jax", FORWARD, layer)
     if layer.kind == "pointwise" and place.queues:
         raise UnsupportedError("jax: memory-bound layers are run on CPUs so far")
-    backward_maxima = layer.op == "pool" and layer.mode == "max" and case.pass_ != "forward"
+    backward_maxima = layer.op == "pool" and layer.mode == "max" and spec.pass_ != "forward"
     if backward_maxima and max(layer.dilation) > 1:
         raise UnsupportedError("jax: no gradient of maxima over windows with holes")
-    training = case.pass_ != "forward" or case.propagation == "training"
-    return [_variant(entry, case, How(word, training), place) for word in words_of(layer)]
+    training = spec.pass_ != "forward" or spec.propagation == "training"
+    return [_variant(entry, spec, How(word, training), place) for word in words_of(layer)]
 
 
 def _variant(
-    entry: Callable[[Any, How], Callable[..., Any]], case: KernelSpec, how: How, place: Place
+    entry: Callable[[Any, How], Callable[..., Any]], spec: KernelSpec, how: How, place: Place
 ) -> Variant:
     """Return a way to compute a pass.
 
     Args:
         entry: of the table.
-        case: what is computed.
+        spec: what is computed.
         how: tensors lie.
         place: where it is computed, and in what.
     """
-    layer, word = case.layer, how.word
+    layer, word = spec.layer, how.word
     lie = Lie(layer, word, FILTERS.get(word, "oihw"))
-    run = LayerPass(case, entry(layer, how), lie, {})
+    run = LayerPass(spec, entry(layer, how), lie, {})
     roles = run.roles
 
     def build(inputs: Mapping[str, Array]) -> JaxOperator:
@@ -107,7 +107,7 @@ def _variant(
     products = layer.op in ("conv", "deconv", "gemm", "attention")
     return Variant(
         algorithm=f"gradient of {name}" if roles.derived else name,
-        layout=lie.text(case.pass_),
+        layout=lie.text(spec.pass_),
         variant=word,
         build=build,
         accumulate=place.numbers.accumulate if products else place.numbers.dtype,

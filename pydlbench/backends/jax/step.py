@@ -52,25 +52,25 @@ class JaxModel(CatalogueModel):
 
     def _build(self, batch: Batch, *, separate: bool) -> None:
         del separate
-        case = self.case
-        place = place_of(case.device, case.precision)
+        spec = self.spec
+        place = place_of(spec.device, spec.precision)
         self.place = place
-        self.net = Net(self.model, case.layout, place.numbers.dtype)
-        self._stored = place.numbers.dtype if case.cast == "whole" else "float32"
+        self.net = Net(self.model, spec.layout, place.numbers.dtype)
+        self._stored = place.numbers.dtype if spec.cast == "whole" else "float32"
         self._names = frozenset(trained(self.model))
         #: What steps change: ``trained`` tensors and running statistics (``buffers``) by name, and
         #: the ``key`` of dropout.
         self.state: dict[str, Any] = {}
-        if case.backward:
+        if spec.backward:
             self.notes.append("the whole step is one program of XLA's, updates included")
         self.initialize()
-        self.host = host_arrays(batch, case.layout)
+        self.host = host_arrays(batch, spec.layout)
         #: Images and labels on the device.
         self.resident = self.placed(self.host)
 
     def guards(self) -> Iterator[AbstractContextManager[None]]:
         """Yield what says in one line what was refused."""
-        yield translated(f"{self.case.model} ({self.case.mode})")
+        yield translated(f"{self.spec.model} ({self.spec.mode})")
 
     def prepare(self, definition: StepDefinition) -> JaxStep:
         """Build and compile a step.
@@ -102,7 +102,7 @@ class JaxModel(CatalogueModel):
             "buffers": {
                 name: tensor for name, tensor in tensors.items() if name not in self._names
             },
-            "key": jax.device_put(jax.random.key(self.case.seed), self.place.device),
+            "key": jax.device_put(jax.random.key(self.spec.seed), self.place.device),
         }
 
     def synchronize(self) -> None:

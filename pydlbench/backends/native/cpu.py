@@ -84,8 +84,8 @@ class CpuAutotuner(autotune.Autotuner):
     """The choice among oneDNN's implementations and our own loops.
 
     Args:
-        found: the candidates by the native module.
-        case: what is computed.
+        listed: the candidates by the native module.
+        spec: what is computed.
         preparation: in how much memory, and how thoroughly.
         cpus: one for each thread.
         inputs: by role.
@@ -93,23 +93,23 @@ class CpuAutotuner(autotune.Autotuner):
 
     def __init__(
         self,
-        found: Sequence[_cpu.Candidate],
-        case: KernelSpec,
+        listed: Sequence[_cpu.Candidate],
+        spec: KernelSpec,
         preparation: Preparation,
         cpus: list[int],
         inputs: dict[str, NDArray[Any]],
     ) -> None:
         effort = autotune.CPU_BRIEF_EFFORT if preparation.brief else autotune.CPU_EFFORT
-        if case.cache != "hot":  # to make a kernel's many copies again takes longer than its probe
+        if spec.cache != "hot":  # to make a kernel's many copies again takes longer than its probe
             effort = dataclasses.replace(effort, stages=effort.stages[-1:])
         super().__init__(
-            [_candidate(one) for one in found],
+            [_candidate(each) for each in listed],
             effort,
             thorough=preparation.all_candidates,
-            finalists=None if case.cache == "hot" else COLD_FINALISTS,
+            finalists=None if spec.cache == "hot" else COLD_FINALISTS,
             finals=preparation.finals,
         )
-        self._case = case
+        self._spec = spec
         self._preparation = preparation
         self._cpus = cpus
         self._inputs = inputs
@@ -121,7 +121,7 @@ class CpuAutotuner(autotune.Autotuner):
             candidate.kernel = _cpu.Kernel(
                 candidate.source,
                 self.arena,
-                _CACHES[self._case.cache],
+                _CACHES[self._spec.cache],
                 self._preparation.cold_bytes,
                 self._cpus,
             )
@@ -138,10 +138,10 @@ class CpuAutotuner(autotune.Autotuner):
         Making a kernel again takes as long as its probe. But a cold one holds many copies.
         """
         if len(self.candidates) > 1:
-            kept = self.near(best) if self._case.cache == "hot" else []
-            for one in self.candidates:
-                if one not in kept:
-                    one.kernel = None
+            kept = self.near(best) if self._spec.cache == "hot" else []
+            for each in self.candidates:
+                if each not in kept:
+                    each.kernel = None
         self.tidy()
 
     def take(self) -> autotune.Candidate:
@@ -152,8 +152,8 @@ class CpuAutotuner(autotune.Autotuner):
     def tidy(self) -> None:
         """Give back the shared tensors if they have grown too large, and what holds them."""
         if self.arena.bytes > self._preparation.memory_bytes // 4:
-            for one in self.candidates:
-                one.kernel = None
+            for each in self.candidates:
+                each.kernel = None
             self.arena.clear()
 
     def verify(self, candidate: autotune.Candidate) -> Verdict:
@@ -162,31 +162,31 @@ class CpuAutotuner(autotune.Autotuner):
         if self.thorough and "reorder_s" not in candidate.details:
             candidate.details["reorder_s"] = kernel.reorder_seconds()
         kernel.run_poisoned()
-        layer = self._case.layer
+        layer = self._spec.layer
         # A primitive may know a tensor by other dimensions: channels, the groups of weights.
         shapes = layer.shapes()
         results = {role: array.reshape(shapes[role]) for role, array in kernel.outputs().items()}
         return verify(
             layer,
-            self._case.pass_,
-            self._case.precision,
+            self._spec.pass_,
+            self._spec.precision,
             self._inputs,
-            results[layer.result(self._case.pass_)],
+            results[layer.result(self._spec.pass_)],
             seed=self._preparation.seed,
             algorithm=candidate.algorithm,
             extra=results,
-            propagation=self._case.propagation,
+            propagation=self._spec.propagation,
         )
 
 
-def _candidate(found: _cpu.Candidate) -> autotune.Candidate:
+def _candidate(candidate: _cpu.Candidate) -> autotune.Candidate:
     return autotune.Candidate(
-        found,
-        algorithm=found.implementation,
-        layout=found.layout,
+        candidate,
+        algorithm=candidate.implementation,
+        layout=candidate.layout,
         details={
-            "variant": found.variant,
-            "workspace_bytes": found.scratchpad_bytes + found.workspace_bytes,
+            "variant": candidate.variant,
+            "workspace_bytes": candidate.scratchpad_bytes + candidate.workspace_bytes,
         },
     )
 
@@ -200,44 +200,44 @@ _CODE_FOR = re.compile(r":\w+")
 _VECTORS: Final = {"avx512": 512, "avx2": 256, "avx": 256, "sse41": 128}
 
 
-def native_pass(case: KernelSpec | StepPass) -> _cpu.Pass:
+def native_pass(spec: KernelSpec | StepPass) -> _cpu.Pass:
     """Return the propagation kind of a case."""
-    if case.pass_ == "forward":
-        training = case.propagation == "training"
+    if spec.pass_ == "forward":
+        training = spec.propagation == "training"
         return _cpu.Pass.forward_training if training else _cpu.Pass.forward_inference
-    return _cpu.Pass[case.pass_.replace("-", "_")]
+    return _cpu.Pass[spec.pass_.replace("-", "_")]
 
 
-def candidates(case: KernelSpec, thorough: bool = False) -> list[_cpu.Candidate]:
-    """List every implementation x layout that there is for ``case``.
+def candidates(spec: KernelSpec, thorough: bool = False) -> list[_cpu.Candidate]:
+    """List every implementation x layout that there is for ``spec``.
 
     Args:
-        case: what is to be computed.
+        spec: what is to be computed.
         thorough: of our own loops those for all instruction sets that this CPU has, too.
 
     Raises:
         UnsupportedError: there is none.
         PrimitiveError: the library refused the problem.
     """
-    layer, precision = case.layer, _cpu.Precision[case.precision]
+    layer, precision = spec.layer, _cpu.Precision[spec.precision]
     fields = layer.problem_fields()
-    return _cpu.candidates(layer.kind, native_pass(case), precision, fields, thorough)
+    return _cpu.candidates(layer.kind, native_pass(spec), precision, fields, thorough)
 
 
-def without_narrower_code(found: Sequence[_cpu.Candidate]) -> list[_cpu.Candidate]:
+def without_narrower_code(listed: Sequence[_cpu.Candidate]) -> list[_cpu.Candidate]:
     """Leave out code for narrower vectors where there is some of the same kind for wider ones.
 
     Args:
-        found: candidates in any order.
+        listed: candidates in any order.
     """
 
     def kind(candidate: _cpu.Candidate) -> tuple[str, str]:
         return _CODE_FOR.sub("", candidate.implementation), candidate.variant
 
     widest: dict[tuple[str, str], int] = {}
-    for one in found:
-        widest[kind(one)] = max(widest.get(kind(one), 0), _vector_bits(one.implementation))
-    return [one for one in found if _vector_bits(one.implementation) == widest[kind(one)]]
+    for each in listed:
+        widest[kind(each)] = max(widest.get(kind(each), 0), _vector_bits(each.implementation))
+    return [each for each in listed if _vector_bits(each.implementation) == widest[kind(each)]]
 
 
 def _vector_bits(implementation: str) -> int:
@@ -245,8 +245,8 @@ def _vector_bits(implementation: str) -> int:
     return next((bits for name, bits in _VECTORS.items() if name in implementation), 0)
 
 
-_ASKED = "the kernel that was fastest with hot caches; no other was tried"
-_KEPT = "the fastest kernel that an earlier run has found; --fresh searches anew"
+_FASTEST_HOT = "the kernel that was fastest with hot caches; no other was tried"
+_KEPT = "the fastest kernel that an earlier run has found; --fresh searches again"
 _BRIEF = "found by the short search of an estimate; its reorders were not timed"
 
 
@@ -275,7 +275,7 @@ class Canary:
             self._kept = Kept(kept_path(), machine_key(facts, cpus, {}))
 
     @classmethod
-    def of(cls, cpus: Sequence[int]) -> Canary | None:
+    def on_cpus(cls, cpus: Sequence[int]) -> Canary | None:
         """Return one, or None where this processor has no canary."""
         try:
             _cpu.canary(cpus)
@@ -300,7 +300,7 @@ class Canary:
             flops_per_s: of each burst, over all threads.
             clock_hz: of the cores meanwhile.
         """
-        per_cycle = [one / clock_hz for one in flops_per_s]
+        per_cycle = [each / clock_hz for each in flops_per_s]
         if self._kept is not None:
             self._best = sorted([*self._best, *per_cycle])[-2:]
             known = self._kept.read_burst()
@@ -310,7 +310,7 @@ class Canary:
             if self._per_cycle > known:
                 self._kept.write_burst(self._per_cycle)
         reference = self._per_cycle or max(per_cycle)
-        return tuple(one / reference for one in per_cycle)
+        return tuple(each / reference for each in per_cycle)
 
 
 class ReadBursts:
@@ -413,7 +413,7 @@ class CpuBackend:
     def __init__(self, cpus: Sequence[int]) -> None:
         self.cpus = list(cpus)
         self._isa = frozenset(_cpu.isa())
-        self._canary = Canary.of(cpus)
+        self._canary = Canary.on_cpus(cpus)
         self._reads: ReadBursts | None = None
         self._inputs = RecentInputs()
 
@@ -421,21 +421,21 @@ class CpuBackend:
         """Return version, run time, instruction set and threads of oneDNN."""
         return {**_cpu.library(), "numpy": np.__version__}
 
-    def prepare(self, case: KernelSpec, preparation: Preparation) -> CpuKernel[KernelFacts]:
+    def prepare(self, spec: KernelSpec, preparation: Preparation) -> CpuKernel[KernelFacts]:
         """Find the fastest right candidate; see :class:`~pydlbench.backends.base.Backend`."""
-        self._check_support(case)
-        found = [c for c in candidates(case) if _wanted(c, case)]
-        if not found:
-            raise UnsupportedError(f"there is no implementation with --layout {case.layout}")
-        asked = [c for c in found if _name(c) == preparation.variant]
-        tried = asked or _worth_trying(found, preparation)
-        inputs = self._inputs.inputs(case, preparation.seed)
-        search = CpuAutotuner(tried, case, preparation, self.cpus, inputs)
-        known = bool(asked) and preparation.verified
+        self._check_support(spec)
+        listed = [c for c in candidates(spec) if _wanted(c, spec)]
+        if not listed:
+            raise UnsupportedError(f"there is no implementation with --layout {spec.layout}")
+        variant = [c for c in listed if _name(c) == preparation.variant]
+        tried = variant or _worth_trying(listed, preparation)
+        inputs = self._inputs.inputs(spec, preparation.seed)
+        search = CpuAutotuner(tried, spec, preparation, self.cpus, inputs)
+        known = bool(variant) and preparation.verified
         chosen = search.take() if known else search.tune()
         kernel = self._finish(search, chosen, reorders=not (known or preparation.brief))
-        named = _KEPT if preparation.kept else _ASKED
-        if note := named if asked else _BRIEF if preparation.brief else "":
+        named = _KEPT if preparation.kept else _FASTEST_HOT
+        if note := named if variant else _BRIEF if preparation.brief else "":
             kernel.facts = dataclasses.replace(kernel.facts, notes=[*kernel.facts.notes, note])
         return kernel
 
@@ -474,13 +474,13 @@ class CpuBackend:
             )
         }
 
-    def _check_support(self, case: KernelSpec) -> None:
-        check_case(case)
-        check_not_emulated(case.precision, self._isa)
-        if case.fuse != "none":
-            raise UnsupportedError(f"--fuse {case.fuse} is for GPUs so far")
-        if case.cache == "weights-cold" and not case.layer.weight_elements:
-            raise UnsupportedError(f"{case.layer.kind} has no weights to keep out of the cache")
+    def _check_support(self, spec: KernelSpec) -> None:
+        check_case(spec)
+        check_not_emulated(spec.precision, self._isa)
+        if spec.fuse != "none":
+            raise UnsupportedError(f"--fuse {spec.fuse} is for GPUs so far")
+        if spec.cache == "weights-cold" and not spec.layer.weight_elements:
+            raise UnsupportedError(f"{spec.layer.kind} has no weights to keep out of the cache")
 
     def _finish(
         self, search: CpuAutotuner, chosen: autotune.Candidate, *, reorders: bool
@@ -534,15 +534,15 @@ def _clocks(cpus: Sequence[int]) -> list[float]:
         return []
 
 
-def _worth_trying(found: list[_cpu.Candidate], preparation: Preparation) -> list[_cpu.Candidate]:
+def _worth_trying(listed: list[_cpu.Candidate], preparation: Preparation) -> list[_cpu.Candidate]:
     """Leave out what cannot win."""
     # The unoptimised fallback takes minutes where others take milliseconds.
-    found = [c for c in found if not c.is_reference] or found
+    listed = [c for c in listed if not c.is_reference] or listed
     if preparation.all_candidates:
-        return found
+        return listed
     # Code for narrower vectors of the same kind: never the fastest, and slow to find that out.
-    found = [c for c in found if "sse41" not in c.implementation] or found
-    return without_narrower_code(found)
+    listed = [c for c in listed if "sse41" not in c.implementation] or listed
+    return without_narrower_code(listed)
 
 
 def _name(candidate: _cpu.Candidate) -> str:
@@ -550,23 +550,23 @@ def _name(candidate: _cpu.Candidate) -> str:
     return f"{candidate.implementation} {candidate.layout}"
 
 
-def _wanted(candidate: _cpu.Candidate, case: KernelSpec) -> bool:
+def _wanted(candidate: _cpu.Candidate, spec: KernelSpec) -> bool:
     """Whether a candidate's layout is among those that the case allows."""
-    if candidate.variant == "plain" and case.layer.op != "gemm":
-        return case.layout != "blocked"
-    if case.layer.kind == "pointwise":
-        return _wanted_order(candidate, case.layer, case.layout)
-    if case.layer.op == "gemm" and case.layer.variant is not None:
+    if candidate.variant == "plain" and spec.layer.op != "gemm":
+        return spec.layout != "blocked"
+    if spec.layer.kind == "pointwise":
+        return _wanted_order(candidate, spec.layer, spec.layout)
+    if spec.layer.op == "gemm" and spec.layer.variant is not None:
         return True  # none was found that lies otherwise
-    if case.layout == "best":
+    if spec.layout == "best":
         return True
-    if case.layer.op == "gemm":
+    if spec.layer.op == "gemm":
         # Matrices know packed weights (what the library likes best) and plain ones.
-        plain = case.layout in ("nchw", "nhwc")
+        plain = spec.layout in ("nchw", "nhwc")
         return candidate.variant == ("plain" if plain else "any")
-    if case.layer.op == "pool" and case.layout == "any":
+    if spec.layer.op == "pool" and spec.layout == "any":
         return True  # pooling takes the layout it is given
-    return candidate.variant == case.layout
+    return candidate.variant == spec.layout
 
 
 def _wanted_order(candidate: _cpu.Candidate, layer: Layer, layout: str) -> bool:
@@ -622,15 +622,16 @@ class CpuChains:
     ) -> _cpu.Chain:
         """Return a chain that is ready to run."""
         made = [
-            _cpu.Link(pass_=native_pass(link.work), **link.arguments(choices)) for link in links
+            _cpu.Link(pass_=native_pass(link.step_pass), **link.arguments(choices))
+            for link in links
         ]
         cpus = [] if self._backend is None else self._backend.cpus
         return _cpu.Chain(made, given, kept, _cpu.Precision.fp32, _WAYS[way], self._known, cpus)
 
     def seconds(self, chain: _cpu.Chain, samples: int, timing: str) -> list[float]:  # noqa: ARG002 - there is one
         """Return times of executions."""
-        found: list[float] = chain.sample(samples)["seconds"].tolist()
-        return found
+        seconds: list[float] = chain.sample(samples)["seconds"].tolist()
+        return seconds
 
     def kernel(self, chain: _cpu.Chain, facts: Facts, timing: str) -> CpuKernel[Facts]:  # noqa: ARG002 - there is one
         """Return the chain with the counters around its samples."""

@@ -100,16 +100,18 @@ class CudaBackend:
             "numpy": np.__version__,
         }
 
-    def prepare(self, case: KernelSpec, preparation: Preparation) -> CudaKernel[KernelFacts]:
+    def prepare(self, spec: KernelSpec, preparation: Preparation) -> CudaKernel[KernelFacts]:
         """Find the fastest right plan; see :class:`~pydlbench.backends.base.Backend`."""
-        self._check_support(case)
-        found = plans(self.device, case, preparation.workspace_bytes, preparation.all_candidates)
-        if not found:
-            raise UnsupportedError(f"no plan with --layout {case.layout}")
+        self._check_support(spec)
+        listed = plans(self.device, spec, preparation.workspace_bytes, preparation.all_candidates)
+        if not listed:
+            raise UnsupportedError(f"no plan with --layout {spec.layout}")
         # Searched for and verified in this run: the other visits of a row time the same plan.
-        asked = [plan for plan in found if f"{plan.algorithm} {plan.layout}" == preparation.variant]
-        known = len(asked) == 1 and preparation.verified
-        search = CudaAutotuner(self.device, asked or found, case, preparation, self._inputs)
+        variant = [
+            plan for plan in listed if f"{plan.algorithm} {plan.layout}" == preparation.variant
+        ]
+        known = len(variant) == 1 and preparation.verified
+        search = CudaAutotuner(self.device, variant or listed, spec, preparation, self._inputs)
         try:
             chosen = search.take() if known else search.tune()
         except (PrimitiveError, UnsupportedError):
@@ -124,25 +126,25 @@ class CudaBackend:
         What NVML tells meanwhile stands beside the readings, as it does beside samples.
         """
         mark = self._monitor.mark()
-        found = run_probe(self.device, name, arguments)
-        return {**found, "disturbance": disturbance(self._monitor.since(mark))}
+        result = run_probe(self.device, name, arguments)
+        return {**result, "disturbance": disturbance(self._monitor.since(mark))}
 
-    def _check_support(self, case: KernelSpec) -> None:
-        check_case(case)
-        check_all_is_read(case.layer)
-        if reason := case.layer.entry.no_gpu:
-            raise UnsupportedError(f"{case.layer.kind}: {reason}; nearest: --device cpu")
-        if case.layout == "blocked":
+    def _check_support(self, spec: KernelSpec) -> None:
+        check_case(spec)
+        check_all_is_read(spec.layer)
+        if reason := spec.layer.entry.no_gpu:
+            raise UnsupportedError(f"{spec.layer.kind}: {reason}; nearest: --device cpu")
+        if spec.layout == "blocked":
             raise UnsupportedError("--layout blocked is for CPUs; on a GPU there is: nchw, nhwc")
-        if case.cache == "weights-cold" and not case.layer.weight_elements:
-            raise UnsupportedError(f"{case.layer.kind} has no weights to keep out of the cache")
-        if case.fuse == "bias":
+        if spec.cache == "weights-cold" and not spec.layer.weight_elements:
+            raise UnsupportedError(f"{spec.layer.kind} has no weights to keep out of the cache")
+        if spec.fuse == "bias":
             raise UnsupportedError("--fuse bias is for frameworks; natively there is: bias-relu")
-        if case.fuse != "none" and (
-            case.pass_ != "forward" or case.layer.op not in ("conv", "gemm")
+        if spec.fuse != "none" and (
+            spec.pass_ != "forward" or spec.layer.op not in ("conv", "gemm")
         ):
             raise UnsupportedError(
-                f"--fuse {case.fuse} is for the forward pass of convolutions and matrix products"
+                f"--fuse {spec.fuse} is for the forward pass of convolutions and matrix products"
             )
 
     def _finish(
@@ -203,7 +205,7 @@ class CudaBackend:
 def _kernels(kernel: _cuda.Kernel) -> list[dict[str, Any]]:
     """Return what a plan launches; nothing of one that cannot be captured."""
     try:
-        return [dict(one) for one in kernel.kernels()]
+        return [dict(each) for each in kernel.kernels()]
     except (PrimitiveError, UnsupportedError):
         return []
 
@@ -267,15 +269,16 @@ class CudaChains:
     ) -> _cuda.Chain:
         """Return a chain that is ready to run."""
         made = [
-            _cuda.Link(pass_=native_pass(link.work), **link.arguments(choices)) for link in links
+            _cuda.Link(pass_=native_pass(link.step_pass), **link.arguments(choices))
+            for link in links
         ]
         return _cuda.Chain(self._offers, made, given, kept, _WAYS[way])
 
     def seconds(self, chain: _cuda.Chain, samples: int, timing: str) -> list[float]:
         """Return times of executions."""
         raw = chain.sample(samples, graph=timing == "cuda-graph")
-        found: list[float] = raw["seconds"].tolist()
-        return found
+        seconds: list[float] = raw["seconds"].tolist()
+        return seconds
 
     def kernel(self, chain: _cuda.Chain, facts: Facts, timing: str) -> CudaKernel[Facts]:
         """Return the chain with what NVML tells around its samples."""
@@ -330,13 +333,13 @@ def run_probe(device: _cuda.Device, name: str, arguments: dict[str, Any]) -> dic
 
 def _gemm_peak(device: _cuda.Device, precision: str, size: int = GEMM_SIZE) -> dict[str, Any]:
     """Time the fastest of the library's products of two square matrices with random entries."""
-    case = KernelSpec(
+    spec = KernelSpec(
         layer=build_layer("gemm", m=size, k=size, n=size), precision=precision, device="cuda:0"
     )
-    found = plans(device, case, _WORKSPACE)[:_CANDIDATES]
-    arena = _cuda.Arena(device, make_inputs(case.layer, case.pass_, precision, seed=0))
+    listed = plans(device, spec, _WORKSPACE)[:_CANDIDATES]
+    arena = _cuda.Arena(device, make_inputs(spec.layer, spec.pass_, precision, seed=0))
     best, kernel, reasons = math.inf, None, []
-    for plan in found:
+    for plan in listed:
         try:
             tried = _cuda.Kernel(plan, arena, "hot", "events")
             seconds = float(tried.sample(2, 1, 1)["seconds"].min())
@@ -358,7 +361,7 @@ def _gemm_peak(device: _cuda.Device, precision: str, size: int = GEMM_SIZE) -> d
     # The clock moves with the power that a product draws: the best rate belongs to its own.
     paired = len(clocks) == len(seconds_all)
     fastest = clocks[seconds_all.index(min(seconds_all))] if paired else median(clocks)
-    flops = case.layer.flops("forward")
+    flops = spec.layer.flops("forward")
     return {
         "per_second": flops / min(seconds_all),
         "median_per_second": flops / median(seconds_all),

@@ -35,16 +35,16 @@ _SWEPT = ("fp32", "fp16")
 
 
 def plans(
-    device: _cuda.Device, case: KernelSpec, workspace_bytes: int, thorough: bool = False
+    device: _cuda.Device, spec: KernelSpec, workspace_bytes: int, thorough: bool = False
 ) -> list[_cuda.Plan]:
-    """List every plan that the libraries and our own kernels have for ``case``.
+    """List every plan that the libraries and our own kernels have for ``spec``.
 
     For a convolution these are cuDNN's heuristic lists and its list of fallbacks; off the tensor
     cores, and when ``thorough``, the engines that are on none of them as well.
 
     Args:
         device: the GPU.
-        case: what is to be computed; its layout restricts the plans.
+        spec: what is to be computed; its layout restricts the plans.
         workspace_bytes: scratch memory that a plan may ask for at most.
         thorough: leave out nothing.
 
@@ -52,34 +52,34 @@ def plans(
         UnsupportedError: there is none, or the GPU lacks the precision.
         PrimitiveError: a library refused the problem.
     """
-    layer = case.layer
-    found = _cuda.plans(
+    layer = spec.layer
+    listed = _cuda.plans(
         device,
         layer.kind,
-        native_pass(case),
-        case.precision,
+        native_pass(spec),
+        spec.precision,
         layer.problem_fields(),
-        layout=case.layout,
+        layout=spec.layout,
         workspace_limit=workspace_bytes,
-        fused=case.fuse == "bias-relu",
-        sweep=thorough or case.precision in _SWEPT,
+        fused=spec.fuse == "bias-relu",
+        sweep=thorough or spec.precision in _SWEPT,
     )
     if layer.op != "gemm":
-        return found
+        return listed
     # Matrices know the caller's rows and transposed weights, as torch.nn.Linear keeps them.
-    wanted = layer.variant or ("plain" if case.layout in ("nchw", "nhwc") else None)
-    return [plan for plan in found if wanted in (None, plan.variant)]
+    wanted = layer.variant or ("plain" if spec.layout in ("nchw", "nhwc") else None)
+    return [plan for plan in listed if wanted in (None, plan.variant)]
 
 
-def reference(case: KernelSpec) -> _cuda.Reference | None:
+def reference(spec: KernelSpec) -> _cuda.Reference | None:
     """Return what computes the exact result on the device, or None where only the host can."""
-    layer, fused = case.layer, case.fuse == "bias-relu"
-    return _cuda.reference(layer.kind, native_pass(case), layer.problem_fields(), fused=fused)
+    layer, fused = spec.layer, spec.fuse == "bias-relu"
+    return _cuda.reference(layer.kind, native_pass(spec), layer.problem_fields(), fused=fused)
 
 
-def native_pass(case: KernelSpec | StepPass) -> str:
+def native_pass(spec: KernelSpec | StepPass) -> str:
     """Return the pass of a case as the native module calls it."""
-    return f"forward-{case.propagation}" if case.pass_ == "forward" else case.pass_
+    return f"forward-{spec.propagation}" if spec.pass_ == "forward" else spec.pass_
 
 
 # -----------------------------------------------------------------------------
@@ -133,8 +133,8 @@ class CudaAutotuner(autotune.Autotuner):
 
     Args:
         device: the GPU.
-        found: the plans by the native module.
-        case: what is computed.
+        listed: the plans by the native module.
+        spec: what is computed.
         preparation: with what inputs, and how thoroughly.
         recent: the inputs of the case before.
     """
@@ -142,34 +142,34 @@ class CudaAutotuner(autotune.Autotuner):
     def __init__(
         self,
         device: _cuda.Device,
-        found: Sequence[_cuda.Plan],
-        case: KernelSpec,
+        listed: Sequence[_cuda.Plan],
+        spec: KernelSpec,
         preparation: Preparation,
         recent: RecentInputs | None = None,
     ) -> None:
         super().__init__(
-            [_candidate(plan) for plan in found],
+            [_candidate(plan) for plan in listed],
             autotune.GPU_EFFORT,
             thorough=preparation.all_candidates,
         )
-        self._case = case
+        self._spec = spec
         self._preparation = preparation
-        self._inputs = (recent or RecentInputs()).inputs(case, preparation.seed)
+        self._inputs = (recent or RecentInputs()).inputs(spec, preparation.seed)
         self._arena = _cuda.Arena(device, self._inputs)
-        self._reference = reference(case)
+        self._reference = reference(spec)
         self._graphs = True
 
     @property
     def timing(self) -> str:
         """How the case is timed in the end."""
-        if self._case.timing != "auto":
-            return self._case.timing
-        return "cuda-graph" if self._graphs and self._case.cache == "hot" else "events"
+        if self._spec.timing != "auto":
+            return self._spec.timing
+        return "cuda-graph" if self._graphs and self._spec.cache == "hot" else "events"
 
     @property
     def label(self) -> str:
         """The case's name."""
-        return self._case.label
+        return self._spec.label
 
     def avoid_graphs(self, candidate: autotune.Candidate) -> None:
         """Learn that a plan cannot be captured into a graph.
@@ -177,7 +177,7 @@ class CudaAutotuner(autotune.Autotuner):
         Raises:
             UnsupportedError: the case asks for one.
         """
-        if self._case.timing == "cuda-graph":
+        if self._spec.timing == "cuda-graph":
             raise UnsupportedError(
                 f"{candidate.source.library} {candidate.algorithm}, the fastest plan, "
                 "cannot be captured into a CUDA graph; --timing events times it"
@@ -188,7 +188,7 @@ class CudaAutotuner(autotune.Autotuner):
         """Return the plan's kernel for probe, finals and verification, made when asked for."""
         if candidate.kernel is None:
             candidate.kernel = _cuda.Kernel(
-                candidate.source, self._arena, self._case.cache, "events"
+                candidate.source, self._arena, self._spec.cache, "events"
             )
             # A plan is built once; what that took is known to its first kernel.
             if candidate.details["setup_s"] is None:
@@ -199,7 +199,7 @@ class CudaAutotuner(autotune.Autotuner):
     def runnable(self, candidate: autotune.Candidate) -> _BetweenEvents:
         """Make a plan runnable."""
         kernel = self.kernel(candidate)
-        return _BetweenEvents(kernel, candidate.details, hot=self._case.cache == "hot")
+        return _BetweenEvents(kernel, candidate.details, hot=self._spec.cache == "hot")
 
     def finalist(self, candidate: autotune.Candidate) -> autotune.Runnable:
         """Make a plan runnable as the row times it; one that no graph captures between events.
@@ -207,7 +207,7 @@ class CudaAutotuner(autotune.Autotuner):
         On an H200 some of cuDNN's plans take a fifth longer in a graph than between events, others
         for the same convolution do not.
         """
-        if self.timing == "cuda-graph" and self._case.cache == "hot":
+        if self.timing == "cuda-graph" and self._spec.cache == "hot":
             with contextlib.suppress(PrimitiveError, UnsupportedError):
                 return _InGraph(_cuda.Kernel(candidate.source, self._arena, "hot", self.timing))
         return self.runnable(candidate)
@@ -218,11 +218,11 @@ class CudaAutotuner(autotune.Autotuner):
 
     def late(self) -> list[str]:
         """Say which plans the launch gate did not hide: enqueueing them waited for the GPU."""
-        counts = [(one.algorithm, one.details["gate_timeouts"]) for one in self.candidates]
-        found = [f"{name} ({count})" for name, count in counts if count]
-        if not found:
+        counts = [(each.algorithm, each.details["gate_timeouts"]) for each in self.candidates]
+        reasons = [f"{name} ({count})" for name, count in counts if count]
+        if not reasons:
             return []
-        return [f"samples of the search timed out behind the launch gate: {', '.join(found)}"]
+        return [f"samples of the search timed out behind the launch gate: {', '.join(reasons)}"]
 
     def final(self, chosen: autotune.Candidate) -> _cuda.Kernel:
         """Return a plan's kernel as the row is to time it; what the others held is freed."""
@@ -232,12 +232,12 @@ class CudaAutotuner(autotune.Autotuner):
             kernel = _cuda.Kernel(
                 chosen.source,
                 self._arena,
-                self._case.cache,
+                self._spec.cache,
                 self.timing,
                 self._preparation.cold_bytes,
             )
-        for one in self.candidates:
-            one.kernel = None
+        for each in self.candidates:
+            each.kernel = None
         self._arena.clear()
         return kernel
 
@@ -245,22 +245,22 @@ class CudaAutotuner(autotune.Autotuner):
         """Run a plan on poisoned outputs and compare."""
         kernel = self.kernel(candidate)
         kernel.run_poisoned()
-        accumulate = accumulator(candidate.source, self._case.precision)
+        accumulate = accumulator(candidate.source, self._spec.precision)
         if self._reference is not None:
             comparison = kernel.verify(self._reference, self._arena)
-            return judge(comparison, self._case.precision, accumulate, candidate.algorithm)
+            return judge(comparison, self._spec.precision, accumulate, candidate.algorithm)
         results = kernel.outputs()  # the main one first
         return verify(
-            self._case.layer,
-            self._case.pass_,
-            self._case.precision,
+            self._spec.layer,
+            self._spec.pass_,
+            self._spec.precision,
             self._inputs,
             next(iter(results.values())),
             seed=self._preparation.seed,
             accumulate=accumulate,
             algorithm=candidate.algorithm,
             extra=results,
-            propagation=self._case.propagation,
+            propagation=self._spec.propagation,
         )
 
 

@@ -69,7 +69,7 @@ class Differentiation:
         self._arriving[loss].append(1.0)
         readers: dict[str, tuple[Link, tuple[int, ...]]] = {}
         for link in reversed(self._forward):
-            shapes = link.work.layer.shapes()
+            shapes = link.step_pass.layer.shapes()
             readers |= {
                 tensor: (link, shapes[role])
                 for role, tensor in link.reads.items()
@@ -84,7 +84,7 @@ class Differentiation:
         }
 
     def _differentiate(self, link: Link) -> None:
-        layer, pass_ = link.work.layer, link.work.pass_
+        layer, pass_ = link.step_pass.layer, link.step_pass.pass_
         if pass_ != "forward":
             self._join(link)
             return
@@ -93,7 +93,7 @@ class Differentiation:
         if not self._arriving.get(result):
             return
         gradient = self._summed(link, result, layer.shapes()[role])
-        if layer.op == "batchnorm" and link.work.propagation == "inference":
+        if layer.op == "batchnorm" and link.step_pass.propagation == "inference":
             raise _refused(link, "with fixed statistics")
         passes = [name for name in _GRADIENTS if name in layer.passes and layer.op != "l2"]
         if layer.op == "bias":
@@ -107,7 +107,7 @@ class Differentiation:
 
     def _backward(self, link: Link, pass_: str, roles: Sequence[str], gradient: Gradient) -> None:
         """Add a backward pass of the table's."""
-        layer = link.work.layer
+        layer = link.step_pass.layer
         reads = {**link.reads, **{role: link.writes[role] for role in _SAVED & link.writes.keys()}}
         reads["result"] = link.writes["dst"]
         if "loss" in link.writes:  # the probabilities are what its gradient is made from
@@ -128,7 +128,7 @@ class Differentiation:
         Raises:
             UnsupportedError: there are no such kernels.
         """
-        layer, reads = link.work.layer, link.reads
+        layer, reads = link.step_pass.layer, link.reads
         shapes = layer.shapes()
         wanted = [role for role in layer.reads("forward") if reads[role] in self._reached]
         elements = math.prod(shapes["dst"])
@@ -142,7 +142,7 @@ class Differentiation:
 
     def _part(self, link: Link, role: str, gradient: Gradient) -> Gradient | None:
         """Return an operand's gradient; None where no kernels make it."""
-        layer = link.work.layer
+        layer = link.step_pass.layer
         shapes = layer.shapes()
         match layer.op, role:
             case ("copy", _) | ("add", "src"):
@@ -169,7 +169,7 @@ class Differentiation:
 
     def _replaced(self, link: Link, gradient: str) -> Gradient:
         """Add a kernel that makes of a gradient what the forward one made of its first operand."""
-        layer, reads, shapes = link.work.layer, link.reads, link.work.layer.shapes()
+        layer, reads, shapes = link.step_pass.layer, link.reads, link.step_pass.layer.shapes()
         operands = {"src": gradient, "src2": reads.get("src2", "")}
         if layer.op == "leaky-relu":
             operands |= {"src2": reads["src"], "src3": reads["src2"]}
@@ -189,7 +189,7 @@ class Differentiation:
 
     def _join(self, link: Link) -> None:
         """Add what joins the gradients of the parts that a tensor was cut into."""
-        layer = link.work.layer
+        layer = link.step_pass.layer
         if layer.op != "concat":
             raise _refused(link, "of a gradient")
         shapes = layer.shapes()
@@ -204,7 +204,7 @@ class Differentiation:
 
     def _product(self, link: Link, role: str, gradient: Gradient, factor: str) -> Gradient:
         """Return a gradient times an operand."""
-        shapes = link.work.layer.shapes()
+        shapes = link.step_pass.layer.shapes()
         held = self._tensor(gradient, shapes["dst"])
         layer = merged_elementwise("mul", shapes["dst"], shapes[factor])
         return self._made(link, role, layer, {"src": held, "src2": link.reads[factor]})
@@ -260,10 +260,18 @@ class Differentiation:
         name: str,
         pass_: str = "forward",
     ) -> None:
-        work = StepPass(node=link.work.node, layer=layer, pass_=pass_, propagation="training")
+        step_pass = StepPass(
+            node=link.step_pass.node, layer=layer, pass_=pass_, propagation="training"
+        )
         workspace = link.workspace if pass_ != "forward" else ""
         self.links.append(
-            Link(name=f"{name} {pass_}", work=work, reads=reads, writes=writes, workspace=workspace)
+            Link(
+                name=f"{name} {pass_}",
+                step_pass=step_pass,
+                reads=reads,
+                writes=writes,
+                workspace=workspace,
+            )
         )
 
 

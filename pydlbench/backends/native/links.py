@@ -192,7 +192,7 @@ class _Lister:
         self._links.append(
             Link(
                 name=f"{name} {item.pass_}",
-                work=item,
+                step_pass=item,
                 reads=reads,
                 writes=writes,
                 workspace=f"{name}/workspace" if leaves else "",

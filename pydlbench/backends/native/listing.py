@@ -52,7 +52,7 @@ class Link:
 
     Attributes:
         name: for people: ``conv1/bias backward-weights``.
-        work: what is computed.
+        step_pass: what is computed.
         reads: names of tensors by role; more than the kernel asks for may stand here.
         writes: names of what is written, by role; of what is updated too.
         workspace: what a forward kernel may leave for the backward one that has the same text
@@ -60,7 +60,7 @@ class Link:
     """
 
     name: str
-    work: StepPass
+    step_pass: StepPass
     reads: dict[str, str]
     writes: dict[str, str]
     workspace: str = ""
@@ -68,7 +68,7 @@ class Link:
     @property
     def problem(self) -> str:
         """A text that links share which compute the same."""
-        return problem_text(self.work.layer, self.work.pass_, self.work.propagation)
+        return problem_text(self.step_pass.layer, self.step_pass.pass_, self.step_pass.propagation)
 
     def arguments(self, choices: Mapping[str, str]) -> LinkArguments:
         """Return what a native module's ``Link`` takes.
@@ -79,8 +79,8 @@ class Link:
         return {
             "name": self.name,
             "problem": self.problem,
-            "kind": self.work.layer.kind,
-            "fields": self.work.layer.problem_fields(),
+            "kind": self.step_pass.layer.kind,
+            "fields": self.step_pass.layer.problem_fields(),
             "reads": self.reads,
             "writes": self.writes,
             "workspace": self.workspace,
@@ -112,7 +112,7 @@ class Listing:
 
     def before_updates(self) -> Self:
         """Return the same without what is done to weights once their gradients are there."""
-        links = tuple(link for link in self.links if link.work.layer.op not in UPDATES)
+        links = tuple(link for link in self.links if link.step_pass.layer.op not in UPDATES)
         return replace(self, links=links, rate=None)
 
     def save(self, folder: Path) -> None:
@@ -124,10 +124,10 @@ class Listing:
         links = [
             {
                 "name": link.name,
-                "node": link.work.node,
-                "layer": link.work.layer.to_dict(),
-                "pass_": link.work.pass_,
-                "propagation": link.work.propagation,
+                "node": link.step_pass.node,
+                "layer": link.step_pass.layer.to_dict(),
+                "pass_": link.step_pass.pass_,
+                "propagation": link.step_pass.propagation,
                 "reads": link.reads,
                 "writes": link.writes,
                 "workspace": link.workspace,
@@ -162,7 +162,7 @@ class Listing:
 def _read_link(text: dict[str, Any]) -> Link:
     layer = read_layer(text.pop("layer"))
     own = {name: text.pop(name) for name in ("node", "pass_", "propagation")}
-    return Link(work=StepPass(layer=layer, **own), **text)
+    return Link(step_pass=StepPass(layer=layer, **own), **text)
 
 
 def problem_text(layer: Layer, pass_: str, propagation: str) -> str:

@@ -132,7 +132,11 @@ class NativeChain:
         Args:
             link: whose tensors are kept or given, and written by nobody else.
         """
-        layer, pass_, propagation = link.work.layer, link.work.pass_, link.work.propagation
+        layer, pass_, propagation = (
+            link.step_pass.layer,
+            link.step_pass.pass_,
+            link.step_pass.propagation,
+        )
         shapes, role = layer.shapes(), layer.result(pass_)
 
         def value(tensor: str, as_role: str) -> NDArray[np.float32]:
@@ -213,7 +217,7 @@ def check_kernels(listing: Listing, layouts: str, **how: Any) -> Check:
         layouts: as in :class:`NativeChain`.
         how: further arguments of it.
     """
-    backward = [link for link in listing.links if link.work.pass_ != "forward"]
+    backward = [link for link in listing.links if link.step_pass.pass_ != "forward"]
     links = list({link.problem: link for link in reversed(backward)}.values())
     wrong, worst = [], 0.0
     for group in _groups(links):
@@ -239,8 +243,8 @@ def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
     group: list[Link] = []
     size = 0
     for link in links:
-        layer = link.work.layer
-        own = 4 * sum(layer.operands(link.work.pass_).values())
+        layer = link.step_pass.layer
+        own = 4 * sum(layer.operands(link.step_pass.pass_).values())
         if group and size + own > _TOGETHER:
             yield group
             group, size = [], 0

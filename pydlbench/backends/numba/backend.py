@@ -152,21 +152,21 @@ class NumbaBackend(FrameworkBackend):
             "settings": {"fastmath": True, "parallel": True},
         }
 
-    def variants(self, case: KernelSpec) -> list[Variant]:
+    def variants(self, spec: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see the base class."""
-        if case.precision != "fp32":
-            raise UnsupportedError(_LACKING[case.precision])
-        if case.mode is not None:
+        if spec.precision != "fp32":
+            raise UnsupportedError(_LACKING[spec.precision])
+        if spec.mode is not None:
             raise UnsupportedError(
-                f"numba has no mode {case.mode}: its functions are always compiled"
+                f"numba has no mode {spec.mode}: its functions are always compiled"
             )
-        if case.fuse != "none":
-            raise UnsupportedError(f"numba has no kernel for --fuse {case.fuse}")
-        return [entry_of("numba", VARIANTS, case.layer, sides=(2,))(case)]
+        if spec.fuse != "none":
+            raise UnsupportedError(f"numba has no kernel for --fuse {spec.fuse}")
+        return [entry_of("numba", VARIANTS, spec.layer, sides=(2,))(spec)]
 
-    def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
+    def completed(self, facts: KernelFacts, operator: Operator, spec: KernelSpec) -> KernelFacts:
         """Return the facts with the time of the kernel alone and what its machine code is like."""
-        facts = super().completed(facts, operator, case)
+        facts = super().completed(facts, operator, spec)
         assert isinstance(operator, HostOperator)
         alone = operator.with_kept_results()
         clock, whole = self.clock(alone), self.clock(operator)

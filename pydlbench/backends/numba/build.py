@@ -183,7 +183,7 @@ def _gemm(layer: Layer, pass_: str, transposed: bool, inputs: Inputs) -> HostOpe
     role = layer.result(pass_)
     turned = transposed and role == "weights"
     # Several dimensions of a batch are one to the kernels.
-    matrices = {name: one.reshape(-1, *one.shape[-2:]) for name, one in inputs.items()}
+    matrices = {name: each.reshape(-1, *each.shape[-2:]) for name, each in inputs.items()}
     if role == "weights":
         a, b = _turned(matrices["src"]), matrices["dst"]
         if turned:
@@ -254,39 +254,39 @@ def _turned(matrices: Array) -> Array:
 # The way to compute a case.
 
 
-def _conv_variant(case: KernelSpec) -> Variant:
-    weights = "hwoi" if case.pass_ == "backward-data" else "hwio"
+def _conv_variant(spec: KernelSpec) -> Variant:
+    weights = "hwoi" if spec.pass_ == "backward-data" else "hwio"
     return Variant(
         algorithm="numba prange: direct convolution",
         layout=f"src nhwc, weights {weights}, dst nhwc",
         variant="nhwc",
-        build=partial(_conv, case.layer, case.pass_),
+        build=partial(_conv, spec.layer, spec.pass_),
     )
 
 
-def _gemm_variant(case: KernelSpec) -> Variant:
-    if case.layer.broadcast:
+def _gemm_variant(spec: KernelSpec) -> Variant:
+    if spec.layer.broadcast:
         raise UnsupportedError(
             f"numba: the kernel here multiplies two batches of as many matrices, not "
-            f"{case.layer.problem}"
+            f"{spec.layer.problem}"
         )
     # Unless somebody asks, weights lie as the pass reads them fastest: terms innermost.
-    order = wanted_variant(case) or ("transposed" if case.pass_ == "forward" else "plain")
+    order = wanted_variant(spec) or ("transposed" if spec.pass_ == "forward" else "plain")
     transposed = order == "transposed"
     return Variant(
         algorithm="numba prange: blocked product",
         layout=f"src mk, weights {'nk' if transposed else 'kn'}, dst mn",
         variant="transposed" if transposed else "plain",
-        build=partial(_gemm, case.layer, case.pass_, transposed),
+        build=partial(_gemm, spec.layer, spec.pass_, transposed),
     )
 
 
-def _pool_variant(case: KernelSpec) -> Variant:
+def _pool_variant(spec: KernelSpec) -> Variant:
     return Variant(
-        algorithm=f"numba prange: {case.layer.mode} pooling",
+        algorithm=f"numba prange: {spec.layer.mode} pooling",
         layout="src nhwc, dst nhwc",
         variant="nhwc",
-        build=partial(_pool, case.layer, case.pass_, case.propagation),
+        build=partial(_pool, spec.layer, spec.pass_, spec.propagation),
     )
 
 

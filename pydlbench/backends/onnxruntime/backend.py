@@ -59,19 +59,19 @@ class OnnxruntimeBackend(FrameworkBackend):
                 ``unoptimized``.
         """
         levels = onnxruntime.GraphOptimizationLevel
-        found = onnxruntime.SessionOptions()
-        found.graph_optimization_level = (
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = (
             levels.ORT_ENABLE_ALL if mode == "optimized" else levels.ORT_DISABLE_ALL
         )
-        found.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-        found.use_per_session_threads = False
-        found.log_severity_level = _ERRORS
-        return found
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.use_per_session_threads = False
+        options.log_severity_level = _ERRORS
+        return options
 
-    def variants(self, case: KernelSpec) -> list[Variant]:
+    def variants(self, spec: KernelSpec) -> list[Variant]:
         """Refuse: a layer would have to be written into a file first."""
         raise UnsupportedError(
-            f"{self.name} runs whole ONNX files, not {case.layer.kind} layers; nearest: "
+            f"{self.name} runs whole ONNX files, not {spec.layer.kind} layers; nearest: "
             "pydlbench step FILE.onnx"
         )
 
@@ -116,4 +116,4 @@ def _share_threads(cpus: tuple[int, ...]) -> None:
 def _threads() -> set[int]:
     """Return the threads of this process, where the system tells them."""
     folder = Path("/proc/self/task")
-    return {int(one.name) for one in folder.iterdir()} if folder.is_dir() else set()
+    return {int(each.name) for each in folder.iterdir()} if folder.is_dir() else set()

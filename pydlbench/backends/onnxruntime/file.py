@@ -49,13 +49,13 @@ def read_graph(model: str, source: str) -> Any:
             "onnx, which reads ONNX files, is not installed; get it with: "
             "pip install 'pydlbench[onnx]'"
         ) from None
-    with told(model, UsageError):
+    with translated(model, UsageError):
         return onnx.load(source, load_external_data=False).graph
 
 
 def parameters(graph: Any) -> int:
     """Return how many floating-point elements the file's weights have."""
-    return sum(math.prod(one.dims) for one in _weights(graph) if one.data_type in _FLOATS)
+    return sum(math.prod(each.dims) for each in _weights(graph) if each.data_type in _FLOATS)
 
 
 def types_of(graph: Any) -> str:
@@ -66,24 +66,24 @@ def types_of(graph: Any) -> str:
         fp32)`` of several, floating-point inputs among them; empty where nothing tells.
     """
     every = list(_weights(graph))
-    weights = [one for one in every if len(one.dims) >= _MATRIX] or every
-    found = _named(one.data_type for one in weights)
+    weights = [each for each in every if len(each.dims) >= _MATRIX] or every
+    kinds = _named(each.data_type for each in weights)
     marks = {node.op_type for node in graph.node}
     quantising = not marks.isdisjoint(_QDQ)
-    if quantising and not found & set(_QUANTISED.values()):
-        found.add("int8")
-    if not found & set(_QUANTISED.values()):
-        known = {one.name for one in graph.initializer}
-        given = (one.type.tensor_type.elem_type for one in graph.input if one.name not in known)
-        found |= _named(given)
-    text = ", ".join(sorted(found))
-    text = f"mixed ({text})" if len(found) > 1 else text
+    if quantising and not kinds & set(_QUANTISED.values()):
+        kinds.add("int8")
+    if not kinds & set(_QUANTISED.values()):
+        known = {each.name for each in graph.initializer}
+        given = (each.type.tensor_type.elem_type for each in graph.input if each.name not in known)
+        kinds |= _named(given)
+    text = ", ".join(sorted(kinds))
+    text = f"mixed ({text})" if len(kinds) > 1 else text
     return f"{text} QDQ" if quantising else text
 
 
 def _named(types: Iterable[int]) -> set[str]:
     names = {**_FLOATS, **_QUANTISED}
-    return {names[one] for one in types if one in names}
+    return {names[each] for each in types if each in names}
 
 
 def _weights(graph: Any) -> Iterable[Any]:
@@ -91,11 +91,11 @@ def _weights(graph: Any) -> Iterable[Any]:
     yield from graph.initializer
     for node in graph.node:
         if node.op_type == "Constant":
-            yield from (one.t for one in node.attribute if one.name == "value")
+            yield from (each.t for each in node.attribute if each.name == "value")
 
 
 # -----------------------------------------------------------------------------
-# What onnxruntime raises, told in one line.
+# What onnxruntime raises, translated in one line.
 
 # What onnxruntime puts around its sentences: the error's number and name, and its place in the
 # source.
@@ -104,7 +104,7 @@ _PLACE: Final = re.compile(r"/\S*onnxruntime\S*\.(?:h|cc):\d+ .*?\)\s+(?=[A-Z])"
 
 
 @contextlib.contextmanager
-def told(model: str, kind: type[PydlbenchError]) -> Iterator[None]:
+def translated(model: str, kind: type[PydlbenchError]) -> Iterator[None]:
     """Turn what is raised within into one line that names the file.
 
     Args:

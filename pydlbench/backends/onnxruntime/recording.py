@@ -65,7 +65,7 @@ _PLAIN: Final = (_FLOAT, _INT, 6, 7)
 _TEXT, _TEXTS, _TENSOR, _GRAPHS = 3, 8, 4, (5, 10)
 _TOO_LARGE: Final = "a large constant is among its attributes"
 #: Constants of so many bytes lie beside the written graph: it may be larger than a file can be.
-_BESIDE: Final = "1024"
+_EXTERNAL_BYTES: Final = "1024"
 
 
 class Sessions(Protocol):
@@ -133,7 +133,7 @@ class Graph:
         options.optimized_model_filepath = str(folder / "graph.onnx")
         place = "session.optimized_model_external_initializers_"
         options.add_session_config_entry(f"{place}file_name", "weights.bin")
-        options.add_session_config_entry(f"{place}min_size_in_bytes", _BESIDE)
+        options.add_session_config_entry(f"{place}min_size_in_bytes", _EXTERNAL_BYTES)
         made.opened(options)
         self.model: Any = onnx.load(folder / "graph.onnx", load_external_data=False)
         self.nodes: Sequence[Any] = self.model.graph.node
@@ -142,8 +142,8 @@ class Graph:
             own = node.name.removesuffix(_BLOCKED).strip("/")
             self.names.append(own or f"{node.op_type}_{number}")
             node.name = f"{PREFIX}{number}"
-        self.constants = {one.name: one for one in self.model.graph.initializer}
-        self.versions = {one.domain: one.version for one in self.model.opset_import}
+        self.constants = {each.name: each for each in self.model.graph.initializer}
+        self.versions = {each.domain: each.version for each in self.model.opset_import}
 
     def opened(self, *, profile: bool = False) -> onnxruntime.InferenceSession:
         """Return a session of this very graph, which writes a profile if it is asked to."""
@@ -169,19 +169,19 @@ def _profiled(graph: Graph) -> dict[int, _Event]:
     session = graph.opened(profile=True)
     for _ in range(_UNTIMED + _STEPS):
         session.run(None, graph.made.feeds)
-    found: dict[int, list[dict[str, Any]]] = {}
-    for number, one in _of_nodes(_ended(session)):
-        found.setdefault(number, []).append(one)
+    entries: dict[int, list[dict[str, Any]]] = {}
+    for number, item in _of_nodes(_ended(session)):
+        entries.setdefault(number, []).append(item)
     return {
         number: _Event(
-            seconds=statistics.median(one["dur"] for one in ran[_UNTIMED:]) / 1e6,
+            seconds=statistics.median(item["dur"] for item in ran[_UNTIMED:]) / 1e6,
             outputs=tuple(
                 (_NAMES.get(dtype, dtype), tuple(shape))
                 for each in ran[-1]["args"].get("output_type_shape", ())
                 for dtype, shape in each.items()
             ),
         )
-        for number, ran in found.items()
+        for number, ran in entries.items()
     }
 
 
@@ -195,22 +195,22 @@ def _ended(session: onnxruntime.InferenceSession) -> list[dict[str, Any]]:
 
 def _of_nodes(events: Iterable[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the events that are runs of numbered nodes, with their numbers."""
-    for one in events:
-        name = one["name"].removesuffix(SUFFIX)
-        if name != one["name"] and name.startswith(PREFIX):
-            yield int(name.removeprefix(PREFIX)), one
+    for each in events:
+        name = each["name"].removesuffix(SUFFIX)
+        if name != each["name"] and name.startswith(PREFIX):
+            yield int(name.removeprefix(PREFIX)), each
 
 
 def _written(graph: Graph, events: Mapping[int, _Event]) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return type and shape of what nodes write, by name; what the profile leaves out is not."""
-    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     for number, node in enumerate(graph.nodes):
-        names = [one for one in node.output if one]
+        names = [each for each in node.output if each]
         outputs = events[number].outputs if number in events else ()
         # Of results that are no tensors, or that nobody wants, there is none.
         if len(names) == len(outputs):
-            found |= dict(zip(names, outputs, strict=True))
-    return found
+            tensors |= dict(zip(names, outputs, strict=True))
+    return tensors
 
 
 def _whole_numbers(graph: Graph, events: Mapping[int, _Event]) -> dict[str, NDArray[Any]]:
@@ -223,7 +223,7 @@ def _whole_numbers(graph: Graph, events: Mapping[int, _Event]) -> dict[str, NDAr
     }
     if not kinds:
         return {}
-    known = {one.name for one in graph.model.graph.output}
+    known = {each.name for each in graph.model.graph.output}
     for name, dtype in kinds.items():
         if name not in known:
             element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
@@ -249,23 +249,23 @@ class _Writer:
         self, graph: Graph, events: Mapping[int, _Event], values: Mapping[str, NDArray[Any]]
     ) -> None:
         self._graph, feeds = graph, graph.made.feeds
-        self._known = {name: (one.dtype.name, one.shape) for name, one in feeds.items()}
+        self._known = {name: (each.dtype.name, each.shape) for name, each in feeds.items()}
         self._known |= _written(graph, events)
         self._values = {**feeds, **values}
         self._events = events
 
     def node(self, number: int) -> Node:
         """Return a node's text."""
-        one = self._graph.nodes[number]
-        names = list(one.input)
+        each = self._graph.nodes[number]
+        names = list(each.input)
         read = tuple(self._read(name, place, names) for place, name in enumerate(names))
-        wrote = tuple(self._plain(name) for name in one.output)
+        wrote = tuple(self._plain(name) for name in each.output)
         lacks = "" if number in self._events else "the profile has no such node"
-        for name, tensor in zip([*names, *one.output], [*read, *wrote], strict=True):
+        for name, tensor in zip([*names, *each.output], [*read, *wrote], strict=True):
             if name and tensor is None:
                 lacks = lacks or f"the profile tells no shape of {name}"
         attributes: dict[str, tuple[int, Any]] = {}
-        for attribute in one.attribute:
+        for attribute in each.attribute:
             value = _value(attribute)
             if value is None:
                 graph = attribute.type in _GRAPHS
@@ -274,9 +274,9 @@ class _Writer:
                 value = digest.hexdigest()[:16]
             attributes[attribute.name] = attribute.type, value
         return Node(
-            operator=one.op_type,
-            domain=one.domain,
-            version=self._graph.versions.get(one.domain, 1),
+            operator=each.op_type,
+            domain=each.domain,
+            version=self._graph.versions.get(each.domain, 1),
             inputs=read,
             outputs=wrote,
             attributes=attributes,
@@ -285,8 +285,8 @@ class _Writer:
 
     def calls(self) -> list[StepCall]:
         """Return all nodes in the order in which the graph has them."""
-        whole = sum(one.seconds for one in self._events.values())
-        shares = {number: one.seconds / whole for number, one in self._events.items() if whole}
+        whole = sum(each.seconds for each in self._events.values())
+        shares = {number: each.seconds / whole for number, each in self._events.items() if whole}
         nodes = map(self.node, range(len(self._graph.nodes)))
         return [
             StepCall(
@@ -337,17 +337,17 @@ class _Writer:
 
 def _value(attribute: Any) -> Any:
     """Return an attribute's value as JSON can have it; None of a graph, and of what is large."""
-    found = helper.get_attribute_value(attribute)
+    value = helper.get_attribute_value(attribute)
     if attribute.type == _FLOAT:
-        return float(str(np.float32(found)))  # 1e-05, and not 9.999999747378752e-06
+        return float(str(np.float32(value)))  # 1e-05, and not 9.999999747378752e-06
     if attribute.type in _PLAIN:
-        return found if attribute.type == _INT else list(found)
+        return value if attribute.type == _INT else list(value)
     if attribute.type == _TEXT:
-        return found.decode("latin-1")
+        return value.decode("latin-1")
     if attribute.type == _TEXTS:
-        return [one.decode("latin-1") for one in found]
-    if attribute.type == _TENSOR and found.ByteSize() <= _LARGE:
-        return base64.b64encode(found.SerializeToString(deterministic=True)).decode()
+        return [each.decode("latin-1") for each in value]
+    if attribute.type == _TENSOR and value.ByteSize() <= _LARGE:
+        return base64.b64encode(value.SerializeToString(deterministic=True)).decode()
     return None
 
 
@@ -383,7 +383,7 @@ class _Traced:
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._graph, calls, ran = _recorded(made, self._folder)
         self.nodes = {number: calls[number].in_place for number in ran}
-        self._results = [one.name for one in made.session.get_outputs()]
+        self._results = [each.name for each in made.session.get_outputs()]
 
     def profiled(self) -> Trace:
         """Run the step in a session that profiles itself, after runs that do not count."""
@@ -391,9 +391,9 @@ class _Traced:
         for _ in range(_UNTIMED):
             session.run(self._results, self._graph.made.feeds)
         start = time.perf_counter()
-        found = session.run(self._results, self._graph.made.feeds)
+        outputs = session.run(self._results, self._graph.made.feeds)
         seconds = time.perf_counter() - start
-        del found
+        del outputs
         return Trace(seconds, node_seconds(_ended(session), self.nodes))
 
 
@@ -407,19 +407,19 @@ def node_seconds(events: Sequence[dict[str, Any]], nodes: Mapping[int, ProgramCa
     Raises:
         PrimitiveError: a node is missing, ran several times, or is not of the step.
     """
-    run = [one for one in events if one["name"] == "model_run"][-1]
-    found: dict[int, list[float]] = {number: [] for number in nodes}
-    for number, one in _of_nodes(events):
-        if not run["ts"] <= one["ts"] <= run["ts"] + run["dur"]:
+    run = [each for each in events if each["name"] == "model_run"][-1]
+    durations: dict[int, list[float]] = {number: [] for number in nodes}
+    for number, each in _of_nodes(events):
+        if not run["ts"] <= each["ts"] <= run["ts"] + run["dur"]:
             continue
-        if number not in found:
+        if number not in durations:
             _refuse(f"the profile has node {number}, which did not run before")
-        found[number].append(one["dur"] / 1e6)
-    for number, seconds in found.items():
+        durations[number].append(each["dur"] / 1e6)
+    for number, seconds in durations.items():
         if len(seconds) != 1:
             node = f"node {number}, {nodes[number].operator} of {nodes[number].module}"
             _refuse(f"{node}, is in the profile {len(seconds)} times")
-    return [seconds for (seconds,) in found.values()]
+    return [seconds for (seconds,) in durations.values()]
 
 
 def _refuse(why: str) -> None:

@@ -77,9 +77,9 @@ class FileOperator:
         self._binding = session.io_binding()
         for name, values in feeds.items():
             self._binding.bind_cpu_input(name, values)
-        for one in session.get_outputs():
-            self._binding.bind_output(one.name)
-        floats = [one for one in feeds.values() if one.dtype.kind == "f"]
+        for each in session.get_outputs():
+            self._binding.bind_output(each.name)
+        floats = [each for each in feeds.values() if each.dtype.kind == "f"]
         self._first = floats[0] if floats else None
 
     def run(self) -> float:
@@ -94,8 +94,8 @@ class FileOperator:
 
     def results(self) -> list[Any]:
         """Return what the last run has computed."""
-        found: list[Any] = self._binding.copy_outputs_to_cpu()
-        return found
+        outputs: list[Any] = self._binding.copy_outputs_to_cpu()
+        return outputs
 
 
 def node_operator(
@@ -116,12 +116,12 @@ def node_operator(
         raise UnsupportedError(node.lacks)
     stream = np.random.default_rng(seed)
     made = {
-        f"x{place}": (one, _values(one, stream))
-        for place, one in enumerate(node.inputs)
-        if one is not None and one.same is None
+        f"x{place}": (each, _values(each, stream))
+        for place, each in enumerate(node.inputs)
+        if each is not None and each.same is None
     }
-    constants = {name: values for name, (one, values) in made.items() if one.constant}
-    feeds = {name: values for name, (one, values) in made.items() if not one.constant}
+    constants = {name: values for name, (each, values) in made.items() if each.constant}
+    feeds = {name: values for name, (each, values) in made.items() if not each.constant}
     neighbour = _NEIGHBOURS.get(feeds["x0"].dtype.name) if "x0" in feeds else None
     if node.operator not in _ALIASES or neighbour is None:
         return FileOperator(_file(node, feeds, constants), feeds, backend, cost)
@@ -136,31 +136,31 @@ def node_operator(
 # From a text to a file of one node.
 
 
-def _values(one: Tensor, stream: np.random.Generator) -> NDArray[Any]:
+def _values(tensor: Tensor, stream: np.random.Generator) -> NDArray[Any]:
     """Return values for a tensor, as its text tells, else random.
 
     Raises:
         UnsupportedError: a type that NumPy lacks.
     """
     try:
-        dtype = np.dtype(one.dtype)
+        dtype = np.dtype(tensor.dtype)
     except TypeError as error:
-        raise UnsupportedError(f"no operand can be made up of {one.dtype}") from error
-    if one.values is not None:
-        return np.array(one.values, dtype).reshape(one.shape)
+        raise UnsupportedError(f"no operand can be made up of {tensor.dtype}") from error
+    if tensor.values is not None:
+        return np.array(tensor.values, dtype).reshape(tensor.shape)
     if dtype.kind == "f":
         # Of a double each would take twice the memory.
-        drawn = stream.random(one.shape, np.float32)
-        scales = one.constant and len(one.shape) < 2
+        drawn = stream.random(tensor.shape, np.float32)
+        scales = tensor.constant and len(tensor.shape) < 2
         return (drawn * 0.9 + 0.1 if scales else drawn * 2 - 1).astype(dtype, copy=False)
     if dtype.kind == "b":
-        return stream.integers(0, 2, one.shape).astype(dtype)
+        return stream.integers(0, 2, tensor.shape).astype(dtype)
     if dtype.kind not in "iu":
-        raise UnsupportedError(f"no operand can be made up of {one.dtype}")
+        raise UnsupportedError(f"no operand can be made up of {tensor.dtype}")
     limits = np.iinfo(dtype)
     # Whole numbers of a few bits are weights and activations, others most often indices.
-    low, high = one.bounds or ((limits.min, limits.max) if limits.bits < 16 else (0, 0))
-    return stream.integers(low, high, one.shape, dtype=dtype, endpoint=True)
+    low, high = tensor.bounds or ((limits.min, limits.max) if limits.bits < 16 else (0, 0))
+    return stream.integers(low, high, tensor.shape, dtype=dtype, endpoint=True)
 
 
 def _file(
@@ -171,19 +171,19 @@ def _file(
 ) -> Any:
     """Return the file of a node, between two others where a neighbour is named."""
     inputs = [
-        "" if one is None else f"x{place if one.same is None else one.same}"
-        for place, one in enumerate(node.inputs)
+        "" if each is None else f"x{place if each.same is None else each.same}"
+        for place, each in enumerate(node.inputs)
     ]
-    outputs = ["" if one is None else f"y{place}" for place, one in enumerate(node.outputs)]
+    outputs = ["" if each is None else f"y{place}" for place, each in enumerate(node.outputs)]
     made = helper.make_node(node.operator, inputs, outputs, domain=node.domain)
-    made.attribute.extend(_attribute(name, *one) for name, one in node.attributes.items())
+    made.attribute.extend(_attribute(name, *each) for name, each in node.attributes.items())
     opsets = {"": _ONNX, node.domain: node.version}
     nodes = [made]
     if neighbour:
         made.input[0], made.output[0] = "in", "out"
         before = helper.make_node(neighbour, ["x0"], ["in"])
         nodes = [before, made, helper.make_node(neighbour, ["out"], ["y0"])]
-    return _file_of(nodes, feeds, constants, [one for one in outputs if one], opsets)
+    return _file_of(nodes, feeds, constants, [each for each in outputs if each], opsets)
 
 
 def _file_of(
@@ -207,12 +207,12 @@ def _file_of(
         "node",
         [
             helper.make_tensor_value_info(
-                name, helper.np_dtype_to_tensor_dtype(one.dtype), list(one.shape)
+                name, helper.np_dtype_to_tensor_dtype(each.dtype), list(each.shape)
             )
-            for name, one in feeds.items()
+            for name, each in feeds.items()
         ],
         [onnx.ValueInfoProto(name=name) for name in outputs],
-        [numpy_helper.from_array(one, name) for name, one in constants.items()],
+        [numpy_helper.from_array(each, name) for name, each in constants.items()],
     )
     ids = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     return helper.make_model(graph, opset_imports=ids, ir_version=_FORMAT)
@@ -225,7 +225,7 @@ def _attribute(name: str, kind: int, value: Any) -> Any:
     elif kind == _TEXT:
         value = value.encode("latin-1")
     elif kind == _TEXTS:
-        value = [one.encode("latin-1") for one in value]
+        value = [each.encode("latin-1") for each in value]
     return helper.make_attribute(name, value, attr_type=kind)
 
 
@@ -244,9 +244,9 @@ def _on_one_element(backend: OnnxruntimeBackend, length: int) -> FileOperator:
 # What a worker is asked for.
 
 
-def record_calls(backend: OnnxruntimeBackend, case: StepSpec) -> OperatorsKernel:
+def record_calls(backend: OnnxruntimeBackend, spec: StepSpec) -> OperatorsKernel:
     """List the nodes of a step that is not timed; see ``operations.record_calls``."""
-    made = OnnxModel(backend, case)
+    made = OnnxModel(backend, spec)
     with made:
         made.run()
         calls = record(made)
@@ -259,14 +259,14 @@ def record_calls(backend: OnnxruntimeBackend, case: StepSpec) -> OperatorsKernel
 
 
 def prepare_calls(
-    backend: OnnxruntimeBackend, case: StepSpec, signatures: Sequence[str]
+    backend: OnnxruntimeBackend, spec: StepSpec, signatures: Sequence[str]
 ) -> OperatorsKernel:
     """Make nodes ready; see ``operations.prepare_calls``."""
     cost = CallCost(_on_one_element(backend, 0).run)
     cost.seconds()
 
     def make(signature: str) -> FileOperator:
-        made = node_operator(Node.read(signature), backend, case.seed, cost)
+        made = node_operator(Node.read(signature), backend, spec.seed, cost)
         made.run()
         return made
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnxruntime
 
-from pydlbench.backends.onnxruntime.file import parameters, read_graph, told, types_of
+from pydlbench.backends.onnxruntime.file import parameters, read_graph, translated, types_of
 from pydlbench.backends.steps.own_model import FedModel, Tensors
 from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.devices.cpu.facts import read_cpu_facts
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 def _arrays(value: Any) -> list[NDArray[Any]]:
     several = value if isinstance(value, list) else [value]
-    return [one for one in several if isinstance(one, np.ndarray)]
+    return [each for each in several if isinstance(each, np.ndarray)]
 
 
 _TENSORS: Final = Tensors(
@@ -61,7 +61,7 @@ class OnnxModel(FedModel):
 
     Args:
         backend: has the settings of sessions.
-        case: the step.
+        spec: the step.
 
     Raises:
         UsageError: the file is none, or its inputs are not those that were asked for.
@@ -71,25 +71,25 @@ class OnnxModel(FedModel):
 
     tensors = _TENSORS
 
-    def __init__(self, backend: OnnxruntimeBackend, case: StepSpec) -> None:
-        super().__init__(case)
+    def __init__(self, backend: OnnxruntimeBackend, spec: StepSpec) -> None:
+        super().__init__(spec)
         self._backend = backend
-        self._source = str(find_onnx(case.model))
+        self._source = str(find_onnx(spec.model))
         self.session = self.opened(self.options())
         if not self.session.get_outputs():
-            raise UsageError(f"{case.model}: it has no outputs, so that there is nothing to run")
+            raise UsageError(f"{spec.model}: it has no outputs, so that there is nothing to run")
         if len(backend.cpus) > 1:
             self.notes.append("its threads spin between operators, as by default")
-        with told(case.model, UsageError):
-            self.feeds = made_inputs(case, self.session.get_inputs())
+        with translated(spec.model, UsageError):
+            self.feeds = made_inputs(spec, self.session.get_inputs())
 
     def options(self, mode: str | None = None) -> onnxruntime.SessionOptions:
         """Return the settings of a session in a mode; None is the step's."""
-        return self._backend.options(mode or str(self.case.mode))
+        return self._backend.options(mode or str(self.spec.mode))
 
     def graph(self) -> Any:
         """Return the file's graph as it is written."""
-        return read_graph(self.case.model, self._source)
+        return read_graph(self.spec.model, self._source)
 
     def opened(
         self, options: onnxruntime.SessionOptions, path: Path | None = None
@@ -100,19 +100,19 @@ class OnnxModel(FedModel):
             UsageError: it is no ONNX file, or needs an operator, a version or a file of weights
                 that is not there.
         """
-        with told(self.case.model, UsageError):
+        with translated(self.spec.model, UsageError):
             return onnxruntime.InferenceSession(
                 self._source if path is None else path, options, providers=["CPUExecutionProvider"]
             )
 
     def guards(self) -> tuple[contextlib.AbstractContextManager[None], ...]:
         """Tell what onnxruntime raises; pin the calling thread."""
-        return told(self.case.model, ModelError), pinned(self._backend.cpus[0])
+        return translated(self.spec.model, ModelError), pinned(self._backend.cpus[0])
 
     def run(self) -> list[Any]:
         """Run the step once."""
-        found: list[Any] = self.session.run(None, self.feeds)
-        return found
+        outputs: list[Any] = self.session.run(None, self.feeds)
+        return outputs
 
     def synchronize(self) -> None:
         """Return at once: a run returns with its results."""
@@ -127,7 +127,7 @@ class OnnxModel(FedModel):
     def results(self, result: list[Any]) -> Mapping[str, Mapping[str, Any]]:
         """Return the outputs that are tensors, by name."""
         pairs = zip(self.session.get_outputs(), result, strict=True)
-        return {"output": {one.name: x for one, x in pairs if isinstance(x, np.ndarray)}}
+        return {"output": {each.name: x for each, x in pairs if isinstance(x, np.ndarray)}}
 
     def facts(self, result: list[Any]) -> dict[str, Any]:
         """Return what is known of the file."""
@@ -163,11 +163,11 @@ _DTYPES: Final = {
 }
 
 
-def made_inputs(case: StepSpec, wanted: Sequence[Any]) -> dict[str, NDArray[Any]]:
+def made_inputs(spec: StepSpec, wanted: Sequence[Any]) -> dict[str, NDArray[Any]]:
     """Return random inputs by name: in [-1, 1), whole numbers 0 or 1 or as ``--input`` says.
 
     Args:
-        case: with its batch, and what ``--input`` says.
+        spec: with its batch, and what ``--input`` says.
         wanted: name, shape and type of each, as onnxruntime describes them; a dimension that is no
             number is dynamic.
 
@@ -176,17 +176,17 @@ def made_inputs(case: StepSpec, wanted: Sequence[Any]) -> dict[str, NDArray[Any]
         UnsupportedError: a type that no random values are made of.
         InsufficientMemoryError: they have no room.
     """
-    given = _by_name(case, wanted)
-    stream = np.random.default_rng(case.seed)
-    shapes = {one.name: _shape(case, one, given.get(one.name)) for one in wanted}
+    given = _by_name(spec, wanted)
+    stream = np.random.default_rng(spec.seed)
+    shapes = {each.name: _shape(spec, each, given.get(each.name)) for each in wanted}
     for name, shape in list(shapes.items())[:1]:
-        if case.batch not in (None, *shape[:1]):
+        if spec.batch not in (None, *shape[:1]):
             raise UsageError(
-                f"--batch {case.batch}: the input {name} of {case.model} is "
+                f"--batch {spec.batch}: the input {name} of {spec.model} is "
                 f"{'x'.join(map(str, shape))}; nearest: leave it out"
             )
-    dtypes = {one.name: _dtype(case, one) for one in wanted}
-    _check_room(case, shapes, dtypes)
+    dtypes = {each.name: _dtype(spec, each) for each in wanted}
+    _check_room(spec, shapes, dtypes)
     below = {name: own_input.below for name, own_input in given.items()}
     return {
         name: _TENSORS.random(shape, dtypes[name], stream, below.get(name))
@@ -195,7 +195,7 @@ def made_inputs(case: StepSpec, wanted: Sequence[Any]) -> dict[str, NDArray[Any]
 
 
 def _check_room(
-    case: StepSpec, shapes: Mapping[str, Sequence[int]], dtypes: Mapping[str, str]
+    spec: StepSpec, shapes: Mapping[str, Sequence[int]], dtypes: Mapping[str, str]
 ) -> None:
     """Refuse inputs that are larger than the memory that is free.
 
@@ -206,72 +206,72 @@ def _check_room(
     available = read_cpu_facts().memory_available_bytes
     if available is not None and size > available:
         raise InsufficientMemoryError(
-            f"{case.model}: its inputs take {format_bytes(size)} of the {format_bytes(available)} "
+            f"{spec.model}: its inputs take {format_bytes(size)} of the {format_bytes(available)} "
             "that are free; try a smaller --batch or --input"
         )
 
 
-def _by_name(case: StepSpec, wanted: Sequence[Any]) -> dict[str, OwnInput]:
+def _by_name(spec: StepSpec, wanted: Sequence[Any]) -> dict[str, OwnInput]:
     """Return what ``--input`` says by the graph's names; those without one go by their place."""
-    names = [one.name for one in wanted]
-    found: dict[str, OwnInput] = {}
-    inputs = (case.own or OwnSpec()).inputs
-    for one in inputs:
-        if one.name is None:
+    names = [each.name for each in wanted]
+    given: dict[str, OwnInput] = {}
+    inputs = (spec.own or OwnSpec()).inputs
+    for each in inputs:
+        if each.name is None:
             continue
-        if one.name not in names:
-            near = nearest(one.name, names, 1) or names[:1]
+        if each.name not in names:
+            near = nearest(each.name, names, 1) or names[:1]
             raise UsageError(
-                f"--input {one.text}: {case.model} has no input {one.name}; nearest: {near[0]}"
+                f"--input {each.text}: {spec.model} has no input {each.name}; nearest: {near[0]}"
             )
-        found[one.name] = one
-    left = [name for name in names if name not in found]
-    plain = [one for one in inputs if one.name is None]
-    if len(plain) > len(left):
+        given[each.name] = each
+    missing = [name for name in names if name not in given]
+    plain = [each for each in inputs if each.name is None]
+    if len(plain) > len(missing):
         raise UsageError(
-            f"--input {plain[len(left)].text}: {case.model} has {len(names)} inputs only: "
+            f"--input {plain[len(missing)].text}: {spec.model} has {len(names)} inputs only: "
             f"{', '.join(names)}; nearest: leave it out"
         )
-    return found | dict(zip(left, plain, strict=False))
+    return given | dict(zip(missing, plain, strict=False))
 
 
-def _dtype(case: StepSpec, wanted: Any) -> str:
+def _dtype(spec: StepSpec, wanted: Any) -> str:
     if wanted.type not in _DTYPES:
         raise UnsupportedError(
-            f"{case.model}: its input {wanted.name} is a {wanted.type}; random ones are made of "
+            f"{spec.model}: its input {wanted.name} is a {wanted.type}; random ones are made of "
             f"{', '.join(_DTYPES)}"
         )
     return _DTYPES[wanted.type]
 
 
-def _shape(case: StepSpec, wanted: Any, given: OwnInput | None) -> tuple[int, ...]:
+def _shape(spec: StepSpec, wanted: Any, given: OwnInput | None) -> tuple[int, ...]:
     """Return the shape of an input; the batch is the first dimension, if that is dynamic."""
     if 0 in wanted.shape:
-        said = "x".join(map(str, wanted.shape))
-        raise UsageError(f"{case.model}: its input {wanted.name} is {said}, without any element")
+        shape = "x".join(map(str, wanted.shape))
+        raise UsageError(f"{spec.model}: its input {wanted.name} is {shape}, without any element")
     known = [size if isinstance(size, int) and size > 0 else None for size in wanted.shape]
-    said = "x".join(str(size or "?") for size in wanted.shape)
-    dtype = _dtype(case, wanted)
+    shape = "x".join(str(size or "?") for size in wanted.shape)
+    dtype = _dtype(spec, wanted)
     # What would do: numbers where the file has them.
-    usual = [case.batch or 8] + [128] * len(known)
+    usual = [spec.batch or 8] + [128] * len(known)
     sizes = "x".join(str(size or other) for size, other in zip(known, usual, strict=False))
     near = f"--input {sizes}" + (f":{dtype}" if dtype != "float32" else "")
     if given is not None:
         fits = len(given.shape) == len(known) and all(
-            size in (None, asked) for size, asked in zip(known, given.shape, strict=True)
+            size in (None, own) for size, own in zip(known, given.shape, strict=True)
         )
         if not fits or given.dtype != dtype:
             raise UsageError(
-                f"--input {given.text}: the input {wanted.name} of {case.model} is {said} of "
+                f"--input {given.text}: the input {wanted.name} of {spec.model} is {shape} of "
                 f"{dtype}; nearest: {near}"
             )
         return given.shape
-    if case.batch is not None and known and known[0] is None:
-        known[0] = case.batch
+    if spec.batch is not None and known and known[0] is None:
+        known[0] = spec.batch
     if None in known:
         batched = known[0] is None and None not in known[1:]
         raise UsageError(
-            f"{case.model}: its input {wanted.name} is {said}, which leaves dimensions open; "
+            f"{spec.model}: its input {wanted.name} is {shape}, which leaves dimensions open; "
             f"nearest: {'--batch 8' if batched else near}"
         )
     return tuple(size for size in known if size is not None)

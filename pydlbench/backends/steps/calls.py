@@ -53,12 +53,12 @@ def distinct(calls: Iterable[StepCall]) -> tuple[RecordedCall, ...]:
     alike: dict[tuple[str, str], list[StepCall]] = {}
     for call in calls:
         alike.setdefault((call.signature, call.direction), []).append(call)
-    found = []
+    recorded = []
     for (text, direction), same in alike.items():
-        profiled = [one.profiled for one in same if one.profiled is not None]
-        found.append(
+        profiled = [each.profiled for each in same if each.profiled is not None]
+        recorded.append(
             RecordedCall.from_owners(
-                [one.names for one in same],
+                [each.names for each in same],
                 signature=text,
                 operator=same[0].operator,
                 direction=direction,
@@ -67,4 +67,4 @@ def distinct(calls: Iterable[StepCall]) -> tuple[RecordedCall, ...]:
                 trained=same[0].trained,
             )
         )
-    return tuple(found)
+    return tuple(recorded)

@@ -45,7 +45,7 @@ class CatalogueModel(StepModel):
     Args:
         model: the graph.
         weights: to start from, by name.
-        case: device, precision, cast, layout, mode and seed; the rest is not looked at.
+        spec: device, precision, cast, layout, mode and seed; the rest is not looked at.
         batch: images and labels, for steps that are handed none.
         separate: whether there will be passes of one kind of gradient, for which no node may
             overwrite its input.
@@ -58,12 +58,12 @@ class CatalogueModel(StepModel):
         self,
         model: Model,
         weights: Mapping[str, NDArray[Any]],
-        case: StepSpec,
+        spec: StepSpec,
         batch: Batch,
         *,
         separate: bool = False,
     ) -> None:
-        super().__init__(case)
+        super().__init__(spec)
         self.model, self.weights = model, weights
         #: Those that have been prepared.
         self.steps: list[Any] = []
@@ -107,7 +107,7 @@ class CatalogueModel(StepModel):
 
     def plain_output(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return a fetched output arranged as in the graph."""
-        return plain(array, self.case.layout) if array.ndim == 4 else array
+        return plain(array, self.spec.layout) if array.ndim == 4 else array
 
     @abc.abstractmethod
     def subtract_gradients(self, rate: float) -> None:
@@ -123,7 +123,7 @@ class CatalogueModel(StepModel):
     @property
     def definition(self) -> StepDefinition:
         """The step of the case."""
-        return definition_of(self.case, self.model)
+        return definition_of(self.spec, self.model)
 
     @functools.cached_property
     def step(self) -> Any:
@@ -165,7 +165,7 @@ class CatalogueModel(StepModel):
 
     def restore(self) -> None:
         """Forget that the step has run: it has moved running statistics, or trained."""
-        if self.case.backward:
+        if self.spec.backward:
             self.initialize()
 
     def save(self, folder: Path) -> None:
@@ -180,7 +180,7 @@ class CatalogueModel(StepModel):
     def results(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Yield the output and, behind it, all gradients by name."""
         yield "output", self.output()
-        if self.case.backward:
+        if self.spec.backward:
             yield from self.gradients()
 
     @property
@@ -287,7 +287,7 @@ def run_checks(model: Model, made: CatalogueModel) -> list[Check]:
         model: what the step must be.
         made: with the step.
     """
-    backward = made.case.backward
+    backward = made.spec.backward
     multiplied = macs(model, "training" if backward else "forward")  # for one image
     checks = [
         _shapes(model, made),

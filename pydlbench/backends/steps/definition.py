@@ -137,35 +137,35 @@ _LOSS_OF_PHASE: Final[dict[str, LossKind]] = {
 }
 
 
-def definition_of(case: StepSpec, model: Model | None) -> StepDefinition:
+def definition_of(spec: StepSpec, model: Model | None) -> StepDefinition:
     """Return the step that a case of ``step``, ``check`` or ``diagnose`` measures.
 
     Args:
-        case: phase, feed, fetch, and how layers work that have two ways.
+        spec: phase, feed, fetch, and how layers work that have two ways.
         model: whether its images have a gradient, and whether it can be trained; None of a model of
             the user's own.
 
     Raises:
         UsageError: a training phase without an optimizer.
     """
-    trains = case.phase == "training"
+    trains = spec.phase == "training"
     if trains and model is not None:
         check_trainable(model, "--phase forward-backward")
     phase: Phase = "forward"
-    if case.backward:
+    if spec.backward:
         phase = "training" if trains else "forward-backward"
     return StepDefinition(
-        name=case.phase,
+        name=spec.phase,
         phase=phase,
-        propagation="training" if case.backward else "inference",
-        loss=_LOSS_OF_PHASE[case.phase],
-        keep_loss=case.backward,
+        propagation="training" if spec.backward else "inference",
+        loss=_LOSS_OF_PHASE[spec.phase],
+        keep_loss=spec.backward,
         optimizer="model" if trains else "none",
-        fetch=_FETCHED[case.phase] if case.fetch else (),
-        feed="host" if case.feed == "host" else "device",
-        input_gradient=case.backward and model is not None and model.input_gradient,
-        dropout=case.dropout,
-        running_statistics=case.running_statistics,
+        fetch=_FETCHED[spec.phase] if spec.fetch else (),
+        feed="host" if spec.feed == "host" else "device",
+        input_gradient=spec.backward and model is not None and model.input_gradient,
+        dropout=spec.dropout,
+        running_statistics=spec.running_statistics,
     )
 
 
@@ -246,14 +246,14 @@ class StepModel(abc.ABC):
     what is raised is told in its words.
 
     Args:
-        case: the step.
+        spec: the step.
     """
 
     #: Of its framework, where it has any.
     losses: ClassVar[Losses]
 
-    def __init__(self, case: StepSpec) -> None:
-        self.case = case
+    def __init__(self, spec: StepSpec) -> None:
+        self.spec = spec
         #: What a reader has to know.
         self.notes: list[str] = []
         self._contexts = contextlib.ExitStack()
@@ -261,7 +261,7 @@ class StepModel(abc.ABC):
     @property
     def definition(self) -> StepDefinition:
         """The step of the case; what the user's code computes is its own matter."""
-        return definition_of(self.case, None)
+        return definition_of(self.spec, None)
 
     @abc.abstractmethod
     def run(self) -> Any:
@@ -293,7 +293,7 @@ class StepModel(abc.ABC):
             UnsupportedError: the framework has no such step, or there is nothing to fold.
         """
         raise UnsupportedError(
-            f"{self.case.framework} {self.case.mode} has no step that differs in this alone"
+            f"{self.spec.framework} {self.spec.mode} has no step that differs in this alone"
         )
 
     @abc.abstractmethod
@@ -323,8 +323,8 @@ class StepModel(abc.ABC):
 
     def __enter__(self) -> Self:
         """Enter them."""
-        for one in self.guards():
-            self._contexts.enter_context(one)
+        for each in self.guards():
+            self._contexts.enter_context(each)
         return self
 
     def __exit__(

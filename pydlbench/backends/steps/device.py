@@ -77,7 +77,7 @@ class DeviceOperators:
     ) -> None:
         self.facts = facts
         self._runtime, self._guard, self._watcher = runtime, guard, watcher
-        self._timers = [_Timer(one, runtime) for one in calls]
+        self._timers = [_Timer(each, runtime) for each in calls]
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested rounds, after those that are not timed."""
@@ -87,12 +87,12 @@ class DeviceOperators:
     def _timed(self, request: Request) -> Chunk:
         begin = self._runtime.now()
         for _ in range(request.untimed):
-            for one in self._timers:
-                one.time()
-        found = [one.time() for _ in range(request.samples) for one in self._timers]
+            for each in self._timers:
+                each.time()
+        times = [each.time() for _ in range(request.samples) for each in self._timers]
         return Chunk(
-            seconds=tuple(device_s for device_s, _ in found),
-            enqueue_s=tuple(host_s for _, host_s in found),
+            seconds=tuple(device_s for device_s, _ in times),
+            enqueue_s=tuple(host_s for _, host_s in times),
             wall_s=self._runtime.now() - begin,
         )
 
@@ -127,16 +127,16 @@ class _Timer:
 
     def __init__(self, call: DeviceCall, runtime: DeviceRuntime) -> None:
         self._runtime, self._call, self._settle = runtime, call.call, call.settle
-        self._work: DeviceWork | None = None
+        self._sampler: DeviceWork | None = None
         self._inner = 0
 
     def time(self) -> tuple[float, float]:
         """Return seconds of the device and of the host."""
-        if self._work is None:
-            self._work = self._runtime.enqueued(self._call)
+        if self._sampler is None:
+            self._sampler = self._runtime.enqueued(self._call)
         self._settle()
         self._runtime.wait()
-        raw = self._work.sample(1, self._inner or 1, 0)
+        raw = self._sampler.sample(1, self._inner or 1, 0)
         device_s, host_s = float(raw["seconds"][0]), float(raw["enqueue_s"][0])
         if not self._inner:
             self._inner = min(_MOST, math.ceil(_SPAN_S / max(device_s, _SPAN_S / _MOST)))

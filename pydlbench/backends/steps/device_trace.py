@@ -80,7 +80,7 @@ def trace_of(
     step = profile.step
     host = aligned(
         names,
-        [one for one in profile.operators if step.begin_ns <= one.start_ns <= step.end_ns],
+        [each for each in profile.operators if step.begin_ns <= each.start_ns <= step.end_ns],
         contains,
         describe,
         heads,
@@ -100,7 +100,7 @@ def trace_of(
             "the profile has no kernels of the device: reading them (CUPTI) may not be permitted "
             "here"
         )
-    calls = _Calls([Span(one.start_ns, one.end_ns) for one in host.events])
+    calls = _Calls([Span(each.start_ns, each.end_ns) for each in host.events])
     calls_ns = [0] * len(names)
     gaps_ns = dict.fromkeys(GAPS, 0)
     now_ns = before_ns
@@ -122,7 +122,7 @@ def trace_of(
         now_ns = span.end_ns
     return Trace(
         step_s=(now_ns - before_ns) / 1e9,
-        calls_s=[one / 1e9 for one in calls_ns],
+        calls_s=[each / 1e9 for each in calls_ns],
         gaps_s=[gaps_ns[name] / 1e9 for name in GAPS],
         host_s=host.seconds,
     )
@@ -159,10 +159,10 @@ class _Calls:
 
     def __init__(self, spans: Sequence[Span]) -> None:
         # Between two neighbouring bounds the innermost call is the same: the one that began last.
-        self._bounds = sorted({bound for one in spans for bound in one})
+        self._bounds = sorted({bound for each in spans for bound in each})
         self._places: list[int | None] = [None] * len(self._bounds)
         outermost_first = sorted(
-            range(len(spans)), key=lambda one: (spans[one].begin_ns, -spans[one].end_ns)
+            range(len(spans)), key=lambda each: (spans[each].begin_ns, -spans[each].end_ns)
         )
         for place in outermost_first:
             begin = bisect.bisect_left(self._bounds, spans[place].begin_ns)

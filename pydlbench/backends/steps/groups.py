@@ -128,7 +128,7 @@ def cut(
         return newest[side]
 
     for read, layer, side in zip(sources, layers, sides, strict=True):
-        behind = max((group for one in read if (group := place[one]) is not None), default=None)
+        behind = max((group for each in read if (group := place[each]) is not None), default=None)
         if layer:
             place.append(begin(side))
         elif behind is None:  # it is where it is read first
@@ -141,10 +141,12 @@ def cut(
     readers: dict[int, list[int]] = {}
     for number in reversed(range(len(sources))):
         if place[number] is None:
-            known = [group for one in readers.get(number, ()) if (group := place[one]) is not None]
+            known = [
+                group for each in readers.get(number, ()) if (group := place[each]) is not None
+            ]
             place[number] = min(known) if known else begin(sides[number])
-        for one in sources[number]:
-            readers.setdefault(one, []).append(number)
+        for each in sources[number]:
+            readers.setdefault(each, []).append(number)
     groups: list[list[int]] = [[] for _ in side_of]
     for number, group in enumerate(place):
         assert group is not None, "each has its place by now"
@@ -161,15 +163,15 @@ def groups_of(
         members: all calls, in an order in which they can run.
         kept: results that outlive the step: by which call they were made, its how manieth.
     """
-    sides = [(one.direction, one.names == ("loss",)) for one in members]
-    sources = [[read[0] for read in one.reads if read is not None] for one in members]
-    groups = cut(sources, [runs_library(one.operator) for one in members], sides)
+    sides = [(each.direction, each.names == ("loss",)) for each in members]
+    sources = [[read[0] for read in each.reads if read is not None] for each in members]
+    groups = cut(sources, [runs_library(each.operator) for each in members], sides)
     place = {call: group for group, calls in enumerate(groups) for call in calls}
     wanted = set(kept)
     wanted.update(
         read
-        for number, one in enumerate(members)
-        for read in one.reads
+        for number, each in enumerate(members)
+        for read in each.reads
         if read is not None and place[read[0]] != place[number]
     )
     for calls in groups:
@@ -187,15 +189,15 @@ def grouped(
     """
     wholes = []
     for text, calls in groups_of(members, kept):
-        own = [members[one] for one in calls]
+        own = [members[each] for each in calls]
         wholes.append(
             StepCall(
                 signature=text,
-                operator=_operator([one.operator for one in own]),
+                operator=_operator([each.operator for each in own]),
                 # What depends on no layer comes first, and may be on another side.
                 direction=own[-1].direction,
                 names=_owners(own),
-                bytes=sum(one.bytes for one in own),
+                bytes=sum(each.bytes for each in own),
             )
         )
     return distinct(wholes)
@@ -217,13 +219,13 @@ def _text(members: Sequence[StepCall], calls: Sequence[int], wanted: set[tuple[i
 
 def _owners(calls: Sequence[StepCall]) -> tuple[str, ...]:
     """Return what a group is a part of: of several parts the first and the last, as one."""
-    names = list(dict.fromkeys(name for one in calls for name in one.names))
+    names = list(dict.fromkeys(name for each in calls for name in each.names))
     return (names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}",) if names else ()
 
 
 def _operator(names: Sequence[str]) -> str:
     """Return the names of a group's operators; of many that of the layer, or the first."""
-    plain = [one.rpartition(".")[2] for one in names]
+    plain = [each.rpartition(".")[2] for each in names]
     if len(plain) <= _NAMED:
         return "+".join(plain)
     first = next(filter(runs_library, plain), plain[0])

@@ -215,7 +215,7 @@ class FunctionStep(abc.ABC):
             self._set_rate(rate)
         host = None
         if self.definition.feed == "host":
-            host = self.owner.host if batch is None else host_arrays(batch, self.owner.case.layout)
+            host = self.owner.host if batch is None else host_arrays(batch, self.owner.spec.layout)
         results, fetch = self.run(host), self.definition.fetch
         if not fetch:
             return Outcome()

@@ -29,32 +29,32 @@ if TYPE_CHECKING:
 
 
 def find_framework(
-    backend: Backend, tell: Callable[[dict[str, Any]], None], case: dict[str, Any]
+    backend: Backend, tell: Callable[[dict[str, Any]], None], spec: dict[str, Any]
 ) -> str:
     """Return the framework of a model of the user's own, whose callable is called for it.
 
     Args:
         backend: not asked.
         tell: likewise.
-        case: a :class:`StepSpec`; its framework is returned where the callable gives no model.
+        spec: a :class:`StepSpec`; its framework is returned where the callable gives no model.
     """
     from pydlbench.backends.steps.own import call_own, framework_of
 
     del backend, tell
-    step = StepSpec.from_dict(case)
+    step = StepSpec.from_dict(spec)
     made = call_own(step.model, step.options)
     first = made[0] if isinstance(made, (tuple, list)) and made else made
     return framework_of(first) or step.framework
 
 
 def prepare_step(
-    backend: FrameworkBackend, case: dict[str, Any], preparation: dict[str, Any]
+    backend: FrameworkBackend, spec: dict[str, Any], preparation: dict[str, Any]
 ) -> StepKernel:
     """Make a step ready to be timed.
 
     Args:
         backend: of the worker.
-        case: a :class:`StepSpec`.
+        spec: a :class:`StepSpec`.
         preparation: a :class:`StepPreparation`.
 
     Raises:
@@ -63,12 +63,12 @@ def prepare_step(
     """
     from pydlbench.backends.steps import serving
 
-    return serving.prepare_step(backend, StepSpec.from_dict(case), StepPreparation(**preparation))
+    return serving.prepare_step(backend, StepSpec.from_dict(spec), StepPreparation(**preparation))
 
 
 def prepare_native_chain(
     backend: CpuBackend | CudaBackend,
-    case: dict[str, Any],
+    spec: dict[str, Any],
     choices: dict[str, str],
     save: str | None,
     timing: str = "auto",
@@ -78,7 +78,7 @@ def prepare_native_chain(
 
     Args:
         backend: of the native worker of the case's device.
-        case: a :class:`StepSpec`; framework, mode and feed are not looked at.
+        spec: a :class:`StepSpec`; framework, mode and feed are not looked at.
         choices: ``<algorithm> <layout>`` of the fastest kernels alone, by problem.
         save: folder to write output and gradients into, dropout off; None writes nothing.
         timing: on a GPU ``cuda-graph`` or ``events``; ``auto`` is a graph where it can be captured.
@@ -91,11 +91,11 @@ def prepare_native_chain(
     from pydlbench.backends.native.listing import Listing
     from pydlbench.backends.native.model_chain import prepare_listed, prepare_model
 
-    step = StepSpec.from_dict(case)
+    step = StepSpec.from_dict(spec)
     folder = None if save is None else Path(save)
     if listed is not None:
         listing = Listing.load(Path(listed))
-        normalises = any(link.work.layer.op == "batchnorm" for link in listing.links)
+        normalises = any(link.step_pass.layer.op == "batchnorm" for link in listing.links)
         checked = listing.before_updates() if listing.gradients and normalises else None
         return prepare_listed(backend, listing, step, choices, folder, timing, checked=checked)
     model = build_model(step.model, batch=step.batch, **step.options)
@@ -105,7 +105,7 @@ def prepare_native_chain(
 def list_links(
     backend: FrameworkBackend,
     tell: Callable[[dict[str, Any]], None],
-    case: dict[str, Any],
+    spec: dict[str, Any],
     listed: str,
     saved: str,
 ) -> list[str]:
@@ -114,7 +114,7 @@ def list_links(
     Args:
         backend: of the worker.
         tell: not called.
-        case: a :class:`StepSpec`.
+        spec: a :class:`StepSpec`.
         listed: folder that the list is written into, see :func:`prepare_native_chain`.
         saved: folder that the step's output is written into.
 
@@ -126,7 +126,7 @@ def list_links(
             framework's recordings do not say what reads what.
     """
     del tell
-    step = StepSpec.from_dict(case)
+    step = StepSpec.from_dict(spec)
     make = getattr(worker_of(step.framework), "list_links", None)
     if make is None:
         raise UnsupportedError(
@@ -136,11 +136,11 @@ def list_links(
     folders = Path(listed), Path(saved)
     for folder in folders:
         folder.mkdir(exist_ok=True)
-    found: list[str] = make(backend, step, *folders)
-    return found
+    names: list[str] = make(backend, step, *folders)
+    return names
 
 
-def record_calls(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKernel:
+def record_calls(backend: FrameworkBackend, spec: dict[str, Any]) -> OperatorsKernel:
     """List the calls of a step that is not timed; there is nothing to be sampled.
 
     PyTorch's dispatcher tells them, TensorFlow's and onnxruntime's graphs have them as nodes. Where
@@ -150,7 +150,7 @@ def record_calls(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKe
 
     Args:
         backend: of the worker.
-        case: a :class:`StepSpec`.
+        spec: a :class:`StepSpec`.
 
     Returns:
         A kernel whose facts have ``calls``, and ``blocks`` where they are known.
@@ -158,12 +158,12 @@ def record_calls(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKe
     Raises:
         UnsupportedError: the framework has not what is asked for.
     """
-    step = StepSpec.from_dict(case)
+    step = StepSpec.from_dict(spec)
     return worker_of(step.framework).record_calls(backend, step)
 
 
 def prepare_calls(
-    backend: FrameworkBackend, case: dict[str, Any], signatures: list[str]
+    backend: FrameworkBackend, spec: dict[str, Any], signatures: list[str]
 ) -> OperatorsKernel | DeviceOperators:
     """Make calls ready, each to be timed alone, on operands made up from their signatures.
 
@@ -172,16 +172,16 @@ def prepare_calls(
 
     Args:
         backend: of the worker.
-        case: a :class:`StepSpec`, of whose step the calls are; of a model of the user's own its
+        spec: a :class:`StepSpec`, of whose step the calls are; of a model of the user's own its
             file may define operators.
         signatures: of :class:`RecordedCall`.
     """
-    step = StepSpec.from_dict(case)
+    step = StepSpec.from_dict(spec)
     return worker_of(step.framework).prepare_calls(backend, step, signatures)
 
 
 def prepare_logged_calls(
-    backend: FrameworkBackend, case: dict[str, Any], signatures: list[str]
+    backend: FrameworkBackend, spec: dict[str, Any], signatures: list[str]
 ) -> LoggedOperators:
     """Make calls of PyTorch ready whose libraries log what they execute, as they are timed.
 
@@ -190,10 +190,10 @@ def prepare_logged_calls(
 
     Args:
         backend: of the worker.
-        case: a :class:`StepSpec`, see :func:`prepare_calls`.
+        spec: a :class:`StepSpec`, see :func:`prepare_calls`.
         signatures: of :class:`RecordedCall`; nothing that is fed.
     """
-    step = StepSpec.from_dict(case)
+    step = StepSpec.from_dict(spec)
     return worker_of(step.framework).prepare_logged_calls(backend, step, signatures)
 
 

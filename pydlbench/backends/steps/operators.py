@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from pydlbench.timing.chunk import Chunk, Request
 
 
-def check_on_cpu(case: StepSpec) -> None:
+def check_on_cpu(spec: StepSpec) -> None:
     """Refuse operators on a GPU, for which a framework has no clock here.
 
     Raises:
         UnsupportedError: with what has one.
     """
-    if case.on_gpu:
+    if spec.on_gpu:
         raise UnsupportedError(
-            f"{case.framework} {case.mode}: its operators are not timed on a GPU; nearest: "
+            f"{spec.framework} {spec.mode}: its operators are not timed on a GPU; nearest: "
             "--framework torch --mode eager"
         )
 
@@ -110,9 +110,9 @@ class TimedCall:
     def run(self) -> float:
         """Call it once; what it returns is dropped once the clock has been read."""
         start = time.perf_counter()
-        found = self.call()
+        results = self.call()
         seconds = time.perf_counter() - start
-        del found
+        del results
         return seconds
 
 
@@ -196,7 +196,7 @@ class LoggedOperators:
                     taken: deque[float] = deque()
                     text = self._log(partial(_append, taken, operator))
                     executions = parse(text)
-                    reorders = [one for one in executions if one.primitive == "reorder"]
+                    reorders = [each for each in executions if each.primitive == "reorder"]
                     logged = (*map(total_s, (executions, reorders)), creation_s(text))
                     seconds += [plain_s, *taken, *logged]
             faults = page_faults() - before
@@ -264,7 +264,7 @@ class Lifetimes:
                 self._free(addresses[-number - 1])
                 addresses[-number - 1] = 0
                 continue
-            address = self._asked(number)
+            address = self._address_of(number)
             addresses.append(address)
             if number >= _WORTH:
                 self._touch(self._parts(address, number))
@@ -273,7 +273,7 @@ class Lifetimes:
             self._free(address)
         return seconds
 
-    def _asked(self, size: int) -> int:
+    def _address_of(self, size: int) -> int:
         """Return the address of a new block."""
         if self._allocate(ctypes.byref(self._place), _ALIGNMENT, size):
             raise MemoryError(f"{size} bytes of a step's allocations")
@@ -290,8 +290,8 @@ class Lifetimes:
     def _touch(self, parts: list[_Bytes]) -> None:
         others = [self._pool.submit(_write, part) for part in parts[1:]]
         _write(parts[0])
-        for one in others:
-            one.result()
+        for each in others:
+            each.result()
 
 
 class Wakeups:

@@ -56,17 +56,19 @@ def load_own(name: str) -> Any:
     """
     source = find_own(name)
     with own_code(name):
-        found: Any = _imported(
+        value: Any = _imported(
             source.module, source.path if source.is_file else None, source.folder
         )
         for word in source.attribute.split("."):
-            if not hasattr(found, word):
-                near = nearest(word, [one for one in dir(found) if not one.startswith("_")])
+            if not hasattr(value, word):
+                near = nearest(word, [each for each in dir(value) if not each.startswith("_")])
                 place = name.rpartition(":")[0]
-                others = f"; nearest: {', '.join(f'{place}:{one}' for one in near)}" if near else ""
+                others = (
+                    f"; nearest: {', '.join(f'{place}:{each}' for each in near)}" if near else ""
+                )
                 raise UsageError(f"{name}: {place} defines no {word}{others}")
-            found = getattr(found, word)
-    return found
+            value = getattr(value, word)
+    return value
 
 
 def call_own(name: str, options: Mapping[str, Any]) -> Any:
@@ -81,18 +83,18 @@ def call_own(name: str, options: Mapping[str, Any]) -> Any:
         UsageError: it is none, or wants other arguments.
         ModelError: it has raised.
     """
-    found = load_own(name)
-    if framework_of(found) is not None:
-        return found
-    if not callable(found):
+    function = load_own(name)
+    if framework_of(function) is not None:
+        return function
+    if not callable(function):
         raise UsageError(
-            f"{name}: is of type {type(found).__name__}, which cannot be called; nearest: a "
+            f"{name}: is of type {type(function).__name__}, which cannot be called; nearest: a "
             "function that returns it"
         )
     values = {key: _value(value) for key, value in options.items()}
     with own_code(name):
-        _check_arguments(name, found, values)
-        return found(**values)
+        _check_arguments(name, function, values)
+        return function(**values)
 
 
 def _check_arguments(name: str, function: Any, values: Mapping[str, Any]) -> None:
@@ -104,17 +106,17 @@ def _check_arguments(name: str, function: Any, values: Mapping[str, Any]) -> Non
         signature.bind(**values)
     except TypeError as error:
         known = list(signature.parameters)
-        unknown = [one for one in values if one not in known]
+        unknown = [each for each in values if each not in known]
         near = (
             nearest(unknown[0], known) or known
             if unknown
             else [
-                one
-                for one in known
-                if one not in values and _is_required(signature.parameters[one])
+                each
+                for each in known
+                if each not in values and _is_required(signature.parameters[each])
             ]
         )
-        words = ", ".join(f"--set {one}=VALUE" for one in near) or "leave --set out"
+        words = ", ".join(f"--set {each}=VALUE" for each in near) or "leave --set out"
         raise UsageError(f"{name}: {error}; nearest: {words}") from None
 
 
@@ -144,13 +146,13 @@ def _imported(module: str, path: Path | None, folder: Path) -> Any:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, "it is a file of Python's"
     assert spec.loader is not None, "likewise"
-    found = sys.modules[name] = importlib.util.module_from_spec(spec)
+    imported = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(found)
+        spec.loader.exec_module(imported)
     except BaseException:
         del sys.modules[name]
         raise
-    return found
+    return imported
 
 
 # -----------------------------------------------------------------------------
@@ -189,18 +191,18 @@ def parts_of(name: str, made: Any, framework: str) -> tuple[Any, Any, Any]:
         UnsupportedError: it is one of another framework.
     """
     parts = made if isinstance(made, (tuple, list)) else (made,)
-    found = framework_of(parts[0]) if parts else None
-    if found is None or len(parts) > 3:
-        said = ", ".join(type(one).__name__ for one in parts[:4])
+    owner = framework_of(parts[0]) if parts else None
+    if owner is None or len(parts) > 3:
+        types = ", ".join(type(each).__name__ for each in parts[:4])
         raise UsageError(
-            f"{name}: returns {f'({said})' if parts is made else said}; nearest: a "
+            f"{name}: returns {f'({types})' if parts is made else types}; nearest: a "
             "torch.nn.Module, a Keras model, (model, inputs) or (model, inputs, loss function)"
         )
-    if found != framework:
-        runs = found in FRAMEWORKS
-        near = f"--framework {found}" if runs else "the environment KERAS_BACKEND=tensorflow"
+    if owner != framework:
+        runs = owner in FRAMEWORKS
+        near = f"--framework {owner}" if runs else "the environment KERAS_BACKEND=tensorflow"
         raise UnsupportedError(
-            f"{name}: returns {type(parts[0]).__name__} of {found}; nearest: {near}"
+            f"{name}: returns {type(parts[0]).__name__} of {owner}; nearest: {near}"
         )
     model, inputs, loss = (*parts, None, None)[:3]
     if loss is not None and not _takes_output(loss):
@@ -217,13 +219,13 @@ def loss_of(name: str) -> Any:
     Raises:
         UsageError: there is no such function, or it wants more than the output.
     """
-    found = load_own(name)
-    if not _takes_output(found):
+    function = load_own(name)
+    if not _takes_output(function):
         raise UsageError(
             f"--loss {name}: cannot be called with the output alone; nearest: a function of the "
             "output alone that returns the loss: lambda output: criterion(output, labels)"
         )
-    return found
+    return function
 
 
 def _takes_output(loss: Any) -> bool:
@@ -303,7 +305,7 @@ def own_code(name: str) -> Iterator[None]:
     except (PydlbenchError, KeyboardInterrupt):
         raise
     except BaseException as error:  # the user's code may raise anything
-        raise _told(error, name) from error
+        raise _translated(error, name) from error
     finally:
         if os.getpid() != process:
             os._exit(0)
@@ -335,7 +337,7 @@ def own_line(name: str) -> Callable[[], str | None]:
     return line
 
 
-def _told(error: BaseException, name: str) -> PydlbenchError:
+def _translated(error: BaseException, name: str) -> PydlbenchError:
     """Return what says in one line what was raised, and where."""
     source = find_own(name)
     frames = [
@@ -360,7 +362,7 @@ def _is_own(path: Path, source: OwnSource) -> bool:
     else:
         top = sys.modules.get(source.module.partition(".")[0])
         places = getattr(top, "__path__", None) or [getattr(top, "__file__", None) or source.folder]
-        roots = [Path(one) for one in places]
+        roots = [Path(each) for each in places]
     for root in roots:
         if path.is_relative_to(root):
             inner = path.relative_to(root).parts

@@ -93,7 +93,7 @@ class FedModel(StepModel):
     @property
     def own(self) -> OwnSpec:
         """What the user says of it."""
-        return self.case.own or OwnSpec()
+        return self.spec.own or OwnSpec()
 
     @abc.abstractmethod
     def inputs(self) -> Iterable[tuple[str | None, Any]]:
@@ -107,7 +107,7 @@ class FedModel(StepModel):
     def batch(self) -> int:
         """The first number of the first input's shape; 1 without any."""
         shape = self._first_shape([value for _, value in self.inputs()])
-        return batch_of(self.case.model, shape)
+        return batch_of(self.spec.model, shape)
 
     def checks(self, result: Any) -> tuple[Check, ...]:
         """Say whether what the step has computed is finite."""
@@ -190,11 +190,11 @@ class OwnModel(FedModel):
             UnsupportedError: of another framework, or fed from the host.
             ModelError: the user's code has raised.
         """
-        name = self.case.model
-        if self.case.feed == "host":
+        name = self.spec.model
+        if self.spec.feed == "host":
             raise UnsupportedError(f"{name}: --feed host is for models of the catalogue")
-        result = call_own(name, self.case.options)
-        self.model, given, self.criterion = parts_of(name, result, self.case.framework)
+        result = call_own(name, self.spec.options)
+        self.model, given, self.criterion = parts_of(name, result, self.spec.framework)
         if self.own.loss is not None and ":" in self.own.loss:
             self.criterion = loss_of(self.own.loss)
         return given
@@ -220,7 +220,7 @@ class OwnModel(FedModel):
             return arguments, keywords
         if inputs is None:
             raise UsageError(
-                f"{self.case.model}: returns no inputs; nearest: --input {self.likely_input()}, or "
+                f"{self.spec.model}: returns no inputs; nearest: --input {self.likely_input()}, or "
                 "return (model, inputs)"
             )
         if isinstance(inputs, Mapping):
@@ -233,7 +233,7 @@ class OwnModel(FedModel):
         Args:
             rows: of the tables that inputs index, by place or name.
         """
-        stream = np.random.default_rng(self.case.seed)
+        stream = np.random.default_rng(self.spec.seed)
         arguments: list[Any] = []
         keywords: dict[str, Any] = {}
         for wanted in self.own.inputs:
@@ -276,7 +276,7 @@ class OwnModel(FedModel):
     @property
     def trains(self) -> bool:
         """Whether layers work as in training."""
-        return self.case.backward if self.own.train is None else self.own.train
+        return self.spec.backward if self.own.train is None else self.own.train
 
     def input_gradients(self) -> None:
         """Say of a model without weights that the gradients are those of the inputs.
@@ -284,9 +284,9 @@ class OwnModel(FedModel):
         Raises:
             UsageError: it is to be trained.
         """
-        if self.case.phase == "training":
+        if self.spec.phase == "training":
             raise UsageError(
-                f"{self.case.model}: has no weights to train; nearest: --phase forward-backward"
+                f"{self.spec.model}: has no weights to train; nearest: --phase forward-backward"
             )
         self.notes.append("no weights: the gradients are those of the inputs")
 
@@ -301,7 +301,7 @@ class OwnModel(FedModel):
         if not self._is_number(loss):
             shape = f" {tuple(loss.shape)}" if hasattr(loss, "shape") else ""
             raise UsageError(
-                f"{self.case.model}: its loss ({how}) is a {type(loss).__name__}{shape} and no "
+                f"{self.spec.model}: its loss ({how}) is a {type(loss).__name__}{shape} and no "
                 "single number; nearest: --loss sum"
             )
         return function, loss, how
@@ -319,7 +319,7 @@ class OwnModel(FedModel):
         count = len(self.tensors.floating(output))
         if not count:
             raise UsageError(
-                f"{self.case.model}: its output has no floating-point tensor to take a loss of; "
+                f"{self.spec.model}: its output has no floating-point tensor to take a loss of; "
                 "nearest: --phase forward, or --loss package.module:FUNCTION"
             )
         if kind == "cross-entropy":
@@ -341,7 +341,7 @@ class OwnModel(FedModel):
         first = scores(output)
         if len(first.shape) < 2:
             raise UsageError(
-                f"--loss cross-entropy: {self.case.model} gives {tuple(first.shape)}, no classes; "
+                f"--loss cross-entropy: {self.spec.model} gives {tuple(first.shape)}, no classes; "
                 "nearest: --loss sum"
             )
         labels = self.losses.random_labels(first)

@@ -31,14 +31,14 @@ class FrameworkWorker(Protocol):
 
     runs_files: bool
 
-    def own_model(self, backend: Any, case: StepSpec) -> StepModel:
+    def own_model(self, backend: Any, spec: StepSpec) -> StepModel:
         """Build a model of the user's own with the step of a case."""
 
     def catalogue_model(
         self,
         model: Model,
         weights: Mapping[str, NDArray[Any]],
-        case: StepSpec,
+        spec: StepSpec,
         batch: Batch,
         *,
         separate: bool = False,
@@ -48,21 +48,21 @@ class FrameworkWorker(Protocol):
         Args:
             model: the graph.
             weights: to start from, by name.
-            case: how it is run.
+            spec: how it is run.
             batch: images and labels.
             separate: whether there will be passes of one kind of gradient.
         """
 
-    def record_calls(self, backend: Any, case: StepSpec) -> OperatorsKernel:
+    def record_calls(self, backend: Any, spec: StepSpec) -> OperatorsKernel:
         """List the calls of a step; see ``operations.record_calls``."""
 
     def prepare_calls(
-        self, backend: Any, case: StepSpec, signatures: Sequence[str]
+        self, backend: Any, spec: StepSpec, signatures: Sequence[str]
     ) -> OperatorsKernel | DeviceOperators:
         """Make calls ready; see ``operations.prepare_calls``."""
 
     def prepare_logged_calls(
-        self, backend: Any, case: StepSpec, signatures: Sequence[str]
+        self, backend: Any, spec: StepSpec, signatures: Sequence[str]
     ) -> LoggedOperators:
         """Make logged calls ready; see ``operations.prepare_logged_calls``."""
 

@@ -105,7 +105,7 @@ def long_enough(
     times = min(most, math.ceil(_LONG_S / max(once, 1e-5)), int(room / max(size, 1)))
     if times <= 1:
         return made
-    made = make([operands, *([copy(one) for one in operands] for _ in range(times - 1))])
+    made = make([operands, *([copy(each) for each in operands] for _ in range(times - 1))])
     made.run()
     return made
 
@@ -117,8 +117,8 @@ def dispatch_s(chain: Callable[[int], TimedOperator]) -> float:
         chain: returns so many operators on next to no elements, each of which reads the last.
     """
     long, short = chain(_CHAIN), chain(1)
-    for one in (long, short):
-        one.run()
+    for each in (long, short):
+        each.run()
     differences = [long.run() - short.run() for _ in range(_REPEATS)]
     return max(0.0, median(differences) / (_CHAIN - 1))
 

@@ -26,80 +26,80 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepKernel, StepSpec
 
 
-def model_of(backend: FrameworkBackend, case: StepSpec, disturbance: float = 0.0) -> StepModel:
+def model_of(backend: FrameworkBackend, spec: StepSpec, disturbance: float = 0.0) -> StepModel:
     """Return the model of a case in its framework, whoever has written it; nothing has been run.
 
     Args:
         backend: of the worker.
-        case: the step.
+        spec: the step.
         disturbance: see :class:`StepPreparation`.
 
     Raises:
         UnsupportedError: the framework has no such precision, layout or operator on this device.
         UsageError: a training phase without an optimizer.
     """
-    worker = worker_of(case.framework)
-    if case.own is not None or worker.runs_files:
-        return worker.own_model(backend, case)
-    model = build_model(case.model, batch=case.batch, **case.options)
-    return catalogue_model(model, case, disturbance=disturbance)
+    worker = worker_of(spec.framework)
+    if spec.own is not None or worker.runs_files:
+        return worker.own_model(backend, spec)
+    model = build_model(spec.model, batch=spec.batch, **spec.options)
+    return catalogue_model(model, spec, disturbance=disturbance)
 
 
 def catalogue_model(
-    model: Model, case: StepSpec, batch: Batch | None = None, disturbance: float = 0.0
+    model: Model, spec: StepSpec, batch: Batch | None = None, disturbance: float = 0.0
 ) -> CatalogueModel:
     """Return a given graph in a case's framework.
 
     Args:
         model: the graph; the case's name and options are not looked at.
-        case: how it is run.
+        spec: how it is run.
         batch: images and labels; None for synthetic ones.
         disturbance: see :class:`StepPreparation`.
     """
-    weights = make_weights(model, case.seed, disturbance)
-    make = worker_of(case.framework).catalogue_model
-    return make(model, weights, case, batch or make_batch(model, case.seed))
+    weights = make_weights(model, spec.seed, disturbance)
+    make = worker_of(spec.framework).catalogue_model
+    return make(model, weights, spec, batch or make_batch(model, spec.seed))
 
 
 def prepare_step(
-    backend: FrameworkBackend, case: StepSpec, preparation: StepPreparation
+    backend: FrameworkBackend, spec: StepSpec, preparation: StepPreparation
 ) -> StepKernel:
     """Make the step of a case ready to be timed; see ``operations.prepare_step``.
 
     Args:
         backend: of the worker.
-        case: the step.
+        spec: the step.
         preparation: with which checks.
     """
     return _prepared(
-        backend, case, preparation, lambda: model_of(backend, case, preparation.disturbance)
+        backend, spec, preparation, lambda: model_of(backend, spec, preparation.disturbance)
     )
 
 
 def prepare_model(
     backend: FrameworkBackend,
     model: Model,
-    case: StepSpec,
+    spec: StepSpec,
     preparation: StepPreparation,
     batch: Batch | None = None,
 ) -> StepKernel:
     """Make a step of a given graph ready; see :func:`catalogue_model` and :func:`prepare_step`."""
     return _prepared(
         backend,
-        case,
+        spec,
         preparation,
-        lambda: catalogue_model(model, case, batch, preparation.disturbance),
+        lambda: catalogue_model(model, spec, batch, preparation.disturbance),
     )
 
 
 def _prepared(
     backend: FrameworkBackend,
-    case: StepSpec,
+    spec: StepSpec,
     preparation: StepPreparation,
     make: Callable[[], StepModel],
 ) -> StepKernel:
-    if backend.name != case.framework:
-        raise UsageError(f"--framework {case.framework}: asked of a worker of {backend.name}")
+    if backend.name != spec.framework:
+        raise UsageError(f"--framework {spec.framework}: asked of a worker of {backend.name}")
     start = time.perf_counter()
     made = make()
     with made:
@@ -115,11 +115,11 @@ def _prepared(
         known = made.facts(result)
         del result
     environment = {**backend.describe(), **known.pop("environment")}
-    if case.on_gpu:
+    if spec.on_gpu:
         environment["gpu"] = made.gpu()
     facts = StepFacts(
         library=backend.library,
-        timing="host-sync" if case.on_gpu else "steady",
+        timing="host-sync" if spec.on_gpu else "steady",
         setup_s=setup_s,
         checks=checks,
         checks_s=time.perf_counter() - start,

@@ -81,11 +81,11 @@ def aligned(
         describe: names a call for a message, by its place.
         heads: by name of a call, the event that may stand before it as a part of it.
     """
-    found = Alignment(names, contains, describe, heads or {})
-    for event in sorted(events, key=lambda one: (one.start_ns, -one.duration_ns)):
-        found.enter(event)
-    found.finish()
-    return found
+    alignment = Alignment(names, contains, describe, heads or {})
+    for event in sorted(events, key=lambda each: (each.start_ns, -each.duration_ns)):
+        alignment.enter(event)
+    alignment.finish()
+    return alignment
 
 
 @dataclass(slots=True)
@@ -177,7 +177,7 @@ class Alignment:
             self._head = span.event
             return
         # What is within a call that is still to be taken is that call's own.
-        own = not all(self._contains(one.event.name) for one in self._around)
+        own = not all(self._contains(each.event.name) for each in self._around)
         if not (own or self._contains(span.event.name) or self._repeated(span)):
             self._refuse(span.place, span.event.name)
 
@@ -191,13 +191,13 @@ class Alignment:
         last = len(self.seconds) - 1
         return last >= span.place and self._names[last] == span.event.name
 
-    def _refuse(self, place: int, found: str) -> None:
+    def _refuse(self, place: int, event: str) -> None:
         expected = "would be one too many"
         if place < len(self._names):
             expected = f"is {self._describe(place)}"
         raise PrimitiveError(
             f"the profile is not of the recorded step: call {place + 1} of {len(self._names)} "
-            f"{expected}; the profile has {found}"
+            f"{expected}; the profile has {event}"
         )
 
 
@@ -294,12 +294,12 @@ class TracedSteps:
 
     def _round(self, trace: Callable[[], Trace]) -> list[float]:
         if self._order.random() < 0.5:
-            found = trace()
+            traced = trace()
             plain_s = self._plain()
         else:
             plain_s = self._plain()
-            found = trace()
-        return [found.step_s, plain_s, *found.calls_s, *found.gaps_s, *found.host_s]
+            traced = trace()
+        return [traced.step_s, plain_s, *traced.calls_s, *traced.gaps_s, *traced.host_s]
 
     def _plain(self) -> float:
         if self.tracer.plain is not None:

@@ -83,17 +83,17 @@ class TensorflowBackend(FrameworkBackend):
     def _timing(self) -> str:
         return "host-sync" if self._on_gpu else "steady"
 
-    def variants(self, case: KernelSpec) -> list[Variant]:
+    def variants(self, spec: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see :class:`FrameworkBackend`."""
-        mode = checked_mode(self.name, MODES, case.mode)
-        if case.fuse not in ("none", "bias"):
-            raise UnsupportedError(f"tensorflow: no --fuse {case.fuse}; nearest: bias")
-        if case.timing != "auto":
+        mode = checked_mode(self.name, MODES, spec.mode)
+        if spec.fuse not in ("none", "bias"):
+            raise UnsupportedError(f"tensorflow: no --fuse {spec.fuse}; nearest: bias")
+        if spec.timing != "auto":
             raise UnsupportedError(
-                f"tensorflow: its runtime takes no stream of ours, so no --timing {case.timing}"
+                f"tensorflow: its runtime takes no stream of ours, so no --timing {spec.timing}"
             )
-        numbers = arithmetic(case.precision, self._on_gpu, self._isa)
-        return variants_of(case, Tracer(self._place, mode), numbers)
+        numbers = arithmetic(spec.precision, self._on_gpu, self._isa)
+        return variants_of(spec, Tracer(self._place, mode), numbers)
 
     def empty(self, mode: str | None) -> Operator:
         """Return a function of a scalar that returns it, called as the others are."""
@@ -115,7 +115,7 @@ class TensorflowBackend(FrameworkBackend):
         assert isinstance(operator, FunctionOperator)
         return HostClock(operator, self.cpus, operator.guard)
 
-    def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
+    def completed(self, facts: KernelFacts, operator: Operator, spec: KernelSpec) -> KernelFacts:
         """Return the facts with the kernel behind the function."""
         assert isinstance(operator, FunctionOperator)
         notes = list(facts.notes)
@@ -123,10 +123,10 @@ class TensorflowBackend(FrameworkBackend):
         behind, detail = kernels_behind(operator)
         if behind and behind != algorithm:
             algorithm = f"{algorithm}: {behind}"
-        stored = case.precision.removesuffix("-tc")
-        if self._on_gpu and case.precision in ("fp32", "tf32"):
-            notes.append(f"TF32 switched {'on' if case.precision == 'tf32' else 'off'}")
-        if case.mode == "xla" and stored in ("bf16", "fp16") and behind and "f32" in behind:
+        stored = spec.precision.removesuffix("-tc")
+        if self._on_gpu and spec.precision in ("fp32", "tf32"):
+            notes.append(f"TF32 switched {'on' if spec.precision == 'tf32' else 'off'}")
+        if spec.mode == "xla" and stored in ("bf16", "fp16") and behind and "f32" in behind:
             notes.append(f"XLA converts {stored} operands to float32 and computes in that")
         evidence = self._evidence(operator, behind, detail)
         return renamed(facts, algorithm, notes=notes, timing=self._timing, evidence=evidence)

@@ -54,14 +54,14 @@ def repeated(
         costs: of calls, which are taken off; None leaves them in.
     """
     width = len(sets[0])
-    operands = [one for each in sets for one in each]
+    operands = [item for each in sets for item in each]
 
     def all_of(*tensors: Any) -> list[Any]:
-        found: list[Any] = []
+        results: list[Any] = []
         for number in range(len(sets)):  # an operand there need not be
-            found += body(*tensors[number * width : (number + 1) * width])
+            results += body(*tensors[number * width : (number + 1) * width])
         # A compiler would compute no more than these elements.
-        return found if traced.mode == "xla" else [_first(one) for one in found]
+        return results if traced.mode == "xla" else [_first(item) for item in results]
 
     function = traced(all_of)
     results = len(function(*operands))
@@ -85,17 +85,17 @@ class ProducedOperator(RepeatedOperator):
         self, traced: Tracer, body: Callable[..., list[Any]], sets: Sequence[Sequence[Any]]
     ) -> None:
         with tf.device("/CPU:0"):
-            ones = {one.dtype: tf.constant(1, one.dtype) for one in sets[0]}
+            ones = {item.dtype: tf.constant(1, item.dtype) for item in sets[0]}
 
         def produced(*tensors: Any) -> list[Any]:
             # By operands, which no optimiser knows to be one.
-            *given, one = tensors
-            return [each * one for each in given]
+            *given, unit = tensors
+            return [each * unit for each in given]
 
         def together(*tensors: Any) -> list[Any]:
             return body(*produced(*tensors))
 
-        full = [[*one, ones[one[0].dtype]] for one in sets]
+        full = [[*item, ones[item[0].dtype]] for item in sets]
         super().__init__(repeated(traced, together, full).call, len(sets))
         self._products = repeated(traced, produced, full)
 
@@ -129,29 +129,29 @@ _CPU = "/CPU:0"
 
 
 def prepare_calls(
-    backend: FrameworkBackend, case: StepSpec, signatures: Sequence[str]
+    backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str]
 ) -> OperatorsKernel:
     """Make nodes and groups of them ready; see ``operations.prepare_calls``."""
-    check_on_cpu(case)
-    traced = Tracer("/GPU:0" if case.on_gpu else _CPU, str(case.mode))
+    check_on_cpu(spec)
+    traced = Tracer("/GPU:0" if spec.on_gpu else _CPU, str(spec.mode))
     # One for all: it depends on numbers of operands and results only.
     costs = CallCosts(partial(_empty, traced))
     ready, refused = made_ready(
         signatures,
-        lambda text: _operator(text, case, traced, costs, among=len(signatures)),
+        lambda text: _operator(text, spec, traced, costs, among=len(signatures)),
     )
     facts = OperatorsFacts(names=tuple(ready), dispatch_s=_dispatch_s(traced), refused=refused)
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
 
 def _operator(
-    signature: str, case: StepSpec, traced: Tracer, costs: CallCosts, among: int
+    signature: str, spec: StepSpec, traced: Tracer, costs: CallCosts, among: int
 ) -> TimedCall:
     """Return a node of a recorded graph, or a group of nodes."""
     if is_feed(signature):
-        model = build_model(case.model, batch=case.batch, **case.options)
-        host = host_arrays(make_batch(model, case.seed), case.layout)
-        return TimedCall(lambda: [tf.convert_to_tensor(one) for one in host])
+        model = build_model(spec.model, batch=spec.batch, **spec.options)
+        host = host_arrays(make_batch(model, spec.seed), spec.layout)
+        return TimedCall(lambda: [tf.convert_to_tensor(each) for each in host])
     alone: Replayed | ReplayedGroup
     if is_group(signature):
         group = CallGroup.read(signature)
@@ -162,15 +162,15 @@ def _operator(
     with translated(name):
         operands = alone.operands(traced.device)
         make: Callable[..., RepeatedOperator] = partial(repeated, traced, alone, costs=costs)
-        if case.phase == "forward" and alone.plain:
+        if spec.phase == "forward" and alone.plain:
             make = partial(ProducedOperator, traced, alone)
         # XLA takes a variable once only.
-        once = traced.mode == "xla" and any(one.dtype == tf.resource for one in operands)
+        once = traced.mode == "xla" and any(each.dtype == tf.resource for each in operands)
         return long_enough(
             make,
             operands,
             partial(copied, device=_CPU),
-            size=sum(one.dtype.size * one.shape.num_elements() for one in operands),
+            size=sum(each.dtype.size * each.shape.num_elements() for each in operands),
             among=among,
             **({"most": 1} if once else {}),
         )

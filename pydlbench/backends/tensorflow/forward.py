@@ -115,7 +115,7 @@ def padding_of(layer: Any) -> Padding:
         same = out == -(-size // stride) and pad == total // 2
         valid = pad == 0 and out == (size - window) // stride + 1
         words.append({"VALID": valid, "SAME": same})
-    common = [word for word in ("VALID", "SAME") if all(one[word] for one in words)]
+    common = [word for word in ("VALID", "SAME") if all(each[word] for each in words)]
     pairs = tuple(zip(layer.pad_before, layer.pad_after, strict=True))
     return Padding(common[0] if common else "EXPLICIT", pairs)
 
@@ -135,7 +135,7 @@ class _Windows:
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, layer: Any, how: How) -> _Windows:
+    def for_layer(cls, layer: Any, how: How) -> _Windows:
         padding, pads = padding_of(layer), []
         if how.padded:
             pads = how.around(padding.pairs, (0, 0))
@@ -175,7 +175,7 @@ def _of_one_side_too(entry: Callable[[Any, How], Function]) -> Callable[[Any, Ho
         function, axis = entry(layer.replace(**wide), how), 1 if how.images == "nhwc" else 2
 
         def forward(source: Any, *weights: Any) -> Any:
-            filters = [tf.expand_dims(one, 0) for one in weights]
+            filters = [tf.expand_dims(each, 0) for each in weights]
             return tf.squeeze(function(tf.expand_dims(source, axis), *filters), [axis])
 
         return forward
@@ -189,7 +189,7 @@ def is_depthwise(layer: Any) -> bool:
 
 
 def _convolution(layer: Any, how: How) -> Function:
-    windows, format_ = _Windows.of(layer, how), how.data_format(layer.sides)
+    windows, format_ = _Windows.for_layer(layer, how), how.data_format(layer.sides)
     stride, dilation = layer.stride, layer.dilation
     strides, pads = how.around(stride, 1), windows.padding.spoken(how)
 
@@ -205,8 +205,8 @@ def _convolution(layer: Any, how: How) -> Function:
             return convolve(source, weights)
         sources = tf.split(source, layer.groups, how.channels)
         filters = tf.split(weights, layer.groups, 3)
-        found = [convolve(*pair) for pair in zip(sources, filters, strict=True)]
-        return tf.concat(found, how.channels)
+        pieces = [convolve(*pair) for pair in zip(sources, filters, strict=True)]
+        return tf.concat(pieces, how.channels)
 
     return forward
 
@@ -214,7 +214,7 @@ def _convolution(layer: Any, how: How) -> Function:
 def _transposed_convolution(layer: Any, how: How) -> Function:
     # What tf.nn.conv2d_transpose calls: the gradient of a convolution of the result.
     convolution = layer.convolution
-    windows = _Windows.of(convolution, how)
+    windows = _Windows.for_layer(convolution, how)
     words = {
         "strides": how.around(convolution.stride, 1),
         "padding": windows.padding.word,
@@ -251,7 +251,7 @@ def _attention(layer: Any, _how: How) -> Function:
 
     def forward(query: Any, key: Any, value: Any) -> Any:
         if shared > 1:
-            key, value = (tf.repeat(one, shared, 1) for one in (key, value))
+            key, value = (tf.repeat(each, shared, 1) for each in (key, value))
         scores = tf.matmul(query * layer.size**-0.5, key, transpose_b=True)
         scores = tf.where(seen, scores, scores.dtype.min) if layer.causal else scores
         return tf.matmul(tf.nn.softmax(scores), value)
@@ -260,7 +260,7 @@ def _attention(layer: Any, _how: How) -> Function:
 
 
 def _pooling(layer: Any, how: How) -> Function:
-    windows = _Windows.of(layer, how)
+    windows = _Windows.for_layer(layer, how)
     words: dict[str, Any] = {
         "ksize": how.around(layer.kernel, 1),
         "strides": how.around(layer.stride, 1),
@@ -275,12 +275,12 @@ def _pooling(layer: Any, how: How) -> Function:
         return lambda source: pool(input=windows.pad(source, source.dtype.min), **words)
 
     def average(source: Any) -> Any:
-        found = pool(**{"input" if whole else "value": windows.pad(source)}, **words)
+        result = pool(**{"input" if whole else "value": windows.pad(source)}, **words)
         if not windows.pads or layer.count_include_pad:
-            return found
+            return result
         scale = np.prod(layer.kernel) / reduce(np.multiply.outer, layer.elements_inside)
         placed = scale if how.images == "nchw" else scale[..., None]
-        return found * tf.cast(placed.astype(np.float32), source.dtype)
+        return result * tf.cast(placed.astype(np.float32), source.dtype)
 
     return average
 
@@ -308,9 +308,9 @@ def _local_response(layer: Any, how: How) -> Function:
         exact = tf.cast(images, _FLOAT32)
         outside = how.images == "nchw"  # there is none but with channels as the last dimension
         exact = tf.transpose(exact, [0, 2, 3, 1]) if outside else exact
-        found = tf.nn.local_response_normalization(exact, **words)
-        found = tf.transpose(found, [0, 3, 1, 2]) if outside else found
-        return tf.cast(found, images.dtype)
+        result = tf.nn.local_response_normalization(exact, **words)
+        result = tf.transpose(result, [0, 3, 1, 2]) if outside else result
+        return tf.cast(result, images.dtype)
 
     return forward
 
@@ -340,12 +340,12 @@ def _batch_normalisation(layer: Any, how: How) -> Function:
     def forward(*operands: Any) -> Any:
         if not how.training:
             return normalised(layer, how, *operands).y
-        found = normalised(layer, how, *operands, share=layer.momentum)
+        result = normalised(layer, how, *operands, share=layer.momentum)
         # The operator moves the running statistics; their variables are assigned, as Keras does.
-        for running, moved in zip(operands[-2:], found[1:3], strict=True):
+        for running, moved in zip(operands[-2:], result[1:3], strict=True):
             if isinstance(running, tf.Variable):
                 running.assign(moved)
-        return found.y, found.reserve_space_1, found.reserve_space_2
+        return result.y, result.reserve_space_1, result.reserve_space_2
 
     return forward
 
@@ -354,9 +354,9 @@ def _layer_normalisation(layer: Any, how: How) -> Function:
     def forward(x: Any, w: Any, b: Any) -> Any:
         exact = tf.cast(x, _FLOAT32)
         mean, variance = tf.nn.moments(exact, [-1], keepdims=True)
-        found = tf.nn.batch_normalization(exact, mean, variance, b, w, layer.epsilon)
-        found = tf.cast(found, x.dtype)
-        return (found, mean, variance) if how.training else found
+        result = tf.nn.batch_normalization(exact, mean, variance, b, w, layer.epsilon)
+        result = tf.cast(result, x.dtype)
+        return (result, mean, variance) if how.training else result
 
     return forward
 
@@ -381,8 +381,8 @@ def _loss(_layer: Any, _how: How) -> Function:
     # Half precisions are converted to float32, as Keras's mixed precision wants it.
     def forward(x: Any, labels: Any) -> Any:
         logits = tf.cast(x, _FLOAT32)
-        found = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=labels)
-        return tf.reduce_mean(found.loss), found.loss, found.backprop
+        loss = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=labels)
+        return tf.reduce_mean(loss.loss), loss.loss, loss.backprop
 
     return forward
 
@@ -476,8 +476,8 @@ def _one_hot(layer: Any, labels: NDArray[Any]) -> NDArray[Any]:
 
 def _gradient_of_logits(layer: Any, inputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     probabilities = inputs["dst"].reshape(-1, layer.channels)
-    found: NDArray[Any] = probabilities - _one_hot(layer, inputs["labels"])
-    return found
+    gradient: NDArray[Any] = probabilities - _one_hot(layer, inputs["labels"])
+    return gradient
 
 
 def _input(role: str) -> Callable[[Any, Mapping[str, NDArray[Any]]], NDArray[Any]]:

@@ -84,72 +84,74 @@ class Traced:
             given: tensors that the function takes; nothing behind them is computed.
             wanted: tensors that it returns.
         """
-        names = [one.name for one in given]
+        names = [each.name for each in given]
         known = frozenset(names)
-        needed = self._needed([one for one in wanted if one.name not in known], known)
+        needed = self._needed([each for each in wanted if each.name not in known], known)
         nodes = tf.compat.v1.GraphDef()
         whole = self._graph.as_graph_def()
         nodes.versions.CopyFrom(whole.versions)
         nodes.node.extend(node for node in whole.node if node.name in needed)
         for node in nodes.node:
             node.attr.pop("_class", None)  # where it stands: beside operators that are cut off
-        fetched = [one.name for one in wanted if one.name not in known]
+        fetched = [each.name for each in wanted if each.name not in known]
 
         def function(*tensors: Any) -> list[Any]:
-            found = dict(zip(names, tensors, strict=True))
+            by_name = dict(zip(names, tensors, strict=True))
             # Nothing may be mapped that nobody reads.
             read = {
                 name if ":" in name else f"{name}:0" for node in nodes.node for name in node.input
             }
-            mapped = {name: tensor for name, tensor in found.items() if name in read}
+            mapped = {name: tensor for name, tensor in by_name.items() if name in read}
             made = tf.graph_util.import_graph_def(
                 nodes, input_map=mapped, return_elements=fetched, name=""
             )
-            found |= dict(zip(fetched, made, strict=True))
-            return [found[one.name] for one in wanted]
+            by_name |= dict(zip(fetched, made, strict=True))
+            return [by_name[each.name] for each in wanted]
 
         return function
 
     def _needed(self, wanted: Sequence[Any], known: frozenset[str]) -> set[str]:
         """Return the operators behind tensors, up to those that are known."""
-        found: set[str] = set()
-        waiting = [one.op for one in wanted]
+        reached: set[str] = set()
+        waiting = [each.op for each in wanted]
         while waiting:
             operator = waiting.pop()
-            if operator.name not in found:
-                found.add(operator.name)
-                waiting += [one.op for one in operator.inputs if one.name not in known]
-        return found
+            if operator.name not in reached:
+                reached.add(operator.name)
+                waiting += [each.op for each in operator.inputs if each.name not in known]
+        return reached
 
     def _behind(
         self, wanted: Sequence[Any], forward: frozenset[Any]
     ) -> tuple[list[Any], list[Any]]:
         """Return the operators behind a forward pass in their order, and what they read of it."""
         kept: dict[str, Any] = {}
-        found: set[Any] = set()
-        waiting = [one.op for one in wanted]
+        reached: set[Any] = set()
+        waiting = [each.op for each in wanted]
         while waiting:
             operator = waiting.pop()
-            if operator in found:
+            if operator in reached:
                 continue
-            found.add(operator)
-            for one in operator.inputs:
+            reached.add(operator)
+            for each in operator.inputs:
                 # Constants of the forward pass stay constants: a compiler may know them.
-                if one.op in forward and one.op.type != "Const":
-                    kept[one.name] = one
+                if each.op in forward and each.op.type != "Const":
+                    kept[each.name] = each
                 else:
-                    waiting.append(one.op)
+                    waiting.append(each.op)
         kept.pop(self.incoming.name, None)
-        return [one for one in self._graph.get_operations() if one in found], list(kept.values())
+        return [each for each in self._graph.get_operations() if each in reached], list(
+            kept.values()
+        )
 
 
 def _names(operators: Sequence[Any]) -> tuple[str, ...]:
     """Return the operators that compute; what gives integers counts and measures shapes."""
     return tuple(
         dict.fromkeys(
-            one.type
-            for one in operators
-            if one.type not in _PLUMBING
-            and not (one.outputs and all(output.dtype.is_integer for output in one.outputs))
+            each.type
+            for each in operators
+            if each.type not in _PLUMBING
+            and not (each.outputs and all(output.dtype.is_integer for output in each.outputs))
         )
     )

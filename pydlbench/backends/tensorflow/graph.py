@@ -76,15 +76,15 @@ def executed(function: Any, operands: Sequence[Any]) -> tuple[Any, ...]:
     try:
         running.export_run_metadata()  # drops what was recorded before
         function(*operands)
-        found = running.export_run_metadata()
+        metadata = running.export_run_metadata()
     finally:
         running.disable_graph_collection()
-    return tuple(graph for one in found.function_graphs for graph in one.partition_graphs)
+    return tuple(graph for each in metadata.function_graphs for graph in each.partition_graphs)
 
 
 def controls(graphs: Sequence[Any]) -> bool:
     """Whether there are loops or branches in graphs: they do not say how often a node runs."""
-    return any(one.op in _CONTROL for graph in graphs for one in graph.node)
+    return any(each.op in _CONTROL for graph in graphs for each in graph.node)
 
 
 def listed(
@@ -116,7 +116,7 @@ def _calls(
     graphs: Sequence[Any], layers: Mapping[str, str], runs: Mapping[str, int] | None = None
 ) -> Iterator[tuple[str, StepCall]]:
     """Yield nodes of graphs with their names, as often as they run; see :func:`listed`."""
-    layers = _entered_again((one.name for graph in graphs for one in graph.node), layers)
+    layers = _entered_again((each.name for graph in graphs for each in graph.node), layers)
     for graph in graphs:
         for name, node in _read(graph):
             count = 1 if runs is None or not node.looped else runs.get(name, 0)
@@ -145,13 +145,13 @@ def _call(
 def calls_of(operations: Iterable[Any]) -> tuple[RecordedCall, ...]:
     """Return the distinct operators of a function's graph, before TensorFlow rewrites it."""
     nodes = {
-        one.name: Node(
-            op=one.type,
-            attributes=_attributes(one.node_def),
-            inputs=tuple(map(_like, one.inputs)),
-            outputs=tuple(map(_like, one.outputs)),
+        each.name: Node(
+            op=each.type,
+            attributes=_attributes(each.node_def),
+            inputs=tuple(map(_like, each.inputs)),
+            outputs=tuple(map(_like, each.outputs)),
         )
-        for one in operations
+        for each in operations
     }
     return distinct(_call(name, node, node.operator, {}) for name, node in nodes.items())
 
@@ -170,14 +170,14 @@ def inlined(function: Any, operands: Sequence[Any]) -> tuple[Any, list[str]]:
     graph = _run_inline_graph_optimization(
         concrete, lower_control_flow=False, aggressive_inlining=True
     )
-    nodes = {one.name: one for one in graph.node}
+    nodes = {each.name: each for each in graph.node}
     for handle, inner in concrete.graph.captures:
         node = nodes.get(inner.op.name)
         if node is not None and inner.dtype == _VARIABLES:  # a placeholder tells nothing of it
             (kind,) = handle._handle_data.shape_and_type  # noqa: SLF001 - no public name tells
             node.attr["_handle_dtypes"].list.type.append(kind.dtype)
             node.attr["_handle_shapes"].list.shape.add().CopyFrom(kind.shape)
-    return graph, [one.name for one in concrete.outputs]
+    return graph, [each.name for each in concrete.outputs]
 
 
 def grouped_nodes(
@@ -195,8 +195,8 @@ def grouped_nodes(
     nodes = dict(_read(graph, folds=True))
     layers = _entered_again(nodes, layers)
     reads = {
-        one.name: [_source(each) for each in one.input if not each.startswith("^")]
-        for one in graph.node
+        item.name: [_source(each) for each in item.input if not each.startswith("^")]
+        for item in graph.node
     }
     number: dict[str, int] = {}
     members: list[StepCall] = []
@@ -209,11 +209,11 @@ def grouped_nodes(
     for name, node in nodes.items():
         if node.op in ("Identity", "ReadVariableOp"):
             continue
-        read = tuple(made(*one) for one in reads[name])
+        read = tuple(made(*item) for item in reads[name])
         members.append(_call(name, node, node.operator, layers, read))
         number[name] = len(members) - 1
-    kept = (made(*_source(one)) for one in results)
-    return grouped(members, [one for one in kept if one is not None])
+    kept = (made(*_source(item)) for item in results)
+    return grouped(members, [item for item in kept if item is not None])
 
 
 # -----------------------------------------------------------------------------
@@ -234,9 +234,9 @@ def _place(name: str, layers: Mapping[str, str]) -> tuple[Direction, str]:
     backward = _TAPE in scopes or "gradients" in scopes
     if LOSS in scopes:
         return ("backward" if backward else "loss"), "loss"
-    inner = [one for one in scopes if not _INLINED.fullmatch(one)]
+    inner = [item for item in scopes if not _INLINED.fullmatch(item)]
     if layers:
-        path = [layers[one] for one in (_known(each, layers) for each in inner) if one]
+        path = [layers[item] for item in (_known(each, layers) for each in inner) if item]
     else:  # a gradient lies in a scope of the operator that it is of
         path = inner[:-1] if backward else inner
     # What the tape sums has no scope.
@@ -292,44 +292,47 @@ def _read(
         growing: where ways join that bring another shape each: a loop's beginning and its way
             back, or two branches.
     """
-    nodes = {one.name: one for one in graph.node}
+    nodes = {item.name: item for item in graph.node}
     reads = {
-        one.name: [_source(each) for each in one.input if not each.startswith("^")]
-        for one in graph.node
+        item.name: [_source(each) for each in item.input if not each.startswith("^")]
+        for item in graph.node
     }
     # A loop's way back is the one edge that no order can follow.
     before = {
-        one.name: [
+        item.name: [
             each
-            for each in (_source(text.removeprefix("^"))[0] for text in one.input)
+            for each in (_source(text.removeprefix("^"))[0] for text in item.input)
             if nodes[each].op != _BACK
         ]
-        for one in graph.node
+        for item in graph.node
     }
     made: dict[str, tuple[NodeTensor, ...]] = {}
     inferred: dict[str, tuple[NodeTensor, ...]] = {}
     inside: dict[str, int] = {}
-    found: list[tuple[str, Node]] = []
+    entries: list[tuple[str, Node]] = []
     for name in TopologicalSorter(before).static_order():
-        one = nodes[name]
+        item = nodes[name]
         depth = max((inside[each] for each in before[name]), default=0)
         # What joins a loop's beginning with its way back does not leave it.
-        stays = one.op == "Merge" and len(before[name]) < len(one.input)
-        inside[name] = depth + (0 if stays else _CONTROL.get(one.op, 0))
-        if one.op in _SILENT:
-            made[name] = _given(one)
+        stays = item.op == "Merge" and len(before[name]) < len(item.input)
+        inside[name] = depth + (0 if stays else _CONTROL.get(item.op, 0))
+        if item.op in _SILENT:
+            made[name] = _given(item)
             continue
-        if one.op in _CONTROL:
+        if item.op in _CONTROL:
             known = (_output(made, *each) for each in reads[name] if each[0] in made)
             first = next(known, NodeTensor(type="unknown"))
-            if one.op == "Merge":  # whatever the first one is, the others have other values
+            if item.op == "Merge":  # whatever the first one is, the others have other values
                 shape = None if name in growing else first.shape
                 first = msgspec.structs.replace(first, shape=shape, values=None)
-            made[name] = (first, NodeTensor(type="int32", shape=()) if one.op == "Merge" else first)
+            made[name] = (
+                first,
+                NodeTensor(type="int32", shape=()) if item.op == "Merge" else first,
+            )
             continue
         node = Node(
-            op=one.op,
-            attributes=_attributes(one),
+            op=item.op,
+            attributes=_attributes(item),
             inputs=tuple(_output(made, *each) for each in reads[name]),
             looped=depth > 0,
         )
@@ -340,14 +343,14 @@ def _read(
         made[name] = inferred[text]
         if folds and made[name] and all(each.values is not None for each in made[name]):
             continue
-        found.append((name, msgspec.structs.replace(node, outputs=made[name])))
+        entries.append((name, msgspec.structs.replace(node, outputs=made[name])))
     joined = {
-        one.name: {_output(made, *each).shape for each in reads[one.name]} - {None}
-        for one in graph.node
-        if one.op == "Merge"
+        item.name: {_output(made, *each).shape for each in reads[item.name]} - {None}
+        for item in graph.node
+        if item.op == "Merge"
     }
     changed = {name for name, shapes in joined.items() if len(shapes) > 1}
-    return found if changed <= growing else _read(graph, growing | changed, folds=folds)
+    return entries if changed <= growing else _read(graph, growing | changed, folds=folds)
 
 
 def _source(text: str) -> tuple[str, int]:
@@ -358,22 +361,22 @@ def _source(text: str) -> tuple[str, int]:
 
 def _output(made: Mapping[str, tuple[NodeTensor, ...]], name: str, number: int) -> NodeTensor:
     """Return an output; of one that comes back in a loop, or that nobody knows, nothing."""
-    found = made.get(name, ())
-    return found[number] if number < len(found) else NodeTensor(type="unknown")
+    outputs = made.get(name, ())
+    return outputs[number] if number < len(outputs) else NodeTensor(type="unknown")
 
 
-def _given(one: Any) -> tuple[NodeTensor, ...]:
+def _given(node: Any) -> tuple[NodeTensor, ...]:
     """Return the output of a node that computes nothing."""
-    if one.op in ("Const", "HostConst"):
-        return (_constant(one.attr["value"].tensor),)
-    kind = tf.as_dtype(one.attr["T" if "T" in one.attr else "dtype"].type or 1)
+    if node.op in ("Const", "HostConst"):
+        return (_constant(node.attr["value"].tensor),)
+    kind = tf.as_dtype(node.attr["T" if "T" in node.attr else "dtype"].type or 1)
     if kind == _VARIABLES:
-        types, shapes = (one.attr[f"_handle_{each}"].list for each in ("dtypes", "shapes"))
+        types, shapes = (node.attr[f"_handle_{each}"].list for each in ("dtypes", "shapes"))
         if not types.type:
             return (NodeTensor(type="resource"),)
         plain = tf.as_dtype(types.type[0]).name
         return (NodeTensor(type=plain, shape=_shape(shapes.shape[0]), variable=True),)
-    shapes = one.attr["_output_shapes"].list.shape or [one.attr["shape"].shape]
+    shapes = node.attr["_output_shapes"].list.shape or [node.attr["shape"].shape]
     return (NodeTensor(type=kind.name, shape=_shape(shapes[0])),)
 
 
@@ -390,27 +393,27 @@ def _constant(tensor: Any) -> NodeTensor:
 
 
 def _shape(shape: Any) -> tuple[int, ...] | None:
-    found = tf.TensorShape(shape)
-    return tuple(found.as_list()) if found.is_fully_defined() else None
+    static = tf.TensorShape(shape)
+    return tuple(static.as_list()) if static.is_fully_defined() else None
 
 
-def _attributes(one: Any) -> dict[str, Any]:
+def _attributes(node: Any) -> dict[str, Any]:
     """Return what is said of a node besides its inputs; what begins with a line is of its graph."""
     return {
         name: _words(json_format.MessageToDict(value, preserving_proto_field_name=True), _decoded)
-        for name, value in one.attr.items()
+        for name, value in node.attr.items()
         if not name.startswith("_") or name == "_kernel"
     }
 
 
 def _words(value: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
     """Return an attribute with its texts, which JSON has in base 64, changed to or fro."""
-    found = dict(value)
-    if "s" in found:
-        found["s"] = change(found["s"])
-    if "list" in found and "s" in found["list"]:
-        found["list"] = {**found["list"], "s": [change(one) for one in found["list"]["s"]]}
-    return found
+    changed = dict(value)
+    if "s" in changed:
+        changed["s"] = change(changed["s"])
+    if "list" in changed and "s" in changed["list"]:
+        changed["list"] = {**changed["list"], "s": [change(each) for each in changed["list"]["s"]]}
+    return changed
 
 
 def _decoded(text: str) -> str:
@@ -434,42 +437,42 @@ def _inferred(node: Node, *, folds: bool = False) -> tuple[NodeTensor, ...]:
             tf.import_graph_def(_alone(node), name="")
         except (ValueError, TypeError, tf.errors.OpError):
             return ()
-    found = [
+    outputs = [
         NodeTensor(
-            type=one.dtype.name,
-            shape=_shape(one.shape),
-            values=_known_values(one) if folds and one.dtype.is_integer else None,
+            type=each.dtype.name,
+            shape=_shape(each.shape),
+            values=_known_values(each) if folds and each.dtype.is_integer else None,
         )
-        for one in graph.get_operation_by_name("node").outputs
+        for each in graph.get_operation_by_name("node").outputs
     ]
     if node.op == "InvertPermutation" and folds and node.inputs[0].values is not None:
         # TensorFlow's functions of known values lack this one.
         order = tuple(np.argsort(node.inputs[0].values).tolist())
-        found[0] = msgspec.structs.replace(found[0], values=order)
-    if node.op == "FusedBatchNormV3" and found[5].shape is None:
+        outputs[0] = msgspec.structs.replace(outputs[0], values=order)
+    if node.op == "FusedBatchNormV3" and outputs[5].shape is None:
         # What is reserved for cuDNN is empty on a CPU; its function of shapes does not tell.
-        found[5] = msgspec.structs.replace(found[5], shape=(0,))
-    if node.op.endswith("FilterWithBias") and found[0].shape:
+        outputs[5] = msgspec.structs.replace(outputs[5], shape=(0,))
+    if node.op.endswith("FilterWithBias") and outputs[0].shape:
         # TensorFlow 2.21 gives this one the channels of the images.
-        found[1] = msgspec.structs.replace(found[1], shape=found[0].shape[-1:])
+        outputs[1] = msgspec.structs.replace(outputs[1], shape=outputs[0].shape[-1:])
     if node.padded:
         # TensorFlow 2.21 leaves out what is added.
-        found[0] = msgspec.structs.replace(found[0], shape=_shape_of_padded(node))
-    return tuple(found)
+        outputs[0] = msgspec.structs.replace(outputs[0], shape=_shape_of_padded(node))
+    return tuple(outputs)
 
 
 def _shapes_of(node: Node) -> tuple[NodeTensor, ...]:
     """Return the shapes of several tensors, which ``get_static_value`` does not know."""
-    if node.op != "ShapeN" or any(one.shape is None for one in node.inputs):
+    if node.op != "ShapeN" or any(each.shape is None for each in node.inputs):
         return ()
     kind = node.attributes["out_type"]["type"].removeprefix("DT_").lower()
-    shapes = [one.shape or () for one in node.inputs]
-    return tuple(NodeTensor(type=kind, shape=(len(one),), values=one) for one in shapes)
+    shapes = [each.shape or () for each in node.inputs]
+    return tuple(NodeTensor(type=kind, shape=(len(each),), values=each) for each in shapes)
 
 
 def _known_values(tensor: Any) -> tuple[int, ...] | None:
-    found = tf.get_static_value(tensor)
-    return None if found is None else tuple(np.asarray(found).ravel().tolist())
+    value = tf.get_static_value(tensor)
+    return None if value is None else tuple(np.asarray(value).ravel().tolist())
 
 
 def _shape_of_padded(node: Node) -> tuple[int, ...] | None:
@@ -510,26 +513,26 @@ class Replayed:
             )
         # What a backward pass reads of its forward pass is made by running that.
         known = 1 if self._pools_back(node) else 3 if self._normalises_back(node) else None
-        for one in node.inputs[:known]:
-            if one.values is None and not _can_make(one):
-                where = f"{one.type} {'of unknown shape' if one.shape is None else one.shape}"
+        for each in node.inputs[:known]:
+            if each.values is None and not _can_make(each):
+                where = f"{each.type} {'of unknown shape' if each.shape is None else each.shape}"
                 raise UnsupportedError(f"{node.op}: operands of {where} cannot be made up")
-        if any(one.type in ("resource", "variant") for one in node.outputs):
+        if any(each.type in ("resource", "variant") for each in node.outputs):
             raise UnsupportedError(f"{node.op}: gives no tensor, but what others work on")
         self._node = node
         self._graph = tf.compat.v1.GraphDef(versions=_alone(node).versions)
         # XLA would want to compile what stands for operands.
-        self._graph.node.extend(one for one in _alone(node).node if one.op not in _STUBS)
+        self._graph.node.extend(each for each in _alone(node).node if each.op not in _STUBS)
         #: Operands that are no constants.
-        self.places = [n for n, one in enumerate(node.inputs) if one.values is None]
+        self.places = [n for n, each in enumerate(node.inputs) if each.values is None]
         self._variables: list[Any] = []  # live as long as what reads them
 
     @property
     def plain(self) -> bool:
         """Whether all operands are floating-point tensors of one type."""
-        read = [one for one in self._node.inputs if one.values is None]
-        same = len({one.type for one in read}) == 1
-        return same and all(one.floating and not one.variable for one in read)
+        read = [each for each in self._node.inputs if each.values is None]
+        same = len({each.type for each in read}) == 1
+        return same and all(each.floating and not each.variable for each in read)
 
     def operands(self, device: str) -> list[Any]:
         """Return operands: floating-point values uniform in [-1, 1), whole numbers 0 or 1."""
@@ -539,11 +542,11 @@ class Replayed:
                 return self._pooled(node)
             if self._normalises_back(node):
                 return self._normalised(node)
-            return [self._made(one) for one in node.inputs if one.values is None]
+            return [self._made(each) for each in node.inputs if each.values is None]
 
     def __call__(self, *operands: Any) -> list[Any]:
         """Return the node's outputs, as a part of a graph; a constant where it has none."""
-        given = {f"in{n}:0": one for n, one in zip(self.places, operands, strict=True)}
+        given = {f"in{n}:0": each for n, each in zip(self.places, operands, strict=True)}
         (node,) = tf.import_graph_def(
             self._graph, input_map=given, return_elements=["node"], name=""
         )
@@ -572,19 +575,19 @@ class Replayed:
         offsets = tf.zeros_like(factors)
         none = offsets[:0] if node.get("is_training") else offsets
         read = (source, factors, offsets, none, none + 1)
-        inputs = [*node.inputs[1:3], node.inputs[2], *[_like(one) for one in read[3:]]]
+        inputs = [*node.inputs[1:3], node.inputs[2], *[_like(each) for each in read[3:]]]
         op = node.op.replace("GradV3", "V3")
         forward = Replayed(Node(op=op, attributes=node.attributes, inputs=tuple(inputs)))
-        left = tf.function(forward, autograph=False)(*read)[3:6]
-        return [gradient, source, factors, *left]
+        others = tf.function(forward, autograph=False)(*read)[3:6]
+        return [gradient, source, factors, *others]
 
-    def _made(self, one: NodeTensor) -> Any:
-        kind = tf.as_dtype(one.type)
+    def _made(self, tensor: NodeTensor) -> Any:
+        kind = tf.as_dtype(tensor.type)
         if kind.is_floating:
-            value = tf.cast(tf.random.uniform(one.shape, -1.0, 1.0), kind)
+            value = tf.cast(tf.random.uniform(tensor.shape, -1.0, 1.0), kind)
         else:
-            value = tf.cast(tf.random.uniform(one.shape, 0, 2, tf.int32), kind)
-        if not one.variable:
+            value = tf.cast(tf.random.uniform(tensor.shape, 0, 2, tf.int32), kind)
+        if not tensor.variable:
             return value
         self._variables.append(tf.Variable(value))
         return self._variables[-1].handle
@@ -604,7 +607,7 @@ class ReplayedGroup:
     plain = False
 
     def __init__(self, group: CallGroup) -> None:
-        self._nodes = [Replayed(Node.read(one)) for one in group.calls]
+        self._nodes = [Replayed(Node.read(each)) for each in group.calls]
         self._results = group.results
         links = {(call, operand): (by, result) for call, operand, by, result in group.links}
         #: For each node and operand that is no constant, what of the group makes it.
@@ -626,7 +629,7 @@ class ReplayedGroup:
         """Return the group's results, as a part of a graph; a constant where it has none."""
         given, results = iter(operands), list[list[Any]]()
         for node, made in zip(self._nodes, self._made, strict=True):
-            read = [next(given) if one is None else results[one[0]][one[1]] for one in made]
+            read = [next(given) if each is None else results[each[0]][each[1]] for each in made]
             results.append(node(*read))
         return [results[call][result] for call, result in self._results] or [tf.constant(0.0)]
 
@@ -635,10 +638,10 @@ def _like(tensor: Any) -> NodeTensor:
     return NodeTensor(type=tensor.dtype.name, shape=tuple(tensor.shape))
 
 
-def _can_make(one: NodeTensor) -> bool:
-    if one.shape is None or one.type in ("unknown", "resource", "variant", "string"):
+def _can_make(tensor: NodeTensor) -> bool:
+    if tensor.shape is None or tensor.type in ("unknown", "resource", "variant", "string"):
         return False
-    kind = tf.as_dtype(one.type)
+    kind = tf.as_dtype(tensor.type)
     return bool(kind.is_floating or kind.is_integer or kind.is_bool)
 
 
@@ -646,20 +649,20 @@ def _alone(node: Node) -> Any:
     """Return the graph of a node, its operands placeholders and constants."""
     graph = tf.compat.v1.GraphDef()
     graph.versions.producer = tf.version.GRAPH_DEF_VERSION
-    for number, one in enumerate(node.inputs):
+    for number, each in enumerate(node.inputs):
         operand = graph.node.add(name=f"in{number}")
-        if one.values is not None:
+        if each.values is not None:
             operand.op = "Const"
-            operand.attr["dtype"].type = tf.as_dtype(one.type).as_datatype_enum
-            values = np.array(one.values, tf.as_dtype(one.type).as_numpy_dtype)
-            tensor = tf.make_tensor_proto(values.reshape(one.shape), one.type)
+            operand.attr["dtype"].type = tf.as_dtype(each.type).as_datatype_enum
+            values = np.array(each.values, tf.as_dtype(each.type).as_numpy_dtype)
+            tensor = tf.make_tensor_proto(values.reshape(each.shape), each.type)
             operand.attr["value"].tensor.CopyFrom(tensor)
             continue
-        if one.type == "unknown":
+        if each.type == "unknown":
             raise ValueError("an operand of which nothing is known")
-        shape = tf.TensorShape(one.shape).as_proto()
-        operand.op = "VarHandleOp" if one.variable else "Placeholder"
-        operand.attr["dtype"].type = tf.as_dtype(one.type).as_datatype_enum
+        shape = tf.TensorShape(each.shape).as_proto()
+        operand.op = "VarHandleOp" if each.variable else "Placeholder"
+        operand.attr["dtype"].type = tf.as_dtype(each.type).as_datatype_enum
         operand.attr["shape"].shape.CopyFrom(shape)
     own = graph.node.add(name="node", op=node.op)
     own.input.extend(f"in{number}" for number in range(len(node.inputs)))

@@ -43,22 +43,22 @@ if TYPE_CHECKING:
 # The ways to run a pass.
 
 
-def variants_of(case: KernelSpec, traced: Tracer, numbers: Arithmetic) -> list[Variant]:
+def variants_of(spec: KernelSpec, traced: Tracer, numbers: Arithmetic) -> list[Variant]:
     """List the ways to run a pass of a layer.
 
     Args:
-        case: what is computed.
+        spec: what is computed.
         traced: makes functions.
         numbers: how it is computed.
 
     Raises:
         UnsupportedError: TensorFlow has no such layers, or not this one.
     """
-    entry = entry_of("tensorflow", FORWARD, case.layer)
-    _check(case.layer, case)
-    training = case.pass_ != "forward" or case.propagation == "training"
-    ways = [dataclasses.replace(how, training=training) for how in _ways(case.layer)]
-    return [_Pass(case, entry(case.layer, how), how).variant(traced, numbers) for how in ways]
+    entry = entry_of("tensorflow", FORWARD, spec.layer)
+    _check(spec.layer, spec)
+    training = spec.pass_ != "forward" or spec.propagation == "training"
+    ways = [dataclasses.replace(how, training=training) for how in _ways(spec.layer)]
+    return [_Pass(spec, entry(spec.layer, how), how).variant(traced, numbers) for how in ways]
 
 
 def _ways(layer: Any) -> list[How]:
@@ -88,10 +88,10 @@ def _ways(layer: Any) -> list[How]:
     return [How(word=word, **way) for way in ways for word in words]
 
 
-def _check(layer: Any, case: KernelSpec) -> None:
+def _check(layer: Any, spec: KernelSpec) -> None:
     """Refuse what TensorFlow's operators do not compute."""
     op = op_of(layer)
-    if layer.kind == "pointwise" and case.on_gpu:
+    if layer.kind == "pointwise" and spec.on_gpu:
         raise UnsupportedError("tensorflow: memory-bound layers are run on CPUs so far")
     if op == "pool" and layer.mode == "avg" and (padding := padding_of(layer)).word != "VALID":
         if layer.count_include_pad:
@@ -106,12 +106,12 @@ def _check(layer: Any, case: KernelSpec) -> None:
         return
     if layer.sides == 3:
         raise UnsupportedError("TensorFlow has no operator that resizes images of three sides")
-    if case.mode == "xla":
+    if spec.mode == "xla":
         raise UnsupportedError(
             "XLA's ResizeBilinear gives other values, and ResizeNearestNeighborGrad does not "
             "compile; nearest: --mode graph"
         )
-    if layer.mode == "linear" and case.precision != "fp32":
+    if layer.mode == "linear" and spec.precision != "fp32":
         raise UnsupportedError("TensorFlow's ResizeBilinear gives float32 only; nearest: fp32")
 
 
@@ -152,16 +152,16 @@ class _Pass(LayerPass):
     """A pass of a layer, traced: as a gradient, the part of a graph behind the forward pass.
 
     Args:
-        case: says which pass.
+        spec: says which pass.
         forward: the function of the layer's tensors.
         how: the layer is called.
     """
 
-    def __init__(self, case: KernelSpec, forward: Callable[..., Any], how: How) -> None:
-        super().__init__(case, forward, lie_of(case.layer, how), GRADIENT)
-        self._how, self._stored, roles = how, DTYPES[case.precision], self.roles
-        if case.fuse == "bias":
-            self.function = _with_bias(self.function, case.layer, how)
+    def __init__(self, spec: KernelSpec, forward: Callable[..., Any], how: How) -> None:
+        super().__init__(spec, forward, lie_of(spec.layer, how), GRADIENT)
+        self._how, self._stored, roles = how, DTYPES[spec.precision], self.roles
+        if spec.fuse == "bias":
+            self.function = _with_bias(self.function, spec.layer, how)
         operands = [(self.lie.lying_shape(role), self._type(role)) for role in roles.reads]
         turn = [((), self._stored)] * bool(self.turns)
         wanted = [*map(roles.reads.index, roles.writes)] if roles.derived else None
@@ -170,9 +170,9 @@ class _Pass(LayerPass):
     def variant(self, traced: Tracer, numbers: Arithmetic) -> Variant:
         """Return it as a way to run the case."""
         algorithm = ", ".join(self._graph.names)
-        if self._how.padded and self.case.pass_ != "forward":
+        if self._how.padded and self.spec.pass_ != "forward":
             algorithm += " of padded images"
-        sums = _sums(self.layer, self.case.pass_, self._graph.names)
+        sums = _sums(self.layer, self.spec.pass_, self._graph.names)
 
         def build(inputs: Mapping[str, Array]) -> FunctionOperator:
             try:
@@ -183,7 +183,7 @@ class _Pass(LayerPass):
 
         return Variant(
             algorithm=algorithm,
-            layout=self.lie.text(self.case.pass_),
+            layout=self.lie.text(self.spec.pass_),
             variant=self._how.word,
             build=build,
             accumulate=numbers.accumulator(sums, traced.mode),
@@ -223,7 +223,7 @@ class _Pass(LayerPass):
                 several = RESULTS[self.op](self.layer, [*map(as_array, several)], operands)
             return self.plain(self.by_role(several, operands), as_array)
 
-        turns = [upload(np.asarray(one), self._stored, device) for one in self.turns]
+        turns = [upload(np.asarray(each), self._stored, device) for each in self.turns]
         operator = FunctionOperator(
             function, operands, results, traced, numbers, changed=self.changed, turns=turns
         )
@@ -237,8 +237,8 @@ class _Pass(LayerPass):
         graph, kept = self._graph, KEPT.get(self.op, {})
         given = [graph.tensor(name) for name in kept]
         values = [
-            upload(self.lie.arranged("src", make(self.layer, inputs)), one.dtype.name, device)
-            for make, one in zip(kept.values(), given, strict=True)
+            upload(self.lie.arranged("src", make(self.layer, inputs)), each.dtype.name, device)
+            for make, each in zip(kept.values(), given, strict=True)
         ]
         keep = tf.function(graph.part([*graph.sources, *given], graph.kept), autograph=False)
         incoming = np.ones((), np.float32)  # of a number: the loss
@@ -313,7 +313,7 @@ class FunctionOperator(FrameworkOperator):
         self.mode = traced.mode
         self.function = self.traced()
         variables = [operands[place] for place in changed]
-        before = [tf.identity(one) for one in variables]
+        before = [tf.identity(each) for each in variables]
 
         def restore() -> None:
             for variable, value in zip(variables, before, strict=True):

@@ -37,7 +37,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
 
     Args:
         backend: not asked.
-        case: the step, of a model of the user's own.
+        spec: the step, of a model of the user's own.
 
     Raises:
         UsageError: the callable is none, returns something else, or lacks inputs or a loss.
@@ -53,17 +53,17 @@ class OwnTensorflowModel(OwnModel, TracedModel):
         is_finite=lambda x: bool(tf.reduce_all(tf.math.is_finite(tf.cast(x, tf.float32)))),
     )
 
-    def __init__(self, backend: FrameworkBackend, case: StepSpec) -> None:
+    def __init__(self, backend: FrameworkBackend, spec: StepSpec) -> None:
         del backend
-        if case.layout != AS_BUILT:
+        if spec.layout != AS_BUILT:
             raise UnsupportedError(
-                f"{case.model}: --layout {case.layout}: a model in TensorFlow says its layout "
+                f"{spec.model}: --layout {spec.layout}: a model in TensorFlow says its layout "
                 "itself; nearest: leave it out"
             )
-        super().__init__(case)
-        keras.utils.set_random_seed(case.seed)
-        with own_code(case.model):
-            with self._policy(), _counting_anew(case.model):
+        super().__init__(spec)
+        keras.utils.set_random_seed(spec.seed)
+        with own_code(spec.model):
+            with self._policy(), _counting_anew(spec.model):
                 given = self.call()
             if tf.config.functions_run_eagerly():
                 tf.config.run_functions_eagerly(False)
@@ -79,7 +79,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
     def guards(self) -> Iterable[contextlib.AbstractContextManager[Any]]:
         """Return what it is run in: the switch for TF32, and what tells whose error it was."""
         self._precision.settle()
-        return [own_code(self.case.model)]
+        return [own_code(self.spec.model)]
 
     def run(self) -> Any:
         """Run the step once; return output, gradients and loss, or what of these the phase has."""
@@ -87,7 +87,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
 
     def results(self, result: Any) -> Mapping[str, Mapping[str, Any]]:
         """Return what the step returns, and the trained weights."""
-        trained = {"weights": self.weights} if self.case.phase == "training" else {}
+        trained = {"weights": self.weights} if self.spec.phase == "training" else {}
         flat = {name: tf.nest.flatten(values) for name, values in {**result, **trained}.items()}
         return {
             name: {f"tensor {number}": tensor for number, tensor in enumerate(tensors, start=1)}
@@ -123,9 +123,9 @@ class OwnTensorflowModel(OwnModel, TracedModel):
         if not self._is_narrow:
             yield
             return
-        if self.case.cast == "whole":
+        if self.spec.cast == "whole":
             raise UnsupportedError(
-                f"{self.case.model}: --cast whole: Keras keeps weights in float32; nearest: "
+                f"{self.spec.model}: --cast whole: Keras keeps weights in float32; nearest: "
                 "--cast mixed"
             )
         before = keras.mixed_precision.dtype_policy()
@@ -144,7 +144,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
         types = {getattr(layer, "compute_dtype", None) for layer in _flat(self.model)}
         if self._is_narrow and self._precision.dtype not in types:
             raise UnsupportedError(
-                f"{self.case.model}: {type(self.model).__name__} has no layer of Keras that was "
+                f"{self.spec.model}: {type(self.model).__name__} has no layer of Keras that was "
                 f"made with the policy mixed_{self._precision.dtype}; nearest: --precision fp32"
             )
 
@@ -180,7 +180,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
         """Return inputs on the device; Keras models of layers are called with all as one."""
         if self.own.inputs and arguments and keywords:
             raise UsageError(
-                f"{self.case.model}: inputs by place and by name; nearest: a name for each --input"
+                f"{self.spec.model}: inputs by place and by name; nearest: a name for each --input"
             )
         arguments, keywords = tf.nest.map_structure(_tensor, (arguments, keywords))
         if getattr(self.model, "inputs", None):
@@ -196,7 +196,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
         known = "training" in inspect.signature(called).parameters
         if not known and self.own.train is not None:
             raise UsageError(
-                f"{self.case.model}: {type(self.model).__name__} takes no argument training; "
+                f"{self.spec.model}: {type(self.model).__name__} takes no argument training; "
                 "nearest: leave --train-mode and --eval-mode out"
             )
         return {"training": self.trains} if known else {}
@@ -209,7 +209,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
         """
         if not callable(self.model):
             raise UsageError(
-                f"{self.case.model}: {type(self.model).__name__} has no __call__; nearest: return "
+                f"{self.spec.model}: {type(self.model).__name__} has no __call__; nearest: return "
                 "a tf.function of it"
             )
         called: Callable[..., Any] = self.model
@@ -230,7 +230,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
         with tf.device(self.device), tf.GradientTape() as tape:
             output = self._forward(self.operands())
         self.weights = self._trained(tape)
-        if self.case.backward:
+        if self.spec.backward:
             self._loss, _, how = self.first_loss(output)
             if getattr(self.model, "losses", None):
                 how += ", and the penalties of its layers"
@@ -246,7 +246,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
         return list(tape.watched_variables() if variables is None else variables)
 
     def _made_optimizer(self) -> Any:
-        if self.case.phase != "training":
+        if self.spec.phase != "training":
             return None
         known: dict[str, Callable[[], Any]] = {
             "sgd": lambda: keras.optimizers.SGD(RATE),
@@ -257,7 +257,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
         if self.own.optimizer not in known:
             near = self.own.optimizer.partition("-")[0]
             raise UnsupportedError(
-                f"{self.case.model}: --optimizer {self.own.optimizer} is PyTorch's; nearest: "
+                f"{self.spec.model}: --optimizer {self.own.optimizer} is PyTorch's; nearest: "
                 f"--optimizer {near}"
             )
         optimizer = known[self.own.optimizer]()
@@ -267,7 +267,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
 
     def body(self, *operands: Any) -> dict[str, Any]:
         """Return what the phase computes, as a part of a graph."""
-        if not self.case.backward:
+        if not self.spec.backward:
             return {"output": tf.nest.flatten(self._forward(operands))}
         with tf.GradientTape() as tape:
             floating = [operand for operand in operands if operand.dtype.is_floating]
@@ -283,7 +283,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
         pairs = [(g, v) for g, v in zip(gradients, sources, strict=True) if g is not None]
         if not pairs:
             raise UsageError(
-                f"{self.case.model}: its loss has no gradient: nothing that it is computed from "
+                f"{self.spec.model}: its loss has no gradient: nothing that it is computed from "
                 "has one; nearest: --phase forward"
             )
         if self._optimizer is None:

@@ -64,7 +64,7 @@ class TracedModel(StepModel):
     """A model in TensorFlow whose step is one function, whoever has written it.
 
     Args:
-        case: the step.
+        spec: the step.
 
     Raises:
         UnsupportedError: TensorFlow has no such precision on this device.
@@ -79,12 +79,12 @@ class TracedModel(StepModel):
         random_labels=_random_labels,
     )
 
-    def __init__(self, case: StepSpec) -> None:
-        super().__init__(case)
-        self._precision = arithmetic(case.precision, case.on_gpu, frozenset(read_cpu_facts().isa))
-        self.device = "/GPU:0" if case.on_gpu else "/CPU:0"  # the only visible one
+    def __init__(self, spec: StepSpec) -> None:
+        super().__init__(spec)
+        self._precision = arithmetic(spec.precision, spec.on_gpu, frozenset(read_cpu_facts().isa))
+        self.device = "/GPU:0" if spec.on_gpu else "/CPU:0"  # the only visible one
         #: Makes functions of tensors.
-        self.traced = Tracer(self.device, str(case.mode))
+        self.traced = Tracer(self.device, str(spec.mode))
 
     def synchronize(self) -> None:
         """Return when all calls are done; on a CPU each returns with its results."""
@@ -114,12 +114,12 @@ class TracedModel(StepModel):
 
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
         """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
-        if self.case.mode != "graph":
+        if self.spec.mode != "graph":
             raise UnsupportedError(
-                f"tensorflow {self.case.mode}: its kernels are XLA's own, of several nodes each; "
+                f"tensorflow {self.spec.mode}: its kernels are XLA's own, of several nodes each; "
                 "nearest: --mode graph"
             )
-        if self.case.on_gpu:
+        if self.spec.on_gpu:
             raise UnsupportedError(
                 "tensorflow: on a GPU nodes return before their kernels run; nearest: --framework "
                 "torch"
@@ -143,14 +143,14 @@ class TracedModel(StepModel):
     def record(self) -> tuple[RecordedCall, ...]:
         """Return the nodes of the step's graph as it is run; of a compiled one their groups."""
         operands = self.operands()
-        if self.case.on_gpu:
+        if self.spec.on_gpu:
             raise UnsupportedError(
                 "tensorflow: on a GPU nodes return before their kernels run; nearest: --framework "
                 "torch"
             )
         # A function that has run before tells nothing any more.
         function = Tracer(self.device, "graph")(self.body)
-        if self.case.mode == "xla":
+        if self.spec.mode == "xla":
             return grouped_nodes(*inlined(function, operands), self.scopes)
         graphs = executed(function, operands)
         runs = None
@@ -168,12 +168,12 @@ class TensorflowModel(CatalogueModel, TracedModel):
 
     def _build(self, batch: Batch, *, separate: bool) -> None:
         del separate
-        case = self.case
-        if case.layout == "nchw" and not case.on_gpu:
+        spec = self.spec
+        if spec.layout == "nchw" and not spec.on_gpu:
             raise UnsupportedError("TensorFlow on a CPU has poolings and gradients in nhwc only")
         self._home = self.device
         self._net: Net | None = None
-        self.host = host_arrays(batch, case.layout)
+        self.host = host_arrays(batch, spec.layout)
         with tf.device(self.device):
             #: Images and labels on the device.
             self.resident = tuple(tf.identity(tf.constant(array)) for array in self.host)
@@ -189,7 +189,7 @@ class TensorflowModel(CatalogueModel, TracedModel):
         try:
             yield
         except tf.errors.OpError as error:
-            raise translated(error, f"{self.case.model} ({self.case.mode})") from error
+            raise translated(error, f"{self.spec.model} ({self.spec.mode})") from error
 
     @property
     def net(self) -> Net:
@@ -199,8 +199,8 @@ class TensorflowModel(CatalogueModel, TracedModel):
             self._net = Net(
                 self.model,
                 self.weights,
-                images=self.case.layout,
-                stored=precision if self.case.cast == "whole" else "float32",
+                images=self.spec.layout,
+                stored=precision if self.spec.cast == "whole" else "float32",
                 computed=precision,
                 device=self._home,
             )
@@ -218,8 +218,8 @@ class TensorflowModel(CatalogueModel, TracedModel):
                 f"step {definition.name}: TensorFlow keeps no gradients that zeros could be "
                 "written over"
             )
-        if definition.weights == "host" and self.case.on_gpu:
-            if self.case.mode == "xla":
+        if definition.weights == "host" and self.spec.on_gpu:
+            if self.spec.mode == "xla":
                 raise UnsupportedError(
                     f"step {definition.name}: XLA on a GPU does not read variables of the host; "
                     "nearest: --quirk variables-on-cpu=off"

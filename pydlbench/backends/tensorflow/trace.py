@@ -139,7 +139,7 @@ def trace(call: Callable[[], Any], calls: int) -> Traced | None:
     try:
         # The profiler drops an event now and then; half a trace tells nothing.
         whole = (_trace(call, calls) for _ in range(_ATTEMPTS))
-        return next((one for one in whole if one is not None), None)
+        return next((each for each in whole if each is not None), None)
     except Exception:  # noqa: BLE001 - a trace is not worth a row, and its format is not stable
         return None
 
@@ -153,12 +153,12 @@ def node_runs(call: Callable[[], Any]) -> dict[str, int]:
     Returns:
         Nothing of nodes that did not run, nor of those that only hand on what they are given.
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for _ in range(_ATTEMPTS):  # the profiler drops an event now and then
         events = _recorded(call, 1)[0]
-        matches = (_NODE.fullmatch(one.name) for one in events)
-        found |= Counter(match[1] for match in matches if match)
-    return dict(found)
+        matches = (_NODE.fullmatch(each.name) for each in events)
+        counts |= Counter(match[1] for match in matches if match)
+    return dict(counts)
 
 
 # Nodes that hand on what they are given: TensorFlow runs them without an event.
@@ -219,22 +219,22 @@ class StepProfiles:
         Raises:
             PrimitiveError: a node ran several times, or is not in the graph.
         """
-        found: dict[str, list[float]] = {name: [] for name in self._nodes}
+        times: dict[str, list[float]] = {name: [] for name in self._nodes}
         for event in events:
             match = _NODE.fullmatch(event.name)
             if match is None or match[2].startswith(_TRACE_PLUMBING):
                 continue
-            if match[1] not in found:
+            if match[1] not in times:
                 raise PrimitiveError(
                     "the profile is not of the recorded step: it has "
                     f"{event.name}, which is no node of its graph"
                 )
-            found[match[1]].append(event.seconds)
-        for place, (name, seconds) in enumerate(found.items(), start=1):
+            times[match[1]].append(event.seconds)
+        for place, (name, seconds) in enumerate(times.items(), start=1):
             if len(seconds) > 1:
                 self._refuse(place, name, f"is in the profile {len(seconds)} times")
-        self._recorded |= {name for name, seconds in found.items() if seconds}
-        return {name: seconds[0] if seconds else None for name, seconds in found.items()}
+        self._recorded |= {name for name, seconds in times.items() if seconds}
+        return {name: seconds[0] if seconds else None for name, seconds in times.items()}
 
     def _refuse(self, place: int, name: str, why: str) -> None:
         node = f"node {place} of {len(self._nodes)}, {name}:{self._nodes[name]}"
@@ -243,10 +243,10 @@ class StepProfiles:
 
 def _trace(call: Callable[[], Any], calls: int) -> Traced | None:
     events, whole = _recorded(call, calls)
-    found = kernels_in(events, calls)
-    if found is None:
+    kernels = kernels_in(events, calls)
+    if kernels is None:
         return None
-    return Traced(kernel_s=found[0], reorder_s=found[1], call_s=median(whole))
+    return Traced(kernel_s=kernels[0], reorder_s=kernels[1], call_s=median(whole))
 
 
 def _recorded(call: Callable[[], Any], calls: int) -> tuple[list[Event], list[float]]:
@@ -271,15 +271,15 @@ def _recorded(call: Callable[[], Any], calls: int) -> tuple[list[Event], list[fl
 def _events(folder: Path) -> list[Event]:
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    found = []
+    recorded = []
     for path in folder.glob("**/*.xplane.pb"):
         space = xplane_pb2.XSpace()
         space.ParseFromString(path.read_bytes())
         for plane in space.planes:
             if plane.name != _HOST:
                 continue
-            names = {number: one.name for number, one in plane.event_metadata.items()}
-            found += [
+            names = {number: each.name for number, each in plane.event_metadata.items()}
+            recorded += [
                 Event(
                     names[event.metadata_id],
                     line.timestamp_ns / 1e9 + event.offset_ps / 1e12,
@@ -288,7 +288,7 @@ def _events(folder: Path) -> list[Event]:
                 for line in plane.lines
                 for event in line.events
             ]
-    return found
+    return recorded
 
 
 # -----------------------------------------------------------------------------

@@ -29,9 +29,9 @@ catalogue_model: Final = TensorflowModel
 own_model: Final = OwnTensorflowModel
 
 
-def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
+def record_calls(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKernel:
     """List the nodes of a step's graph as it is run, or the groups that XLA makes of them."""
-    made = model_of(backend, case)
+    made = model_of(backend, spec)
     assert isinstance(made, TracedModel), "all models of this worker are"
     with made:
         calls = made.record()

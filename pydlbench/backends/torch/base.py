@@ -33,44 +33,44 @@ FROZEN_NOTE = (
 
 
 def ways_to_run(
-    case: KernelSpec, device: torch.device, wait: Callable[[], None] = lambda: None
+    spec: KernelSpec, device: torch.device, wait: Callable[[], None] = lambda: None
 ) -> list[Variant]:
     """List the ways to run a case.
 
     Args:
-        case: what is computed.
+        spec: what is computed.
         device: on which tensors live.
         wait: returns when the device has done everything that was called.
 
     Raises:
         UnsupportedError: PyTorch has no such operator, mode or precision here.
     """
-    if is_own(case.mode or ""):
-        if case.fuse != "none":
-            raise UnsupportedError(f"torch: --fuse {case.fuse} is for PyTorch's own operators")
-        place = TensorPlace(device, settings.DTYPES[case.precision])
-        return own_kernel.variants_of(Site(case, place, wait))
-    checked_mode("torch", MODES, case.mode)
-    if case.fuse not in ("none", "bias"):
+    if is_own(spec.mode or ""):
+        if spec.fuse != "none":
+            raise UnsupportedError(f"torch: --fuse {spec.fuse} is for PyTorch's own operators")
+        place = TensorPlace(device, settings.DTYPES[spec.precision])
+        return own_kernel.variants_of(Site(spec, place, wait))
+    checked_mode("torch", MODES, spec.mode)
+    if spec.fuse not in ("none", "bias"):
         raise UnsupportedError(
-            f"torch: --fuse {case.fuse} is for the native GPU backend so far; nearest: bias"
+            f"torch: --fuse {spec.fuse} is for the native GPU backend so far; nearest: bias"
         )
-    if case.mode == "frozen":
-        _check_frozen(case)
-    settings.check_precision(case.precision, case.on_gpu)
-    place = TensorPlace(device, settings.DTYPES[case.precision])
-    return variants_of(Site(case, place, wait))
+    if spec.mode == "frozen":
+        _check_frozen(spec)
+    settings.check_precision(spec.precision, spec.on_gpu)
+    place = TensorPlace(device, settings.DTYPES[spec.precision])
+    return variants_of(Site(spec, place, wait))
 
 
-def _check_frozen(case: KernelSpec) -> None:
+def _check_frozen(spec: KernelSpec) -> None:
     """Make sure that a case has constant weights, which the compiler can pack beforehand."""
-    if case.on_gpu:
+    if spec.on_gpu:
         raise UnsupportedError("torch frozen is for CPUs: on a GPU no weights are packed")
-    if case.pass_ != "forward" or case.propagation != "inference":
+    if spec.pass_ != "forward" or spec.propagation != "inference":
         raise UnsupportedError(
             "torch frozen is for the forward pass of inference: training changes the weights"
         )
-    if case.layer.op not in ("conv", "gemm") or getattr(case.layer, "batch_count", 1) > 1:
+    if spec.layer.op not in ("conv", "gemm") or getattr(spec.layer, "batch_count", 1) > 1:
         raise UnsupportedError("torch frozen is for convolutions and products with weights")
 
 
@@ -103,14 +103,16 @@ class TorchBackend(FrameworkBackend):
             "numpy": np.__version__,
         }
 
-    def variants(self, case: KernelSpec) -> list[Variant]:
+    def variants(self, spec: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see :class:`FrameworkBackend`."""
-        notes = (FROZEN_NOTE,) if case.mode == "frozen" else ()
+        notes = (FROZEN_NOTE,) if spec.mode == "frozen" else ()
         return [
             replace(
-                one, accumulate=self.accumulator(one.accumulate, case), notes=(*one.notes, *notes)
+                each,
+                accumulate=self.accumulator(each.accumulate, spec),
+                notes=(*each.notes, *notes),
             )
-            for one in ways_to_run(case, self._place, self.wait)
+            for each in ways_to_run(spec, self._place, self.wait)
         ]
 
     def empty(self, mode: str | None) -> Operator:
@@ -131,28 +133,28 @@ class TorchBackend(FrameworkBackend):
     def wait(self) -> None:
         """Return when the device has done everything that was called: on a CPU at once."""
 
-    def behind(self, operator: TorchOperator, case: KernelSpec) -> Behind:
+    def behind(self, operator: TorchOperator, spec: KernelSpec) -> Behind:
         """Look at a call from below: on a CPU, ask oneDNN and MKL what they did."""
-        inference = case.pass_ == "forward" and case.propagation == "inference"
+        inference = spec.pass_ == "forward" and spec.propagation == "inference"
         return behind_on_cpu(operator, threads=len(self.cpus), inference=inference)
 
-    def accumulator(self, accumulate: str, case: KernelSpec) -> str:
+    def accumulator(self, accumulate: str, spec: KernelSpec) -> str:
         """Return what sums are kept in on this device.
 
         Args:
             accumulate: what they are kept in by the calls.
-            case: what is computed.
+            spec: what is computed.
         """
-        del case
+        del spec
         return accumulate
 
-    def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
+    def completed(self, facts: KernelFacts, operator: Operator, spec: KernelSpec) -> KernelFacts:
         """Return the facts with the library's kernels behind the call."""
         assert isinstance(operator, TorchOperator)
-        found = self.behind(operator, case)
-        algorithm = f"{facts.algorithm} ({found.kernels})" if found.kernels else facts.algorithm
-        notes = [*facts.notes, *found.remarks]
-        return renamed(facts, algorithm, notes=notes, evidence=found.evidence)
+        behind = self.behind(operator, spec)
+        algorithm = f"{facts.algorithm} ({behind.kernels})" if behind.kernels else facts.algorithm
+        notes = [*facts.notes, *behind.remarks]
+        return renamed(facts, algorithm, notes=notes, evidence=behind.evidence)
 
 
 def _built_with() -> list[str]:

@@ -69,7 +69,7 @@ class _Writer:
 
     def __init__(self, recording: Recording, stamp: Callable[[], None] | None) -> None:
         self._given = recording.given
-        self._known: dict[str, Any] = {f"v{slot}": one for slot, one in recording.given.items()}
+        self._known: dict[str, Any] = {f"v{slot}": each for slot, each in recording.given.items()}
         self._stamps = stamp is not None
         self._known["stamp"] = stamp
         self._operators: dict[Any, str] = {}
@@ -80,12 +80,12 @@ class _Writer:
         """Write a call, and what is freed after it."""
         name = self._operators.setdefault(call.function, f"f{len(self._operators)}")
         self._known[name] = call.function
-        words = [self._text(one) for one in call.arguments]
-        words += [f"{key}={self._text(one)}" for key, one in call.keywords.items()]
+        words = [self._text(each) for each in call.arguments]
+        words += [f"{key}={self._text(each)}" for key, each in call.keywords.items()]
         target = self._target(call.results)
         stamps = ["stamp()"] if self._stamps and not call.implied else []
         self._lines += [*stamps, f"{target}{name}({', '.join(words)})", *stamps]
-        gone = [one for one in call.freed if one in self._alive]
+        gone = [each for each in call.freed if each in self._alive]
         for slot in gone:
             del self._alive[slot]
         if gone:
@@ -96,8 +96,8 @@ class _Writer:
         self._lines.append(f"return ({''.join(f'v{slot}, ' for slot in self._alive)})")
         text = "def chain():\n" + "\n".join(f"    {line}" for line in self._lines)
         exec(compile(text, "<recorded step>", "exec"), self._known)  # noqa: S102 - our own lines
-        found: Callable[[], tuple[Any, ...]] = self._known["chain"]
-        return found
+        run: Callable[[], tuple[Any, ...]] = self._known["chain"]
+        return run
 
     def _target(self, results: Any) -> str:
         """Return the left side of a line: the new values; nothing where there are none."""

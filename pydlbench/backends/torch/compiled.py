@@ -46,16 +46,16 @@ def groups_of(recording: Recording) -> tuple[RecordedCall, ...]:
     members: list[StepCall] = []
     for call in recording.calls:
         operands = leaves([call.arguments, call.keywords], Slot)
-        reads = tuple(made.get(one.number) for one in operands)
+        reads = tuple(made.get(each.number) for each in operands)
         for slot in call.freed:
             alive.pop(slot, None)
         if call.direction == "optimizer" or call.implied or (_views(call) and not any(reads)):
             continue
-        for result, one in enumerate(_several(call.results)):
-            if isinstance(one, Slot):
-                made[one.number] = len(members), result
-                if one.number not in call.freed:
-                    alive[one.number] = made[one.number]
+        for result, each in enumerate(_several(call.results)):
+            if isinstance(each, Slot):
+                made[each.number] = len(members), result
+                if each.number not in call.freed:
+                    alive[each.number] = made[each.number]
         members.append(
             StepCall(
                 signature=call.signature,
@@ -66,14 +66,14 @@ def groups_of(recording: Recording) -> tuple[RecordedCall, ...]:
                 bytes=call.bytes,
             )
         )
-    optimizer = [one for one in recording.distinct() if one.direction == "optimizer"]
+    optimizer = [each for each in recording.distinct() if each.direction == "optimizer"]
     return (*grouped(members, kept=list(alive.values())), *optimizer)
 
 
 def _views(call: Call) -> bool:
     """Whether a call gives a view of what it reads, and computes nothing."""
-    returned = [one.alias_info for one in call.function._schema.returns]
-    return any(one is not None and not one.is_write for one in returned)
+    returned = [each.alias_info for each in call.function._schema.returns]
+    return any(each is not None and not each.is_write for each in returned)
 
 
 def _several(results: Any) -> Sequence[Any]:
@@ -115,15 +115,15 @@ class GroupOperator:
         for number, call in enumerate(calls):
             places = itertools.count()
 
-            def put(one: Any, number: int = number, places: Iterator[int] = places) -> Any:
-                if not isinstance(one, torch.Tensor):
-                    return one
+            def put(argument: Any, number: int = number, places: Iterator[int] = places) -> Any:
+                if not isinstance(argument, torch.Tensor):
+                    return argument
                 link = links.get((number, next(places)))
                 return next(given) if link is None else value(*link)
 
             arguments, keywords = mapped(call.arguments, put), mapped(call.keywords, put)
             results.append(graph.call_function(call.function, tuple(arguments), keywords))
-        graph.output(tuple(value(*one) for one in group.results))
+        graph.output(tuple(value(*each) for each in group.results))
         module = fx.GraphModule(nn.Module(), graph)
 
         def run(*tensors: torch.Tensor) -> Any:
@@ -134,17 +134,17 @@ class GroupOperator:
     def call(self) -> tuple[torch.Tensor, ...]:
         """Run it once and return its results."""
         with torch.no_grad():
-            found: tuple[torch.Tensor, ...] = self._call(*self.operands)
-        return found
+            results: tuple[torch.Tensor, ...] = self._call(*self.operands)
+        return results
 
     def run(self) -> float:
         """Run it once and return the seconds; its first operand is read before."""
-        for one in self.operands[:1]:
-            one.sum()
+        for each in self.operands[:1]:
+            each.sum()
         start = time.perf_counter()
-        found = self.call()
+        results = self.call()
         end = time.perf_counter()
-        del found
+        del results
         return end - start - (self._cost.seconds() if self._cost else 0.0)
 
 

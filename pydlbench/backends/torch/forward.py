@@ -224,16 +224,16 @@ ATTENTION_KERNELS: Final = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATT
 GROUPED: Final = "grouped"
 
 
-def kernels_of(case: KernelSpec) -> tuple[str | None, ...]:
+def kernels_of(spec: KernelSpec) -> tuple[str | None, ...]:
     """Return the kernels that a case is run by, one after another; None is PyTorch's choice."""
-    layer = case.layer
-    if not case.on_gpu:
+    layer = spec.layer
+    if not spec.on_gpu:
         return (None,)
     if layer.kind == "attention":
         return ATTENTION_KERNELS
     is_batch = layer.op == "gemm" and len(layer.src_batch) == 1 and not layer.broadcast
     # It has bfloat16 only, which it is made for, and no bias.
-    if is_batch and (case.precision, case.fuse) == ("bf16-tc", "none") and hasattr(F, "grouped_mm"):
+    if is_batch and (spec.precision, spec.fuse) == ("bf16-tc", "none") and hasattr(F, "grouped_mm"):
         return (None, GROUPED)
     return (None,)
 
@@ -476,11 +476,11 @@ KEPT: Final[Mapping[str, Callable[[Operands], tuple[torch.Tensor, ...]]]] = {
 
 def _normalised(layer: Any, results: Any) -> Mapping[str, torch.Tensor]:
     images, mean, inverse, *_ = results
-    found = {"dst": images}
+    by_role = {"dst": images}
     # The compiler hands out those of half-precision images in their type: rounded, not wrong.
     if inverse.numel() and inverse.dtype == torch.float32:
-        found |= {"mean": mean, "variance": inverse.double().pow(-2) - layer.epsilon}
-    return found
+        by_role |= {"mean": mean, "variance": inverse.double().pow(-2) - layer.epsilon}
+    return by_role
 
 
 #: See above.

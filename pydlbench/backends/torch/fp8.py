@@ -30,28 +30,28 @@ def variants_of(site: Site) -> list[Variant]:
         UnsupportedError: No product, one with a bias, several products at once, or sizes that are
             no multiples of 16.
     """
-    case, layer = site.case, site.case.layer
+    spec, layer = site.spec, site.spec.layer
     if layer.op != "gemm":
-        raise UnsupportedError(f"torch has {case.precision} for matrix products only")
-    if case.fuse != "none":
-        raise UnsupportedError(f"torch: no product in {case.precision} with a bias here")
+        raise UnsupportedError(f"torch has {spec.precision} for matrix products only")
+    if spec.fuse != "none":
+        raise UnsupportedError(f"torch: no product in {spec.precision} with a bias here")
     if layer.batch_count > 1:
-        raise UnsupportedError(f"torch has no batched product in {case.precision}")
+        raise UnsupportedError(f"torch has no batched product in {spec.precision}")
     if any(size % _MULTIPLE for size in (layer.m, layer.k, layer.n)):
         raise UnsupportedError(
-            f"{case.precision} needs sizes that are multiples of 16, and {layer.problem} has others"
+            f"{spec.precision} needs sizes that are multiples of 16, and {layer.problem} has others"
         )
-    fast = case.precision == "fp8-tc-fast"
+    fast = spec.precision == "fp8-tc-fast"
     scales = (
         f"scales of one, {'with' if fast else 'no'} fast accumulation; the result is stored in e4m3"
     )
     return [
         site.variant(
-            functools.partial(scaled_product, pass_=case.pass_, fast=fast),
+            functools.partial(scaled_product, pass_=spec.pass_, fast=fast),
             algorithm="aten::_scaled_mm",
-            layout=_LAYOUTS[case.pass_],
+            layout=_LAYOUTS[spec.pass_],
             word="transposed",
-            notes=(f"{case.precision}: {scales}",),
+            notes=(f"{spec.precision}: {scales}",),
         )
     ]
 
@@ -76,7 +76,7 @@ def scaled_product(operands: Operands, *, pass_: str, fast: bool = False) -> Mad
         left, right = operand("dst", turned=False), operand("weights", turned=False)
     else:
         left, right = operand("src", turned=True), operand("dst", turned=True)
-    one = torch.ones((), dtype=torch.float32, device=operands.place.device)
+    unit = torch.ones((), dtype=torch.float32, device=operands.place.device)
 
     def product(
         a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
@@ -86,5 +86,5 @@ def scaled_product(operands: Operands, *, pass_: str, fast: bool = False) -> Mad
         )
 
     role = operands.layer.result(pass_)
-    operands_in_order = (left, right.t(), one, one.clone())
+    operands_in_order = (left, right.t(), unit, unit.clone())
     return Made(product, operands_in_order, lambda result: {role: as_array(result[None])})

@@ -43,13 +43,13 @@ class Captured:
 
     Args:
         graph: PyTorch's, which owns the memory of all calls in it.
-        work: the native sampler's, of the same graph.
+        sampler: the native sampler's, of the same graph.
     """
 
-    def __init__(self, graph: Any, work: DeviceWork) -> None:
+    def __init__(self, graph: Any, sampler: DeviceWork) -> None:
         self._graph = graph
-        self.sample, self.launch_times = work.sample, work.launch_times
-        self.run_for, self.kernels = work.run_for, work.kernels
+        self.sample, self.launch_times = sampler.sample, sampler.launch_times
+        self.run_for, self.kernels = sampler.run_for, sampler.kernels
 
 
 class Runtime:
@@ -166,13 +166,13 @@ class TorchCudaBackend(TorchBackend):
             "nvml": self.watcher.snapshot(),
         }
 
-    def accumulator(self, accumulate: str, case: KernelSpec) -> str:
+    def accumulator(self, accumulate: str, spec: KernelSpec) -> str:
         """Return what sums are kept in; what tensor cores sum is judged as such."""
-        if case.precision == _FAST:
+        if spec.precision == _FAST:
             return FAST_ACCUMULATOR
-        if case.precision in _TENSOR_CORES and case.layer.weight_elements:
+        if spec.precision in _TENSOR_CORES and spec.layer.weight_elements:
             return TENSOR_ACCUMULATOR
-        return super().accumulator(accumulate, case)
+        return super().accumulator(accumulate, spec)
 
     def clock(self, operator: Operator, cache: str = "hot") -> DeviceClock:
         """Return what times an operator: the native sampler."""
@@ -185,13 +185,13 @@ class TorchCudaBackend(TorchBackend):
         """Return when the GPU has done everything that was called."""
         self.runtime.wait()
 
-    def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
+    def completed(self, facts: KernelFacts, operator: Operator, spec: KernelSpec) -> KernelFacts:
         """Return the facts with the kernels of a call, by the driver, and what launching costs."""
-        clock = self.clock(operator, case.cache)
+        clock = self.clock(operator, spec.cache)
         kernels = clock.kernels()
         names = " + ".join(dict.fromkeys(kernel_name(kernel) for kernel in kernels))
         algorithm = f"{facts.algorithm} ({names})" if names else facts.algorithm
-        facts = renamed(facts, algorithm, notes=[*facts.notes, *_remarks(case)])
+        facts = renamed(facts, algorithm, notes=[*facts.notes, *_remarks(spec)])
         return dataclasses.replace(
             facts,
             timing=clock.timing,
@@ -201,14 +201,14 @@ class TorchCudaBackend(TorchBackend):
         )
 
 
-def _remarks(case: KernelSpec) -> tuple[str, ...]:
+def _remarks(spec: KernelSpec) -> tuple[str, ...]:
     """The settings that decide which kernels a GPU gets."""
-    found = []
-    if case.layer.op == "conv":
-        found.append("cudnn.benchmark on, cudnn.deterministic off")
-    if case.precision in ("fp32", "tf32") and case.layer.weight_elements:
-        found.append(f"allow_tf32 {'on' if case.precision == 'tf32' else 'off'}")
-    return tuple(found)
+    remarks = []
+    if spec.layer.op == "conv":
+        remarks.append("cudnn.benchmark on, cudnn.deterministic off")
+    if spec.precision in ("fp32", "tf32") and spec.layer.weight_elements:
+        remarks.append(f"allow_tf32 {'on' if spec.precision == 'tf32' else 'off'}")
+    return tuple(remarks)
 
 
 def _check_gpu(index: int) -> None:

@@ -73,23 +73,23 @@ def gradient(
         wanted: those of them whose gradients are wanted.
         incoming: the gradient of the result; None of a number is one.
     """
-    for one in wanted:
-        one.requires_grad_()
+    for each in wanted:
+        each.requires_grad_()
     with torch.enable_grad():
         result = function(*tensors)
     result = result[0] if isinstance(result, tuple) else result
 
     def recorded(*, views: bool) -> Program:
         with _Recorder(views=views) as recorder:
-            found = torch.autograd.grad(result, wanted, incoming, retain_graph=True)
-        made: Program = recorder.program(found)
+            gradients = torch.autograd.grad(result, wanted, incoming, retain_graph=True)
+        made: Program = recorder.program(gradients)
         return made
 
     program = recorded(views=False)
     if not program.names:  # nothing but views of the incoming gradient: these are its calls
         program = recorded(views=True)
-    for one in wanted:
-        one.requires_grad_(False)
+    for each in wanted:
+        each.requires_grad_(False)
     return program
 
 
@@ -121,29 +121,29 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to
         """Record a call and make it."""
         del types
         words = kwargs or {}
-        found = func(*args, **words)
+        result = func(*args, **words)
         tensors = [x for x in tree_leaves((args, words)) if isinstance(x, torch.Tensor)]
-        made = any(id(one) in self._nodes for one in tensors)
+        made = any(id(each) in self._nodes for each in tensors)
         if func.namespace != "aten" or (func.is_view and not (made or self._views)):
-            return found
-        self._alive += [tensors, found]
+            return result
+        self._alive += [tensors, result]
         node = self.graph.call_function(
             func, map_aggregate(args, self._read), map_aggregate(words, self._read)
         )
-        if isinstance(found, torch.Tensor):
-            self._nodes[id(found)] = node
-            return found
-        for place, one in enumerate(found):
-            if isinstance(one, torch.Tensor):
-                self._nodes[id(one)] = self.graph.call_function(operator.getitem, (node, place))
-        return found
+        if isinstance(result, torch.Tensor):
+            self._nodes[id(result)] = node
+            return result
+        for place, each in enumerate(result):
+            if isinstance(each, torch.Tensor):
+                self._nodes[id(each)] = self.graph.call_function(operator.getitem, (node, place))
+        return result
 
     def program(self, results: Sequence[torch.Tensor]) -> Program:
         """Return the recorded calls as a function of what they read."""
         graph = self.graph
         outputs, views = [], []
-        for one in results:
-            node, steps = self._read(one), []
+        for each in results:
+            node, steps = self._read(each), []
             while not self._views and _is_view(node):
                 steps.append(node)
                 node = node.args[0]
@@ -153,11 +153,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to
         graph.eliminate_dead_code()
         _add_in_place(graph)
 
-        def finish(found: Any) -> tuple[torch.Tensor, ...]:
-            return tuple(_viewed(*pair) for pair in zip(found, views, strict=True))
+        def finish(results: Any) -> tuple[torch.Tensor, ...]:
+            return tuple(_viewed(*pair) for pair in zip(results, views, strict=True))
 
         names = _names(graph, views=self._views)
-        arguments = tuple(one.detach() for one in self._arguments)
+        arguments = tuple(each.detach() for each in self._arguments)
         return Program(_function(graph), arguments, finish, names)
 
     def _read(self, value: Any) -> Any:
@@ -185,8 +185,8 @@ def _viewed(tensor: torch.Tensor, views: Sequence[tuple[Any, Any]]) -> torch.Ten
 
 def _names(graph: fx.Graph, *, views: bool = False) -> tuple[str, ...]:
     calls = [node for node in graph.nodes if hasattr(node.target, "overloadpacket")]
-    names = [one.target.overloadpacket.__name__ for one in calls if views or not _is_view(one)]
-    return tuple(dict.fromkeys(f"aten::{one}" for one in names if one not in _SILENT))
+    names = [each.target.overloadpacket.__name__ for each in calls if views or not _is_view(each)]
+    return tuple(dict.fromkeys(f"aten::{each}" for each in names if each not in _SILENT))
 
 
 def _add_in_place(graph: fx.Graph) -> None:
@@ -204,7 +204,7 @@ def _function(graph: fx.Graph) -> Callable[..., Any]:
     code = graph.python_code("")
     # Operators by names of their own: looking them up takes longer than a short call's share.
     names = {name: name.replace(".", "_") for name in re.findall(r"torch\.ops\.[\w.]+", code.src)}
-    source = re.sub(r"torch\.ops\.[\w.]+", lambda found: names[found.group()], code.src)
+    source = re.sub(r"torch\.ops\.[\w.]+", lambda match: names[match.group()], code.src)
     known: dict[str, Any] = {**code.globals, "torch": torch, "__name__": __name__}
     known |= {short: operator.attrgetter(name[6:])(torch) for name, short in names.items()}
     exec(compile(re.sub(r"\(self,? ?", "(", source), "<calls of ATen>", "exec"), known)  # noqa: S102 - fx wrote it

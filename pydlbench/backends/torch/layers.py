@@ -66,44 +66,44 @@ def variants_of(site: Site) -> list[Variant]:
     Raises:
         UnsupportedError: PyTorch has no such layers, or not this one.
     """
-    case, layer = site.case, site.case.layer
-    if case.precision in FP8_PRECISIONS:
+    spec, layer = site.spec, site.spec.layer
+    if spec.precision in FP8_PRECISIONS:
         return fp8.variants_of(site)
     if layer.kind == "recurrent":
         return recurrent.variants_of(site)
     entry = entry_of("torch", FORWARD, layer)
-    found = []
-    for word, kernel in itertools.product(words_of(layer), kernels_of(case)):
+    variants = []
+    for word, kernel in itertools.product(words_of(layer), kernels_of(spec)):
         if word == "nhwc" and layer.sides == 1:  # PyTorch has no such memory format
             continue
         how = How(
-            training=case.pass_ != "forward" or case.propagation == "training",
+            training=spec.pass_ != "forward" or spec.propagation == "training",
             transposed=word == "transposed",
-            on_gpu=case.on_gpu,
+            on_gpu=spec.on_gpu,
             dtype=site.place.dtype,
             device=site.place.device,
             kernel=kernel,
         )
         lie = Lie(layer, "transposed" if word == "transposed" else "plain")
-        run = _Pass(case, entry(layer, how), lie, GRADIENT, recorded=kernel is not None)
+        run = _Pass(spec, entry(layer, how), lie, GRADIENT, recorded=kernel is not None)
         try:
             names = run.names(site.place, word)
         except UnsupportedError:  # its build fails with the reason
             names = ("aten::scaled_dot_product_attention",)
-        note = _GROUPED if kernel == GROUPED else _NOTES.get((run.op, case.pass_))
-        found.append(
+        note = _GROUPED if kernel == GROUPED else _NOTES.get((run.op, spec.pass_))
+        variants.append(
             site.variant(
                 run.made,
                 algorithm=(f"{kernel}: " if kernel else "")
                 + " + ".join(names)
-                + (" with bias" if case.fuse == "bias" else ""),
-                layout=Lie(layer, word, _filters(layer, word)).text(case.pass_),
+                + (" with bias" if spec.fuse == "bias" else ""),
+                layout=Lie(layer, word, _filters(layer, word)).text(spec.pass_),
                 word=word,
-                accumulate=_accumulate(layer, case, names),
+                accumulate=_accumulate(layer, spec, names),
                 notes=(*padding_note(layer), *([note] if note else [])),
             )
         )
-    return found
+    return variants
 
 
 def _filters(layer: Layer, word: str) -> str:
@@ -111,7 +111,7 @@ def _filters(layer: Layer, word: str) -> str:
     return axes_of(word, 2, filters) if word in FORMATS else "oihw"
 
 
-def _accumulate(layer: Layer, case: KernelSpec, names: tuple[str, ...]) -> str:
+def _accumulate(layer: Layer, spec: KernelSpec, names: tuple[str, ...]) -> str:
     """Return what a pass sums in: each operator of a chain rounds what it writes.
 
     Kernels on CPUs sum overlapping windows' gradients, and those of a normalisation's weights, in
@@ -119,15 +119,15 @@ def _accumulate(layer: Layer, case: KernelSpec, names: tuple[str, ...]) -> str:
     products are rounded before those of its gradient are added up.
     """
     if layer.op == "gemm" and "aten::sum" in names:
-        return stored(case.precision)
+        return stored(spec.precision)
     if layer.op in ("conv", "deconv", "gemm") or "aten::_to_copy" in names:
         return "float32"
-    kernel_rounds = (op_of(layer), case.pass_, case.on_gpu) in (
+    kernel_rounds = (op_of(layer), spec.pass_, spec.on_gpu) in (
         ("pool", "backward-data", False),
         ("layernorm", "backward-data", False),
         ("layernorm", "backward-data", True),
     )
-    return stored(case.precision) if len(names) > 1 or kernel_rounds else "float32"
+    return stored(spec.precision) if len(names) > 1 or kernel_rounds else "float32"
 
 
 # -----------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class _Pass(LayerPass):
     """A pass of a layer, whose gradients autograd has.
 
     Args:
-        case: see :class:`LayerPass`, as the rest.
+        spec: see :class:`LayerPass`, as the rest.
         forward: likewise.
         lie: likewise.
         gradients: likewise.
@@ -164,8 +164,8 @@ class _Pass(LayerPass):
             program = self._gradients(operands)
 
             def gradients_by_role(returned: Any) -> Mapping[str, Any]:
-                found = self.by_role(program.finish(returned), ())
-                return self.plain(found, as_array)
+                results = self.by_role(program.finish(returned), ())
+                return self.plain(results, as_array)
 
             return Made(program.function, program.arguments, gradients_by_role)
         tensors = tuple(map(operands.tensor, self.roles.reads))
@@ -180,10 +180,10 @@ class _Pass(LayerPass):
         def results_by_role(returned: Any) -> Mapping[str, Any]:
             # Of several the first is the layer's, unless the table says what they are.
             several = returned[:1] if isinstance(returned, tuple) else (returned,)
-            found = self.by_role(several, tensors)
+            results = self.by_role(several, tensors)
             if self.op in RESULTS:
-                found |= RESULTS[self.op](self.layer, returned)
-            return self.plain(found, as_array)
+                results |= RESULTS[self.op](self.layer, returned)
+            return self.plain(results, as_array)
 
         return Made(self.function, tensors, results_by_role, changed=self.changed, turns=self.turns)
 
@@ -196,8 +196,8 @@ class _Pass(LayerPass):
             incoming = operands.tensor("dst")
         program = gradients.gradient(self.function, tuple(tensors.values()), wanted, incoming)
         if self.op in KEPT and operands.inputs:
-            own = {one.data_ptr() for one in (*tensors.values(), incoming)}
-            kept = [one for one in program.arguments if one.data_ptr() not in own]
+            own = {each.data_ptr() for each in (*tensors.values(), incoming)}
+            kept = [each for each in program.arguments if each.data_ptr() not in own]
             values = KEPT[self.op](operands)
             assert len(kept) >= len(values), f"the gradient of {self.op} reads {len(kept)} tensors"
             for tensor, value in zip(kept, values, strict=False):

@@ -138,7 +138,7 @@ class _Lister:
         trained: Collection[torch.Tensor] | None,
     ) -> None:
         self._recording = recording
-        self._trained = None if trained is None else {_storage(one): one for one in trained}
+        self._trained = None if trained is None else {_storage(each): each for each in trained}
         self._propagation = "inference" if trained is None else "training"
         self.views: dict[str, tuple[torch.Tensor, _Content]] = {}
         self._links: list[Link] = []
@@ -169,7 +169,7 @@ class _Lister:
             direction=call.direction,
             bytes=call.bytes,
         )
-        slots = [one.number for one in leaves([call.arguments, call.keywords], Slot)]
+        slots = [each.number for each in leaves([call.arguments, call.keywords], Slot)]
         alike = call.operator in _FILLED_ALIKE
         if alike or (self._constants.keys() >= set(slots) and _draws_nothing(call)):
             self._evaluate(call)
@@ -196,7 +196,7 @@ class _Lister:
         if meaning.layers_missing is not None or not meaning.layers:
             raise _refused(call, meaning.layers_missing or "it has no layer")
         operands = _Operands(self, call, slots)
-        if all(one.layer.kind == "move" for one in meaning.layers):
+        if all(each.layer.kind == "move" for each in meaning.layers):
             name = operands.handed_on(meaning.layers)
         else:
             name = self._chained(call, meaning.layers, operands)
@@ -253,7 +253,7 @@ class _Lister:
         self._given |= derived.constants
         self._links += derived.links
         self._layers += len(derived.links)
-        optimizer = _Optimizer.of(self._recording)
+        optimizer = _Optimizer.from_recording(self._recording)
         if optimizer is None:
             return gradients, None
         for name, gradient in gradients.items():
@@ -263,8 +263,10 @@ class _Lister:
             if "velocity" in layer.writes("forward"):
                 reads["velocity"] = writes["velocity"] = f"{name}/velocity"
                 self._given[f"{name}/velocity"] = np.zeros_like(self._given[name])
-            work = StepPass(node=name, layer=layer, pass_="forward", propagation="training")
-            self._links.append(Link(name=f"{name}/update", work=work, reads=reads, writes=writes))
+            step_pass = StepPass(node=name, layer=layer, pass_="forward", propagation="training")
+            self._links.append(
+                Link(name=f"{name}/update", step_pass=step_pass, reads=reads, writes=writes)
+            )
             self._layers += 1
         return gradients, optimizer.rate
 
@@ -277,17 +279,17 @@ class _Lister:
     def _chained(self, call: Call, layers: Sequence[LayerPass], operands: _Operands) -> str:
         """Add layers that read each other's results; return the last one's."""
         before = ""
-        for one in layers:
-            if one.training and self._trained is None:
+        for each in layers:
+            if each.training and self._trained is None:
                 raise _refused(call, "in training it has no place in a forward chain")
-            if one.roles is None:
+            if each.roles is None:
                 raise _refused(call, "its native layers take its time and compute something else")
-            layer = out_of_place(one.layer)  # gradients read what was there before
-            if one.number is not None:
-                layer = layer.replace(number=one.number)
+            layer = out_of_place(each.layer)  # gradients read what was there before
+            if each.number is not None:
+                layer = layer.replace(number=each.number)
             shapes = layer.shapes()
             reads = {}
-            for role in one.roles:
+            for role in each.roles:
                 elements = math.prod(shapes[role.role])
                 name = before if role.operand is None else operands.named(role, elements)
                 if role.causal:
@@ -298,7 +300,7 @@ class _Lister:
             ):
                 # What a kernel has just written lies as it was written.
                 layer = layer.replace(weights_tag="kn")
-            before = self.link(call, replace(one, layer=layer), reads)
+            before = self.link(call, replace(each, layer=layer), reads)
             self._layers += 1
         return before
 
@@ -323,14 +325,14 @@ class _Lister:
         plain = f"{node}/{step.layer.op}"
         self._used[plain] += 1
         name = plain if self._used[plain] == 1 else f"{plain} {self._used[plain]}"
-        work = StepPass(node=node, layer=step.layer, pass_=step.pass_, propagation=propagation)
+        step_pass = StepPass(node=node, layer=step.layer, pass_=step.pass_, propagation=propagation)
         writes = {role: name if role == "dst" else f"{name}/{role}" for role in roles}
         # Running statistics are moved where they lie.
         writes |= {role: reads[role] for role in roles if role.startswith("running")}
         leaves_something = propagation == "training" and step.layer.op in LEAVING
         link = Link(
             name=f"{name} {step.pass_}",
-            work=work,
+            step_pass=step_pass,
             reads=reads,
             writes=writes,
             workspace=f"{name}/workspace" if leaves_something else "",
@@ -344,7 +346,7 @@ class _Lister:
         name = self.name_of(self.content_of(scores.number), call)
         place = next((n for n, link in enumerate(self._links) if link.writes["dst"] == name), None)
         alone = not any(name in link.reads.values() for link in self._links)
-        if place is None or not alone or self._links[place].work.layer.op != "log-softmax":
+        if place is None or not alone or self._links[place].step_pass.layer.op != "log-softmax":
             raise _refused(call, "a loss without its softmax has no layer")
         target = self.name_of(self.content_of(labels.number), call)
         if weights is not None or reduction != _MEAN or self._given[target].min(initial=0) < 0:
@@ -354,7 +356,7 @@ class _Lister:
         layer = build_layer("softmax-xent", batch=rows, channels=classes)
         self._links[place] = replace(
             softmax,
-            work=replace(softmax.work, layer=layer),
+            step_pass=replace(softmax.step_pass, layer=layer),
             reads={**softmax.reads, "labels": target},
             writes={"dst": f"{name}/probabilities", "loss": f"{name}/loss"},
         )
@@ -464,7 +466,7 @@ class _Lister:
         for place, declared in enumerate(call.function._schema.arguments):
             if declared.alias_info is not None and declared.alias_info.is_write:
                 given = [*call.arguments[place : place + 1], call.keywords.get(declared.name)]
-                written += [self._recording.places[one.number][0] for one in leaves(given, Slot)]
+                written += [self._recording.places[each.number][0] for each in leaves(given, Slot)]
         self._versions.update(written)
         return written
 
@@ -504,8 +506,8 @@ class _Operands:
 
     def handed_on(self, layers: Sequence[LayerPass]) -> str:
         """Return the tensor that a copy reads, and that its result is, too."""
-        for one in layers:
-            if one.layer.op not in _COPIES or not one.roles:
+        for each in layers:
+            if each.layer.op not in _COPIES or not each.roles:
                 raise _refused(self._call, "it does not copy the whole of a tensor")
         (role,) = layers[0].roles or ()
         return self.named(role, math.prod(layers[0].layer.shapes()["src"]))
@@ -519,7 +521,7 @@ class _Optimizer:
     mu: float | None
 
     @classmethod
-    def of(cls, recording: Recording) -> Self | None:
+    def from_recording(cls, recording: Recording) -> Self | None:
         """Read it from what it calls; None where nothing is updated.
 
         Raises:
@@ -566,7 +568,7 @@ def _storage(tensor: torch.Tensor) -> Any:
 
 def _walk(shape: Sequence[int], strides: Sequence[int]) -> Walk:
     """Return the fewest sizes and strides that go the same way; what is repeated counts once."""
-    return _merged(one for one in zip(shape, strides, strict=True) if one[1])
+    return _merged(each for each in zip(shape, strides, strict=True) if each[1])
 
 
 def _merged(walk: Iterable[tuple[int, int]]) -> Walk:
@@ -643,11 +645,11 @@ def _part(made: _Content, read: _Content) -> _Part | None:
     if (made.storage, made.version) != (read.storage, read.version):
         return None
     pieces = _split(made.walk, {stride for _, stride in read.walk})
-    wanted = {stride: size for size, stride in _split(read.walk, {one for _, one in pieces})}
+    wanted = {stride: size for size, stride in _split(read.walk, {each for _, each in pieces})}
     cuts = [(size, stride) for size, stride in pieces if wanted.get(stride, 1) != size]
     if not cuts or not wanted.keys() <= {stride for _, stride in pieces}:
         return None
-    size, stride = max(cuts, key=lambda one: one[1])
+    size, stride = max(cuts, key=lambda each: each[1])
     place = pieces.index((size, stride))
     own = wanted.get(stride, 1)
     begin = (read.offset - made.offset) // stride
@@ -662,7 +664,7 @@ def _part(made: _Content, read: _Content) -> _Part | None:
         size=size // unit,
         stride=stride * unit,
         behind=((unit, stride), *pieces[place + 1 :]),
-        sizes=tuple(one // unit for one in sizes if one),
+        sizes=tuple(each // unit for each in sizes if each),
     )
     alone = replace(made, offset=made.offset + begin * stride, walk=part.walk(own // unit))
     reaches = _reordered(alone, read) is not None or _part(alone, read) is not None
@@ -676,14 +678,14 @@ def _bounds(walk: Walk) -> set[int]:
 
 def _split(walk: Walk, bounds: Collection[int]) -> list[tuple[int, int]]:
     """Return a walk whose dimensions are divided at some strides, where they can be."""
-    found = []
+    pieces = []
     for size, stride in walk:
-        within = sorted(one for one in bounds if stride < one < size * stride)
+        within = sorted(each for each in bounds if stride < each < size * stride)
         edges = [stride, *within, size * stride]
         kept = [edges.pop()]
         while edges:  # from the largest; the smallest divides all
             if kept[-1] % edges[-1] == 0 and edges[-1] % stride == 0:
                 kept.append(edges[-1])
             edges.pop()
-        found += [(high // low, low) for high, low in itertools.pairwise(kept)]
-    return found
+        pieces += [(high // low, low) for high, low in itertools.pairwise(kept)]
+    return pieces

@@ -155,8 +155,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     Args:
         function: Made by ``def``; of tensors only.
     """
-    found: Callable[..., Any] = torch.compile(_own(function), fullgraph=True, dynamic=False)
-    return found
+    compiled: Callable[..., Any] = torch.compile(_own(function), fullgraph=True, dynamic=False)
+    return compiled
 
 
 def _own(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -195,7 +195,7 @@ def frozen(made: Made) -> Made:
         return function(source, *self.constants)
 
     whole = type("Frozen", (nn.Module,), {"forward": _own(forward)})()
-    whole.constants = nn.ParameterList([nn.Parameter(one, requires_grad=False) for one in others])
+    whole.constants = nn.ParameterList([nn.Parameter(each, requires_grad=False) for each in others])
     compiled_whole: Callable[..., Any] = torch.compile(whole.eval(), fullgraph=True, dynamic=False)
     return dataclasses.replace(made, function=compiled_whole, arguments=(first,))
 
@@ -237,7 +237,7 @@ class TorchOperator(FrameworkOperator):
     ) -> None:
         self.timing = timing
         changed = [made.arguments[place] for place in made.changed]
-        before = [one.clone() for one in changed]
+        before = [each.clone() for each in changed]
 
         def restore() -> None:
             for operand, value in zip(changed, before, strict=True):
@@ -259,12 +259,12 @@ class Site:
     """What all ways to run a case share.
 
     Attributes:
-        case: what is computed.
+        spec: what is computed.
         place: where tensors live.
         wait: see :class:`FrameworkOperator`.
     """
 
-    case: KernelSpec
+    spec: KernelSpec
     place: TensorPlace
     wait: Callable[[], None] = lambda: None
 
@@ -293,16 +293,16 @@ class Site:
         self, make: Callable[[Operands], Made], word: str, inputs: Mapping[str, NDArray[Any]]
     ) -> TorchOperator:
         """Put operands in place, compile where the mode compiles, and run it once."""
-        case, guard = self.case, settings.guard(self.case)
+        spec, guard = self.spec, settings.guard(self.spec)
         try:
-            made = make(Operands(case.layer, inputs, self.place, word))
-            if case.mode == "compiled":
+            made = make(Operands(spec.layer, inputs, self.place, word))
+            if spec.mode == "compiled":
                 made = dataclasses.replace(made, function=compiled(made.function))
-            elif case.mode == "frozen":
+            elif spec.mode == "frozen":
                 made = frozen(made)
-            timing = "events" if case.timing == "events" else "cuda-graph"
+            timing = "events" if spec.timing == "events" else "cuda-graph"
             operator = TorchOperator(made, guard, self.wait, timing)
-            with guard(), freezing(case.mode):
+            with guard(), freezing(spec.mode):
                 operator.call()
                 self.wait()
         except torch.OutOfMemoryError:
@@ -331,8 +331,8 @@ def empty(
         return x + 1
 
     function = compiled(add) if mode != "eager" else name if device.type == "cpu" else add
-    one = torch.rand(1, device=device)
-    made = Made(function, (one,), lambda result: {"dst": as_array(result)})
+    operand = torch.rand(1, device=device)
+    made = Made(function, (operand,), lambda result: {"dst": as_array(result)})
     operator = TorchOperator(made, guard, wait)
     with guard():
         operator.call()

@@ -41,7 +41,7 @@ class OwnTorchModel(OwnModel, TorchSubject):
     there is no graph to hold them against.
 
     Args:
-        case: the step, of a model of the user's own.
+        spec: the step, of a model of the user's own.
 
     Raises:
         UsageError: the callable is none, returns something else, or lacks inputs or a loss.
@@ -56,20 +56,20 @@ class OwnTorchModel(OwnModel, TorchSubject):
         is_finite=lambda tensor: bool(tensor.isfinite().all()),
     )
 
-    def __init__(self, backend: FrameworkBackend, case: StepSpec) -> None:
+    def __init__(self, backend: FrameworkBackend, spec: StepSpec) -> None:
         del backend
-        super().__init__(case)
-        torch.manual_seed(case.seed)
-        with _own_settings(self.notes), own_code(case.model):
+        super().__init__(spec)
+        torch.manual_seed(spec.seed)
+        with _own_settings(self.notes), own_code(spec.model):
             given = self.call()
-            whole = case.cast == "whole" and case.precision not in ("fp32", "tf32")
-            self._dtype = DTYPES[case.precision] if whole else None
-            self.module = self.model.to(case.device, self._dtype)
+            whole = spec.cast == "whole" and spec.precision not in ("fp32", "tf32")
+            self._dtype = DTYPES[spec.precision] if whole else None
+            self.module = self.model.to(spec.device, self._dtype)
             self._check_names()
             self.arguments, self.keywords = pytree.tree_map_only(
                 torch.Tensor, self._put, self.given(given)
             )
-            if case.layout == "nhwc":
+            if spec.layout == "nhwc":
                 self._to_channels_last()
             try:
                 self.module.train(self.trains)
@@ -80,12 +80,12 @@ class OwnTorchModel(OwnModel, TorchSubject):
         self.resident = self.arguments, self.keywords
         #: Of the output.
         self._loss: Callable[[Any], torch.Tensor] | None = None
-        self.line = own_line(case.model)
+        self.line = own_line(spec.model)
         self.step = TorchStep(self, self.definition)
 
     def guards(self) -> tuple[contextlib.AbstractContextManager[Any], ...]:
         """Tell what the user's code raises; compute in TF32 where that is the precision."""
-        return own_code(self.case.model), *super().guards()
+        return own_code(self.spec.model), *super().guards()
 
     def set_layers(self, definition: StepDefinition) -> None:
         """Leave them as they are: the user says how they work."""
@@ -104,7 +104,7 @@ class OwnTorchModel(OwnModel, TorchSubject):
         """Return the function of inputs to output and loss; the module is compiled."""
         del keeps
         called: Callable[..., Any] = self.module
-        if self.case.mode == "compiled" and not eager:
+        if self.spec.mode == "compiled" and not eager:
             called = torch.compile(self.module, dynamic=False)
 
         def computed(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Any]:
@@ -135,7 +135,7 @@ class OwnTorchModel(OwnModel, TorchSubject):
     def results(self, result: Any) -> Mapping[str, Mapping[str, torch.Tensor]]:
         """Return the output's tensors, and the gradients by the names of what they are of."""
         output = {f"tensor {n}": tensor for n, tensor in enumerate(tensors_in(result), start=1)}
-        if not self.case.backward:
+        if not self.spec.backward:
             return {"output": output}
         unused = sum(weight.grad is None for weight in self.weights)
         if unused:
@@ -150,7 +150,7 @@ class OwnTorchModel(OwnModel, TorchSubject):
     def _put(self, value: torch.Tensor) -> torch.Tensor:
         """Return a tensor on the device."""
         narrow = self._dtype if value.is_floating_point() else None
-        return value.detach().to(self.case.device, narrow)
+        return value.detach().to(self.spec.device, narrow)
 
     def likely_input(self) -> str:
         """Return what ``--input`` would take, by the first of the model's layers that tells."""
@@ -185,7 +185,7 @@ class OwnTorchModel(OwnModel, TorchSubject):
                     or "an input without name"
                 )
                 raise UsageError(
-                    f"--input {name}: {type(self.module).__name__}.forward of {self.case.model} "
+                    f"--input {name}: {type(self.module).__name__}.forward of {self.spec.model} "
                     f"has no argument {name}; nearest: {words}"
                 )
 
@@ -202,7 +202,7 @@ class OwnTorchModel(OwnModel, TorchSubject):
 
     def _differentiated(self) -> list[torch.Tensor]:
         """Return what has a gradient: the weights; without any the inputs."""
-        if self.weights or not self.case.backward:
+        if self.weights or not self.spec.backward:
             return list(self.weights)
         self.input_gradients()
         inputs = [
@@ -234,7 +234,7 @@ class OwnTorchModel(OwnModel, TorchSubject):
         function, loss, how = self.first_loss(output)
         if not loss.requires_grad:
             raise UsageError(
-                f"{self.case.model}: its loss ({how}) has no gradient: nothing that it is computed "
+                f"{self.spec.model}: its loss ({how}) has no gradient: nothing that it is computed "
                 "from has one, or torch.no_grad is on; nearest: --phase forward"
             )
         self._loss = function

@@ -32,9 +32,9 @@ def variants_of(site: Site) -> list[Variant]:
         UsageError: there is none, or it does not take the tensors of the pass.
         ModelError: the user's code has raised.
     """
-    name = str(site.case.mode)
+    name = str(site.spec.mode)
     launch = load_own(name)
-    layer, pass_ = site.case.layer, site.case.pass_
+    layer, pass_ = site.spec.layer, site.spec.pass_
     roles = (*layer.reads(pass_), layer.result(pass_))
     _check(name, launch, roles)
 

@@ -81,19 +81,19 @@ class _Traced:
 
     def __init__(self, recording: Recording, run: Callable[[], Any]) -> None:
         self._recording, self._run = recording, run
-        made = [one for one in recording.calls if not one.implied]
-        self._names = [name_in_profile(one.function) for one in made]
-        self.calls = [one.in_place for one in recording.in_order()]
+        made = [each for each in recording.calls if not each.implied]
+        self._names = [name_in_profile(each.function) for each in made]
+        self.calls = [each.in_place for each in recording.in_order()]
 
     def profiled(self) -> Trace:
         """Run the step under the profiler: starting and ending it is outside the step's seconds."""
         profiler = profile(activities=[ProfilerActivity.CPU])
         profiler.start()
         start = time.perf_counter()
-        found = self._run()
+        results = self._run()
         seconds = time.perf_counter() - start
         profiler.stop()
-        del found
+        del results
         return Trace(seconds, align(self._names, events_of(profiler), contains, self._describe))
 
     def profiled_on(self, runtime: StepRuntime) -> Trace:
@@ -108,8 +108,8 @@ class _Traced:
             self._run()
         runtime.wait()
         profiler.stop()
-        found = device_profile(kineto_events(profiler))
-        return trace_of(found, self._names, contains, self._describe, _HEADS)
+        events = device_profile(kineto_events(profiler))
+        return trace_of(events, self._names, contains, self._describe, _HEADS)
 
     def between_events(self, runtime: StepRuntime) -> float:
         """Run the step on a GPU behind another one, and return its seconds there."""
@@ -131,8 +131,8 @@ class _Traced:
         return Chain(self._recording)
 
     def _describe(self, place: int) -> str:
-        one = self.calls[place]
-        return f"{self._names[place]} of {one.module}, {one.direction}"
+        call = self.calls[place]
+        return f"{self._names[place]} of {call.module}, {call.direction}"
 
 
 def check_traceable(mode: str) -> None:
@@ -176,9 +176,9 @@ def contains(name: str) -> bool:
     if name in _DETACH or not _OPERATOR.fullmatch(name):
         return True
     every = torch._C._dispatch_get_all_op_names()
-    overloads = [one for one in every if one.partition(".")[0] in (name, f"{name}_")]
+    overloads = [each for each in every if each.partition(".")[0] in (name, f"{name}_")]
     key = "CompositeImplicitAutograd"
-    composed = (torch._C._dispatch_has_kernel_for_dispatch_key(one, key) for one in overloads)
+    composed = (torch._C._dispatch_has_kernel_for_dispatch_key(each, key) for each in overloads)
     return not overloads or any(composed)
 
 
@@ -188,11 +188,11 @@ def events_of(profiler: profile) -> list[Event]:
     Of a CPU's step autograd runs the backward pass on that thread, too.
     """
     events = kineto_events(profiler)
-    thread = next((one.start_thread_id() for one in events), 0)
+    thread = next((each.start_thread_id() for each in events), 0)
     return [
-        Event(_plain(one.name()), one.start_ns(), one.duration_ns())
-        for one in events
-        if one.start_thread_id() == thread
+        Event(_plain(each.name()), each.start_ns(), each.duration_ns())
+        for each in events
+        if each.start_thread_id() == thread
     ]
 
 
@@ -217,18 +217,18 @@ def device_profile(events: Iterable[Any]) -> DeviceProfile:
     operators: list[Event] = []
     launches: dict[int, Span] = {}
     kernels: list[tuple[int, Span]] = []
-    for one in events:
-        span = Span(one.start_ns(), one.start_ns() + one.duration_ns())
-        on_host = one.device_type() == DeviceType.CPU
-        if one.name() == MARK:
+    for each in events:
+        span = Span(each.start_ns(), each.start_ns() + each.duration_ns())
+        on_host = each.device_type() == DeviceType.CPU
+        if each.name() == MARK:
             step = span if on_host else step
         elif not on_host:
-            if not one.is_user_annotation():  # the device's copy of a name that the host gave
-                kernels.append((one.correlation_id(), span))
-        elif one.linked_correlation_id() or _RUNTIME.match(one.name()):
-            launches[one.correlation_id()] = span
+            if not each.is_user_annotation():  # the device's copy of a name that the host gave
+                kernels.append((each.correlation_id(), span))
+        elif each.linked_correlation_id() or _RUNTIME.match(each.name()):
+            launches[each.correlation_id()] = span
         else:
-            operators.append(Event(_plain(one.name()), span.begin_ns, one.duration_ns()))
+            operators.append(Event(_plain(each.name()), span.begin_ns, each.duration_ns()))
     if step is None:
         raise PrimitiveError("the profile has no marked step")
     return DeviceProfile(step=step, operators=operators, launches=launches, kernels=kernels)

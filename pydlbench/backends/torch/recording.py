@@ -124,22 +124,22 @@ class Recording:
         """Return the step's own calls in their order."""
         return [
             StepCall(
-                signature=one.signature,
-                operator=one.operator,
-                direction=one.direction,
-                names=one.names,
-                bytes=one.bytes,
-                trained=one.trained,
+                signature=each.signature,
+                operator=each.operator,
+                direction=each.direction,
+                names=each.names,
+                bytes=each.bytes,
+                trained=each.trained,
             )
-            for one in self.calls
-            if not one.implied
+            for each in self.calls
+            if not each.implied
         ]
 
     def order(self) -> tuple[int, ...]:
         """Return the calls in their order, each by its place in :meth:`distinct`."""
         places: dict[tuple[str, str], int] = {}
-        own = [(one.signature, one.direction) for one in self.in_order()]
-        return tuple(places.setdefault(one, len(places)) for one in own)
+        own = [(each.signature, each.direction) for each in self.in_order()]
+        return tuple(places.setdefault(each, len(places)) for each in own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,14 +159,14 @@ class RecordedStep:
     def twice(self) -> tuple[Recording, tuple[str, ...]]:
         """Record one more step; return it, and a note where it is not the same calls."""
         second = self.again()
-        one, other = (
+        first, other = (
             [(call.signature, call.direction) for call in each.calls]
             for each in (self.recording, second)
         )
-        if one == other:
+        if first == other:
             return second, ()
         note = (
-            f"two steps made other calls ({len(one)} and {len(other)}): the model's control "
+            f"two steps made other calls ({len(first)} and {len(other)}): the model's control "
             "flow depends on data or chance; the second was taken"
         )
         return second, (note,)
@@ -211,8 +211,8 @@ def by_module(root: nn.Module) -> Naming:
         try:
             yield
         finally:
-            for one in handles:
-                one.remove()
+            for each in handles:
+                each.remove()
 
     return naming
 
@@ -259,8 +259,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
         # Autograd numbers the nodes of its graph, of which a forward call makes one.
         self._numbered = _sequence()
         self._owners: dict[int, str] = {}
-        self._parameters = {id(one): name for one, name in parameters.items()}
-        self._weights = {one.untyped_storage()._cdata: name for one, name in parameters.items()}
+        self._parameters = {id(each): name for each, name in parameters.items()}
+        self._weights = {each.untyped_storage()._cdata: name for each, name in parameters.items()}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -282,10 +282,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
         """Say that an optimizer begins; gradients and its state are its parameters'."""
         self.at("", "optimizer")
         for group in optimizer.param_groups:
-            for one in group["params"]:
-                name = self._parameters.get(id(one), "")
-                states = list(optimizer.state.get(one, {}).values())
-                for tensor in leaves([one.grad, states], torch.Tensor):
+            for each in group["params"]:
+                name = self._parameters.get(id(each), "")
+                states = list(optimizer.state.get(each, {}).values())
+                for tensor in leaves([each.grad, states], torch.Tensor):
                     with contextlib.suppress(NotImplementedError):  # without memory of its own
                         self._weights[tensor.untyped_storage()._cdata] = name
 
@@ -322,12 +322,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
         result = func(*args, **kwargs)
         call.results = mapped(result, self._made)
         self._note_views(call)
-        call.bytes = sum(_bytes(one) for one in leaves([args, kwargs, result], torch.Tensor))
+        call.bytes = sum(_bytes(each) for each in leaves([args, kwargs, result], torch.Tensor))
         return result
 
     def slots(self, results: Any) -> Any:
         """Return what stands for what the step returned."""
-        return mapped(results, self._found)
+        return mapped(results, self._slot_of)
 
     def finish(self, results: Any) -> Recording:
         """Return what was recorded; to be called when nobody holds what the step has returned.
@@ -369,8 +369,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
                 name = self._owners.get(number, "")
             return "backward", (name,) if name else (), False
         if self._direction == "optimizer":
-            owners = (self._owner(one) for one in leaves([args], torch.Tensor))
-            return "optimizer", tuple(dict.fromkeys(one for one in owners if one)), False
+            owners = (self._owner(each) for each in leaves([args], torch.Tensor))
+            return "optimizer", tuple(dict.fromkeys(each for each in owners if each)), False
         return self._direction, (self._name,) if self._name else (), False
 
     def _copies(self, tensor: torch.Tensor, same: bool) -> bool:
@@ -404,12 +404,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
 
     def _trained(self, operands: Any) -> tuple[int, ...]:
         """Return which of a call's operands are parameters, or views of them."""
-        found = []
-        for number, one in enumerate(leaves(operands, torch.Tensor)):
+        places = []
+        for number, each in enumerate(leaves(operands, torch.Tensor)):
             with contextlib.suppress(NotImplementedError):  # without memory of its own
-                if one.untyped_storage()._cdata in self._weights:
-                    found.append(number)
-        return tuple(found)
+                if each.untyped_storage()._cdata in self._weights:
+                    places.append(number)
+        return tuple(places)
 
     def _owner(self, tensor: torch.Tensor) -> str:
         with contextlib.suppress(NotImplementedError):  # without memory of its own: nobody's
@@ -427,10 +427,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
 
     def _sweep(self) -> None:
         """Note, with the last call, what was freed since."""
-        gone = [one for one in self._alive if self._storages[one].expired()]
+        gone = [each for each in self._alive if self._storages[each].expired()]
         self._alive.difference_update(gone)
         if self._calls:
-            self._calls[-1].freed += sorted(slot for one in gone for slot in self._values[one])
+            self._calls[-1].freed += sorted(slot for each in gone for slot in self._values[each])
 
     def _read(self, value: Any) -> Any:
         """Return what stands for an argument."""
@@ -464,14 +464,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
 
     def _note_views(self, call: Call) -> None:
         """Note which values are views; what works in place returns what it was given."""
-        aliases = [one.alias_info for one in call.function._schema.returns]
-        slots = {one.number for one in leaves([call.results], Slot)}
-        if all(one is None for one in aliases):
+        aliases = [each.alias_info for each in call.function._schema.returns]
+        slots = {each.number for each in leaves([call.results], Slot)}
+        if all(each is None for each in aliases):
             self._views -= slots
-        elif not any(one is not None and one.is_write for one in aliases):
+        elif not any(each is not None and each.is_write for each in aliases):
             self._views |= slots
 
-    def _found(self, value: Any) -> Any:
+    def _slot_of(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return None
         slot = self._slots.get(_place(value))
@@ -498,9 +498,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
 
     def _imply(self, slot: int, tensor: torch.Tensor) -> None:
         """Add the call that makes a view which the dispatcher has not seen."""
-        others = [one for one in self._values[_place(tensor)[0]] if one != slot]
+        others = [each for each in self._values[_place(tensor)[0]] if each != slot]
         places = list(self._slots)
-        alike = [one for one in others if places[one][4:] == places[slot][4:]]
+        alike = [each for each in others if places[each][4:] == places[slot][4:]]
         if not alike:
             self._opaque = f"a view of another type ({tensor.dtype}) made without the dispatcher"
             return
@@ -548,8 +548,8 @@ def record(
                 results = recorder.slots(step())
             return recorder.finish(results)
     finally:
-        for one in handles:
-            one.remove()
+        for each in handles:
+            each.remove()
 
 
 def _in_place(
@@ -562,17 +562,17 @@ def _in_place(
     """
     call = calls[index]
     storage = places[call.arguments[0].number][0]
-    dead = [one for one in call.freed if places[one][0] == storage]
+    dead = [each for each in call.freed if places[each][0] == storage]
     if call.of_view or not dead or not _dense(*places[call.arguments[0].number][2:4]):
         return
     call.signature = call.signature.replace(str(call.function), str(_aten.add_.Tensor), 1)
     call.function = _aten.add_.Tensor
-    call.freed = [one for one in call.freed if one not in dead]
+    call.freed = [each for each in call.freed if each not in dead]
     # The sum has that memory from now on, which is given back with it.
     made = places[call.results.number][0]
     sizes.pop(made, None)
     for later in calls[index + 1 :]:
-        if any(places[one][0] == made for one in later.freed):
+        if any(places[each][0] == made for each in later.freed):
             later.freed += dead
             return
 
@@ -589,7 +589,7 @@ def _dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 def _reader(calls: list[Call], made: Call) -> tuple[str, ...]:
     """Return the names of the first call that reads a result."""
-    begin = next(index for index, one in enumerate(calls) if one is made)
+    begin = next(index for index, each in enumerate(calls) if each is made)
     for later in calls[begin + 1 :]:
         if made.results in leaves([later.arguments, later.keywords], Slot):
             return later.names
@@ -626,5 +626,5 @@ def _asked_by_autograd() -> bool:
 
 def _sequence() -> int:
     """Return the number of the next node of autograd's graph."""
-    found: int = torch.autograd._get_sequence_nr()
-    return found
+    number: int = torch.autograd._get_sequence_nr()
+    return number

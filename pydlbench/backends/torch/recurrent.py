@@ -31,16 +31,16 @@ def variants_of(site: Site) -> list[Variant]:
     Raises:
         UnsupportedError: A compiled one.
     """
-    case, layer = site.case, site.case.layer
-    if case.mode != "eager":
+    spec, layer = site.spec, site.spec.layer
+    if spec.mode != "eager":
         raise UnsupportedError(f"torch compiles no {layer.cell} as a whole; nearest: --mode eager")
-    backward = case.pass_ != "forward"
+    backward = spec.pass_ != "forward"
     name = f"aten::{layer.cell}"
     return [
         site.variant(
             _recurrent_gradient
             if backward
-            else functools.partial(_recurrent, training=case.propagation == "training"),
+            else functools.partial(_recurrent, training=spec.propagation == "training"),
             algorithm=f"autograd of {name}" if backward else name,
             layout="src tnc, weights ldgoi, dst tnc",
             word="plain",
@@ -68,7 +68,7 @@ def _recurrent_gradient(operands: Operands) -> Made:
     program = gradients.gradient(made.function, made.arguments, made.arguments, incoming)
     own = _Matrices(operands)
     return Made(
-        program.function, program.arguments, lambda found: own.by_role(program.finish(found))
+        program.function, program.arguments, lambda results: own.by_role(program.finish(results))
     )
 
 
@@ -93,18 +93,18 @@ class _Matrices:
         self.states = len(roles)
         merged = (layer.layers * layer.directions, layer.batch, layer.hidden)
         place, inputs = operands.place, operands.inputs
-        found = [operands.tensor("src")]
-        found += [place.tensor(inputs[role].reshape(merged)) for role in roles]
+        arguments = [operands.tensor("src")]
+        arguments += [place.tensor(inputs[role].reshape(merged)) for role in roles]
         back = np.argsort(self._order)
         for at in np.ndindex(layer.layers, layer.directions):
             for role in ("weights", "weights_iter"):
                 turned = inputs[role][at][:, back].transpose(1, 2, 0)
-                found.append(place.tensor(turned.reshape(-1, turned.shape[-1])))
+                arguments.append(place.tensor(turned.reshape(-1, turned.shape[-1])))
             bias = inputs["bias"][at]
             second = np.zeros_like(bias[: layer.gates])
             second[layer.gates - 1] = 0 if layer.cell == "lstm" else bias[-1]
-            found += [place.tensor(one.reshape(-1)) for one in (bias[back], second)]
-        self.arguments = tuple(found)
+            arguments += [place.tensor(each.reshape(-1)) for each in (bias[back], second)]
+        self.arguments = tuple(arguments)
 
     def by_role(self, gradients: Sequence[torch.Tensor]) -> Mapping[str, NDArray[Any]]:
         """Return the gradients of all arguments by our roles, in the shapes that they have."""
@@ -112,14 +112,16 @@ class _Matrices:
         shapes = layer.shapes()
         source, *rest = gradients
         named = zip(("src_iter", "src_iter_c"), rest[: self.states], strict=False)
-        found = {"src": source} | {role: one.reshape(shapes[role]) for role, one in named}
+        by_role = {"src": source} | {role: item.reshape(shapes[role]) for role, item in named}
         rest = rest[self.states :]
         for place, role in enumerate(("weights", "weights_iter")):
-            each = [one.reshape(layer.gates, layer.hidden, -1)[order] for one in rest[place::4]]
-            found[role] = torch.stack([one.permute(2, 0, 1) for one in each]).reshape(shapes[role])
-        biases = [one.reshape(layer.gates, layer.hidden)[order] for one in rest[2::4]]
+            each = [item.reshape(layer.gates, layer.hidden, -1)[order] for item in rest[place::4]]
+            by_role[role] = torch.stack([item.permute(2, 0, 1) for item in each]).reshape(
+                shapes[role]
+            )
+        biases = [item.reshape(layer.gates, layer.hidden)[order] for item in rest[2::4]]
         if layer.cell == "gru":
-            others = [one.reshape(layer.gates, layer.hidden)[-1:] for one in rest[3::4]]
+            others = [item.reshape(layer.gates, layer.hidden)[-1:] for item in rest[3::4]]
             biases = [torch.cat(both) for both in zip(biases, others, strict=True)]
-        found["bias"] = torch.stack(biases).reshape(shapes["bias"])
-        return {role: as_array(one) for role, one in found.items()}
+        by_role["bias"] = torch.stack(biases).reshape(shapes["bias"])
+        return {role: as_array(item) for role, item in by_role.items()}

@@ -64,9 +64,10 @@ class CallOperator:
             _fit(parsed.function, self.arguments, self.keywords)
         written = _written(parsed.function, self.arguments, self.keywords)
         self._restored = [
-            (one, one.clone(), (one.shape, one.stride(), one.storage_offset())) for one in written
+            (each, each.clone(), (each.shape, each.stride(), each.storage_offset()))
+            for each in written
         ]
-        floats = [one for one in made if one.dtype.is_floating_point]
+        floats = [each for each in made if each.dtype.is_floating_point]
         self._first = floats[0] if floats and floats[0].numel() else None
 
     def call(self) -> Any:
@@ -75,8 +76,8 @@ class CallOperator:
 
     def settle(self) -> None:
         """Restore what it overwrites, the shape that it turns too, and read its first tensor."""
-        for one, values, place in self._restored:
-            one.as_strided_(*place).copy_(values)
+        for each, values, place in self._restored:
+            each.as_strided_(*place).copy_(values)
         if self._first is not None:
             self._first.sum()
 
@@ -86,10 +87,10 @@ class CallOperator:
             self.settle()
             self._wait()
             start = time.perf_counter()
-            found = self.call()
+            results = self.call()
             self._wait()
             seconds = time.perf_counter() - start
-            del found
+            del results
         return seconds
 
 
@@ -128,18 +129,18 @@ def _tensors(texts: Sequence[Value], device: str, seed: int) -> list[torch.Tenso
     """Return the tensors of a call, in the order of their numbers."""
     stream = torch.Generator().manual_seed(seed)
     memory: dict[int, torch.Tensor] = {}
-    found = []
-    for one in texts:
-        if one.storage not in memory:
-            sharing = [other for other in texts if other.storage == one.storage]
+    tensors = []
+    for each in texts:
+        if each.storage not in memory:
+            sharing = [other for other in texts if other.storage == each.storage]
             size = max(other.end for other in sharing)
-            memory[one.storage] = _filled(one, size, one.device or device, stream)
-        block = memory[one.storage].view(getattr(torch, one.dtype))
-        start, rest = divmod(one.offset, one.itemsize)
+            memory[each.storage] = _filled(each, size, each.device or device, stream)
+        block = memory[each.storage].view(getattr(torch, each.dtype))
+        start, rest = divmod(each.offset, each.itemsize)
         if rest:
-            raise UnsupportedError(f"a tensor of {one.dtype} at byte {one.offset} of its memory")
-        found.append(block.as_strided(one.shape, one.strides, start))
-    return found
+            raise UnsupportedError(f"a tensor of {each.dtype} at byte {each.offset} of its memory")
+        tensors.append(block.as_strided(each.shape, each.strides, start))
+    return tensors
 
 
 def _filled(text: Value, size: int, device: str, stream: torch.Generator) -> torch.Tensor:
@@ -161,13 +162,15 @@ def _written(function: Any, arguments: Any, keywords: dict[str, Any]) -> list[to
     """Return the tensors that an operator says it writes into."""
     schema = function._schema.arguments
     bound = _bound(function, arguments, keywords)
-    names = [one.name for one in schema if one.alias_info is not None and one.alias_info.is_write]
+    names = [
+        each.name for each in schema if each.alias_info is not None and each.alias_info.is_write
+    ]
     return list(leaves([bound.get(name) for name in names], torch.Tensor))
 
 
 def _bound(function: Any, arguments: Any, keywords: dict[str, Any]) -> dict[str, Any]:
     """Return all arguments by the names that the operator's schema gives them."""
-    names = [one.name for one in function._schema.arguments]
+    names = [each.name for each in function._schema.arguments]
     return {**dict(zip(names, arguments, strict=False)), **keywords}
 
 
@@ -220,8 +223,8 @@ def _positive(*names: str) -> Callable[[dict[str, Any]], None]:
     """Return what makes operands positive."""
 
     def rule(call: dict[str, Any]) -> None:
-        for one in leaves([call.get(name) for name in names], torch.Tensor):
-            one.abs_().add_(0.1)
+        for each in leaves([call.get(name) for name in names], torch.Tensor):
+            each.abs_().add_(0.1)
 
     return rule
 

@@ -84,7 +84,7 @@ def in_words() -> dict[str, Any]:
     }
 
 
-def guard(case: KernelSpec) -> Callable[[], contextlib.AbstractContextManager[None]]:
+def guard(spec: KernelSpec) -> Callable[[], contextlib.AbstractContextManager[None]]:
     """Return what makes a context in which a case is run, as its user would run it.
 
     An inference runs in inference mode; a training's forward pass does not, but nothing asks for
@@ -93,17 +93,17 @@ def guard(case: KernelSpec) -> Callable[[], contextlib.AbstractContextManager[No
 
     @contextlib.contextmanager
     def context() -> Iterator[None]:
-        with tf32(case.precision), _grad(case):
+        with tf32(spec.precision), _grad(spec):
             yield
 
     return context
 
 
-def _grad(case: KernelSpec) -> contextlib.AbstractContextManager[Any]:
+def _grad(spec: KernelSpec) -> contextlib.AbstractContextManager[Any]:
     mode: contextlib.AbstractContextManager[Any] = torch.inference_mode()
-    if case.pass_ != "forward":
+    if spec.pass_ != "forward":
         mode = torch.no_grad()
-    elif case.propagation == "training":
+    elif spec.propagation == "training":
         mode = contextlib.nullcontext()
     return mode
 

@@ -37,10 +37,10 @@ def signature(
         keywords: by name.
         device: that the call runs on: ``cpu`` or ``cuda:N``.
     """
-    tensors = [one for one in leaves([arguments, keywords], torch.Tensor) if _strided(one)]
+    tensors = [each for each in leaves([arguments, keywords], torch.Tensor) if _strided(each)]
     writer = _Writer(tensors, device)
-    parts = [writer.text(one) for one in arguments]
-    parts += [f"{name}={writer.text(one)}" for name, one in keywords.items()]
+    parts = [writer.text(each) for each in arguments]
+    parts += [f"{name}={writer.text(each)}" for name, each in keywords.items()]
     return f"{function}({', '.join(parts)})"
 
 
@@ -55,8 +55,8 @@ class _Writer:
     def __init__(self, tensors: list[torch.Tensor], device: str) -> None:
         self._device = torch.device(device)
         self._starts: dict[int, int] = {}
-        for one in tensors:
-            storage, begin = one.untyped_storage()._cdata, _begin(one)
+        for each in tensors:
+            storage, begin = each.untyped_storage()._cdata, _begin(each)
             self._starts[storage] = min(begin, self._starts.get(storage, begin))
         self._first: dict[int, int] = {}
         self._number = 0
@@ -66,7 +66,7 @@ class _Writer:
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, (list, tuple)):
-            return f"[{', '.join(self.text(one) for one in value)}]"
+            return f"[{', '.join(self.text(each) for each in value)}]"
         if isinstance(value, torch.device):
             return f"torch.device('{value}')"
         if value is None or isinstance(value, (bool, int, float, str)):
@@ -75,20 +75,20 @@ class _Writer:
             return str(value)
         return f"<{type(value).__name__}>"
 
-    def _tensor(self, one: torch.Tensor) -> str:
+    def _tensor(self, tensor: torch.Tensor) -> str:
         number, self._number = self._number, self._number + 1
-        if not _strided(one):
-            return f"<{str(one.layout).removeprefix('torch.')} tensor>"
-        storage = one.untyped_storage()._cdata
+        if not _strided(tensor):
+            return f"<{str(tensor.layout).removeprefix('torch.')} tensor>"
+        storage = tensor.untyped_storage()._cdata
         start = self._starts[storage]
         shared = self._first.setdefault(storage, number)
-        at = _begin(one) - start + start % ALIGNMENT
-        words = [str(stride) for stride in one.stride()]
+        at = _begin(tensor) - start + start % ALIGNMENT
+        words = [str(stride) for stride in tensor.stride()]
         words += [f"at={at}"] if at else []
         words += [f"of={shared}"] if shared != number else []
-        words += [f"on='{one.device}'"] if one.device != self._device else []
-        shape = ", ".join(map(str, one.shape)) or "()"
-        return f"{str(one.dtype).removeprefix('torch.')}[{shape}]({', '.join(words)})"
+        words += [f"on='{tensor.device}'"] if tensor.device != self._device else []
+        shape = ", ".join(map(str, tensor.shape)) or "()"
+        return f"{str(tensor.dtype).removeprefix('torch.')}[{shape}]({', '.join(words)})"
 
 
 def _begin(tensor: torch.Tensor) -> int:
@@ -126,26 +126,26 @@ def parse(text: str) -> ParsedCall:
     Raises:
         UnsupportedError: no such operator here, or an argument that no text can tell.
     """
-    said = read_call(text)
+    words = read_call(text)
     return ParsedCall(
-        function=_function(said.name),
-        arguments=mapped(said.arguments, _value),
-        keywords=mapped(said.keywords, _value),
+        function=_function(words.name),
+        arguments=mapped(words.arguments, _value),
+        keywords=mapped(words.keywords, _value),
     )
 
 
 def _function(name: str) -> Any:
-    found: Any = torch.ops
+    function: Any = torch.ops
     try:
         for part in name.split("."):
-            found = getattr(found, part)
+            function = getattr(function, part)
     except AttributeError as error:
         raise UnsupportedError(f"{name}: this PyTorch has no such operator") from error
-    return found
+    return function
 
 
-def _value(said: Any) -> Any:
+def _value(word: Any) -> Any:
     """Return what a word of PyTorch's stands for; other values as they are."""
-    if not isinstance(said, Word):
-        return said
-    return torch.device(said.text) if said.kind == "device" else getattr(torch, said.text)
+    if not isinstance(word, Word):
+        return word
+    return torch.device(word.text) if word.kind == "device" else getattr(torch, word.text)

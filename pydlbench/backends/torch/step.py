@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
 
 
-def autocast(case: StepSpec) -> contextlib.AbstractContextManager[Any]:
+def autocast(spec: StepSpec) -> contextlib.AbstractContextManager[Any]:
     """Return a new context in which the forward phase runs: autocast, or none."""
-    narrow = DTYPES[case.precision]
-    if case.cast == "whole" or narrow == torch.float32:
+    narrow = DTYPES[spec.precision]
+    if spec.cast == "whole" or narrow == torch.float32:
         return contextlib.nullcontext()
     context: contextlib.AbstractContextManager[None] = torch.autocast(
-        "cuda" if case.on_gpu else "cpu", narrow
+        "cuda" if spec.on_gpu else "cpu", narrow
     )
     return context
 
@@ -72,7 +72,7 @@ class TorchSubject(StepModel):
     A context manager: within it PyTorch computes in the case's precision.
 
     Args:
-        case: the step.
+        spec: the step.
 
     Raises:
         UnsupportedError: PyTorch has no such precision on this device.
@@ -93,27 +93,27 @@ class TorchSubject(StepModel):
     #: What the step calls.
     module: nn.Module
 
-    def __init__(self, case: StepSpec) -> None:
-        super().__init__(case)
-        base.check_precision(case.precision, case.on_gpu)
-        settings.check_precision(case.precision, case.on_gpu)
-        if case.precision in FP8_PRECISIONS:
-            raise UnsupportedError(f"torch: no whole models in {case.precision}; nearest: bf16-tc")
+    def __init__(self, spec: StepSpec) -> None:
+        super().__init__(spec)
+        base.check_precision(spec.precision, spec.on_gpu)
+        settings.check_precision(spec.precision, spec.on_gpu)
+        if spec.precision in FP8_PRECISIONS:
+            raise UnsupportedError(f"torch: no whole models in {spec.precision}; nearest: bf16-tc")
         #: Says at which line of the user's own code the step is; None at none of it.
         self.line: Callable[[], str | None] = lambda: None
 
     def guards(self) -> tuple[contextlib.AbstractContextManager[Any], ...]:
         """Compute in TF32 where that is the precision."""
-        return (settings.tf32(self.case.precision),)
+        return (settings.tf32(self.spec.precision),)
 
     def synchronize(self) -> None:
         """Return when the device has done everything that was called."""
-        if self.case.on_gpu:
-            torch.cuda.synchronize(self.case.device)
+        if self.spec.on_gpu:
+            torch.cuda.synchronize(self.spec.device)
 
     def gpu(self) -> dict[str, Any]:
         """Return name, capability and memory of the step's GPU."""
-        facts = torch.cuda.get_device_properties(self.case.device)
+        facts = torch.cuda.get_device_properties(self.spec.device)
         return {
             "name": facts.name,
             "capability": f"{facts.major}.{facts.minor}",
@@ -122,13 +122,13 @@ class TorchSubject(StepModel):
 
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
         """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
-        profiled.check_traceable(str(self.case.mode))
-        runtime = gpu.Runtime(torch.device(self.case.device).index) if self.case.on_gpu else None
+        profiled.check_traceable(str(self.spec.mode))
+        runtime = gpu.Runtime(torch.device(self.spec.device).index) if self.spec.on_gpu else None
         return profiled.tracer(self.record().recording, run, runtime)
 
     def fold_normalisations(self) -> None:
         """Fold them; see ``steps.definition.StepModel``."""
-        if self.case.backward:
+        if self.spec.backward:
             raise UnsupportedError("statistics of a minibatch cannot be folded into weights")
         self.set_layers(self.definition)
         self.module = fold_normalisations(self.module)
@@ -182,7 +182,7 @@ class TorchSubject(StepModel):
             naming=self.naming,
             parameters=self.names,
             optimizer=step.optimizer,
-            device=self.case.device,
+            device=self.spec.device,
             line=self.line,
         )
         for count, before in counts:
@@ -218,19 +218,19 @@ class TorchModel(CatalogueModel, TorchSubject):
     """A network of the catalogue with its weights."""
 
     def _build(self, batch: Batch, *, separate: bool) -> None:
-        case = self.case
-        self.place = torch.device(case.device)
+        spec = self.spec
+        self.place = torch.device(spec.device)
         self._format: Any = (
-            torch.channels_last if case.layout == "nhwc" else torch.contiguous_format
+            torch.channels_last if spec.layout == "nhwc" else torch.contiguous_format
         )
-        self._dtype = DTYPES[case.precision] if case.cast == "whole" else torch.float32
+        self._dtype = DTYPES[spec.precision] if spec.cast == "whole" else torch.float32
         self.net = Net(self.model, overwriting=not separate)
         module: Any = self.net.module.to(self.place, self._dtype)
         module.to(memory_format=self._format)
         self.module = module
         self.net.load(self.weights)
         self.parameters = [weight for weight in module.parameters() if weight.requires_grad]
-        self._host = _tensors(batch, pin=case.on_gpu)
+        self._host = _tensors(batch, pin=spec.on_gpu)
         images, labels = self.fed()
         #: Images and labels on the device: memory of their own, as what a step before this one has
         #: left; a GPU's are copies anyway.
@@ -238,7 +238,7 @@ class TorchModel(CatalogueModel, TorchSubject):
         self._computations: dict[tuple[LossKind, bool], Callable[..., Any]] = {}
         self._layers: tuple[bool, bool, bool] | None = None
         self._passes: _Passes | None = None
-        if case.backward and case.mode == "compiled":
+        if spec.backward and spec.mode == "compiled":
             self.notes.append("network and loss are compiled as one function, the optimizer is not")
 
     @property
@@ -311,7 +311,7 @@ class TorchModel(CatalogueModel, TorchSubject):
                 return output, None
             return (output if keeps else None), loss(output, labels, tensors)
 
-        if eager or self.case.mode != "compiled":
+        if eager or self.spec.mode != "compiled":
             return computed
         # Steps that compute the same share what was compiled, which takes minutes.
         if (kind, keeps) not in self._computations:
@@ -327,14 +327,14 @@ class TorchModel(CatalogueModel, TorchSubject):
 
     def _prepare_pass(self, definition: StepDefinition) -> Step:
         """Return a pass through all nodes of one kind of gradient."""
-        if self.case.mode != "eager":
+        if self.spec.mode != "eager":
             raise UnsupportedError(
                 f"{definition.phase}: PyTorch compiles a backward pass as a whole, not one kind of "
                 "gradient; nearest: --mode eager"
             )
         self.set_layers(definition)
         if self._passes is None:
-            self._passes = _Passes(self.net.module, autocast(self.case))
+            self._passes = _Passes(self.net.module, autocast(self.spec))
         passes = self._passes
         # Activations are there before the loop, gradients of outputs before that of weights.
         passes.forward(self.resident[0])
@@ -355,7 +355,7 @@ class TorchModel(CatalogueModel, TorchSubject):
         """Return the shape of each node's output, NCHW or (batch, features), as a run finds it."""
         module, names = self.net.module, self.net.outputs
         self.set_layers(self.definition)
-        with torch.no_grad(), autocast(self.case):
+        with torch.no_grad(), autocast(self.spec):
             ShapeProp(module).propagate(self.resident[0])
         nodes = [node for node in module.graph.nodes if node.name in names]
         return {names[node.name]: tuple(node.meta["tensor_meta"].shape) for node in nodes}
@@ -410,7 +410,7 @@ class TorchStep:
         #: Of images and labels to output and loss.
         self.computed = owner.computation(definition.loss, keeps, eager)
         #: Where the weights live: on the device itself, or on the host and crossing each time.
-        self._crosses = definition.weights == "host" and owner.case.on_gpu
+        self._crosses = definition.weights == "host" and owner.spec.on_gpu
         self._masters: list[Any] = (
             [weight.detach().cpu().clone() for weight in owner.parameters]
             if self._crosses
@@ -436,7 +436,7 @@ class TorchStep:
         owner.set_layers(definition)
         operands = owner.fed(batch) if definition.feed == "host" else owner.resident
         if not definition.backward:
-            with torch.no_grad(), autocast(owner.case):
+            with torch.no_grad(), autocast(owner.spec):
                 output, loss = self.computed(*operands)
             return output, loss
         if self._crosses:
@@ -446,7 +446,7 @@ class TorchStep:
         if definition.input_gradient:
             images, *others = operands
             operands = images.detach().requires_grad_(), *others
-        with autocast(owner.case):
+        with autocast(owner.spec):
             output, loss = self.computed(*operands)
         loss.backward()
         if self.optimizer is not None:

@@ -54,21 +54,21 @@ catalogue_model: Final = TorchModel
 own_model: Final = OwnTorchModel
 
 
-def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
+def record_calls(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKernel:
     """List the calls of a step that is not timed; see ``operations.record_calls``.
 
     Of a compiled one, the groups of the calls that the eager mode makes.
     """
-    if case.on_gpu:
-        _check_eager(case)
+    if spec.on_gpu:
+        _check_eager(spec)
     notes: tuple[str, ...] = ()
-    if case.own is None:
-        recording, batch = _listed(case)
+    if spec.own is None:
+        recording, batch = _listed(spec)
     else:
-        with OwnTorchModel(backend, case) as own:
+        with OwnTorchModel(backend, spec) as own:
             recording, notes = own.record().twice()
         batch, notes = own.batch, (*own.notes, *notes)
-    eager = case.mode == "eager"
+    eager = spec.mode == "eager"
     facts = OperatorsFacts(
         calls=recording.distinct() if eager else groups_of(recording),
         order=recording.order() if eager else (),
@@ -79,25 +79,25 @@ def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
     return OperatorsKernel([], facts, backend.cpus)
 
 
-def _listed(case: StepSpec) -> tuple[Recording, int]:
+def _listed(spec: StepSpec) -> tuple[Recording, int]:
     """Record a step of the catalogue that computes nothing; return its batch, too.
 
     All tensors are fake ones, which have shapes and strides and no memory. What is fetched for the
     host has no values then, so that it is left out. On a GPU a step is run: optimizers join what
     they do with real tensors there, and not with fake ones.
     """
-    model = build_model(case.model, batch=case.batch, **case.options)
-    unfetched = msgspec.structs.replace(case, fetch=False)
-    if case.on_gpu:
-        batch = make_batch(model, case.seed)
-        with TorchModel(model, make_weights(model, case.seed), unfetched, batch) as real:
+    model = build_model(spec.model, batch=spec.batch, **spec.options)
+    unfetched = msgspec.structs.replace(spec, fetch=False)
+    if spec.on_gpu:
+        batch = make_batch(model, spec.seed)
+        with TorchModel(model, make_weights(model, spec.seed), unfetched, batch) as real:
             return real.record().recording, model.batch
     weights = {
         f"{node.name}/{role}": np.empty(shape, np.float32)
         for node in model
         for role, shape in weight_shapes(node).items()
     }
-    made = TorchModel(model, weights, unfetched, make_batch(model, case.seed))
+    made = TorchModel(model, weights, unfetched, make_batch(model, spec.seed))
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         _empty(made, mode.from_tensor)
         with made:
@@ -119,53 +119,53 @@ def _empty(made: TorchModel, fake: Callable[[torch.Tensor], torch.Tensor]) -> No
 
 
 def prepare_calls(
-    backend: FrameworkBackend, case: StepSpec, signatures: Sequence[str]
+    backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str]
 ) -> OperatorsKernel | DeviceOperators:
     """Make calls ready; see ``operations.prepare_calls``."""
-    if case.mode != "eager":
-        check_on_cpu(case)
-    feeding = {text: TimedCall(_subject(backend, case).fed) for text in signatures if is_feed(text)}
+    if spec.mode != "eager":
+        check_on_cpu(spec)
+    feeding = {text: TimedCall(_subject(backend, spec).fed) for text in signatures if is_feed(text)}
     groups = [text for text in signatures if is_group(text)]
     single = [text for text in signatures if text not in feeding and not is_group(text)]
-    calls, refused = _made_ready(case, single)
-    if case.on_gpu:
+    calls, refused = _made_ready(spec, single)
+    if spec.on_gpu:
         runtime = device.runtime_of(backend)
-        with _guard(case)():
+        with _guard(spec)():
             kernels, notes = device.kernels_of(calls, runtime)
         facts = OperatorsFacts(
             names=(*feeding, *calls), kernels=kernels, refused=refused, notes=tuple(notes)
         )
         every: list[DeviceCall] = [*feeding.values(), *calls.values()]
-        return device.DeviceOperators(every, facts, runtime, _guard(case), backend.watcher)
-    together, not_together = compiled.make_ready(groups, case.seed)
+        return device.DeviceOperators(every, facts, runtime, _guard(spec), backend.watcher)
+    together, not_together = compiled.make_ready(groups, spec.seed)
     refused |= not_together
     ready: dict[str, TimedOperator] = {**feeding, **calls, **together}
     facts = OperatorsFacts(names=tuple(ready), dispatch_s=chain.call_cost(), refused=refused)
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
 
-def _subject(backend: FrameworkBackend, case: StepSpec) -> TorchSubject:
-    made = model_of(backend, case)
+def _subject(backend: FrameworkBackend, spec: StepSpec) -> TorchSubject:
+    made = model_of(backend, spec)
     assert isinstance(made, TorchSubject), "all models of this worker are"
     return made
 
 
 def _made_ready(
-    case: StepSpec, signatures: Sequence[str]
+    spec: StepSpec, signatures: Sequence[str]
 ) -> tuple[dict[str, replay.CallOperator], dict[str, str]]:
     """Return the calls that ran, and why others did not, by signature."""
-    if case.own is not None:
-        load_own(case.model)  # its file may define operators
-    with settings.tf32(case.precision):
-        return replay.make_ready(signatures, case.device, case.seed, _waiting(case))
+    if spec.own is not None:
+        load_own(spec.model)  # its file may define operators
+    with settings.tf32(spec.precision):
+        return replay.make_ready(signatures, spec.device, spec.seed, _waiting(spec))
 
 
 def prepare_logged_calls(
-    backend: FrameworkBackend, case: StepSpec, signatures: Sequence[str]
+    backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str]
 ) -> LoggedOperators:
     """Make logged calls ready; see ``operations.prepare_logged_calls``."""
-    _check_eager(case)
-    calls, refused = _made_ready(case, signatures)
+    _check_eager(spec)
+    calls, refused = _made_ready(spec, signatures)
     executions = {
         name: Counter(f"{ran.library} {ran.primitive}" for ran in parse(library_output(call.run)))
         for name, call in calls.items()
@@ -178,24 +178,24 @@ def prepare_logged_calls(
     return LoggedOperators(list(calls.values()), library_output, facts, backend.cpus)
 
 
-def list_links(backend: FrameworkBackend, case: StepSpec, listed: Path, saved: Path) -> list[str]:
+def list_links(backend: FrameworkBackend, spec: StepSpec, listed: Path, saved: Path) -> list[str]:
     """List native kernels of a step's calls; see ``operations.list_links``."""
-    resident = case
-    if case.own is None:
-        resident = msgspec.structs.replace(case, feed="resident", fetch=False)
+    resident = spec
+    if spec.own is None:
+        resident = msgspec.structs.replace(spec, feed="resident", fetch=False)
     made = _subject(backend, resident)
     names = _named_weights(made.module)
     for number, tensor in enumerate(tensors_in(made.resident)):
         names[tensor] = "input" if number == 0 else f"input {number + 1}"
     with made, without_fused_layers():
         recorded = made.record()
-        trained = made.parameters if case.backward else None
+        trained = made.parameters if spec.backward else None
         made_list = links.list_recording(recorded.recording, names, trained)
         made_list.listing.save(listed)
         before = [weight.detach().clone() for weight in made.parameters]
         _save_results(recorded.step, made_list, saved)
-        if case.backward:
-            _disturb(made.parameters, before, case.seed)
+        if spec.backward:
+            _disturb(made.parameters, before, spec.seed)
             _save_results(recorded.step, made_list, saved / DISTURBED)
     return list(made_list.notes)
 
@@ -234,32 +234,32 @@ def _named_weights(module: nn.Module) -> dict[torch.Tensor, str]:
     return {tensor: name for name, tensor in named}
 
 
-def _check_eager(case: StepSpec) -> None:
+def _check_eager(spec: StepSpec) -> None:
     """Refuse modes whose calls are not the dispatcher's.
 
     Raises:
         UnsupportedError: a compiled mode.
     """
-    if case.mode != "eager":
+    if spec.mode != "eager":
         raise UnsupportedError(
-            f"torch {case.mode}: its kernels are the compiler's own, which PyTorch's dispatcher "
+            f"torch {spec.mode}: its kernels are the compiler's own, which PyTorch's dispatcher "
             "does not see; nearest: --mode eager"
         )
 
 
-def _guard(case: StepSpec) -> Callable[[], contextlib.AbstractContextManager[None]]:
+def _guard(spec: StepSpec) -> Callable[[], contextlib.AbstractContextManager[None]]:
     """Return what makes the context of calls: in the step's precision, below autograd."""
 
     @contextlib.contextmanager
     def context() -> Iterator[None]:
-        with settings.tf32(case.precision), chain.below_autograd():
+        with settings.tf32(spec.precision), chain.below_autograd():
             yield
 
     return context
 
 
-def _waiting(case: StepSpec) -> Callable[[], None]:
+def _waiting(spec: StepSpec) -> Callable[[], None]:
     """Return what waits for the case's device."""
-    if not case.on_gpu:
+    if not spec.on_gpu:
         return lambda: None
-    return lambda: torch.cuda.synchronize(case.device)
+    return lambda: torch.cuda.synchronize(spec.device)

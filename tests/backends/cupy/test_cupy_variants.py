@@ -202,5 +202,5 @@ def test_without_a_driver_it_says_so_in_one_line(cupy):
 
 def test_a_gpu_that_is_not_there(cupy):
     cupy.cuda.runtime = SimpleNamespace(getDeviceCount=lambda: 2)
-    with pytest.raises(UnsupportedError, match="sees 2 GPUs, and cuda:2 is not among them"):
+    with pytest.raises(UnsupportedError, match=r"2 GPUs, .*cuda:2"):
         create("cuda:2")

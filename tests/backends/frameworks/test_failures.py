@@ -95,7 +95,7 @@ def test_what_breaks_after_it_was_built_costs_its_variant(bad):
 def test_when_all_break_the_reason_is_said():
     with pytest.raises(PrimitiveError, match="RuntimeError: the kernel gave up"):
         prepared((Second, ""))
-    with pytest.raises(PrimitiveError, match="out of memory; try a smaller --batch"):
+    with pytest.raises(PrimitiveError, match=r"out of memory; .*--batch"):
         prepared((Product, "outputs"))
 
 
@@ -111,7 +111,7 @@ def test_what_breaks_while_it_is_timed_is_named():
 )
 def test_nothing_is_blocked_where_there_is_one_layout_only(layer):
     backend = Framework((Product, ""))
-    with pytest.raises(UnsupportedError, match="invented has no operator with --layout blocked"):
+    with pytest.raises(UnsupportedError, match=r"invented .*--layout blocked"):
         backend.prepare(KernelSpec(layer=layer, layout="blocked"), PREPARATION)
 
 
@@ -121,7 +121,7 @@ def test_the_weights_of_a_product_lie_as_it_asks():
         KernelSpec(layer=build_layer("gemm", m=4, k=5, n=3, weights_tag="kn")), PREPARATION
     )
     assert kernel.facts.correct.status == "ok"
-    with pytest.raises(UnsupportedError, match="invented has no operator with weights as nk"):
+    with pytest.raises(UnsupportedError, match=r"invented .*nk"):
         backend.prepare(
             KernelSpec(layer=build_layer("gemm", m=4, k=5, n=3, weights_tag="nk")), PREPARATION
         )

@@ -143,7 +143,7 @@ def test_what_is_too_small_to_be_cold_is_unsupported(backend):
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_precision_that_would_be_emulated_is_unsupported(backend, precision, monkeypatch):
     monkeypatch.setattr(backend, "_isa", frozenset(["avx2", "fma"]))
-    with pytest.raises(UnsupportedError, match=f"has no {precision}: it lacks avx512_{precision}"):
+    with pytest.raises(UnsupportedError, match=f"{precision}: .*avx512_{precision}"):
         prepare(backend, precision=precision)
 
 
@@ -233,7 +233,7 @@ def test_probes_by_name(backend):
     )
     assert speed["per_second"] > 0
     assert json.loads(json.dumps(speed)) == speed
-    with pytest.raises(UnsupportedError, match="no such probe: latency"):
+    with pytest.raises(UnsupportedError, match="probe: latency"):
         backend.probe("latency", {})
 
 
@@ -257,7 +257,7 @@ def test_memory_bound_layers_come_in_all_layouts(backend, op, layout):
 def test_vectors_have_one_layout(backend, text):
     facts = prepare(backend, parse_problem(text), layout="nhwc").facts
     assert (facts.correct.status, facts.layout[:3]) in (("ok", "pla"), ("ok", "src"))
-    with pytest.raises(UnsupportedError, match="no implementation with --layout blocked"):
+    with pytest.raises(UnsupportedError, match="--layout blocked"):
         prepare(backend, parse_problem(text), layout="blocked")
 
 
@@ -274,7 +274,7 @@ def test_a_fault_in_any_result_of_several_is_seen(backend, monkeypatch, role):
         return true_verify(layer, pass_, precision, inputs, output, extra=results, **options)
 
     monkeypatch.setattr(cpu, "verify", planted)
-    with pytest.raises(PrimitiveError, match=rf"no candidate gives a right result: {role}\["):
+    with pytest.raises(PrimitiveError, match=rf"result: {role}\["):
         prepare(backend, BATCHNORM, propagation="training")
 
 

@@ -36,12 +36,12 @@ def test_a_step_has_the_kernels_of_the_native_sum_and_reads_nothing_before_it_is
     def problems(items):
         return Counter(problem_text(item.layer, item.pass_, item.propagation) for item in items)
 
-    works = [link.work for link in listing.links]
+    works = [link.step_pass for link in listing.links]
     assert problems(works) == problems(step_passes(model, phase))
     held = set(listing.given)
     made: set[str] = set()
     for link in listing.links:
-        one = link.work
+        one = link.step_pass
         asked = one.layer.reads(one.pass_, one.propagation)
         missing = {link.reads[role] for role in asked} - held - made
         assert not missing, (link.name, missing)
@@ -77,7 +77,7 @@ def test_without_dropout_all_is_kept():
         for one in list_step(tiny.chain(), "forward-backward", dropout=False).links
         if one.name == "drop1 backward-data"
     ]
-    assert link.work.layer.keep == 1.0
+    assert link.step_pass.layer.keep == 1.0
 
 
 @pytest.mark.parametrize(

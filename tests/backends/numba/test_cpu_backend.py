@@ -122,7 +122,7 @@ def test_what_it_lacks_is_one_sentence(backend, changes, sentence):
 
 
 def test_it_has_no_kernels_for_gpus():
-    with pytest.raises(UnsupportedError, match="no kernels for cuda:0"):
+    with pytest.raises(UnsupportedError, match="cuda:0"):
         create("cuda:0")
 
 
@@ -171,5 +171,5 @@ def test_fewer_threads_than_cpus_are_refused(monkeypatch):
     numba = importlib.import_module("numba")
     module = importlib.import_module("pydlbench.backends.numba.backend")
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 1)
-    with pytest.raises(UnsupportedError, match="NUMBA_NUM_THREADS=1 is fewer than the 2 CPUs"):
+    with pytest.raises(UnsupportedError, match=r"NUMBA_NUM_THREADS=1 .*2 CPUs"):
         module.NumbaBackend((0, 1))

@@ -133,7 +133,7 @@ def test_narrow_types_learn_too(backend_of, framework, cast):
 def test_what_a_framework_has_not_is_refused(backend_of, framework):
     own, none = backend_of(framework), StepPreparation(checks=False)
     case = StepSpec(model="maps", phase="training", framework=framework)
-    with pytest.raises(UsageError, match="no optimizer to train with; nearest: --phase forward-"):
+    with pytest.raises(UsageError, match="nearest: --phase forward-"):
         prepare_model(own, tiny.maps(), case, none)
     with pytest.raises(UnsupportedError, match="tf32"):
         prepare_model(own, tiny.maps(), msgspec.structs.replace(case, precision="tf32"), none)

@@ -99,7 +99,7 @@ def test_a_profile_of_other_calls_is_refused_at_the_first_that_differs(events, m
 
 
 def test_calls_within_what_is_none_of_the_step_are_not_taken_for_the_steps():
-    with pytest.raises(PrimitiveError, match="call 1 of 3 is 0; the profile has matmul"):
+    with pytest.raises(PrimitiveError, match=r"call 1 of 3 is 0; .*matmul"):
         aligned(("matmul", 0, 9 * MS), *((name, n * MS, 100) for n, name in enumerate(STEP, 1)))
 
 

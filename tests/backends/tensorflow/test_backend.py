@@ -102,7 +102,7 @@ def wrong(entries: list[dict]) -> list[dict]:
 )
 def test_every_pass_is_right(backend, layer, pass_, mode, precision):
     if pass_ not in layer.passes:
-        with pytest.raises(UnsupportedError, match="pool2d has no backward-weights pass"):
+        with pytest.raises(UnsupportedError, match=r"pool2d .*backward-weights"):
             prepare(backend, layer, pass_, mode)
         return
     if precision == "bf16" and not {"avx512_bf16", "amx_bf16"} & set(read_cpu_facts().isa):
@@ -130,7 +130,7 @@ def test_resized_images_are_right(backend, how, sizes):
     if how == "linear":
         with pytest.raises(UnsupportedError, match="fp32"):
             prepare(backend, layer, "forward", "graph", precision="bf16")
-    with pytest.raises(UnsupportedError, match="no operator that resizes images of three sides"):
+    with pytest.raises(UnsupportedError, match="three sides"):
         prepare(
             backend, parse_problem(f"resize:{how}:mb2ic3id3od5ih7oh5iw5ow9"), "forward", "graph"
         )
@@ -272,5 +272,5 @@ def test_it_describes_itself(backend):
 def test_a_gpu_that_is_not_there_is_unsupported():
     from pydlbench.backends.tensorflow.backend import create
 
-    with pytest.raises(UnsupportedError, match="TensorFlow cannot use cuda:999: "):
+    with pytest.raises(UnsupportedError, match="cuda:999: "):
         create("cuda:999")

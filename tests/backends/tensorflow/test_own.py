@@ -298,7 +298,7 @@ def test_a_loop_that_nobody_has_counted_is_refused(own, backend):
         graphs = executed(Tracer("/CPU:0", "graph")(made.body), made.operands())
     products = [one for one in listed(graphs, {}) if "MatMul" in one.operator]
     assert [one.count for one in products] == [1]
-    ready = operations.prepare_calls(backend, made.case.to_dict(), [products[0].signature])
+    ready = operations.prepare_calls(backend, made.spec.to_dict(), [products[0].signature])
     assert "in a loop" in ready.facts.refused[products[0].signature]
     assert "in a loop" in (meaning_of(products[0]).layers_missing or "")
 

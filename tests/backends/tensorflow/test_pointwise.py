@@ -88,5 +88,5 @@ def test_many_sources_are_split_and_few_are_sliced(backend):
 
 
 def test_a_normalisation_without_an_operator_for_a_format_says_so(backend):
-    with pytest.raises(UnsupportedError, match="no operator with --layout nchw"):
+    with pytest.raises(UnsupportedError, match="--layout nchw"):
         backend.prepare(KernelSpec(layer=BY_OP["lrn"], layout="nchw"), Preparation())

@@ -75,11 +75,11 @@ def test_a_wrong_bias_is_found(backend, monkeypatch, what):
 
     monkeypatch.setattr(with_bias.tf.nn, "bias_add", wrong)
     for layer in (CONV, GEMM):
-        with pytest.raises(PrimitiveError, match=r"right result: .* expected"):
+        with pytest.raises(PrimitiveError, match=r"result: .* expected"):
             backend.prepare(KernelSpec(layer=layer, fuse="bias"), Preparation())
 
 
 def test_where_there_is_no_bias(backend):
     case = KernelSpec(layer=GEMM, pass_="backward-data", fuse="bias")
-    with pytest.raises(UnsupportedError, match="--fuse bias: backward-data has no bias"):
+    with pytest.raises(UnsupportedError, match="--fuse bias: backward-data"):
         backend.prepare(case, Preparation())

@@ -44,7 +44,7 @@ def computed(listing, tmp_path):
 
 
 def ops(listing):
-    return [link.work.layer.op for link in listing.links]
+    return [link.step_pass.layer.op for link in listing.links]
 
 
 class Function(nn.Module):
@@ -335,7 +335,7 @@ def test_views_and_copies_have_no_kernel_and_heads_are_turned():
 def test_what_a_part_is_cut_from_is_cut_once():
     listing, _ = listed(Function(lambda x: torch.add(*torch.tanh(x).chunk(2, 1))), IMAGES)
     first, cut, last = listing.links
-    assert (cut.work.layer.op, cut.work.pass_) == ("concat", "backward-data")
+    assert (cut.step_pass.layer.op, cut.step_pass.pass_) == ("concat", "backward-data")
     assert cut.reads == {"dst": first.writes["dst"]}
     assert set(last.reads.values()) == set(cut.writes.values())
 
@@ -399,7 +399,7 @@ def test_a_model_of_the_catalogue_has_the_kernels_of_its_graph(name, layout):
         made_list = list_recording(made.record().recording, {})
 
     def problems(links):
-        each = (link.work for link in links)
+        each = (link.step_pass for link in links)
         return Counter(problem_text(one.layer, one.pass_, one.propagation) for one in each)
 
     assert made_list.notes == ()

@@ -185,5 +185,5 @@ def test_padding_beyond_half_a_window_is_made_beforehand(backend):
     names = {one.algorithm for one in backend.variants(KernelSpec(layer=layer))}
     assert names == {"aten::constant_pad_nd + aten::max_pool2d_with_indices"}
     left_out = build_layer("pool", batch=1, channels=2, in_size=6, kernel=3, padding=2, mode="avg")
-    with pytest.raises(UnsupportedError, match="no average that leaves out"):
+    with pytest.raises(UnsupportedError, match="average"):
         backend.variants(KernelSpec(layer=left_out))

@@ -105,9 +105,7 @@ def test_a_step_that_makes_other_calls_than_before_is_refused():
     module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
     found = steps_of(module, torch.ones(2, 8))
     module[1] = torch.nn.Tanh()
-    with pytest.raises(
-        PrimitiveError, match=r"aten::relu of 1, forward; the profile has aten::tanh"
-    ):
+    with pytest.raises(PrimitiveError, match=r"aten::relu of 1, forward; .*aten::tanh"):
         found.ways["profile"][1]()
 
 

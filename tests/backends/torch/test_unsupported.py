@@ -123,5 +123,5 @@ def test_a_gpu_that_torch_does_not_see(monkeypatch):
         create("cuda:0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(UnsupportedError, match="sees 2 GPUs, and cuda:2 is not among them"):
+    with pytest.raises(UnsupportedError, match=r"2 GPUs, .*cuda:2"):
         create("cuda:2")

@@ -72,7 +72,7 @@ def test_a_wrong_bias_is_found(backend, monkeypatch, spoilt):
             patch.setattr("pydlbench.backends.torch.settings.emulated", lambda _: ())
             patch.setattr(torch, "conv2d", wrong)
             case = KernelSpec(layer=CONV, fuse="bias", layout="nhwc", precision=precision)
-            with pytest.raises(PrimitiveError, match=r"right result: .* expected"):
+            with pytest.raises(PrimitiveError, match=r"result: .* expected"):
                 backend.prepare(case, Preparation())
 
 

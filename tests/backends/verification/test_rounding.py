@@ -67,5 +67,5 @@ def test_strided_arrays():
 
 
 def test_unknown_precision():
-    with pytest.raises(UsageError, match="precision bf61: no such precision; nearest: bf16"):
+    with pytest.raises(UsageError, match=r"precision bf61: .*nearest: bf16"):
         round_to("bf61", np.zeros(1))

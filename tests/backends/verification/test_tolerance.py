@@ -56,5 +56,5 @@ def test_sequential_sums_err_as_derived(terms):
 
 
 def test_unknown_accumulator():
-    with pytest.raises(UsageError, match="accumulate float31: no such format; nearest: float32"):
+    with pytest.raises(UsageError, match=r"accumulate float31: .*nearest: float32"):
         tolerance("fp32", 1, accumulate="float31")

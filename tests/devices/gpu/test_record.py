@@ -51,7 +51,7 @@ def test_levels(record):
 def test_without_a_reading_of_l2_there_is_the_memory(record):
     record = dataclasses.replace(record, bandwidths=record.bandwidths[:2])
     assert [level.bytes_per_s < math.inf for level in record.levels()] == [False, True]
-    with pytest.raises(UnsupportedError, match="memory: its bandwidth was not probed"):
+    with pytest.raises(UnsupportedError, match="memory: "):
         dataclasses.replace(record, bandwidths=()).levels()
 
 

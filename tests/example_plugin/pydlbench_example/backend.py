@@ -45,12 +45,12 @@ class NumpyBackend(FrameworkBackend):
         """Return what `pydlbench backends` shows."""
         return {"name": "NumPy", "version": np.__version__, "threads": len(self.cpus)}
 
-    def variants(self, case: KernelSpec) -> list[Variant]:
+    def variants(self, spec: KernelSpec) -> list[Variant]:
         """List the ways to run a case; the fastest that is right becomes the row."""
-        if case.layer.op != "gemm" or case.pass_ != "forward":
+        if spec.layer.op != "gemm" or spec.pass_ != "forward":
             raise UnsupportedError("numpy: forward passes of matrix products only")
-        if case.precision != "fp32":
-            raise UnsupportedError(f"numpy: no {case.precision}, fp32 only")
+        if spec.precision != "fp32":
+            raise UnsupportedError(f"numpy: no {spec.precision}, fp32 only")
 
         def plain(inputs: dict[str, Any]) -> Operator:
             src, weights = inputs["src"], inputs["weights"]

@@ -66,7 +66,7 @@ def test_files_that_are_not_mnists(mnist_folder, idx, change, values):
 
 
 def test_too_few_images_for_validation(mnist_folder):
-    with pytest.raises(UsageError, match=r"20 training images.*nearest: 21$"):
+    with pytest.raises(UsageError, match=r"20 .*nearest: 21$"):
         load_mnist(mnist_folder, lambda _line: None, validation=20)
 
 
