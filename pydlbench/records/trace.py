@@ -122,8 +122,8 @@ class ModuleInContext(Record, frozen=True, kw_only=True):
 
     @property
     def of_limit(self) -> Annotated[float | None, shown("of limit", percent)]:
-        """What the limit is of its time, 0 to 1; None where that is not known."""
-        return None if self.limit_s is None else self.limit_s / self.seconds
+        """What the limit is of its time, 0 to 1; None where one of the two is not known."""
+        return self.limit_s / self.seconds if self.limit_s is not None and self.seconds else None
 
 
 class Dominant(Record, frozen=True, kw_only=True):

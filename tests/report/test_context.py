@@ -65,6 +65,12 @@ def test_times_of_modules_in_a_disturbed_step_have_its_star():
     assert [cells[1] for cells in table.cells] == ["70.0 ms*", "10.0 ms*"]
 
 
+def test_a_module_without_time_has_no_share_of_the_limit():
+    # A profiler may find nothing of a layer that only gives a tensor another shape.
+    assert ModuleInContext(module="flat", seconds=0.0, share=0.0, limit_s=0.0).of_limit is None
+    assert ModuleInContext(module="a", seconds=0.2, share=0.1, limit_s=0.1).of_limit == 0.5
+
+
 def test_rivals_of_the_dominant_module_are_named():
     rivals = tuple("abcde")
     record = record_of(dominant=Dominant(name="conv2", share=0.7, rivals=rivals))
