@@ -58,7 +58,7 @@ from pydlbench.steps.traced import Rounds, traced_rounds, tracing_of
 from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, random_order
 from pydlbench.timing.policy import STEP_BUDGET_S, Policy, gpu_policy, step_policy
 from pydlbench.timing.statistics import middle_rounds
-from pydlbench.workers.host import at_a_time, releasing, start_together
+from pydlbench.workers.host import releasing, start_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from pydlbench.runner.session import Session
     from pydlbench.study.table import Table
     from pydlbench.timing.chunk import Chunk, Request
-    from pydlbench.workers.host import RemoteKernel, Worker
+    from pydlbench.workers.host import RemoteKernel
 
 # A block that the C library's allocator always asks the system for, and gives back.
 _BLOCK: Final = (1 << 26, -1)
@@ -276,10 +276,9 @@ class _Measured:
         self._step, self._session, self._rounds, self._tell = step, session, rounds, tell
         self._begin = time.monotonic()
         self._rows = dict(native)
-        # New processes in each round are beside the session's, which stay; those of several rounds
+        # New processes in each round are beside the session's, which stay; those of two rounds
         # start at a time.
-        together = at_a_time(rounds, len(session.cpus))
-        self._fresh = [session.sibling() for _ in range(together)]
+        self._fresh = (session.sibling(), session.sibling())
         self._sibling = session.sibling()
         order = random_order(session.options.seed)
         # Bursts on the cores say nothing of a GPU.
@@ -484,8 +483,17 @@ class _Measured:
         how = StepPreparation(checks=False)
         for number in range(self._rounds):
             self._tell(f"round {number + 1} of {self._rounds}")
-            fresh = self._fresh[number % len(self._fresh)]
-            start_together(self._ahead(number))
+            fresh = self._fresh[number % 2]
+            if number % 2 == 0:  # the other one waits, stopped while anybody is timed
+                ahead = self._fresh[: self._rounds - number]
+                start_together(
+                    [session.worker(step.framework, step.device) for session in ahead]
+                    + [
+                        self._sibling.worker(step.framework, step.device, warm=key == STEP_KEPT)
+                        for later in range(len(ahead))
+                        if (key := self._turn(number + later)) is not None
+                    ]
+                )
             kernel = prepare_step(step, fresh, preparation=how)
             steps = [self._fresh_step(STEP, kernel, number), *self._changed_step(number)]
             due = [subject for subject in self._subjects if self._is_due(subject.key, number)]
@@ -503,26 +511,6 @@ class _Measured:
                 if subject == LOG:
                     self._no_log(words)
             self._subjects = [subject for subject in self._subjects if subject.key not in errors]
-
-    def _ahead(self, number: int) -> list[Worker]:
-        """Return the processes to start before a round, of later ones too.
-
-        Those that wait are stopped while anybody is timed.
-        """
-        step, remaining = self._step, self._rounds - number
-        workers = []
-        if number % len(self._fresh) == 0:
-            workers += [
-                session.worker(step.framework, step.device) for session in self._fresh[:remaining]
-            ]
-        if number % len(_HOWS) == 0:
-            keys = map(self._turn, range(number, number + min(remaining, len(_HOWS))))
-            workers += [
-                self._sibling.worker(step.framework, step.device, warm=key == STEP_KEPT)
-                for key in keys
-                if key is not None
-            ]
-        return workers
 
     def _fresh_step(self, key: str, kernel: RemoteKernel[StepFacts], number: int) -> Subject:
         """Return a step in a process that is new in this round."""

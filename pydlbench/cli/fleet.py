@@ -91,7 +91,7 @@ class RunOptions(VerdictOptions):
         "are slow."
     )
     epilog = (
-        "Each round visits the nodes in random order and has a reference kernel besides the file's "
+        "Each round runs on all nodes, in random order, and has a reference kernel besides the file's "
         "rows. What a node brings back lies in a store of its own in the folder fleet beside the "
         "store."
     )
@@ -244,7 +244,9 @@ def _measure(args: RunOptions, outputs: Outputs) -> tuple[int, str]:
 
     path, by = chosen_path(args.store)
     if path is None:
-        raise UsageError(f"{by} none: a fleet's visits have to be kept; nearest: leave it out")
+        raise UsageError(
+            f"{by} none: what the nodes of a fleet measure has to be kept; nearest: leave it out"
+        )
     request, name = _request(args)
     with contextlib.ExitStack() as stack:
         interrupts = stack.enter_context(OneInterrupt())
@@ -409,7 +411,9 @@ def _collect(args: CollectOptions, outputs: Outputs) -> str:
 
     path, by = chosen_path(args.store)
     if path is None:
-        raise UsageError(f"{by} none: a fleet's visits have to be kept; nearest: leave it out")
+        raise UsageError(
+            f"{by} none: what the nodes of a fleet measure has to be kept; nearest: leave it out"
+        )
     visits = collected(user_path(args.folder))
     for each in visits:
         if each.reason is not None:

@@ -256,7 +256,7 @@ def fail_on(option: str, text: str, allowed: Sequence[str]) -> tuple[str, float]
         if value <= _LARGEST:
             return match[1], value / 100
     forms = ", ".join(name if name == "failed" else f"{name}:P%" for name in allowed)
-    reason = "more than anybody measures" if match and known else f"expected {forms}"
+    reason = "too large" if match and known else f"expected {forms}"
     near = _near_condition(text, allowed)
     raise UsageError(f"{option} {text or repr(text)}: {reason}; nearest: {near}")
 

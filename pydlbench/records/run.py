@@ -37,7 +37,8 @@ def command_text(command: Sequence[str]) -> str:
 
 
 def _is_own(program: str) -> bool:
-    return PurePath(program).name in (_PROGRAM, "__main__.py")
+    path = PurePath(program)
+    return path.name == _PROGRAM or path.parts[-2:] == (_PROGRAM, "__main__.py")
 
 
 def _local(created_utc: str) -> str:

@@ -114,7 +114,7 @@ def modules_table(
     def slowest(module: ModuleInContext) -> str:
         own = [call for call in calls if call.module == module.module]
         call = max(own, key=lambda each: each.in_context_s)
-        return f"{_named(call)} {format_seconds(call.in_context_s)}"
+        return f"{_named(call)} {text(call.in_context_s)}"
 
     columns = columns_of(modules, "module seconds share of_limit", seconds=text)
     return Table.from_rows([*columns, Column("slowest call", slowest, right=False)], modules)

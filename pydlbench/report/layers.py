@@ -246,7 +246,8 @@ def algorithms_report(row: Measurement, name: str) -> list[Block]:
     known = [(each, each.summary) for each in map(Candidate.from_dict, row.candidates or ())]
     if not known:
         return [Lines([f"{name}: no candidates were recorded"])]
-    known.sort(key=lambda pair: pair[1].median if pair[1] else math.inf)
+    # On a GPU only those of the finals are timed as the row is.
+    known.sort(key=lambda pair: (not pair[0].chosen, pair[1].median if pair[1] else math.inf))
     many = f"{len(known)} candidate{'s' if len(known) > 1 else ''}"
     title = f"{name}: {many}, fastest first; * is the row above"
     candidates = [each for each, _ in known]

@@ -20,7 +20,7 @@ from pydlbench.study.plan import planned, scatter
 from pydlbench.timing import policy as policies
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.units import counted, format_bytes
-from pydlbench.workers.host import at_a_time, releasing, start_together
+from pydlbench.workers.host import releasing, start_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -146,11 +146,11 @@ class _Turns:
         self._preparation = preparation
         self._visits = visits
         self._trace = trace
-        # One framework starts on one core: the processes of the next visits start beside it, and
-        # are stopped while anybody is timed.
+        # One framework starts on one core: the process of the next visit starts beside it, and is
+        # stopped while anybody is timed.
         alone = len({(step.framework, step.device) for step in steps}) == 1
-        others = at_a_time(visits, len(session.cpus)) - 1 if alone else 0
-        self._sessions = [session, *(session.sibling() for _ in range(others))]
+        pairs = alone and self._visits > 1
+        self._sessions = [session, session.sibling()] if pairs else [session]
         self._lap = 0
         on_gpus = all(step.on_gpu for step in steps)
         order = random_order(session.options.seed)
@@ -224,7 +224,7 @@ class _Turns:
             self._traces[index] = trace_step(step, kernel, session)
 
     def _start(self) -> Session:
-        """Return this visit's session; its processes start with those of the next visits."""
+        """Return this visit's session; its processes start with those of the next visit."""
         place = self._lap % len(self._sessions)
         if self._lap:  # what is done would keep a GPU's memory
             self._sessions[place - 1].renew()

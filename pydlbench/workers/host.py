@@ -494,16 +494,6 @@ def start_together(workers: Sequence[Worker]) -> None:
             worker.describe()
 
 
-def at_a_time(processes: int, cpus: int) -> int:
-    """Return how many processes start at a time: each imports for seconds on one core.
-
-    Args:
-        processes: in all, at least one.
-        cpus: how many the machine has for them.
-    """
-    return min(processes, max(2, cpus // 2))
-
-
 @contextlib.contextmanager
 def launched_ahead(backend: str, device: str, cpus: Sequence[int]) -> Iterator[None]:
     """Start a process while this one still imports modules.

@@ -61,7 +61,10 @@ class Guardian:
         except ProcessLookupError:  # it has died: whoever asks it next is told
             self._tell(f"- {group}")
             return False
-        return _has_stopped(group)
+        if not _has_stopped(group):
+            self.resume(group)
+            return False
+        return True
 
     def resume(self, group: int) -> None:
         """Continue a process group that was stopped.
@@ -112,10 +115,12 @@ def _has_stopped(process: int) -> bool:
     """Wait until no thread of a child runs any more, or it has died; return whether that is so."""
     deadline = time.monotonic() + _LONGEST_S
     # Its end is left for those that start and end processes.
-    while os.waitid(os.P_PID, process, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-        if time.monotonic() > deadline:  # it waits for a device, which nothing interrupts
-            return False
-        time.sleep(_POLL_S)
+    with contextlib.suppress(ChildProcessError):  # a parent's child, which it cannot wait for
+        how = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+        while os.waitid(os.P_PID, process, how) is None:
+            if time.monotonic() > deadline:  # it waits for a device, which nothing interrupts
+                return False
+            time.sleep(_POLL_S)
     return True
 
 

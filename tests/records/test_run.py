@@ -11,6 +11,7 @@ from pydlbench.records.run import command_line, command_text
         ("/home/me/env/lib/pydlbench/__main__.py", "pydlbench"),
         ("/home/me/env/bin/pydlbench", "pydlbench"),
         ("/home/me/bench.py", "/home/me/bench.py"),
+        ("/home/me/bench/__main__.py", "/home/me/bench/__main__.py"),
     ],
 )
 def test_a_recorded_command_has_no_folder_of_ours(monkeypatch, program, recorded):

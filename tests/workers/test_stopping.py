@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pydlbench.workers import stopping
 from pydlbench.workers.host import Worker
 from pydlbench.workers.stopping import guardian
 
@@ -45,6 +46,23 @@ def test_a_group_is_stopped_and_continued(sleeper):
     assert becomes(sleeper, "T")
     guardian.resume(sleeper)
     assert becomes(sleeper, "S")
+
+
+def test_a_group_that_does_not_stop_in_time_goes_on(sleeper, monkeypatch):
+    monkeypatch.setattr(stopping, "_LONGEST_S", -1.0)
+    monkeypatch.setattr(os, "waitid", lambda *_: None)  # as of one that waits for a device
+    assert not guardian.stop(sleeper)
+    assert becomes(sleeper, "S")
+
+
+def test_a_group_of_another_parent_is_stopped_without_waiting(sleeper, monkeypatch):
+    def not_a_child(*_):
+        raise ChildProcessError
+
+    monkeypatch.setattr(os, "waitid", not_a_child)
+    assert guardian.stop(sleeper)
+    assert becomes(sleeper, "T")
+    guardian.resume(sleeper)
 
 
 def test_a_group_that_is_gone_is_not_stopped():

@@ -52,8 +52,7 @@ constexpr std::size_t stream_chunk(unsigned in_flight) {
 }
 inline constexpr unsigned kMostInFlight = 8;
 
-// `in_flight` is 1, 2, 4 or 8; `blocks` work on chunks in turn. More blocks than there are items
-// are a block for each item.
+// `in_flight` is 1, 2, 4 or 8; `blocks` work on chunks in turn.
 struct StreamShape {
   unsigned in_flight, blocks;
 };

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +90,7 @@ _PROBE_INNER = 64
 
 
 class _BetweenEvents:
-    """A plan made runnable for probe and finals: between events, in the case's cache state."""
+    """A plan made runnable between events, in the spec's cache state."""
 
     def __init__(self, kernel: _cuda.Kernel, details: dict[str, Any], hot: bool) -> None:
         self._kernel = kernel
@@ -112,13 +111,16 @@ class _BetweenEvents:
 class _InGraph:
     """A plan made runnable for the finals as the row will time it: executions as one CUDA graph."""
 
-    def __init__(self, kernel: _cuda.Kernel) -> None:
+    def __init__(self, kernel: _cuda.Kernel, details: dict[str, Any]) -> None:
         self._kernel = kernel
-        self._inner = _executions(kernel.sample(1)["seconds"][0])
+        self._details = details
+        self._inner = 1
+        self._inner = _executions(self.seconds(1)[0])
 
     def seconds(self, samples: int, untimed: int = 0) -> Sequence[float]:
         """Return a time, of all that samples between events would execute."""
         raw = self._kernel.sample(1, samples * self._inner, untimed)
+        self._details["gate_timeouts"] += raw["gate_timeouts"]
         seconds: list[float] = raw["seconds"].tolist()
         return seconds
 
@@ -185,7 +187,7 @@ class CudaAutotuner(autotune.Autotuner):
         self._graphs = False
 
     def kernel(self, candidate: autotune.Candidate) -> _cuda.Kernel:
-        """Return the plan's kernel for probe, finals and verification, made when asked for."""
+        """Return the plan's kernel between events, made when asked for: of probes and verification."""
         if candidate.kernel is None:
             candidate.kernel = _cuda.Kernel(
                 candidate.source, self._arena, self._spec.cache, "events"
@@ -202,14 +204,20 @@ class CudaAutotuner(autotune.Autotuner):
         return _BetweenEvents(kernel, candidate.details, hot=self._spec.cache == "hot")
 
     def finalist(self, candidate: autotune.Candidate) -> autotune.Runnable:
-        """Make a plan runnable as the row times it; one that no graph captures between events.
+        """Make a plan runnable as the row times it.
 
         On an H200 some of cuDNN's plans take a fifth longer in a graph than between events, others
-        for the same convolution do not.
+        for the same convolution do not. A plan that no graph captures is timed between events, as
+        its row would be, unless the spec asks for graphs.
         """
         if self.timing == "cuda-graph" and self._spec.cache == "hot":
-            with contextlib.suppress(PrimitiveError, UnsupportedError):
-                return _InGraph(_cuda.Kernel(candidate.source, self._arena, "hot", self.timing))
+            try:
+                kernel = _cuda.Kernel(candidate.source, self._arena, "hot", self.timing)
+                return _InGraph(kernel, candidate.details)
+            except (PrimitiveError, UnsupportedError) as error:
+                if self._spec.timing == "cuda-graph":
+                    raise
+                candidate.details["notes"].append(f"between events in the finals: {error}")
         return self.runnable(candidate)
 
     def probed(self, candidate: autotune.Candidate, best: float) -> None:  # noqa: ARG002 - in any case

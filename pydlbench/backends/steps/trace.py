@@ -173,8 +173,9 @@ class Alignment:
             self._take(span.event, span.event.duration_ns - span.inner_ns)
             span.inner_ns = span.event.duration_ns
             return
-        if self._is_head(span.event):
+        if self._head is None and self._is_head(span.event):
             self._head = span.event
+            span.inner_ns = span.event.duration_ns
             return
         # What is within a call that is still to be taken is that call's own.
         own = not all(self._contains(each.event.name) for each in self._around)

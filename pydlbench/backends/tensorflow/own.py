@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -296,7 +297,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
 # -----------------------------------------------------------------------------
 # Layers and tensors.
 
-# Keras' numbers of layers without a name, by their word, once a user's file was imported.
+# Keras' numbers of layers without a name, by their word, once a user's file was imported; by file.
 _COUNTED: Final[dict[str, dict[str, int]]] = {}
 # What Keras keeps them as.
 _UIDS: Final = "object_name_uids"
@@ -312,7 +313,7 @@ def _counting_anew(name: str) -> Iterator[None]:
         name: of the model.
     """
     before = dict(global_state.get_global_attribute(_UIDS) or {})
-    place = name.rpartition(":")[0]
+    place = os.path.realpath(name.rpartition(":")[0])
     try:
         if place not in _COUNTED:
             global_state.set_global_attribute(_UIDS, defaultdict(int))

@@ -206,7 +206,7 @@ def _flat(
         label = "below" if kind == "measured" and len(peaks) == 2 else "above"
         if label == "above":
             label = "" if _crowded(peak, named, span) else label
-            named.append(peak)
+            named += [peak] * bool(label)
         for x, place in ((max(across[0], peak / fastest * 1e3), ""), (across[1], label)):
             yield {"x": x, "y": peak, "roof": name, "kind": kind, "label": place}
 

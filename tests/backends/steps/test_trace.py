@@ -70,6 +70,18 @@ def test_a_head_before_a_call_is_part_of_it():
         seconds("linear")
 
 
+def test_a_head_within_a_call_that_is_taken_at_its_end_counts_once():
+    events = [Event("relu", 0, 10 * MS), Event("copy", 1 * MS, 3 * MS), Event("linear", 5 * MS, MS)]
+    found = trace.aligned(("linear", "relu"), events, composed, heads={"linear": "copy"})
+    assert found.seconds == [0.004, 0.006]
+
+
+def test_a_call_has_one_head_at_the_most():
+    events = [Event("copy", at * MS, MS) for at in (0, 2)] + [Event("linear", 4 * MS, MS)]
+    with pytest.raises(PrimitiveError):
+        trace.aligned(("linear",), events, composed, heads={"linear": "copy"})
+
+
 def test_a_call_that_surrounds_itself_is_the_inner_one():
     found = aligned(
         ("relu", 0, 10 * MS),
