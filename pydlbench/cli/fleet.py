@@ -91,9 +91,9 @@ class RunOptions(VerdictOptions):
         "are slow."
     )
     epilog = (
-        "Each round runs on all nodes, in random order, and has a reference kernel besides the file's "
-        "rows. What a node brings back lies in a store of its own in the folder fleet beside the "
-        "store."
+        "Each round runs on all nodes, in random order, and has a reference kernel besides the "
+        "file's rows. What a node brings back lies in a store of its own in the folder fleet "
+        "beside the store."
     )
     file: str | None = argument("FILE", "the TOML file of the sweep", "?")
     on: str = option(

@@ -187,7 +187,7 @@ class CudaAutotuner(autotune.Autotuner):
         self._graphs = False
 
     def kernel(self, candidate: autotune.Candidate) -> _cuda.Kernel:
-        """Return the plan's kernel between events, made when asked for: of probes and verification."""
+        """Return the plan's kernel between events, made when asked for."""
         if candidate.kernel is None:
             candidate.kernel = _cuda.Kernel(
                 candidate.source, self._arena, self._spec.cache, "events"
