@@ -55,7 +55,7 @@ Facts = TypeVar("Facts")
 
 # What to do about a death, where its signal tells something.
 _ADVICE = {
-    "SIGKILL": "probably out of memory: try a smaller --batch",
+    "SIGKILL": "if nobody killed it, the system ran out of memory: try a smaller --batch",
     "SIGILL": "its library was built for another CPU: install one for this one",
 }
 

@@ -4,7 +4,7 @@ import pytest
 
 from pydlbench.workers.host import exit_status
 
-MEMORY = "probably out of memory: try a smaller --batch"
+MEMORY = "if nobody killed it, the system ran out of memory: try a smaller --batch"
 
 
 @pytest.mark.parametrize(
