@@ -13,6 +13,7 @@ import stat
 import sys
 import textwrap
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
@@ -160,7 +161,13 @@ def _block_markdown(block: Block) -> str:
         kept = [at for at, title in enumerate(block.titles) if title]
         cells = [[row[at] for at in kept] for row in block.cells]
         titles, right = [block.titles[at] for at in kept], [block.right[at] for at in kept]
-        return markdown_table(titles, cells, right) if cells else ""
+        # Markdown's tables have no rows across all columns: there is a table below each line.
+        begins = sorted({0, *block.above})
+        parts = []
+        for begin, end in pairwise([*begins, len(cells)]):
+            parts += [f"**{markdown_text(block.above[begin])}**"] if begin in block.above else []
+            parts.append(markdown_table(titles, cells[begin:end], right))
+        return "\n\n".join(parts) if cells else ""
     if isinstance(block, Title):
         return f"### {markdown_text(block.text)}" if block.text else ""
     if isinstance(block, (Figure, Details)):

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -126,6 +127,18 @@ def test_each_block_in_markdown():
         "**1. slow**",
         "- cause: x\\|y\n- next: `pydlbench x_y`\n",
     ]
+
+
+def test_lines_above_rows_are_above_tables_in_markdown():
+    table = Table(["backend", "time"], [["a", "1"], ["b", "2"], ["c", "3"]], [False, True])
+    head = "| backend | time |\n| :--- | ---: |\n"
+    assert as_markdown([replace(table, above={0: "conv1", 2: "p*ool"})]).split("\n\n") == [
+        "**conv1**",
+        f"{head}| a | 1 |\n| b | 2 |",
+        "**p\\*ool**",
+        f"{head}| c | 3 |\n",
+    ]
+    assert as_markdown([replace(table, above={1: "x"})]).split("\n\n")[0] == f"{head}| a | 1 |"
 
 
 def test_a_report_is_as_wide_as_its_terminal(monkeypatch):
