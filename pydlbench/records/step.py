@@ -298,7 +298,8 @@ class StepFacts(Record, frozen=True, kw_only=True):
         environment: what the framework says of itself: version, threads, settings.
         ungraphed: why it cannot be captured into a graph; empty where it is, or nobody asked.
         types: what an ONNX file computes in, by its tensors: ``fp32``, ``int8 QDQ``, ``mixed (fp16,
-            fp32)``; empty of all else, which computes in the precision that was asked for.
+            fp32)``; of another model of the user's own, whose weights are not float32, those of
+            the weights; empty of all else, which computes in the precision that was asked for.
     """
 
     library: str
@@ -377,7 +378,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
         checks_s: what the checks took.
         library: name and version of the framework.
         environment: what the framework says of itself.
-        types: what an ONNX file computes in, see :class:`StepFacts`; None of all else.
+        types: what a model of the user's own computes in, see :class:`StepFacts`; None of all else.
         calls: in a traced step, the longest first; None where none was traced, likewise below.
         modules: whose calls they are, the longest first.
         between_calls_s: what a traced step takes besides its calls.

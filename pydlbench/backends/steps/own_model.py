@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 #: Learning rate: thousands of steps on one batch leave the numbers where they are.
 RATE: Final = 1e-6
 MU: Final = 0.9
+_PRECISIONS: Final = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +272,19 @@ class OwnModel(FedModel):
             **super().facts(result),
             "parameters": sum(math.prod(weight.shape) for weight in self.weights),
             "environment": {"module": type(self.model).__name__},
+            "types": self._types(),
         }
+
+    def _types(self) -> str:
+        """Return what the model computes in, by its weights; empty where the spec says it.
+
+        That is so of float32, and where another precision than that was asked for.
+        """
+        types = (self.tensors.dtype(weight) for weight in self.weights)
+        words = sorted({_PRECISIONS[each] for each in types if each in _PRECISIONS})
+        if self.spec.precision != "fp32" or words in ([], ["fp32"]):
+            return ""
+        return words[0] if len(words) == 1 else f"mixed ({', '.join(words)})"
 
     @property
     def trains(self) -> bool:

@@ -217,6 +217,32 @@ def test_a_module_comes_with_the_line_that_calls_it_and_inputs_as_they_are_asked
     assert operations.prepare_step(backend, step, {}).facts.inputs == ("2x3x8x8",)
 
 
+@pytest.mark.parametrize(
+    ("made", "spec", "types"),
+    [
+        ("model", {}, ""),
+        ("model.bfloat16()", {}, "bf16"),
+        ("nn.Sequential(model.double(), nn.Linear(4, 4).bfloat16())", {}, "mixed (bf16, fp64)"),
+        ("model", {"precision": "bf16", "cast": "whole"}, ""),
+    ],
+)
+def test_what_a_model_computes_in_is_told_by_its_weights(own, backend, made, spec, types):
+    text = f"""
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            model = nn.Linear(4, 4)
+            self.layers = {made}
+
+        def forward(self, x):
+            return x * sum(weight.sum().float() for weight in self.parameters())
+
+    def build():
+        return Net(), torch.randn(2, 4)
+    """
+    assert operations.prepare_step(backend, own(text, **spec), {}).facts.types == types
+
+
 LOOKED_UP = """
     class Net(nn.Module):
         def __init__(self):
