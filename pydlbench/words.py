@@ -27,6 +27,8 @@ PASSES: Final = ("forward", "backward-data", "backward-weights")
 #: 8-bit floating point (e4m3) on tensor cores: with partial sums promoted to float32, and without.
 FP8_PRECISIONS: Final = ("fp8-tc", "fp8-tc-fast")
 PRECISIONS: Final = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", *FP8_PRECISIONS, "bf16")
+#: The precision of what has a type, and of the peak that it is held against.
+TYPE_PRECISIONS: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 #: Precisions that exist on CPUs; the others are modes of GPUs.
 CPU_PRECISIONS: Final = ("fp32", "bf16", "fp16")
 #: Precisions that exist on GPUs.

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.records.recorded import RecordedProblem, RecordedSteps
 from pydlbench.records.trace import Dominant
 from pydlbench.steps.traced import (
-    PRECISIONS,
     Rounds,
     in_context,
     meaning_of_call,
     precision_of,
 )
+from pydlbench.words import TYPE_PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,7 +85,7 @@ def distinct_problems(recorded: Recorded) -> list[Problem]:
 
 def _in_known_type(meaning: Meaning) -> Meaning:
     """Return what a call computes, without layers where none is of its type."""
-    if not meaning.layers or PRECISIONS.keys() & set(meaning.dtypes):
+    if not meaning.layers or TYPE_PRECISIONS.keys() & set(meaning.dtypes):
         return meaning
     missing = f"no layer computes in {' and '.join(meaning.dtypes)}"
     return replace(meaning, layers=(), layers_missing=missing)
@@ -179,7 +179,7 @@ def _described(
         problem=_shapes(call) if main is None else main.layer.problem,
         passes=tuple(dict.fromkeys(passes)),
         direction=call.direction,
-        precision=" ".join(PRECISIONS.get(dtype, dtype) for dtype in meaning.dtypes),
+        precision=" ".join(TYPE_PRECISIONS.get(dtype, dtype) for dtype in meaning.dtypes),
         modules=problem.modules,
         count=problem.count,
         seconds=problem.seconds,

@@ -22,6 +22,7 @@ from pydlbench.records.trace import (
 )
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median, median_interval, middle_rounds
+from pydlbench.words import TYPE_PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,8 +45,6 @@ _FIRST: Final = 2
 _COST: Final = 1.03
 #: Calls without a known roofline may take this share of a module that has one.
 _UNKNOWN: Final = 0.1
-#: The precision of a peak by the type of operands.
-PRECISIONS: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,4 +470,5 @@ def _moved(meaning: Meaning) -> int | None:
 
 def precision_of(meaning: Meaning) -> str:
     """Return the precision of the peak that a call is held against."""
-    return next((PRECISIONS[dtype] for dtype in meaning.dtypes if dtype in PRECISIONS), "fp32")
+    known = (TYPE_PRECISIONS[dtype] for dtype in meaning.dtypes if dtype in TYPE_PRECISIONS)
+    return next(known, "fp32")

@@ -28,6 +28,7 @@ from pydlbench.backends.steps.own import (
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.records.own import INDEX_DTYPES, OwnSpec
 from pydlbench.records.step import Check
+from pydlbench.words import TYPE_PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 #: Learning rate: thousands of steps on one batch leave the numbers where they are.
 RATE: Final = 1e-6
 MU: Final = 0.9
-_PRECISIONS: Final = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,8 +280,8 @@ class OwnModel(FedModel):
 
         That is so of float32, and where another precision than that was asked for.
         """
-        types = (self.tensors.dtype(weight) for weight in self.weights)
-        words = sorted({_PRECISIONS[each] for each in types if each in _PRECISIONS})
+        types = {self.tensors.dtype(weight) for weight in self.weights}
+        words = sorted(TYPE_PRECISIONS.get(each, each) for each in types)
         if self.spec.precision != "fp32" or words in ([], ["fp32"]):
             return ""
         return words[0] if len(words) == 1 else f"mixed ({', '.join(words)})"

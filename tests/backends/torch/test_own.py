@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from pydlbench.analysis.mapped import map_calls  # noqa: E402
 from pydlbench.backends.steps import operations  # noqa: E402
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
-from pydlbench.backends.torch.own import OwnTorchModel  # noqa: E402
+from pydlbench.backends.torch.own import OwnTorchModel  # noqa: E402 - likewise
 from pydlbench.errors import ModelError, UsageError  # noqa: E402
 from pydlbench.records.own import OwnInput, OwnSpec  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
@@ -222,7 +222,7 @@ def test_a_module_comes_with_the_line_that_calls_it_and_inputs_as_they_are_asked
     [
         ("model", {}, ""),
         ("model.bfloat16()", {}, "bf16"),
-        ("nn.Sequential(model.double(), nn.Linear(4, 4).bfloat16())", {}, "mixed (bf16, fp64)"),
+        ("nn.Sequential(model.double(), nn.Linear(4, 4).bfloat16())", {}, "mixed (bf16, float64)"),
         ("model", {"precision": "bf16", "cast": "whole"}, ""),
     ],
 )
