@@ -163,9 +163,8 @@ class OwnTorchModel(OwnModel, TorchSubject):
         places = {place: self._put(value) for place, value in enumerate(arguments)}
         names = {name: self._put(value) for name, value in keywords.items()}
         lookups = _Lookups([*places.items(), *names.items()])
-        with contextlib.suppress(
-            NotImplementedError
-        ):  # by torch.export's programs, whose mode is fixed
+        # The mode of torch.export's programs is fixed.
+        with contextlib.suppress(NotImplementedError):
             self.module.eval()
         with torch.no_grad(), lookups:
             self.module(*places.values(), **names)
