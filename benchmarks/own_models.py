@@ -258,7 +258,7 @@ def replayed(step: StepSpec, calls: Sequence[RecordedCall], session: Session) ->
         kernel = worker.build(
             operations.prepare_calls,
             OperatorsFacts,
-            case=step.to_dict(),
+            spec=step.to_dict(),
             signatures=[one.signature for one in batch],
         )
         refused |= kernel.facts.refused

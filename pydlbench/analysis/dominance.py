@@ -18,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from pydlbench.timing.statistics import half_width_of_few
+from pydlbench.timing.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import TimeSummary
 
 Key = TypeVar("Key", bound="Hashable")
-
-_LEVEL: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,20 +41,16 @@ class Timed:
 
     seconds: float
     half_width_s: float
-    confidence: float | None = _LEVEL
+    confidence: float | None = CONFIDENCE
 
     @classmethod
     def from_summary(cls, time: TimeSummary) -> Timed:
         """Take a row's time.
 
-        Fewer visits than have a distribution-free interval have one that takes them for normal;
-        without visits, too few samples leave the quartiles.
+        A single sample leaves the quartiles.
         """
-        visits = time.visit_s
         if time.ci_low is not None and time.ci_high is not None:
             half, confidence = (time.ci_high - time.ci_low) / 2, time.confidence
-        elif (few := half_width_of_few(visits)) is not None:
-            half, confidence = few, _LEVEL
         else:
             half, confidence = (time.q3 - time.q1) / 2, None
         return cls(seconds=time.median, half_width_s=half, confidence=confidence)
@@ -79,7 +73,7 @@ class Dominance:
     share: float
     ci_low: float | None = None
     ci_high: float | None = None
-    confidence: float = _LEVEL
+    confidence: float = CONFIDENCE
     rivals: tuple[str, ...] = ()
 
     @property
@@ -127,7 +121,7 @@ def dominance(
         share=share,
         ci_low=max(0.0, share - width) if complete else None,
         ci_high=min(1.0, share + width) if complete else None,
-        confidence=min(known, default=_LEVEL),
+        confidence=min(known, default=CONFIDENCE),
         rivals=tuple(
             name
             for name in others

@@ -58,10 +58,7 @@ def half_width_s(
         sum(weights[spec] * each.visit_s[number] for spec, each in complete.items())
         for number in range(rounds)
     ]
-    confidence = next(iter(times.values())).confidence if times else 0.95
-    interval = median_interval(sums, confidence) if sums else None
-    if interval is None:  # at a level that so few rounds have none for
-        complete = {}
+    interval = median_interval(sums)
     squares = 0.0 if interval is None else ((interval.high - interval.low) / 2) ** 2
     for spec, entry in times.items():
         if spec not in complete:

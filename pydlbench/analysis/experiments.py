@@ -15,7 +15,7 @@ from pydlbench.analysis.breakdown import ALONE, STEP, Experiment, by_part, in_ro
 from pydlbench.backends.steps.operators import LoggedOperators
 from pydlbench.records.breakdown import Alternative
 from pydlbench.study.estimate import estimate_values
-from pydlbench.timing.statistics import half_width_of_few, median, middle_rounds
+from pydlbench.timing.statistics import median, middle_rounds
 from pydlbench.units import Scale
 
 if TYPE_CHECKING:
@@ -218,18 +218,13 @@ def alternatives(table: Table, hows: Mapping[str, str]) -> list[Alternative]:
         plain_s, changed_s = steps.by_round(), changed.by_round()
         saved = {number: plain_s[number] - each for number, each in changed_s.items()}
         made = estimate_values(saved, [steps, changed])
-        low = high = None
-        if made.interval is not None:
-            low, high = made.interval.low, made.interval.high
-        elif (half := half_width_of_few(made.values)) is not None:
-            low, high = made.median - half, made.median + half
         rows.append(
             Alternative(
                 change=name,
                 median=changed.median,
                 saved=made.median,
-                ci_low=low,
-                ci_high=high,
+                ci_low=None if made.interval is None else made.interval.low,
+                ci_high=None if made.interval is None else made.interval.high,
                 n=made.rounds,
                 how=how,
             )

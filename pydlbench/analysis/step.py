@@ -121,7 +121,7 @@ def break_down_step(
     Args:
         step: the step.
         session: whose workers are used.
-        rounds: in each of which the step has a new process; six at least.
+        rounds: in each of which the step has a new process; four at least.
         native: rows of native kernels that were found before.
         forecast: says what the step will take from what is stored, or why it cannot; called before
             anything of the step is timed.

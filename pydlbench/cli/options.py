@@ -225,13 +225,13 @@ BUDGET: Final = Option(metavar="S", help="", group=HOW, read=positive_seconds)
 REPETITIONS: Final = Option(
     metavar="N",
     help="minimum number of repetitions of each row, spread over the run, each in a new process "
-    "(default: 6; a run of a single row takes them in one process); an interval needs 6",
+    "(default: 4; a run of a single row takes them in one process)",
     group=HOW,
     read=partial(whole_number, least=1),
 )
 WIDTH: Final = Option(
     metavar="PERCENT",
-    help="choose the number of repetitions (6 to 30) so that the 95 % interval is likely to have "
+    help="choose the number of repetitions (4 to 30) so that the 95 % interval is likely to have "
     "this half-width, relative to the median; judged by earlier undisturbed runs",
     group=HOW,
     read=percentage,

@@ -25,8 +25,7 @@ class Level(Record, frozen=True, kw_only=True):
     Attributes:
         median: over the rounds: the mean of those in the middle, so that levels and the terms
             between them add up.
-        ci_low: lower end of the distribution-free 95 % interval, widened by interference; None
-            below six rounds.
+        ci_low: lower end of the 95 % interval, widened by interference; None of a single round.
         ci_high: upper end.
         n: how many rounds.
     """
@@ -103,8 +102,7 @@ class Alternative(Record, frozen=True, kw_only=True):
         median: of the changed step, over its rounds.
         saved: what the step takes longer in the same rounds, the median; below zero where the
             changed one takes longer.
-        ci_low: lower end of its 95 % interval; below six rounds their differences are taken for
-            normal; None of a single one.
+        ci_low: lower end of its 95 % interval; None of a single round.
         ci_high: upper end.
         n: how many rounds.
         how: it differs.
@@ -165,7 +163,7 @@ class Breakdown(Record, frozen=True, kw_only=True):
         not_measured: what no experiment was made on, with the reason; it is not in ``unexplained``.
         unexplained: what experiments leave of differences, as a signed share of the step; null
             where no difference was explained.
-        unexplained_low: lower end of its 95 % interval; null below six rounds.
+        unexplained_low: lower end of its 95 % interval; null of a single round.
         unexplained_high: upper end.
         contradictions: measurements that cannot all be right, in words.
         disturbed: beside how many rounds somebody else used the machine.

@@ -21,6 +21,8 @@ from pydlbench.units import cut, format_seconds, percent
 _METHOD: Final = 3
 # Characters of the names of an operator's nodes.
 _WIDE: Final = 36
+# Fewer visits say where an operator lies by themselves.
+_FEW: Final = 4
 
 
 def _joined(names: tuple[str, ...]) -> str:
@@ -101,7 +103,7 @@ class OperatorTime(Record, frozen=True, kw_only=True):
 
     @property
     def ci_low(self) -> float | None:
-        """Lower end of the interval: 95 % from six visits on, else the fastest visit."""
+        """Lower end of the interval: 95 % from four visits on, else the fastest visit."""
         return self._interval()[0]
 
     @property
@@ -120,11 +122,11 @@ class OperatorTime(Record, frozen=True, kw_only=True):
 
 
 def _ends(visits: tuple[float, ...]) -> list[float]:
-    """Return the ends of a median's interval, below six visits all of them; none of one."""
-    if len(visits) < 2:
-        return []
+    """Return the ends of a median's interval, below four visits all of them; none of one."""
+    if len(visits) < _FEW:
+        return [*visits] if len(visits) > 1 else []
     interval = median_interval(visits)
-    return [*visits] if interval is None else [interval.low, interval.high]
+    return [] if interval is None else [interval.low, interval.high]
 
 
 class StepFaults(Record, frozen=True, kw_only=True):

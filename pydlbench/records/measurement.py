@@ -71,8 +71,8 @@ class TimeSummary(Record, frozen=True, kw_only=True):
 
     Attributes:
         median: Median of the samples.
-        ci_low: Lower end of the distribution-free confidence interval of the median; ``None``
-            where there are too few samples for one (fewer than 6 at 95 %).
+        ci_low: Lower end of the confidence interval of the median, which takes two to five samples
+            for normal and assumes nothing of more; ``None`` of a single one.
         ci_high: Upper end.
         q1: First quartile.
         q3: Third quartile.
@@ -609,9 +609,9 @@ def disturbed_share(parts: Iterable[tuple[float, bool]]) -> float:
     return disturbed / total if total > 0 else 0.0
 
 
-def time_summary(seconds: Sequence[float], confidence: float = 0.95) -> TimeSummary:
-    """Summarise samples (seconds per execution); the interval is None where there are too few."""
-    interval = median_interval(seconds, confidence)
+def time_summary(seconds: Sequence[float]) -> TimeSummary:
+    """Summarise samples (seconds per execution); the interval is None of a single one."""
+    interval = median_interval(seconds)
     return TimeSummary(
         median=median(seconds),
         ci_low=interval.low if interval else None,
@@ -620,7 +620,6 @@ def time_summary(seconds: Sequence[float], confidence: float = 0.95) -> TimeSumm
         q3=quantile(seconds, 0.75),
         min=min(seconds),
         n=len(seconds),
-        confidence=confidence,
         p90=_percentile(seconds, 90),
         p99=_percentile(seconds, 99),
     )

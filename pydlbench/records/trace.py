@@ -132,7 +132,7 @@ class Dominant(Record, frozen=True, kw_only=True):
     Attributes:
         name: of the module.
         share: of the step.
-        ci_low: lower end of the distribution-free 95 % interval over the rounds; None below 6.
+        ci_low: lower end of the 95 % interval over the rounds; None of a single one.
         ci_high: upper end.
         rivals: modules whose shares cannot be told from it over the rounds, the largest first.
     """

@@ -53,7 +53,7 @@ def measure(
         device: ``cpu`` or ``cuda:N``; None is the GPU if there is one, as on the command line.
         timing: ``events`` or ``cuda-graph`` on a GPU; ``auto`` chooses by cache state.
         fuse: ``bias-relu`` computes conv + bias + ReLU in one kernel on a GPU.
-        options: settings of the session; None for those of the command line: six repetitions in a
+        options: settings of the session; None for those of the command line: four repetitions in a
             second of sampling.
 
     Returns:

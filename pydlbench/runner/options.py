@@ -17,7 +17,7 @@ class Options:
         budget_s: sampling time per kernel, in seconds.
         repetitions: how often each row is prepared anew, in new processes and in random order over
             the rows; they share the budget of their row. None plans them from the known scatter
-            (six if there is none); a single row is then repeated in one process, with new memory
+            (four if there is none); a single row is then repeated in one process, with new memory
             each time. Commands, and functions without options, take six.
         width: wanted half-width of the interval, relative to the median, if the scatter plans the
             repetitions; see :func:`pydlbench.study.plan.repetitions`.

@@ -21,6 +21,7 @@ from pydlbench.records.trace import (
     program_hash,
 )
 from pydlbench.timing.chunk import Request
+from pydlbench.study.loop import LEAST_ROUNDS
 from pydlbench.timing.statistics import median, median_interval, middle_rounds
 from pydlbench.words import TYPE_PRECISIONS
 
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
     from pydlbench.runner.session import Session
     from pydlbench.workers.host import RemoteKernel
 
-#: An interval of the median at 95 % takes six rounds; short steps have more. Of long ones there are
-#: as many as fit into half a minute, without an interval.
-_ROUNDS: Final = 6
+#: As many as there are processes; short steps have more. Of long ones there are as many as fit into
+#: half a minute.
+_ROUNDS: Final = LEAST_ROUNDS
 _MOST: Final = 18
 _ENOUGH_S: Final = 4.0
 _LONG_S: Final = 30.0

@@ -3,8 +3,8 @@
 A row is the contrast of a subject with nothing: its value in a round is its time. The contrast of
 two subjects is the ratio of their times in the rounds that both were in, so that whatever the
 machine did to both cancels. The interval is that of the median of the rounds
-(:func:`pydlbench.timing.statistics.median_interval`), which assumes nothing about their
-distribution and exists from six rounds on.
+(:func:`pydlbench.timing.statistics.median_interval`), which takes fewer than six for normal and
+assumes nothing about the distribution of more.
 
 Interference is a covariate and never a reason to leave a round out. It widens the interval in two
 ways, and moves nothing:
@@ -25,7 +25,6 @@ from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import (
     Interval,
     Ratio,
-    half_width_of_few,
     median,
     median_interval,
 )
@@ -48,7 +47,7 @@ class Estimate:
 
     Attributes:
         median: of the rounds' values.
-        interval: of that median, widened by interference; None with too few rounds.
+        interval: of that median, widened by interference; None of a single round.
         rounds: how many values these are of.
         disturbed: beside how many of them somebody else used the machine.
         reason: what was seen there, in words; empty without any.
@@ -68,11 +67,8 @@ class Estimate:
         return self.rounds > 0 and 2 * self.disturbed >= self.rounds
 
     def above(self, limit: float) -> bool:
-        """Whether it is above a limit beyond doubt; of two to five rounds, taken for normal."""
-        if self.interval is not None:
-            return self.interval.low > limit
-        half = half_width_of_few(self.values)
-        return half is not None and self.median - half > limit
+        """Whether it is above a limit beyond doubt."""
+        return self.interval is not None and self.interval.low > limit
 
     def to_ratio(self) -> Ratio:
         """Return it as the ratio of two subjects."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from pydlbench.study.estimate import Estimate, contrast
-from pydlbench.timing.statistics import half_width_of_few, median
+from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -92,9 +91,6 @@ def saved_s(default: Series, kept: Series) -> float:
     if default.faults is not None and kept.faults is not None and default.faults - kept.faults < 1:
         return 0.0
     paired = contrast(kept, default)
-    if paired is None:
+    if paired is None or paired.interval is None or paired.interval.high >= 1:
         return 0.0
-    half = half_width_of_few(paired.values)
-    few = math.inf if half is None else paired.median + half
-    highest = few if paired.interval is None else paired.interval.high
-    return default.median * (1 - paired.median) if highest < 1 else 0.0
+    return default.median * (1 - paired.median)

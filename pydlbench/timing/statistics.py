@@ -1,14 +1,14 @@
-"""Order statistics: median, quartiles, distribution-free intervals, paired ratios."""
+"""Order statistics: median, quartiles, intervals of the median, paired ratios."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """Median of per-round ratios; ``interval`` is None below 6 rounds (at 95 %)."""
+    """Median of per-round ratios; ``interval`` is None of a single round."""
 
     median: float
     interval: Interval | None
@@ -126,27 +126,29 @@ def interval_ranks(n: int, confidence: float) -> tuple[int, int, float] | None:
     return low, n - 1 - low, 1 - 2 * _lower_tail(n, low)
 
 
-def median_interval(values: Iterable[float], confidence: float = 0.95) -> Interval | None:
-    """Distribution-free interval of the median, or None with too few values."""
-    ordered = sorted(values)
-    ranks = interval_ranks(len(ordered), confidence)
-    if ranks is None:
-        return None
-    return Interval(low=ordered[ranks[0]], high=ordered[ranks[1]], confidence=ranks[2])
-
-
+#: Level of the intervals of medians.
+CONFIDENCE: Final = 0.95
 # Half of the 95 % interval of the median over the range, by the number of normal values: Lord's
 # substitute for Student's t (Biometrika 34 (1947) 41), simulated for the median.
-_OF_RANGE = {2: 6.35, 3: 1.34, 4: 0.74, 5: 0.56, 6: 0.43, 7: 0.38}
+_OF_RANGE: Final = {2: 6.35, 3: 1.34, 4: 0.74, 5: 0.56}
 
 
-def half_width_of_few(values: Collection[float]) -> float | None:
-    """Return half of the 95 % interval of the median of two to seven normal values, else None.
+def median_interval(values: Iterable[float]) -> Interval | None:
+    """Return the 95 % interval of the median; None of a single value, or of none.
 
-    For samples that are too small for :func:`median_interval`, which assumes no distribution.
+    From six values on it assumes nothing about their distribution. Two to five have no such
+    interval: they are taken for normal. What is never negative has no negative end.
     """
-    factor = _OF_RANGE.get(len(values))
-    return None if factor is None else factor * (max(values) - min(values))
+    ordered = sorted(values)
+    ranks = interval_ranks(len(ordered), CONFIDENCE)
+    if ranks is not None:
+        return Interval(low=ordered[ranks[0]], high=ordered[ranks[1]], confidence=ranks[2])
+    if len(ordered) < min(_OF_RANGE):
+        return None
+    middle = median(ordered)
+    half = _OF_RANGE[len(ordered)] * (ordered[-1] - ordered[0])
+    low = middle - half if ordered[0] < 0 else max(0.0, middle - half)
+    return Interval(low=low, high=middle + half, confidence=CONFIDENCE)
 
 
 def paired_ratios(a: Mapping[int, float], b: Mapping[int, float]) -> list[float]:
@@ -164,9 +166,9 @@ def paired_ratios(a: Mapping[int, float], b: Mapping[int, float]) -> list[float]
     return [a[index] / b[index] for index in rounds]
 
 
-def paired_ratio(a: Mapping[int, float], b: Mapping[int, float], confidence: float = 0.95) -> Ratio:
+def paired_ratio(a: Mapping[int, float], b: Mapping[int, float]) -> Ratio:
     """Median of the per-round ratios a / b with its interval; ValueError with no common round."""
     ratios = paired_ratios(a, b)
     if not ratios:
         raise ValueError("no round in common")
-    return Ratio(median=median(ratios), interval=median_interval(ratios, confidence), n=len(ratios))
+    return Ratio(median=median(ratios), interval=median_interval(ratios), n=len(ratios))
