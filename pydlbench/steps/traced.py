@@ -20,8 +20,8 @@ from pydlbench.records.trace import (
     Tracing,
     program_hash,
 )
-from pydlbench.timing.chunk import Request
 from pydlbench.study.loop import LEAST_ROUNDS
+from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median, median_interval, middle_rounds
 from pydlbench.words import TYPE_PRECISIONS
 
