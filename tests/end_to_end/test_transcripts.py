@@ -60,6 +60,7 @@ VARIABLE = {
     "environment.variables",
     "findings",
     "geomean_in",
+    "kinds",
     # Of a breakdown, of which a level may not be known.
     *("levels", "reasons", "terms"),
     "measurements.candidates.reorder_s",
