@@ -411,20 +411,20 @@ class _Analysis:
 
     # --- numbers over rounds ------------------------------------------------------------------
 
-    def _estimate(self, values: Mapping[int, float]) -> Estimate:
-        return estimate_values(values, self._steps)
+    def _estimate(self, values: Mapping[int, float], *, signed: bool = False) -> Estimate:
+        return estimate_values(values, self._steps, signed=signed)
 
     def _interval(
-        self, values: Mapping[int, float], middle: float
+        self, values: Mapping[int, float], middle: float, *, signed: bool = False
     ) -> tuple[float | None, float | None]:
         """Return the interval over rounds, which covers the number that is printed."""
-        interval = self._estimate(values).interval
+        interval = self._estimate(values, signed=signed).interval
         if interval is None:
             return None, None
         return min(interval.low, middle), max(interval.high, middle)
 
     def _term(self, column: _Column, seconds: float, step_s: float) -> Term:
-        low, high = self._interval(column.seconds, seconds)
+        low, high = self._interval(column.seconds, seconds, signed=True)
         return Term(
             term=column.term,
             kind=column.kind,
@@ -471,7 +471,7 @@ class _Analysis:
             number: sum(each.seconds[number] for each in own) / step_s
             for number, step_s in self._step.items()
         }
-        return self._interval(shares, share)
+        return self._interval(shares, share, signed=True)
 
     # --- calls --------------------------------------------------------------------------------
 

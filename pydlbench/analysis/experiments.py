@@ -217,7 +217,7 @@ def alternatives(table: Table, hows: Mapping[str, str]) -> list[Alternative]:
         changed = table.series(name)
         plain_s, changed_s = steps.by_round(), changed.by_round()
         saved = {number: plain_s[number] - each for number, each in changed_s.items()}
-        made = estimate_values(saved, [steps, changed])
+        made = estimate_values(saved, [steps, changed], signed=True)
         rows.append(
             Alternative(
                 change=name,

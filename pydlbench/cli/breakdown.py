@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "read_tasks", "run", "stored_report"]
 
-# Fewer rounds have no interval at 95 %.
-_ROUNDS: Final = 6
+# As in ``study.loop``, which a command's options do not load.
+_ROUNDS: Final = 4
 # Before the rounds.
 _STAGES: Final = 4
 # That take as long as a step or longer: the step, it traced, its calls alone and their log.

@@ -75,7 +75,7 @@ class Options(ModelOptions, JsonOutput):
         default=0.25,
     )
     repetitions: int | None = REPETITIONS(
-        help="repetitions of each kernel, each in a new process (default: 6; 3 of kernels that "
+        help="repetitions of each kernel, each in a new process (default: 4; 3 of kernels that "
         "hardly change the sum)"
     )
     top: int = option(

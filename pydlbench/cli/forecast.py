@@ -42,7 +42,7 @@ class Options(ExplainedStep):
     )
     repetitions: int = REPETITIONS(
         help="repetitions of each missing operator, each in a new process (default: "
-        f"{_REPETITIONS}); a 95 % interval needs 6",
+        f"{_REPETITIONS}); a 95 % interval needs 4",
         default=_REPETITIONS,
     )
     explain: bool = EXPLAIN(help="show all operators")

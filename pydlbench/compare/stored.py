@@ -231,9 +231,12 @@ def _scatter(pairs: Sequence[Pair], enough: bool, of_replicates: Scatter) -> Sca
 
 def _of_median(row: Row) -> float:
     """Return the standard deviation of the logarithm of a median, of its interval in the run."""
-    if not row.ci_low or not row.ci_high or row.ci_low <= 0:
+    if not row.median or not row.ci_high or row.ci_low is None:
         return 0.0
-    return math.log(row.ci_high / row.ci_low) / _OF_INTERVAL
+    # Zero, where an interval of few visits that lie far apart begins, has no logarithm: the upper
+    # half counts twice.
+    low = row.ci_low if row.ci_low > 0 else row.median**2 / row.ci_high
+    return math.log(row.ci_high / low) / _OF_INTERVAL
 
 
 def _clocks(pairs: Sequence[Pair]) -> NDArray[Any]:

@@ -67,7 +67,7 @@ class Term(Record, frozen=True, kw_only=True):
             all could be), ``experiment`` (an A/B run, a counter or a log) or ``unexplained`` (what
             the experiments leave of a difference).
         seconds: of the step; below zero where something is saved.
-        ci_low: lower end of its 95 % interval over the rounds; None below six.
+        ci_low: lower end of its 95 % interval over the rounds; None of a single one.
         ci_high: upper end.
         share: of the step.
         how: it was measured.

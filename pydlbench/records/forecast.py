@@ -123,10 +123,10 @@ class OperatorTime(Record, frozen=True, kw_only=True):
 
 def _ends(visits: tuple[float, ...]) -> list[float]:
     """Return the ends of a median's interval, below four visits all of them; none of one."""
-    if len(visits) < _FEW:
-        return [*visits] if len(visits) > 1 else []
     interval = median_interval(visits)
-    return [] if interval is None else [interval.low, interval.high]
+    if interval is None:
+        return []
+    return [*visits] if len(visits) < _FEW else [interval.low, interval.high]
 
 
 class StepFaults(Record, frozen=True, kw_only=True):

@@ -697,7 +697,7 @@ _WIDE = 0.05
 
 UNCERTAIN_LEGEND = (
     f"the ratio is known to no better than {100 * _WIDE:.0f} %, may lie on either side of "
-    f"{SLOW:g}x, or comes from too few repetitions for an interval"
+    f"{SLOW:g}x, or comes from a single repetition"
 )
 
 

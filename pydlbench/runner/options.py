@@ -18,7 +18,7 @@ class Options:
         repetitions: how often each row is prepared anew, in new processes and in random order over
             the rows; they share the budget of their row. None plans them from the known scatter
             (four if there is none); a single row is then repeated in one process, with new memory
-            each time. Commands, and functions without options, take six.
+            each time. Commands, and functions without options, take four or plan them.
         width: wanted half-width of the interval, relative to the median, if the scatter plans the
             repetitions; see :func:`pydlbench.study.plan.repetitions`.
         renew: start new processes for each repetition, also of a single row.

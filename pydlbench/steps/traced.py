@@ -364,7 +364,7 @@ def _dominant(
         name=first.module,
         share=first.share,
         ci_low=None if interval is None else min(interval.low, first.share),
-        ci_high=None if interval is None else max(interval.high, first.share),
+        ci_high=None if interval is None else min(1.0, max(interval.high, first.share)),
         rivals=tuple(
             row.module for row in others if _alike(shares[first.module], shares[row.module])
         ),
@@ -382,7 +382,8 @@ def _shares(calls: Sequence[ProgramCall], rounds: Rounds, module: str) -> list[f
 
 def _alike(larger: Sequence[float], smaller: Sequence[float]) -> bool:
     """Whether two modules cannot be told apart: the interval of their difference has zero in it."""
-    interval = median_interval([more - less for more, less in zip(larger, smaller, strict=True)])
+    differences = [more - less for more, less in zip(larger, smaller, strict=True)]
+    interval = median_interval(differences, signed=True)
     return interval is None or interval.low <= 0
 
 

@@ -22,12 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydlbench.timing.guards import seen_beside
 from pydlbench.timing.policy import Policy
-from pydlbench.timing.statistics import (
-    Interval,
-    Ratio,
-    median,
-    median_interval,
-)
+from pydlbench.timing.statistics import Interval, Ratio, median, median_interval
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -112,15 +107,18 @@ def contrast(own: Series, other: Series) -> Estimate | None:
     )
 
 
-def estimate_values(values: Mapping[int, float], subjects: Collection[Series]) -> Estimate:
+def estimate_values(
+    values: Mapping[int, float], subjects: Collection[Series], *, signed: bool = False
+) -> Estimate:
     """Return the median of values that were made of several subjects' visits, round by round.
 
     Args:
         values: by round; at least one.
         subjects: that they were made of: what disturbed one of them disturbed the value.
+        signed: the values are differences.
     """
     words = {number: seen for number, seen in seen_in_rounds(subjects).items() if number in values}
-    return _estimate(values, {}, words)
+    return _estimate(values, {}, words, signed=signed)
 
 
 def seen_in_rounds(series: Collection[Series]) -> dict[int, str]:
@@ -136,9 +134,11 @@ def _estimate(
     values: Mapping[int, float],
     shares: Mapping[int, float],
     words: Mapping[int, str],
+    *,
+    signed: bool = False,
 ) -> Estimate:
     middle = median(values.values())
-    interval = median_interval(values.values())
+    interval = median_interval(values.values(), signed=signed)
     disturbed = [number for number in values if number in words]
     if interval is not None and disturbed:
         undisturbed = [value for number, value in values.items() if number not in words]

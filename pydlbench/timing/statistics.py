@@ -133,11 +133,15 @@ CONFIDENCE: Final = 0.95
 _OF_RANGE: Final = {2: 6.35, 3: 1.34, 4: 0.74, 5: 0.56}
 
 
-def median_interval(values: Iterable[float]) -> Interval | None:
+def median_interval(values: Iterable[float], *, signed: bool = False) -> Interval | None:
     """Return the 95 % interval of the median; None of a single value, or of none.
 
     From six values on it assumes nothing about their distribution. Two to five have no such
-    interval: they are taken for normal. What is never negative has no negative end.
+    interval: they are taken for normal.
+
+    Args:
+        values: times, ratios or shares; or differences.
+        signed: the values are differences. The interval of others begins at 0 at the least.
     """
     ordered = sorted(values)
     ranks = interval_ranks(len(ordered), CONFIDENCE)
@@ -147,8 +151,8 @@ def median_interval(values: Iterable[float]) -> Interval | None:
         return None
     middle = median(ordered)
     half = _OF_RANGE[len(ordered)] * (ordered[-1] - ordered[0])
-    low = middle - half if ordered[0] < 0 else max(0.0, middle - half)
-    return Interval(low=low, high=middle + half, confidence=CONFIDENCE)
+    low = middle - half
+    return Interval(low=low if signed else max(0.0, low), high=middle + half, confidence=CONFIDENCE)
 
 
 def paired_ratios(a: Mapping[int, float], b: Mapping[int, float]) -> list[float]:

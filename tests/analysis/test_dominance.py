@@ -55,30 +55,17 @@ def test_what_two_parts_share_does_not_blur_their_difference():
     assert dominance(parts, times).clear
 
 
-def test_a_share_has_an_interval_where_every_time_has_one_and_its_level():
+def test_a_share_has_an_interval_where_every_time_has_one():
     parts = {"a": {0: 1.0}, "b": {1: 1.0}}
-    times = {number: time_summary([3.0 - number] * 8, 0.9) for number in (0, 1)}
+    times = {number: time_summary([3.0 - number] * 3) for number in (0, 1)}
     found = dominance(parts, {key: Timed.from_summary(time) for key, time in times.items()})
-    assert found.record() == {"median": 0.6, "ci_low": 0.6, "ci_high": 0.6, "confidence": 0.9}
-    assert share_text(found) == "60.0 % (90 % 60.0 .. 60.0)"
-    # Three samples have no interval at that level; quartiles are none.
-    times[1] = time_summary([2.0, 2.0, 2.1], 0.9)
+    assert found.record() == {"median": 0.6, "ci_low": 0.6, "ci_high": 0.6, "confidence": 0.95}
+    assert share_text(found) == "60.0 % (95 % 60.0 .. 60.0)"
+    # A single sample has none; quartiles are none.
+    times[1] = time_summary([2.0])
     found = dominance(parts, {key: Timed.from_summary(time) for key, time in times.items()})
     assert found.record() == {"median": 0.6}
     assert (found.clear, share_text(found)) == (True, "60 %")
-
-
-@pytest.mark.parametrize("visits", [3, 5])
-def test_few_visits_have_an_interval_that_holds_as_often_as_it_says(visits):
-    rng = random.Random(2)
-    held = 0
-    for _ in range(1000):
-        seconds = [rng.gauss(1.0, 0.01) for _ in range(visits)]
-        time = msgspec.structs.replace(time_summary(seconds, 0.95), visit_s=tuple(seconds))
-        one = Timed.from_summary(time)
-        held += abs(one.seconds - 1.0) <= one.half_width_s
-    assert one.confidence == 0.95
-    assert 925 <= held <= 975
 
 
 def test_nothing_dominates_an_empty_sum():

@@ -116,7 +116,7 @@ REFUSED = [
     ("estimate mnist --summary --top 3", "--top 3", "leave it out"),
     ("estimate mnist --summary --store mine", "--store mine", "leave it out"),
     ("estimate mnist --summary --fail-on failed", "--fail-on failed", "leave it out"),
-    ("breakdown mnist --repetitions 5", "--repetitions 5", "6"),
+    ("breakdown mnist --repetitions 3", "--repetitions 3", "4"),
     ("estimate mnist --set lrn", "--set lrn", "--set lrn=VALUE"),
     (
         "estimate mnist --set classes=11 --set classes=12",

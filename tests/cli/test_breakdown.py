@@ -146,11 +146,6 @@ def test_a_step_without_a_trace_is_skipped_and_costs_no_other(session, capsys):
     assert (second["status"], second["reason"]) == ("skipped", "no trace here")
 
 
-def test_rounds_below_an_interval_are_refused(capsys):
-    assert main(["breakdown", "mnist", "--repetitions", "5"]) == 2
-    assert "6" in capsys.readouterr().err
-
-
 def test_a_forecast_is_made_and_kept_before_the_step_is_timed(session, monkeypatch, capsys):
     forecast = forecast_of("mnist", 0.042)
     monkeypatch.setattr("pydlbench.analysis.forecast.forecast_step", lambda *_, **__: forecast)

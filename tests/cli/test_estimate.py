@@ -42,7 +42,7 @@ def test_the_table_ends_in_an_interval_and_a_conclusion(session, capsys):
     assert max(map(len, out.splitlines())) <= 150
     kept = {"keep_samples": True, "estimate": True}
     assert session.opened == [
-        {"threads": None, "seed": 0, "budget_s": 0.25, "repetitions": 6, **kept}
+        {"threads": None, "seed": 0, "budget_s": 0.25, "repetitions": 4, **kept}
     ]
 
 

@@ -133,7 +133,7 @@ def test_default_is_both_frameworks_forward_checked(session, capsys):
     ]
     assert {(one.phase, one.precision, one.batch) for one in cases} == {("forward", "fp32", 64)}
     assert session.checks == [True]
-    assert session.opened == [{"budget_s": 10.0, "repetitions": 6, "threads": None, "seed": 0}]
+    assert session.opened == [{"budget_s": 10.0, "repetitions": 4, "threads": None, "seed": 0}]
     out, err = capsys.readouterr()
     assert says(out.splitlines()[0], "mnist", "batch 64", "forward", "fp32", "nhwc")
     assert "torch 1.0" in out.splitlines()[1]
@@ -151,7 +151,7 @@ def test_default_is_both_frameworks_forward_checked(session, capsys):
 
 def test_a_width_plans_processes_and_excludes_their_number(session):
     assert command.run(parse("mnist", "--width", "2%"), session.open) == 0
-    assert session.visits == [6]  # nothing is known of its scatter
+    assert session.visits == [4]  # nothing is known of its scatter
     with pytest.raises(UsageError):
         command.run(parse("mnist", "--width", "2%", "--repetitions", "8"), session.open)
 

@@ -115,8 +115,9 @@ def test_fewer_replicates_than_needed_do_not_narrow_the_interval(machine):
     assert (without.replicates, enough.replicates) == (0, LEAST_RUNS)
 
 
-def test_a_row_that_scatters_within_its_run_has_a_wide_interval(row, side):
-    wide, narrow = row("net/wide", half_width=0.6), row("net/narrow")
+@pytest.mark.parametrize("half_width", [0.6, 1.0])  # the latter begins at zero
+def test_a_row_that_scatters_within_its_run_has_a_wide_interval(row, side, half_width):
+    wide, narrow = row("net/wide", half_width=half_width), row("net/narrow")
     found = compared(side("a", [wide, narrow]), side("b", [wide, narrow]))
     reach = [one.estimate.ci_high for one in found.rows]
     assert reach[0] > 1.5 * reach[1]

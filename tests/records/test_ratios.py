@@ -18,7 +18,7 @@ def ratio(median, low, high, to="native"):
         (ratio(1.02, 1.01, 1.03), False, False),
         (ratio(1.01, 1.0, 1.02), False, True),
         (ratio(1.01, 0.9, 1.05), True, True),
-        (ratio(1.4, None, None), True, False),  # too few rounds
+        (ratio(1.4, None, None), True, False),  # a single round
         (ratio(1.0, None, None), True, True),
         (ratio(1.0, 1.0, 1.0, to="torch eager"), False, False),  # the fastest itself
         (None, False, False),

@@ -263,7 +263,7 @@ def test_the_fastest_kernel_is_kept_for_later_runs_and_verified_again(tmp_path):
     assert worker.asked == [("hot", "jit src nhwc", False)]
     assert worker.verified == [False]
     assert later.rival_of(other_name, kernel.facts) == "gemm src plain"
-    assert later.repetitions([HOT]) == 6
+    assert later.repetitions([HOT]) == 4
     later.prepare(msgspec.structs.replace(HOT, precision="bf16"))
     assert worker.asked[-1] == ("hot", None, False)
 
@@ -299,7 +299,7 @@ def test_nothing_is_kept_of_a_run_beside_a_neighbour(tmp_path):
     later, worker = preparing(False, path)
     later.prepare(HOT)
     assert worker.asked == [("hot", None, False)]
-    assert later.repetitions([HOT]) == 6
+    assert later.repetitions([HOT]) == 4
 
 
 def test_what_scatters_has_more_repetitions_in_the_next_run(tmp_path):
@@ -308,4 +308,4 @@ def test_what_scatters_has_more_repetitions_in_the_next_run(tmp_path):
     kernels.keep(HOT, "jit src nhwc", None, visits(1.0, 1.06, 0.94, 1.0, 1.04, 0.96))
     later, _ = preparing(False, path)
     assert later.repetitions([HOT]) == 9
-    assert later.repetitions([msgspec.structs.replace(HOT, backend="torch", mode="eager")]) == 6
+    assert later.repetitions([msgspec.structs.replace(HOT, backend="torch", mode="eager")]) == 4

@@ -364,9 +364,9 @@ def test_a_row_alone_has_its_visits_in_one_process(monkeypatch):
     )
     with Session(Options(budget_s=0.12, repetitions=None)) as alone:
         found = list(alone.measure([KernelSpec(layer=GEMM)], so_far=True))
-    assert [row.time.repetitions for _, row in found[:6]] == list(range(1, 7))
+    assert [row.time.repetitions for _, row in found[:4]] == [1, 2, 3, 4]
     # Later ones may take the place of visits that somebody disturbed.
-    assert all(row.time.repetitions >= 6 for _, row in found[5:])
-    assert [row.complete for _, row in found[:5]] == [False] * 5
+    assert all(row.time.repetitions >= 4 for _, row in found[3:])
+    assert [row.complete for _, row in found[:3]] == [False] * 3
     assert found[-1][1].complete
     assert len(generations) == 1

@@ -89,13 +89,18 @@ def test_interference_is_said():
     assert record.warnings == ()
 
 
+def late(seconds):
+    """A step in no interval of the median, since most rounds were before it."""
+    return [1e-3] * 24 + [seconds] * 7
+
+
 def test_drift_between_rounds_is_a_warning():
-    (text,) = row(rounds=(1e-3, 1.06e-3)).warnings
+    (text,) = row(rounds=late(1.06e-3)).warnings
     assert says(text, "rose", "6 %")
-    (text,) = row(rounds=(1e-3, 0.9e-3)).warnings
+    (text,) = row(rounds=late(0.9e-3)).warnings
     assert says(text, "fell", "10 %")
-    assert row(rounds=(1e-3, 1.04e-3)).warnings == ()
-    assert row(rounds=(1e-3, 1.06e-3), fma=0.5).warnings == ()
+    assert row(rounds=late(1.04e-3)).warnings == ()
+    assert row(rounds=late(1.06e-3), fma=0.5).warnings == ()
 
 
 def test_rounds_that_scatter_do_not_drift():
@@ -108,14 +113,11 @@ def test_what_the_row_s_interval_shows_is_not_said_once_more():
     assert row(rounds=steps).warnings == ()
     time = row(rounds=steps).time
     assert time.ci_high - time.ci_low > 0.1e-3
-    # A step in the middle is in no interval of the median where most rounds were before it.
-    late = [1e-3] * 24 + [1.2e-3] * 7
-    assert len(row(rounds=late).warnings) == 1
 
 
 def test_drift_on_a_gpu_has_causes_of_its_own():
     case = KernelSpec(layer=build_layer("gemm", m=100, k=10, n=20), device="cuda:0")
-    (text,) = measured_row(case, None, FACTS, samples(rounds=(1e-3, 1.06e-3))).warnings
+    (text,) = measured_row(case, None, FACTS, samples(rounds=late(1.06e-3))).warnings
     assert says(text, "rose", "6 %", "heat", "cycles")
     assert "neighbour" not in text
 
@@ -124,7 +126,7 @@ def test_the_interval_is_that_of_the_rounds():
     rounds = (0.97e-3, 0.98e-3, 1e-3, 1e-3, 1.01e-3, 1.02e-3)
     time = row(rounds=rounds).time
     assert (time.ci_low, time.median, time.ci_high) == (0.97e-3, 1e-3, 1.02e-3)
-    assert row(rounds=rounds[:5]).time.ci_low is None
+    assert row(rounds=rounds[:1]).time.ci_low is None
 
 
 @pytest.mark.parametrize(

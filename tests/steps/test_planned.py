@@ -20,11 +20,11 @@ def record(rounds, *, batch=64, disturbed=0):
 @pytest.mark.parametrize(
     ("documents", "planned"),
     [
-        ([], 6),
+        ([], 4),
         ([record(QUIET)], 20),
         ([record(QUIET), record({**QUIET, 5: 3.0}, disturbed=1)], 20),
         ([record({**QUIET, 5: 3.0}), record(QUIET)], 20),
-        ([record({0: 1.0, 1: 3.0})], 6),
+        ([record({0: 1.0, 1: 3.0})], 4),
     ],
 )
 def test_the_newest_undisturbed_run_plans(store_path, run_record, documents, planned):
@@ -33,5 +33,5 @@ def test_the_newest_undisturbed_run_plans(store_path, run_record, documents, pla
         for document in documents:
             store.add(run_record.id, Entry.from_document("step", document))
         assert planned_rounds(store, [CASE], 0.01) == planned
-        assert planned_rounds(store, [msgspec.structs.replace(CASE, phase="training")], 0.01) == 6
-    assert planned_rounds(None, [CASE], 0.01) == 6
+        assert planned_rounds(store, [msgspec.structs.replace(CASE, phase="training")], 0.01) == 4
+    assert planned_rounds(None, [CASE], 0.01) == 4

@@ -68,8 +68,11 @@ def test_modules_that_take_turns_as_the_largest_are_rivals():
     assert clear.rivals == ()
 
 
-def test_fewer_rounds_than_an_interval_needs_have_none():
-    found = in_context(calls_of(*CALLS), rounds_of(*[SECONDS] * 5))["dominant"]
+def test_of_two_rounds_that_differ_a_share_is_anything_and_of_one_it_has_no_interval():
+    slow = [one * (1 + (number == 3)) for number, one in enumerate(SECONDS)]
+    found = in_context(calls_of(*CALLS), rounds_of(SECONDS, slow))["dominant"]
+    assert (found.name, found.ci_low, found.ci_high) == ("conv2", pytest.approx(0.47, abs=0.01), 1)
+    found = in_context(calls_of(*CALLS), rounds_of(SECONDS))["dominant"]
     assert (found.name, found.ci_low, found.ci_high) == ("conv2", None, None)
 
 
@@ -183,7 +186,7 @@ def test_calls_that_take_longer_in_a_row_than_the_step_are_said_to():
 
 @pytest.mark.parametrize(
     ("round_s", "rounds"),
-    [(0.0, 18), (0.01, 18), (0.25, 16), (0.5, 8), (0.8, 6), (5.0, 6), (6.0, 5), (9.0, 3), (60, 2)],
+    [(0.0, 18), (0.01, 18), (0.25, 16), (0.5, 8), (0.8, 5), (5.0, 4), (7.5, 4), (9.0, 3), (60, 2)],
 )
 def test_rounds_are_planned_by_what_one_takes(round_s, rounds):
     assert rounds_wanted(round_s) == rounds
@@ -194,4 +197,4 @@ def test_choosing_a_way_takes_two_rounds_where_the_profiler_costs_little():
     assert traced_rounds(cheap, FACTS, briefly=True)[1].way == "profile"
     assert cheap.steps == 3
     assert traced_rounds(dear, FACTS, briefly=True)[1].way == "stamps"
-    assert dear.steps == (3 + 4) + 3
+    assert dear.steps == (3 + 2) + 3

@@ -5,11 +5,11 @@ import random
 import pytest
 
 from pydlbench.study.plan import MOST, MOST_FOR_WIDTH, planned, repetitions, scatter
-from pydlbench.timing.statistics import median, median_interval
+from pydlbench.timing.statistics import median
 
 
 @pytest.mark.parametrize(
-    ("known", "count"), [(None, 6), (0.0, 6), (0.01, 6), (0.033, 8), (1, MOST)]
+    ("known", "count"), [(None, 4), (0.0, 4), (0.01, 4), (0.033, 8), (1, MOST)]
 )
 def test_repetitions_follow_the_scatter_that_is_known(known, count):
     assert repetitions(known) == count
@@ -21,18 +21,17 @@ def test_the_planned_width_is_reached():
     count = repetitions(sd, width)
     errors = [abs(median(rng.gauss(1, sd) for _ in range(count)) - 1) for _ in range(2000)]
     assert sorted(errors)[1900] == pytest.approx(width, rel=0.15)
-    assert median_interval([1.0] * count) is not None
 
 
 def test_the_scatter_is_that_of_the_middle_row():
     assert scatter([1.0]) is None
     assert scatter([1.0, 1.0]) == 0
     assert scatter([1.0, 1.02]) == pytest.approx(0.0140, rel=0.01)
-    assert planned([]) == planned([None, 0.0]) == 6
+    assert planned([]) == planned([None, 0.0]) == 4
     assert planned([0.0, 0.033, None, 5.0]) == 8
 
 
 def test_who_asks_for_a_width_may_have_more_repetitions():
     assert (repetitions(0.05), repetitions(0.05, 0.03)) == (MOST, 17)
     assert repetitions(0.05, 0.001) == MOST_FOR_WIDTH
-    assert repetitions(None, 0.001) == 6
+    assert repetitions(None, 0.001) == 4

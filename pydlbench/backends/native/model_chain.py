@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 #: A way is tried so often, after one run that nobody times; or once, if that took so long.
 _TRIES: Final = 5
 _ENOUGH_S: Final = 2.0
-#: Runs with a clock behind each step: so many have an interval at 95 %.
+#: Runs with a clock behind each step: so many have an interval at 95 %, however they are
+#: distributed.
 _RUNS: Final = 6
 #: Largest difference between an update and the one that the gradient says, beyond what storing the
 #: weights rounds off, over the largest update: that of the rate and of its product.
