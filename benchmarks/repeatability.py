@@ -189,9 +189,7 @@ def table(stages: Mapping[int, Rows]) -> str:
         own = {n: rows[key] for n, rows in stages.items() if key in rows}
         unit = time_unit([row.median for row in own.values()])
         known = [row.expected for row in own.values() if row.expected]
-        last = (
-            f"{time_in(unit, known[-1].low)} to {time_in(unit, known[-1].high)}" if known else "-"
-        )
+        last = " to ".join(time_in(unit, end) for end in known[-1]) if known else "-"
         lines.append(
             [
                 *key,
@@ -257,9 +255,8 @@ def main() -> int:
         if code:
             return code
     if args.md is not None:
-        paths = {
-            int(path.stem.removeprefix("stage-")): path for path in args.folder.glob("stage-*.json")
-        }
+        files = args.folder.glob("stage-*.json")
+        paths = {int(path.stem.removeprefix("stage-")): path for path in files}
         done = {stage: paths[stage] for stage in sorted(paths) if is_done(paths[stage])}
         if not done:
             raise PydlbenchError(f"{args.folder}: no stage is done; nearest: --stage 1")
