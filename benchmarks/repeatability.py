@@ -1,24 +1,25 @@
-"""Whether a row's interval holds tomorrow: the same rows measured again and again, hours apart.
+"""Whether what is expected of a row in another hour holds: the same rows, measured hours apart.
 
     python benchmarks/repeatability.py --stage 1 --folder repeatability
     python benchmarks/repeatability.py --stage 2 --folder repeatability     # an hour later
-    python benchmarks/repeatability.py --stage 3 --folder repeatability --md repeatability.md
+    python benchmarks/repeatability.py --stage 3 --folder repeatability     # and another
+    python benchmarks/repeatability.py --stage 4 --folder repeatability --md repeatability.md
 
 A stage is one ``pydlbench layers`` over AlexNet-OWT's layers in all passes, with the native
-backend and the visits that ``layers`` makes by default. It has a store of its own in the folder: a
-stage that was interrupted goes on with the rows that are missing, and one that is done is kept.
-The page asks of every two stages in how many rows the median of one lies within the interval of
-the other. Run each stage alone on the machine.
+backend. All stages are kept in one store in the folder: from the third hour on, rows have a 90 %
+prediction interval. The page counts in how many rows of the next stage the median lies within it,
+and, beside it, within the 95 % interval that the stage before printed of its own median. Run each
+stage alone on the machine, with the same code.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -26,43 +27,43 @@ from typing import Any, NamedTuple
 from pydlbench.errors import PydlbenchError
 from pydlbench.report.text import markdown_table
 from pydlbench.store.place import machine_name
-from pydlbench.store.store import Store
 from pydlbench.units import format_hz, percent, time_in, time_unit
 
-STAGES = (1, 2, 3)
-#: The share of rows that should hold another stage's median.
-AIM = 0.8
+#: The share of rows whose interval should hold the next stage's median.
+AIM = 0.9
+
+
+class Interval(NamedTuple):
+    """An interval of times, in seconds."""
+
+    low: float
+    high: float
+
+    def holds(self, seconds: float) -> bool:
+        """Whether a time lies within."""
+        return self.low <= seconds <= self.high
+
+    def half_width(self, middle: float) -> float:
+        """Return half of its width over a time."""
+        return (self.high - self.low) / 2 / middle
 
 
 class Row(NamedTuple):
     """A row's time in one stage, in seconds.
 
     Attributes:
-        median: of its visits.
-        low: end of the interval that was printed; None where there is none.
-        high: its other end.
+        median: of its repetitions.
+        within: the interval of that median; None where there is none.
+        expected: that of medians in other hours; None before the third.
         contended: whether the row itself says that it was disturbed.
         algorithm: the kernel.
     """
 
     median: float
-    low: float | None
-    high: float | None
+    within: Interval | None
+    expected: Interval | None
     contended: bool
     algorithm: str
-
-    @property
-    def half_width(self) -> float | None:
-        """Half of the interval over the median."""
-        if self.low is None or self.high is None:
-            return None
-        return (self.high - self.low) / 2 / self.median
-
-    def holds(self, other: Row) -> bool | None:
-        """Whether another stage's median lies within this interval; None without an interval."""
-        if self.low is None or self.high is None:
-            return None
-        return self.low <= other.median <= self.high
 
 
 #: A stage's rows by layer and pass.
@@ -74,7 +75,7 @@ Document = Mapping[str, Any]
 def read() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--stage", type=int, choices=STAGES, help="measure this one")
+    parser.add_argument("--stage", type=int, metavar="N", help="measure this one, from 1 on")
     parser.add_argument("--folder", type=Path, default=Path("repeatability"))
     parser.add_argument("--model", default="alexnet-owt")
     parser.add_argument("--batch", type=int, help="default: the model's own")
@@ -94,35 +95,22 @@ def rows_file(folder: Path, stage: int) -> Path:
     return folder / f"stage-{stage}.json"
 
 
-def done(folder: Path, stage: int) -> bool:
+def is_done(path: Path) -> bool:
     """Whether all rows of a stage are there."""
-    path = rows_file(folder, stage)
     return path.exists() and not json.loads(path.read_text(encoding="utf-8"))["interrupted"]
 
 
-def words(folder: Path, stage: int, model: str, batch: int | None) -> list[str]:
-    """Return the command line of ``pydlbench`` that measures a stage, or goes on with it."""
-    store = folder / f"stage-{stage}.sqlite"
-    begun = False
-    if store.exists():
-        with Store.open(store, readonly=True) as opened:
-            begun = bool(opened.runs(limit=1))
-    if begun:
-        what = ["--resume", "last"]
-    else:
-        what = ["--model", model, "--pass", "all", "--backend", "native", "--device", "cpu"]
-        what += ["--batch", str(batch)] if batch else []
-    return ["layers", *what, "--store", str(store), "--json", str(rows_file(folder, stage))]
-
-
 def measure(folder: Path, stage: int, model: str, batch: int | None) -> int:
-    """Measure what a stage lacks; return the command's exit code."""
-    if done(folder, stage):
-        print(f"stage {stage} is done; kept as {rows_file(folder, stage)}")
+    """Measure a stage, unless it is done; return the command's exit code."""
+    path = rows_file(folder, stage)
+    if is_done(path):
+        print(f"stage {stage} is done; kept as {path}")
         return 0
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "pydlbench", *words(folder, stage, model, batch)]
-    return subprocess.run(command, check=False).returncode
+    words = ["layers", "--model", model, "--pass", "all", "--backend", "native", "--device", "cpu"]
+    words += ["--batch", str(batch)] if batch else []
+    words += ["--store", str(folder / "store.sqlite"), "--json", str(path)]
+    return subprocess.run([sys.executable, "-m", "pydlbench", *words], check=False).returncode
 
 
 # -----------------------------------------------------------------------------
@@ -134,8 +122,8 @@ def rows_of(document: Document) -> Rows:
     return {
         (row["layer"], row["pass"]): Row(
             median=row["time_s"]["median"],
-            low=row["time_s"]["ci_low"],
-            high=row["time_s"]["ci_high"],
+            within=_interval(row["time_s"], "ci_low", "ci_high"),
+            expected=_interval(row.get("expected_s") or {}, "low", "high"),
             contended=bool(row["contended"]),
             algorithm=row["algorithm"],
         )
@@ -144,67 +132,70 @@ def rows_of(document: Document) -> Rows:
     }
 
 
-def held(one: Rows, other: Rows) -> tuple[int, int]:
-    """Count rows whose interval holds the other stage's median, and rows with an interval."""
-    answers = [one[key].holds(other[key]) for key in one.keys() & other.keys()]
-    told = [answer for answer in answers if answer is not None]
-    return sum(told), len(told)
+def _interval(values: Mapping[str, Any], low: str, high: str) -> Interval | None:
+    if values.get(low) is None:
+        return None
+    return Interval(values[low], values[high])
 
 
-def quiet(one: Rows, other: Rows) -> tuple[Rows, Rows]:
-    """Return the rows that neither stage calls disturbed."""
-    keys = [k for k in one if k in other and not (one[k].contended or other[k].contended)]
-    return {key: one[key] for key in keys}, {key: other[key] for key in keys}
+def _share(answers: Sequence[bool]) -> str:
+    count = len(answers)
+    return f"{percent(sum(answers) / count)} ({sum(answers)} of {count})" if answers else "-"
 
 
-def _share(counts: Sequence[tuple[int, int]]) -> str:
-    found, of = sum(one for one, _ in counts), sum(all_ for _, all_ in counts)
-    return f"{percent(found / of)} ({found} of {of})" if of else "-"
+def held(before: Rows, after: Rows, which: str) -> list[bool]:
+    """Return of each row with such an interval whether it holds the next stage's median."""
+    intervals = {key: getattr(row, which) for key, row in before.items()}
+    return [
+        interval.holds(after[key].median)
+        for key, interval in intervals.items()
+        if interval is not None and key in after
+    ]
+
+
+def widths(stages: Mapping[int, Rows], which: str) -> str:
+    """Return the half-widths of such intervals, relative to the medians."""
+    intervals = [(row, getattr(row, which)) for rows in stages.values() for row in rows.values()]
+    halves = [interval.half_width(row.median) for row, interval in intervals if interval]
+    return f"median {percent(median(halves))}, worst {percent(max(halves))}" if halves else "-"
 
 
 def pairs(stages: Mapping[int, Rows]) -> str:
-    """Return the table of pairs: how often a median lies within the other stage's interval."""
-    lines, every = [], []
-    for a, b in itertools.combinations(stages, 2):
-        first, second = stages[a], stages[b]
-        both = [held(first, second), held(second, first)]
-        undisturbed = quiet(first, second)
-        every += both
-        moved = [abs(second[key].median / first[key].median - 1) for key in first if key in second]
+    """Return the table of stages and those after them."""
+    lines = []
+    for a, b in pairwise(stages):
+        before, after = stages[a], stages[b]
+        moved = [abs(after[key].median / before[key].median - 1) for key in before.keys() & after]
         lines.append(
             [
-                f"{a} and {b}",
-                _share(both[:1]),
-                _share(both[1:]),
-                _share(both),
-                _share([held(*undisturbed), held(*undisturbed[::-1])]),
+                f"{a}, {b}",
+                _share(held(before, after, "expected")),
+                _share(held(before, after, "within")),
+                str(sum(row.contended for row in after.values())),
                 percent(median(moved)) if moved else "-",
                 percent(max(moved)) if moved else "-",
             ]
         )
-    lines.append(["all", "", "", _share(every), "", "", ""])
-    heading = ["stages", "first holds second", "second holds first", "both directions"]
-    heading += ["of undisturbed rows", "medians differ, median", "worst"]
+    heading = ["stages", "90 % of other hours", "95 % of the median", "disturbed"]
+    heading += ["medians differ, median", "worst"]
     return markdown_table(heading, lines, [at > 0 for at in range(len(heading))])
 
 
 def table(stages: Mapping[int, Rows]) -> str:
     """Return all rows, the stages side by side."""
-    heading = ["layer", "pass", *(f"stage {n}" for n in stages), *(f"+- {n}" for n in stages)]
-    heading += ["medians held", "kernels"]
+    heading = ["layer", "pass", *(f"stage {n}" for n in stages), "90 % of other hours", "kernels"]
     lines = []
     for key in dict.fromkeys(key for rows in stages.values() for key in rows):
-        found = {n: rows[key] for n, rows in stages.items() if key in rows}
-        unit = time_unit([row.median for row in found.values()])
-        answers = [a.holds(b) for a, b in itertools.permutations(found.values(), 2)]
-        told = [answer for answer in answers if answer is not None]
+        own = {n: rows[key] for n, rows in stages.items() if key in rows}
+        unit = time_unit([row.median for row in own.values()])
+        known = [row.expected for row in own.values() if row.expected]
+        last = " to ".join(time_in(unit, end) for end in known[-1]) if known else "-"
         lines.append(
             [
                 *key,
-                *(_time(found.get(n), unit) for n in stages),
-                *(_half(found.get(n)) for n in stages),
-                f"{sum(told)} of {len(told)}",
-                ", ".join(dict.fromkeys(row.algorithm for row in found.values())),
+                *(_time(own.get(n), unit) for n in stages),
+                last,
+                ", ".join(dict.fromkeys(row.algorithm for row in own.values())),
             ]
         )
     right = [1 < at < len(heading) - 1 for at in range(len(heading))]
@@ -213,10 +204,6 @@ def table(stages: Mapping[int, Rows]) -> str:
 
 def _time(row: Row | None, unit: tuple[float, str]) -> str:
     return "-" if row is None else time_in(unit, row.median) + (" *" if row.contended else "")
-
-
-def _half(row: Row | None) -> str:
-    return "-" if row is None or row.half_width is None else percent(row.half_width)
 
 
 def machines(documents: Mapping[int, Document]) -> Iterator[str]:
@@ -237,16 +224,13 @@ def machines(documents: Mapping[int, Document]) -> Iterator[str]:
 def page(documents: Mapping[int, Document]) -> str:
     """Return the Markdown of the stages that are there."""
     stages = {stage: rows_of(document) for stage, document in documents.items()}
-    every = [held(stages[a], stages[b]) for a, b in itertools.permutations(stages, 2)]
-    of = sum(all_ for _, all_ in every)
-    reached = bool(of) and sum(found for found, _ in every) >= AIM * of
-    verdict = f"- median within the other stage's interval: {_share(every)}, aim {percent(AIM)}: "
-    verdict += "reached" if reached else "not reached" if of else "needs two stages"
-    halves = [row.half_width for rows in stages.values() for row in rows.values()]
-    known = [half for half in halves if half is not None]
-    if known:
-        widths = f"median {percent(median(known))}, worst {percent(max(known))}"
-        verdict += f"\n- half-width of the intervals: {widths}"
+    answers = [each for a, b in pairwise(stages.values()) for each in held(a, b, "expected")]
+    reached = bool(answers) and sum(answers) >= AIM * len(answers)
+    verdict = f"- the next stage's median within what was expected: {_share(answers)}, aim "
+    verdict += f"{percent(AIM)}: "
+    verdict += "reached" if reached else "not reached" if answers else "needs four stages"
+    verdict += f"\n- half-width of what is expected: {widths(stages, 'expected')}"
+    verdict += f"\n- half-width of the intervals of the medians: {widths(stages, 'within')}"
     lines = ["# Repeatability", "\n".join(machines(documents)), _HOW, verdict]
     lines += [pairs(stages), _LEGEND, table(stages)]
     return "\n\n".join(lines) + "\n"
@@ -254,12 +238,12 @@ def page(documents: Mapping[int, Document]) -> str:
 
 _HOW = (
     "`python benchmarks/repeatability.py --stage N`: one `pydlbench layers` a stage, all passes, "
-    "fp32, native backend."
+    "fp32, native backend, all stages in one store."
 )
 _LEGEND = (
-    "Medians and half-widths of the printed 95 % intervals, of each row in each stage. `*`: the "
-    "row says itself that it was disturbed. `medians held`: of the ordered pairs of stages, those "
-    "in which the first's interval holds the second's median."
+    "Of the rows of the first stage of a pair, the share whose interval holds the median of the "
+    "second; what is expected is known from the third hour on. `*`: the row says itself that it "
+    "was disturbed. The last column is what is expected after the last stage."
 )
 
 
@@ -271,12 +255,13 @@ def main() -> int:
         if code:
             return code
     if args.md is not None:
-        there = [stage for stage in STAGES if done(args.folder, stage)]
-        if not there:
+        files = args.folder.glob("stage-*.json")
+        paths = {int(path.stem.removeprefix("stage-")): path for path in files}
+        done = {stage: paths[stage] for stage in sorted(paths) if is_done(paths[stage])}
+        if not done:
             raise PydlbenchError(f"{args.folder}: no stage is done; nearest: --stage 1")
         documents = {
-            stage: json.loads(rows_file(args.folder, stage).read_text(encoding="utf-8"))
-            for stage in there
+            stage: json.loads(path.read_text(encoding="utf-8")) for stage, path in done.items()
         }
         args.md.write_text(page(documents), encoding="utf-8")
     return 0

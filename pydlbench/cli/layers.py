@@ -230,21 +230,26 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
                 processes.enter_context(_native_ahead(threads))
 
         request = read_request(args, begin=begin)
+        from pydlbench.cli.machine import reading_store
         from pydlbench.cli.measuring import answer
-        from pydlbench.cli.output import row_warnings
+        from pydlbench.cli.output import expecting, row_warnings
         from pydlbench.report.csv import to_csv
         from pydlbench.report.json import layers_document
 
+        def rows_of(results: Results) -> Sequence[Measurement]:
+            with reading_store(args.store) or contextlib.nullcontext() as store:
+                return expecting(results.run, _rows(results), store)
+
         code, _ = answer(
             *(args, "layers", tasks(request), request.notes),
-            lambda run, results: _report(args, run, _rows(results), request.log, bugs),
+            lambda run, results: _report(args, run, rows_of(results), request.log, bugs),
             document=lambda results: layers_document(
                 results.run,
-                _rows(results),
+                rows_of(results),
                 interrupted=results.early,
                 recorded=_recorded_steps(request.log, _rows(results)),
             ),
-            csv=lambda results: to_csv(results.run, _rows(results)),
+            csv=lambda results: to_csv(results.run, rows_of(results)),
             warnings=lambda results: [
                 *_device_warnings(results.run),
                 *row_warnings(_rows(results)),

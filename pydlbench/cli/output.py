@@ -24,10 +24,14 @@ if TYPE_CHECKING:
 
     from pydlbench.cli.options import Quiet
     from pydlbench.records.measurement import Measurement
+    from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepRecord
     from pydlbench.report.blocks import Block
+    from pydlbench.store.reader import Reader
 
 _FORMATS: Final = ("json", "csv", "md")
+# Runs that are looked at for what is expected of rows.
+_RUNS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +138,26 @@ def print_report(report: Sequence[Block]) -> None:
     """Print a report on standard output, as it suits whatever that is."""
     if text := as_text(report, Style.for_stream(sys.stdout)):
         print(text, flush=True)
+
+
+def expecting(
+    run: RunRecord, rows: Sequence[Measurement], store: Reader | None
+) -> Sequence[Measurement]:
+    """Return rows with what is expected of them in another hour, if the store has enough runs.
+
+    Args:
+        run: whose rows they are.
+        rows: as measured.
+        store: None where there is none.
+    """
+    from pydlbench.records.measurement import HOURS
+
+    hours = set() if store is None else {info.created_utc[:13] for info in store.runs(limit=_RUNS)}
+    if store is None or len(hours) < HOURS:
+        return rows
+    from pydlbench.compare.expected import with_expected
+
+    return with_expected(run, rows, store)
 
 
 def row_warnings(rows: Sequence[Measurement | StepRecord]) -> list[str]:

@@ -18,7 +18,7 @@ from pydlbench.cli.options import (
     flag,
     option,
 )
-from pydlbench.cli.output import Outputs, print_report, reading_runs, row_warnings
+from pydlbench.cli.output import Outputs, expecting, print_report, reading_runs, row_warnings
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import whole_number
 from pydlbench.errors import UsageError, nearest
@@ -344,6 +344,7 @@ def _layers(run: Loaded) -> list[Block]:
         for entry in _asked_for(run)
     ]
     listed = any(row.candidates for row in rows)
+    rows = list(expecting(run.record, rows, run.store))
     return layers_report(run.record, rows, conclude_run(run.record, rows), algorithms=listed)
 
 

@@ -291,7 +291,10 @@ def _values(axis: str, pairs: Sequence[Pair]) -> tuple[str, str]:
 
 
 def kinds_of(pairs: Sequence[Pair]) -> NDArray[Any]:
-    """Return the kind of each pair; rows of one kind of layer or step and backend scatter alike."""
-    return np.array(
-        [f"{pair.a.kind} {pair.a.backend} {pair.a.mode} {pair.a.cache}" for pair in pairs]
-    )
+    """Return the kind of each pair."""
+    return np.array([kind_of(pair.a) for pair in pairs])
+
+
+def kind_of(row: Row) -> str:
+    """Return a row's kind; rows of one kind of layer or step and backend scatter alike."""
+    return f"{row.kind} {row.backend} {row.mode} {row.cache}"

@@ -31,7 +31,7 @@ from pydlbench.compare.statistics import MOST_FREEDOM, Scatter, judge, pooled
 from pydlbench.store.place import machine_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -291,10 +291,34 @@ def replicates(store: Reader, a: Side, b: Side) -> list[list[Mapping[Any, float]
     sides = [a] if alike else [a, b]
     groups: list[list[Mapping[Any, float]]] = [[] for _ in sides]
     keys = {key(row) for side in (a, b) for row in side.rows}
+    for number, _, seconds in repetitions(store, sides, keys, {a.run_id, b.run_id}):
+        groups[number].append(seconds)
+    if not alike:
+        for side, group in zip(sides, groups, strict=True):
+            if group:
+                group.append(seconds_of(side, keys))
+    return groups
+
+
+def repetitions(
+    store: Reader, sides: Sequence[Side], keys: Collection[Any], apart: Collection[str]
+) -> Iterator[tuple[int, str, dict[Any, float]]]:
+    """Yield stored runs that repeat one of some runs, the newest first: of each hour a few.
+
+    Args:
+        store: where they are.
+        sides: the runs.
+        keys: of the rows that are asked for.
+        apart: runs that are left out, by name.
+
+    Yields:
+        Which side a run repeats, the hour in which it began, and its seconds by key.
+    """
+    runs = [0] * len(sides)
     hours: dict[tuple[int, str], int] = {}
     read = 0
     for info in store.runs(limit=_LOOKED_AT):
-        if info.id in (a.run_id, b.run_id) or info.status in ("running", "killed"):
+        if info.id in apart or info.status in ("running", "killed"):
             continue
         if read + info.measurements > _ROWS or not _may_repeat(info, sides):
             continue
@@ -303,21 +327,17 @@ def replicates(store: Reader, a: Side, b: Side) -> list[list[Mapping[Any, float]
             name=info.id, rows=(), device=record.device, environment=record.environment
         )
         number = next((at for at, side in enumerate(sides) if repeats(side, side_of_run)), None)
-        if number is None or len(groups[number]) == _RUNS:
+        if number is None or runs[number] == _RUNS:
             continue
         hour = number, info.created_utc[:13]
         if hours.get(hour, 0) == _PER_HOUR:
             continue
         read += info.measurements
-        seconds = _seconds(read_side(info.id, store), keys)
+        seconds = seconds_of(read_side(info.id, store), keys)
         if seconds:
-            groups[number].append(seconds)
+            runs[number] += 1
             hours[hour] = hours.get(hour, 0) + 1
-    if not alike:
-        for side, group in zip(sides, groups, strict=True):
-            if group:
-                group.append(_seconds(side, keys))
-    return groups
+            yield number, hour[1], seconds
 
 
 def _may_repeat(info: RunInfo, sides: Collection[Side]) -> bool:
@@ -325,7 +345,7 @@ def _may_repeat(info: RunInfo, sides: Collection[Side]) -> bool:
     return any(info.machine == machine_name(side.device) for side in sides)
 
 
-def _seconds(side: Side, keys: Collection[Any]) -> dict[Any, float]:
+def seconds_of(side: Side, keys: Collection[Any]) -> dict[Any, float]:
     """Return a run's seconds by key, without what was disturbed."""
     return {
         name: row.median

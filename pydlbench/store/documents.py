@@ -63,6 +63,11 @@ class Loaded:
         """All entries with their raw samples, if any."""
         return self.table(None, samples=True)
 
+    @property
+    def store(self) -> Reader | None:
+        """The store that has it; None of a file."""
+        return None if isinstance(self._source, list) else self._source
+
     def table(
         self,
         table: str | None,
