@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from pydlbench.records.measurement import Correctness, Measurement
+from pydlbench.records.measurement import Correctness, Expected, Measurement
 from pydlbench.report.csv import CSV_COLUMNS, to_csv
 from pydlbench.report.json import dump, layers_document
 from pydlbench.timing.chunk import GpuReadings
@@ -57,6 +57,7 @@ def test_csv_columns_cover_the_record(measurement):
         gpu=gpu,
         ratio={"to": "native", "median": 1.0, "ci_low": None, "ci_high": None, "rounds": 9},
         faults={"default": 1.0, "warm": 0.0},
+        expected_s=Expected(low=1e-3, high=2e-3, hours=3),
     ).to_dict()
     for name, value in data.items():
         names = [f"{name}_{key}" for key in value] if name in _NESTED else [name]
@@ -65,4 +66,7 @@ def test_csv_columns_cover_the_record(measurement):
 
 # Of any length: in JSON only.
 _LISTS = {"time_s_visit_s"}
-_NESTED = ("time_s", "peak_tflops", "roofline", "correct", "launch_s", "gpu", "ratio", "faults")
+_NESTED = (
+    *("time_s", "peak_tflops", "roofline", "correct", "launch_s", "gpu", "ratio", "faults"),
+    "expected_s",
+)
