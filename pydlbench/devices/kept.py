@@ -97,6 +97,9 @@ class Kept:
     def __init__(self, path: Path | None, key: str) -> None:
         self._path = path
         self._key = key
+        # What was read last: hundreds of kernels take milliseconds to parse.
+        self._version: tuple[int, ...] = ()
+        self._content: dict[str, Any] = {}
 
     def read(self) -> tuple[Bandwidth, ...]:
         """Return the bandwidths kept within the last day; none if the file is damaged."""
@@ -158,7 +161,7 @@ class Kept:
         Args:
             problem: key of everything besides the machine that the choice depends on.
         """
-        kernel = self._document().get("kernels", {}).get(self._key, {}).get(problem)
+        kernel = self._read().get("kernels", {}).get(self._key, {}).get(problem)
         try:
             return msgspec.convert(kernel, KeptKernel | None)
         except msgspec.ValidationError:  # written by another version
@@ -182,7 +185,7 @@ class Kept:
 
     def _fresh(self) -> dict[str, Any]:
         """Return the readings of this machine if they are less than a day old, else none."""
-        kept = self._document()["machines"].get(self._key)
+        kept = self._read()["machines"].get(self._key)
         taken = kept.get("taken") if isinstance(kept, dict) else None
         fresh = isinstance(taken, float) and 0 <= time.time() - taken < _AGE_S
         return kept if fresh else {}
@@ -205,7 +208,19 @@ class Kept:
                 new.write_text(text, encoding="utf-8")
                 new.replace(self._path)
 
+    def _read(self) -> dict[str, Any]:
+        """Return the file's content, which is parsed anew where the file has changed."""
+        try:
+            state = self._path.stat() if self._path else None
+        except OSError:
+            state = None
+        version = () if state is None else (state.st_mtime_ns, state.st_ino, state.st_size)
+        if not self._content or version != self._version:
+            self._version, self._content = version, self._document()
+        return self._content
+
     def _document(self) -> dict[str, Any]:
+        """Return the file's content, which may be changed."""
         empty: dict[str, Any] = {"version": _VERSION, "machines": {}}
         if self._path is None:
             return empty
