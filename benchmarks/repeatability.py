@@ -1,15 +1,15 @@
-"""Whether what is expected of a row in another hour holds: the same rows, measured hours apart.
+"""Whether what is expected of a row's next time holds: the same rows, measured again and again.
 
     python benchmarks/repeatability.py --stage 1 --folder repeatability
-    python benchmarks/repeatability.py --stage 2 --folder repeatability     # an hour later
+    python benchmarks/repeatability.py --stage 2 --folder repeatability     # half an hour later
     python benchmarks/repeatability.py --stage 3 --folder repeatability     # and another
     python benchmarks/repeatability.py --stage 4 --folder repeatability --md repeatability.md
 
 A stage is one ``pydlbench layers`` over AlexNet-OWT's layers in all passes, with the native
-backend. All stages are kept in one store in the folder: from the third hour on, rows have a 90 %
-prediction interval. The page counts in how many rows of the next stage the median lies within it,
-and, beside it, within the 95 % interval that the stage before printed of its own median. Run each
-stage alone on the machine, with the same code.
+backend. All stages are kept in one store in the folder: from the third on, if they are half an hour
+apart or more, rows have a 90 % prediction interval. The page counts in how many rows of the next
+stage the median lies within it, and, beside it, within the 95 % interval that the stage before
+printed of its own median. Run each stage alone on the machine, with the same code.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Row(NamedTuple):
     Attributes:
         median: of its repetitions.
         within: the interval of that median; None where there is none.
-        expected: that of medians in other hours; None before the third.
+        expected: that of medians of later stages; None before the third.
         contended: whether the row itself says that it was disturbed.
         algorithm: the kernel.
     """
@@ -176,14 +176,14 @@ def pairs(stages: Mapping[int, Rows]) -> str:
                 percent(max(moved)) if moved else "-",
             ]
         )
-    heading = ["stages", "90 % of other hours", "95 % of the median", "disturbed"]
+    heading = ["stages", "90 % of later runs", "95 % of the median", "disturbed"]
     heading += ["medians differ, median", "worst"]
     return markdown_table(heading, lines, [at > 0 for at in range(len(heading))])
 
 
 def table(stages: Mapping[int, Rows]) -> str:
     """Return all rows, the stages side by side."""
-    heading = ["layer", "pass", *(f"stage {n}" for n in stages), "90 % of other hours", "kernels"]
+    heading = ["layer", "pass", *(f"stage {n}" for n in stages), "90 % of later runs", "kernels"]
     lines = []
     for key in dict.fromkeys(key for rows in stages.values() for key in rows):
         own = {n: rows[key] for n, rows in stages.items() if key in rows}
@@ -242,7 +242,7 @@ _HOW = (
 )
 _LEGEND = (
     "Of the rows of the first stage of a pair, the share whose interval holds the median of the "
-    "second; what is expected is known from the third hour on. `*`: the row says itself that it "
+    "second; what is expected is known from the third stage on. `*`: the row says itself that it "
     "was disturbed. The last column is what is expected after the last stage."
 )
 

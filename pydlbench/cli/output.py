@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pydlbench.store.reader import Reader
 
 _FORMATS: Final = ("json", "csv", "md")
-# Runs that are looked at for what is expected of rows.
-_RUNS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,17 +141,16 @@ def print_report(report: Sequence[Block]) -> None:
 def expecting(
     run: RunRecord, rows: Sequence[Measurement], store: Reader | None
 ) -> Sequence[Measurement]:
-    """Return rows with what is expected of them in another hour, if the store has enough runs.
+    """Return rows with what is expected of them in a later run, if the store has enough runs.
 
     Args:
         run: whose rows they are.
         rows: as measured.
         store: None where there is none.
     """
-    from pydlbench.records.measurement import HOURS
+    from pydlbench.records.measurement import OCCASIONS
 
-    hours = set() if store is None else {info.created_utc[:13] for info in store.runs(limit=_RUNS)}
-    if store is None or len(hours) < HOURS:
+    if store is None or len(store.runs(limit=OCCASIONS)) < OCCASIONS:
         return rows
     from pydlbench.compare.expected import with_expected
 

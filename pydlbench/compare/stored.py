@@ -312,7 +312,7 @@ def repetitions(
         apart: runs that are left out, by name.
 
     Yields:
-        Which side a run repeats, the hour in which it began, and its seconds by key.
+        Which side a run repeats, when it began, and its seconds by key.
     """
     runs = [0] * len(sides)
     hours: dict[tuple[int, str], int] = {}
@@ -337,7 +337,7 @@ def repetitions(
         if seconds:
             runs[number] += 1
             hours[hour] = hours.get(hour, 0) + 1
-            yield number, hour[1], seconds
+            yield number, info.created_utc, seconds
 
 
 def _may_repeat(info: RunInfo, sides: Collection[Side]) -> bool:

@@ -178,23 +178,23 @@ class Roofline(Record, frozen=True, kw_only=True):
         return self.efficiency * high / low
 
 
-#: Fewer hours know badly what the next one brings.
-HOURS: Final = 3
+#: Fewer occasions know badly what the next one brings.
+OCCASIONS: Final = 3
 
 
 class Expected(Record, frozen=True, kw_only=True):
-    """Where a row's median lies in another hour: an interval from stored runs of the same code.
+    """Where a row's median lies in a later run: an interval from stored runs of the same code.
 
     Attributes:
         low: its lower end, in seconds.
         high: its upper end.
-        hours: of how many hours runs are known.
-        level: the share of hours in which the median lies within.
+        occasions: of how many runs are known, half an hour apart or more.
+        level: the share of later runs in which the median lies within.
     """
 
     low: Annotated[float, shown(unit="s")]
     high: Annotated[float, shown(unit="s")]
-    hours: int
+    occasions: int
     level: float = 0.9
 
 
@@ -397,8 +397,8 @@ class Measurement(
         warm_s: The same call with an allocator that keeps its pages, seconds; frameworks only.
         faults: Page faults per call, as it is and with that allocator: ``default``, ``warm``.
         empty_call_s: Seconds of a call that does nothing, made the same way; subtracted nowhere.
-        expected_s: Where its median lies in another hour, as runs of the same code at other hours
-            tell; None where the store has those of fewer than three hours.
+        expected_s: Where its median lies in a later run, as stored runs of the same code tell;
+            None where there are fewer than three, half an hour apart or more.
         causes: Why this backend is slower than the fastest; dicts with ``cause``, ``seconds``,
             ``share`` of the gap and ``how`` it was measured; then ``unexplained``.
     """
@@ -469,7 +469,7 @@ class Measurement(
 
     #: Of a table of rows, in the order of its columns.
     columns: ClassVar[str] = (
-        "algorithm short_layout flops time.median time.spread another_hour time.n time.repetitions "
+        "algorithm short_layout flops time.median time.spread later_runs time.n time.repetitions "
         "time.p90 time.p99 tflops gbps of_theoretical of_measured roofline.efficiency of_bandwidth "
         "roofline.bound energy_j gflops_per_watt to_best warm_s checked note"
     )
@@ -593,8 +593,8 @@ class Measurement(
         return f"{text} +-{percent((high - low) / 2 / self.ratio['median'])}"
 
     @property
-    def another_hour(self) -> Annotated[str | None, shown("90 % of other hours")]:
-        """The ends of the interval of what is expected in another hour."""
+    def later_runs(self) -> Annotated[str | None, shown("90 % of later runs")]:
+        """The ends of the interval of what is expected of a later run."""
         if self.expected_s is None:
             return None
         return f"{format_seconds(self.expected_s.low)} to {format_seconds(self.expected_s.high)}"

@@ -1,10 +1,10 @@
-"""Simulated hours: how often a row's median lies in the interval that was expected of it."""
+"""Simulated runs: how often a row's median lies in the interval that was expected of it."""
 
 import math
 
 import pytest
 
-from pydlbench.compare.expected import expected
+from pydlbench.compare.expected import expected, occasions
 from pydlbench.compare.match import key
 
 
@@ -12,34 +12,34 @@ def seconds(side):
     return {key(row): row.median for row in side.rows}
 
 
-@pytest.mark.parametrize("hours", [3, 4, 8])
-def test_nine_of_ten_intervals_hold_in_the_next_hour(machine, hours):
+@pytest.mark.parametrize("occasions_known", [3, 4, 8])
+def test_nine_of_ten_intervals_hold_in_the_next_run(machine, occasions_known):
     here = machine(run_sd=0.06, row_sd=0.03, rows=12)
     inside = count = 0
     for _ in range(150):
-        runs = [here.run() for _ in range(hours)]
+        runs = [here.run() for _ in range(occasions_known)]
         intervals = expected(runs[0].rows, [[seconds(run)] for run in runs])
         following = here.run()
-        # Rows of a run share their hour: one in three is looked at.
+        # Rows of a run share what the machine does then: one in three is looked at.
         for row, interval in list(zip(following.rows, intervals, strict=True))[::3]:
             inside += interval.low <= row.median <= interval.high
             count += 1
     assert 0.86 <= inside / count <= 0.96
 
 
-def test_runs_of_one_hour_count_once(machine):
-    """Runs behind one another say nothing of other hours, however many there are."""
+def test_runs_of_one_occasion_count_once(machine):
+    """Runs behind one another say nothing of later ones, however many there are."""
     here = machine(run_sd=0.05)
     runs = [here.run() for _ in range(8)]
     together = [[seconds(run) for run in runs]]
     assert expected(runs[0].rows, together) == [None] * here.rows
     apart = [[seconds(run)] * 4 for run in runs[:3]]
     (first, *_) = expected(runs[0].rows, apart)
-    assert first.hours == 3
+    assert first.occasions == 3
     assert first == expected(runs[0].rows, [[seconds(run)] for run in runs[:3]])[0]
 
 
-def test_a_row_without_times_at_enough_hours_has_no_interval(machine):
+def test_a_row_without_times_on_enough_occasions_has_no_interval(machine):
     here = machine()
     runs = [seconds(run) for run in (here.run(), here.run(), here.run())]
     rows = here.run().rows
@@ -50,10 +50,16 @@ def test_a_row_without_times_at_enough_hours_has_no_interval(machine):
     ]
 
 
-def test_the_interval_is_around_the_mean_of_the_hours(row):
+def test_the_interval_is_around_the_mean_of_the_occasions(row):
     rows = [row("net/conv")]
-    hours = [[{key(rows[0]): each}] for each in (0.9, 1.0, 1.0 / 0.9)]
-    (interval,) = expected(rows, hours)
+    runs = [[{key(rows[0]): each}] for each in (0.9, 1.0, 1.0 / 0.9)]
+    (interval,) = expected(rows, runs)
     assert math.sqrt(interval.low * interval.high) == pytest.approx(1.0)
     # Student's t of two degrees of freedom, of a standard deviation of 0.105.
     assert math.log(interval.high) == pytest.approx(2.920 * 0.10536 * math.sqrt(4 / 3), rel=1e-3)
+
+
+def test_runs_within_half_an_hour_are_one_occasion():
+    times = ["10:29", "09:40", "10:00", "10:30", "11:15"]
+    runs = [(f"2030-01-02T{time}:00+00:00", {"row": number}) for number, time in enumerate(times)]
+    assert [[run["row"] for run in each] for each in occasions(runs)] == [[1, 2], [0, 3], [4]]

@@ -57,7 +57,7 @@ def test_csv_columns_cover_the_record(measurement):
         gpu=gpu,
         ratio={"to": "native", "median": 1.0, "ci_low": None, "ci_high": None, "rounds": 9},
         faults={"default": 1.0, "warm": 0.0},
-        expected_s=Expected(low=1e-3, high=2e-3, hours=3),
+        expected_s=Expected(low=1e-3, high=2e-3, occasions=3),
     ).to_dict()
     for name, value in data.items():
         names = [f"{name}_{key}" for key in value] if name in _NESTED else [name]
