@@ -334,7 +334,7 @@ class Kernels:
         """Store the fastest kernel for later runs; return a warning, or None.
 
         A stored kernel that has become slower may not be the fastest any more: it is deleted, so
-        that the next run searches again. A disturbed run stores nothing, neither its choice nor its
+        that the next run searches again. Of what other work disturbed nothing is stored, neither choice nor
         scatter.
 
         Args:
@@ -345,7 +345,7 @@ class Kernels:
         """
         if variant is None or spec.backend != "native" or spec.on_gpu or self._options.algorithms:
             return None
-        if estimate(samples).disturbed:
+        if estimate(samples).contended:
             return None
         nameless, seconds = _nameless(spec), samples.median
         known = self._kept.get(nameless)

@@ -13,11 +13,14 @@ ways, and moves nothing:
   memory for half of the rounds, the interval reaches to where the other half lies.
 - What the median would be, had each round been slowed by as much as its cores were used by others,
   is inside: where FMA bursts did half beside all rounds, the time may be half of what was measured.
+
+Where it was seen in half of the rounds or more, the time is an upper bound, unless the other rounds
+took as long: then whatever was seen made no difference to this subject.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.timing.guards import seen_beside
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 _FULL: Final = 0.95
 # Bursts of reads scatter more: on quiet machines by a tenth.
 _FULL_READS: Final = 0.75
+# Rounds without interference are as long as all, but for what medians of a few rounds differ by.
+_AS_LONG: Final = 0.98
 _POLICY: Final = Policy()
 
 
@@ -45,6 +50,7 @@ class Estimate:
         interval: of that median, widened by interference; None of a single round.
         rounds: how many values these are of.
         disturbed: beside how many of them somebody else used the machine.
+        undisturbed: of times the median of the other rounds; None where there are none.
         reason: what was seen there, in words; empty without any.
         values: of the rounds.
     """
@@ -53,13 +59,19 @@ class Estimate:
     interval: Interval | None
     rounds: int
     disturbed: int
+    undisturbed: float | None = None
     reason: str
     values: tuple[float, ...]
 
     @property
     def contended(self) -> bool:
-        """Whether half of the rounds or more were disturbed: then there is no verdict."""
-        return self.rounds > 0 and 2 * self.disturbed >= self.rounds
+        """Whether half of the rounds or more were disturbed, and the others were not as long.
+
+        Then there is no verdict.
+        """
+        if self.rounds == 0 or 2 * self.disturbed < self.rounds:
+            return False
+        return self.undisturbed is None or self.undisturbed < _AS_LONG * self.median
 
     def above(self, limit: float) -> bool:
         """Whether it is above a limit beyond doubt."""
@@ -78,7 +90,9 @@ def estimate(series: Series) -> Estimate:
     """
     disturbances = _Disturbances(series)
     values = series.by_round()
-    return _estimate(values, disturbances.shares, disturbances.words)
+    others = [value for number, value in values.items() if number not in disturbances.words]
+    whole = _estimate(values, disturbances.shares, disturbances.words)
+    return replace(whole, undisturbed=median(others) if others else None)
 
 
 def contrast(own: Series, other: Series) -> Estimate | None:

@@ -289,17 +289,18 @@ def test_a_kept_kernel_that_is_slower_than_it_was_is_said_and_forgotten(tmp_path
     assert worker.asked == [("hot", None, False)]
 
 
-def test_nothing_is_kept_of_a_run_beside_a_neighbour(tmp_path):
+@pytest.mark.parametrize(("beside", "kept"), [(1, True), (6, False)])
+def test_nothing_is_kept_of_a_kernel_that_a_neighbour_disturbed(tmp_path, beside, kept):
     path = tmp_path / "probes.json"
     kernels, _ = preparing(False, path)
     half = Interference(fma=0.5)
-    series = visits(1.0, 1.06, 0.94, 1.0, 1.04, 0.96).visits
-    beside = Series([*series[:-1], dataclasses.replace(series[-1], interference=half)])
-    assert kernels.keep(HOT, "jit src nhwc", None, beside) is None
+    quiet = visits(1.0, 1.06, 0.94, 1.0, 1.04, 0.96).visits
+    disturbed = [dataclasses.replace(visit, interference=half) for visit in quiet[:beside]]
+    assert kernels.keep(HOT, "jit src nhwc", None, Series([*disturbed, *quiet[beside:]])) is None
     later, worker = preparing(False, path)
     later.prepare(HOT)
-    assert worker.asked == [("hot", None, False)]
-    assert later.repetitions([HOT]) == 4
+    assert worker.asked == [("hot", "jit src nhwc" if kept else None, False)]
+    assert later.repetitions([HOT]) == (9 if kept else 4)
 
 
 def test_what_scatters_has_more_repetitions_in_the_next_run(tmp_path):

@@ -44,6 +44,16 @@ def test_interference_flags_and_leaves_out_nothing(series, disturbed, contended)
     assert ("50%" in found.reason) is (disturbed > 0)
 
 
+@pytest.mark.parametrize(("others", "contended"), [(0.99, False), (1.2, False), (0.9, True)])
+def test_interference_that_made_no_difference_makes_no_upper_bound(series, others, contended):
+    """Of four rounds two were disturbed; the other two took as long, longer or shorter."""
+    fma = [0.5, 0.5, 1.0, 1.0]
+    found = estimate(series([1.0, 1.0, others, others], fma=fma))
+    assert (found.disturbed, found.contended) == (2, contended)
+    ratio = contrast(series([1.0, 1.0, others, others], fma=fma), series([1.0] * 4))
+    assert ratio.contended  # of a ratio nobody knows which way it went
+
+
 def test_what_bursts_have_lost_beside_all_rounds_widens_downwards(series):
     """The time that took twice as long at a spread of one percent, which no counter showed."""
     quiet = estimate(series([2.0, 2.01, 1.99, 2.0, 2.0, 2.0]))
