@@ -334,8 +334,8 @@ class Kernels:
         """Store the fastest kernel for later runs; return a warning, or None.
 
         A stored kernel that has become slower may not be the fastest any more: it is deleted, so
-        that the next run searches again. Of what other work disturbed nothing is stored, neither choice nor
-        scatter.
+        that the next run searches again. Of what other work disturbed nothing is stored, neither
+        choice nor scatter.
 
         Args:
             spec: what was computed.
