@@ -334,8 +334,8 @@ class Kernels:
         """Store the fastest kernel for later runs; return a warning, or None.
 
         A stored kernel that has become slower may not be the fastest any more: it is deleted, so
-        that the next run searches again. Of what other work disturbed nothing is stored, neither
-        choice nor scatter.
+        that the next run searches again. Of what other work disturbed nothing is stored, and a
+        scatter only of what it left alone: more repetitions do not help against neighbours.
 
         Args:
             spec: what was computed.
@@ -345,7 +345,8 @@ class Kernels:
         """
         if variant is None or spec.backend != "native" or spec.on_gpu or self._options.algorithms:
             return None
-        if estimate(samples).contended:
+        estimated = estimate(samples)
+        if estimated.contended:
             return None
         nameless, seconds = _nameless(spec), samples.median
         known = self._kept.get(nameless)
@@ -356,10 +357,12 @@ class Kernels:
                 f"the kernel kept from an earlier run takes {seconds / known.seconds:.2f} times as "
                 "long as then: the next run searches again, and so does --fresh"
             )
-        times = samples.preparations_s()
+        scattered = None if known is None else known.scatter
+        if not estimated.disturbed:
+            scattered = scatter(samples.preparations_s())
         there.write_kernel(
             _kept_key(nameless),
-            KeptKernel(variant=variant, rival=rival, seconds=seconds, scatter=scatter(times)),
+            KeptKernel(variant=variant, rival=rival, seconds=seconds, scatter=scattered),
         )
         return None
 
