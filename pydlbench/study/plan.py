@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 #: What a row's interval is to be where nobody says otherwise: a half-width relative to its median.
 WIDTH: Final = 0.03
-#: More repetitions within a run tell little for their time: what the machine does over hours no one
-#: of them sees. Who asks for a width may have more of them.
-MOST: Final = 9
+#: As many have an interval that assumes nothing. More within a run tell little for their time: what
+#: the machine does over hours none of them sees. Who asks for a width may have more.
+MOST: Final = 6
 MOST_FOR_WIDTH: Final = 30
 # Half of the 95 % interval of a normal sample's median over the deviation, times the root of n.
 _HALF: Final = 1.96 * math.sqrt(math.pi / 2)

@@ -308,5 +308,5 @@ def test_what_scatters_has_more_repetitions_in_the_next_run(tmp_path):
     kernels, _ = preparing(False, path)
     kernels.keep(HOT, "jit src nhwc", None, visits(1.0, 1.06, 0.94, 1.0, 1.04, 0.96))
     later, _ = preparing(False, path)
-    assert later.repetitions([HOT]) == 9
+    assert later.repetitions([HOT]) == 6
     assert later.repetitions([msgspec.structs.replace(HOT, backend="torch", mode="eager")]) == 4
