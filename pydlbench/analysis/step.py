@@ -53,7 +53,7 @@ from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepPreparation
 from pydlbench.records.trace import program_hash
-from pydlbench.steps.prepare import prepare_step
+from pydlbench.steps.prepare import begin_step, prepare_step
 from pydlbench.steps.traced import Rounds, traced_rounds, tracing_of
 from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, random_order
 from pydlbench.timing.policy import STEP_BUDGET_S, Policy, gpu_policy, step_policy
@@ -101,7 +101,8 @@ _HOWS: Final = {
     STEP_KEPT: "in processes whose C library keeps freed pages",
     STEP_FOLDED: "its batch normalisations are folded into the convolutions before them",
 }
-# What libraries execute is the same in each round, and a log is long: it is read in every other.
+# What libraries execute is the same in each round, and a log is long: it is read in every other; in
+# the first only where calls have no room together, and are made ready anew for it.
 _EVERY_LOG: Final = 2
 # Calls alone run so often in a row: behind others, and with their operands in caches.
 _REPEATS: Final = 2
@@ -256,6 +257,10 @@ def seldom(seconds: Mapping[KernelSpec, float]) -> frozenset[KernelSpec]:
     return frozenset(small)
 
 
+def _size(seconds: float) -> Size:
+    return Size(execution_s=seconds, wall_s=seconds)
+
+
 def _updates(term: Term) -> bool:
     """Whether a native layer overwrites one of its operands."""
     spec = term.hot
@@ -335,7 +340,7 @@ class _Measured:
         kernel = prepare_step(step, session, preparation=StepPreparation(checks=False))
         self._kernels.append(kernel)
         self._facts, self._trace = kernel.facts, kernel.trace()
-        _, self._tracing = traced_rounds(kernel, self._trace, briefly=True)
+        rounds, self._tracing = traced_rounds(kernel, self._trace, briefly=True)
         self._calls, self._gaps = self._trace.calls, self._trace.gaps
         self._traced = TracedStep(kernel, self._tracing.way, len(self._calls), len(self._gaps))
         # Nothing of the step has to be run once more to know how long it takes.
@@ -343,8 +348,9 @@ class _Measured:
         pair_s = tracing.traced_s + tracing.untraced_s
         size = Size(execution_s=tracing.traced_s, wall_s=pair_s)
         self._add(TRACED, self._traced.sample, self._parts_policy(), size)
-        size = Size(execution_s=tracing.untraced_s, wall_s=tracing.untraced_s)
-        self._sizes |= dict.fromkeys((STEP, *_HOWS), size)
+        self._sizes |= dict.fromkeys((STEP, *_HOWS), _size(tracing.untraced_s))
+        seconds = zip(self._calls, rounds.middle(len(self._calls)), strict=False)
+        self._calls_s = sum({call.signature: each for call, each in seconds}.values())
         self._tell("calls")
         self._list_calls()
         self._tell("native layers")
@@ -406,8 +412,8 @@ class _Measured:
         self._seldom = seldom(self._native_seconds())
         for spec, row in self._rows.items():
             if row.ok and row.time is not None:
-                size = Size(execution_s=row.time.median, wall_s=row.time.median)
-                self._add(spec, self._native_sampler(spec, row), self._kernel_policy(), size)
+                sampler = self._native_sampler(spec, row)
+                self._add(spec, sampler, self._kernel_policy(), _size(row.time.median))
             else:
                 self.notes.append(f"no native row: {spec.label}: {row.reason or row.status}")
 
@@ -442,7 +448,9 @@ class _Measured:
         ready = ReadyCalls(step, session, own)
         self._kernels.append(ready.kernel)
         self._alone = CallsAlone(ready, [], width=self._repeats, repeats=self._repeats)
-        self._add(ALONE, self._alone.sample, self._parts_policy())
+        # They have run once, and take about as long as in the step.
+        size = _size(self._repeats * self._calls_s)
+        self._add(ALONE, self._alone.sample, self._parts_policy(), size)
         if step.on_gpu:
             return
         if not self._logs_calls():
@@ -456,7 +464,7 @@ class _Measured:
             return
         self._kernels.append(log.kernel)
         self._logged = CallsAlone(log, [], width=LOGGED)
-        self._add(LOG, self._logged.sample, self._parts_policy())
+        self._add(LOG, self._logged.sample, self._parts_policy(), size)
 
     def _no_log(self, reason: str) -> None:
         """Say why nothing is known of what only a log tells."""
@@ -494,8 +502,10 @@ class _Measured:
                         if (key := self._turn(number + later)) is not None
                     ]
                 )
-            kernel = prepare_step(step, fresh, preparation=how)
-            steps = [self._fresh_step(STEP, kernel, number), *self._changed_step(number)]
+            # Both are built side by side: each builds on one core.
+            kernel = begin_step(step, fresh, preparation=how)
+            changed = self._changed_step(number)
+            steps = [self._fresh_step(STEP, kernel(), number), *changed()]
             due = [subject for subject in self._subjects if self._is_due(subject.key, number)]
             errors = self._study.take([*steps, *due], first=number)
             self._sizes |= {str(subject.key): subject.size for subject in steps}
@@ -528,24 +538,37 @@ class _Measured:
         key = tuple(_HOWS)[number % len(_HOWS)]
         return key if key in self._changed else None
 
-    def _changed_step(self, number: int) -> list[Subject]:
-        """Return the step with one thing changed whose turn it is, if any can be made ready."""
+    def _changed_step(self, number: int) -> Callable[[], list[Subject]]:
+        """Begin the step with one thing changed whose turn it is; returns what waits for it."""
         key = self._turn(number)
         if key is None:
-            return []
+            return list
         how = StepPreparation(checks=False, folded=key == STEP_FOLDED)
-        try:
-            kernel = prepare_step(self._step, self._sibling, warm=key == STEP_KEPT, preparation=how)
-        except PydlbenchError as error:
+
+        def lose(error: PydlbenchError) -> list[Subject]:
             self._changed.remove(key)
             self.unfused.append(f"{key}: {' '.join(str(error).split())}")
             return []
-        return [self._fresh_step(key, kernel, number)]
+
+        try:
+            begun = begin_step(self._step, self._sibling, warm=key == STEP_KEPT, preparation=how)
+        except PydlbenchError as error:
+            lose(error)
+            return list
+
+        def wait() -> list[Subject]:
+            try:
+                return [self._fresh_step(key, begun(), number)]
+            except PydlbenchError as error:
+                return lose(error)
+
+        return wait
 
     def _is_due(self, key: Hashable, number: int) -> bool:
         """Whether a subject is visited in a round; in others its median stands for it."""
         if key == LOG:
-            return number % _EVERY_LOG == 0
+            together = self._logged is not None and self._logged.ready.kernel is not None
+            return number % _EVERY_LOG == 0 if together else number == 0
         return number % _EVERY == 0 or key not in self._seldom
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,7 +12,7 @@ from pydlbench.records.step import StepFacts, StepPreparation
 from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
@@ -38,9 +39,33 @@ def prepare_step(
     Returns:
         A kernel to sample.
     """
-    worker = session.worker(step.framework, step.device, warm=warm, allocator=allocator)
     how = preparation or StepPreparation()
-    return worker.build(operations.prepare_step, StepFacts, spec=step.to_dict(), preparation=how)
+    return begin_step(step, session, warm=warm, allocator=allocator, preparation=how)()
+
+
+def begin_step(
+    step: StepSpec,
+    session: Session,
+    *,
+    preparation: StepPreparation,
+    warm: bool = False,
+    allocator: str | None = None,
+) -> Callable[[], RemoteKernel[StepFacts]]:
+    """Begin what :func:`prepare_step` does, beside what other processes make ready.
+
+    Args:
+        step: the step.
+        session: whose workers are used.
+        preparation: with which checks.
+        warm: see :func:`prepare_step`.
+        allocator: likewise.
+
+    Returns:
+        Waits for the kernel and returns it; raises what is raised in the process.
+    """
+    worker = session.worker(step.framework, step.device, warm=warm, allocator=allocator)
+    worker.begin_build(operations.prepare_step, spec=step.to_dict(), preparation=preparation)
+    return partial(worker.built, StepFacts)
 
 
 def settled(steps: Sequence[StepSpec], session: Session) -> list[StepSpec]:
