@@ -32,7 +32,7 @@ LIMIT = 1.03
 
 
 def line(row: TorchRow) -> str:
-    """One row as text; too few rounds have no interval."""
+    """One row as text; a single round has no interval."""
     known = row.low is not None and row.high is not None
     interval = f"[{row.low:.3f}, {row.high:.3f}]" if known else "-"
     return (

@@ -424,7 +424,7 @@ class _Analysis:
         return min(interval.low, middle), max(interval.high, middle)
 
     def _term(self, column: _Column, seconds: float, step_s: float) -> Term:
-        low, high = self._interval(column.seconds, seconds, signed=True)
+        low, high = self._interval(column.seconds, seconds, signed=column.kind != "limit")
         return Term(
             term=column.term,
             kind=column.kind,

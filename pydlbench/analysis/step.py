@@ -96,13 +96,15 @@ _UNFUSED: Final = (
     "fused activations: {framework} {mode} has no step with them (native layers are not fused "
     "either, so that no difference depends on it; diagnose measures modes that fuse)"
 )
-#: Steps with one thing changed, that take turns round by round in processes of their own.
+#: Steps with one thing changed, in processes of their own that are new in each round.
 _HOWS: Final = {
     STEP_KEPT: "in processes whose C library keeps freed pages",
     STEP_FOLDED: "its batch normalisations are folded into the convolutions before them",
 }
-# What libraries execute is the same in each round, and a log is long: it is read in every other; in
-# the first only where calls have no room together, and are made ready anew for it.
+# Of two changed steps, in four rounds, each leaves out one: three tell nearly as much as four.
+_WITHOUT: Final = (LEAST_ROUNDS - 1, 0)
+# A log is read in each round, in every other where calls have no room together, and are made ready
+# anew for it.
 _EVERY_LOG: Final = 2
 # Calls alone run so often in a row: behind others, and with their operands in caches.
 _REPEATS: Final = 2
@@ -498,20 +500,22 @@ class _Measured:
                     [session.worker(step.framework, step.device) for session in ahead]
                     + [
                         self._sibling.worker(step.framework, step.device, warm=key == STEP_KEPT)
-                        for later in range(len(ahead))
-                        if (key := self._turn(number + later)) is not None
+                        for key in self._changed
                     ]
                 )
-            # Both are built side by side: each builds on one core.
+            # All are built side by side: each builds on one core.
             kernel = begin_step(step, fresh, preparation=how)
-            changed = self._changed_step(number)
-            steps = [self._fresh_step(STEP, kernel(), number), *changed()]
+            turns = self._turns(number)
+            changed = [self._begin_changed(key, number) for key in turns]
+            steps = [self._fresh_step(STEP, kernel(), number)]
+            steps += [subject for wait in changed for subject in wait()]
             due = [subject for subject in self._subjects if self._is_due(subject.key, number)]
             errors = self._study.take([*steps, *due], first=number)
             self._sizes |= {str(subject.key): subject.size for subject in steps}
             fresh.worker(step.framework, step.device).close()
-            kept = self._turn(number) == STEP_KEPT
-            self._sibling.worker(step.framework, step.device, warm=kept).close()
+            for key in turns:
+                kept = key == STEP_KEPT
+                self._sibling.worker(step.framework, step.device, warm=kept).close()
             for key in (STEP, TRACED):
                 if key in errors:
                     raise errors[key]
@@ -533,16 +537,15 @@ class _Measured:
             size=self._sizes.get(key),
         )
 
-    def _turn(self, number: int) -> str | None:
-        """Return which changed step has its turn in a round; None where it cannot be made ready."""
-        key = tuple(_HOWS)[number % len(_HOWS)]
-        return key if key in self._changed else None
+    def _turns(self, number: int) -> list[str]:
+        """Return which changed steps a round has; of two, each leaves out one round in four."""
+        if len(self._changed) < len(_HOWS):
+            return list(self._changed)
+        rounds = zip(self._changed, _WITHOUT, strict=True)
+        return [key for key, without in rounds if number % LEAST_ROUNDS != without]
 
-    def _changed_step(self, number: int) -> Callable[[], list[Subject]]:
-        """Begin the step with one thing changed whose turn it is; returns what waits for it."""
-        key = self._turn(number)
-        if key is None:
-            return list
+    def _begin_changed(self, key: str, number: int) -> Callable[[], list[Subject]]:
+        """Begin a step with one thing changed; returns what waits for it."""
         how = StepPreparation(checks=False, folded=key == STEP_FOLDED)
 
         def lose(error: PydlbenchError) -> list[Subject]:
@@ -568,7 +571,7 @@ class _Measured:
         """Whether a subject is visited in a round; in others its median stands for it."""
         if key == LOG:
             together = self._logged is not None and self._logged.ready.kernel is not None
-            return number % _EVERY_LOG == 0 if together else number == 0
+            return together or number % _EVERY_LOG == 0
         return number % _EVERY == 0 or key not in self._seldom
 
     def close(self) -> None:

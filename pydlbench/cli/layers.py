@@ -236,9 +236,19 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
         from pydlbench.report.csv import to_csv
         from pydlbench.report.json import layers_document
 
+        known: list[Sequence[Measurement]] = []
+
         def rows_of(results: Results) -> Sequence[Measurement]:
-            with reading_store(args.store) or contextlib.nullcontext() as store:
-                return expecting(results.run, _rows(results), store)
+            if not known:
+                rows = _rows(results)
+                # Of a store that cannot be read the run has warned: its rows are shown without.
+                with (
+                    contextlib.suppress(PydlbenchError),
+                    reading_store(args.store) or contextlib.nullcontext() as store,
+                ):
+                    rows = list(expecting(results.run, rows, store))
+                known.append(rows)
+            return known[0]
 
         code, _ = answer(
             *(args, "layers", tasks(request), request.notes),

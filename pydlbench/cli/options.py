@@ -225,7 +225,8 @@ BUDGET: Final = Option(metavar="S", help="", group=HOW, read=positive_seconds)
 REPETITIONS: Final = Option(
     metavar="N",
     help="minimum number of repetitions of each row, spread over the run, each in a new process "
-    "(default: 4; a run of a single row takes them in one process)",
+    "(default: 4, of layers up to 6 where earlier runs scattered; a run of a single row takes them "
+    "in one process)",
     group=HOW,
     read=partial(whole_number, least=1),
 )

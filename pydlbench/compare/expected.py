@@ -1,16 +1,15 @@
 """What to expect of a row's next measurement, from stored runs of the same code.
 
 What a machine does over hours no repetition within a run sees. Where runs of some occasions are
-stored, half an hour apart or more, their scatter tells it: each occasion counts once, with the mean
-of its runs' logarithms, and rows of a kind are as steady as they are together, but for those that
-scatter more than their kind.
+stored, half an hour apart or more, their scatter tells it. Each occasion counts once, with the
+first of its runs: a mean of several would scatter less than the single run that is expected. Rows
+of a kind are as steady as they are together, but for those that scatter more than their kind.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import math
-from collections import defaultdict
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +20,7 @@ from pydlbench.compare.match import key, kind_of
 from pydlbench.compare.rows import side_of_documents
 from pydlbench.compare.statistics import pooled, quantile
 from pydlbench.compare.stored import repetitions, seconds_of
-from pydlbench.records.measurement import OCCASIONS, Expected
+from pydlbench.records.measurement import LATER_LEVEL, OCCASIONS, Expected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.store.reader import Reader
 
-#: The share of later runs in which a row's median lies within the interval.
-LEVEL: Final = 0.9
 # Runs behind one another share what the machine does then.
 _APART: Final = dt.timedelta(minutes=30)
 
@@ -46,11 +43,11 @@ def with_expected(run: RunRecord, rows: Sequence[Measurement], store: Reader) ->
         store: where runs of the same code, machine, libraries and settings are.
     """
     own = side_of_documents("", run, [row.to_dict() for row in rows])
-    keys = [key(row) for row in own.rows]
+    keys = {key(row) for row in own.rows}
     runs = [(run.created_utc, seconds_of(own, keys))]
     runs += [(when, each) for _, when, each in repetitions(store, [own], keys, {own.run_id})]
     return [
-        msgspec.structs.replace(row, expected_s=interval)
+        msgspec.structs.replace(row, expected_s=interval) if row.ok else row
         for row, interval in zip(rows, expected(own.rows, occasions(runs)), strict=True)
     ]
 
@@ -58,7 +55,7 @@ def with_expected(run: RunRecord, rows: Sequence[Measurement], store: Reader) ->
 def occasions(
     runs: Iterable[tuple[str, Mapping[Any, float]]],
 ) -> list[list[Mapping[Any, float]]]:
-    """Return runs that began within half an hour together.
+    """Return runs together that began within half an hour of the first of them.
 
     Args:
         runs: when each began, in ISO 8601, and its seconds by key.
@@ -87,29 +84,25 @@ def expected(
         None for a row with undisturbed times of fewer than
         :data:`~pydlbench.records.measurement.OCCASIONS` occasions.
     """
-    logs = [_means(together) for together in runs]
-    own = [[means[name] for means in logs if name in means] for name in map(key, rows)]
-    counts = np.array([len(means) for means in own])
-    squares = [math.fsum((each - fmean(means)) ** 2 for each in means) for means in own]
+    logs = [_first(together) for together in runs]
+    own = [[occasion[name] for occasion in logs if name in occasion] for name in map(key, rows)]
+    counts = np.array([len(each) for each in own])
+    squares = [math.fsum((log - fmean(each)) ** 2 for log in each) for each in own]
     kinds = np.array([kind_of(row) for row in rows])
     sd, freedom = pooled(np.array(squares), np.maximum(counts - 1, 0), kinds)
     intervals: list[Expected | None] = []
-    for means, deviation, known in zip(own, sd.tolist(), freedom.tolist(), strict=True):
-        if len(means) < OCCASIONS:
+    for each, deviation, known in zip(own, sd.tolist(), freedom.tolist(), strict=True):
+        if len(each) < OCCASIONS:
             intervals.append(None)
             continue
         # Whatever moves all rows of an occasion is drawn once.
-        reach = quantile(LEVEL, min(int(known), len(logs) - 1)) * deviation
-        reach *= math.sqrt(1 + 1 / len(means))
-        low, high = (math.exp(fmean(means) + sign * reach) for sign in (-1, 1))
-        intervals.append(Expected(low=low, high=high, occasions=len(means)))
+        reach = quantile(LATER_LEVEL, min(int(known), len(logs) - 1)) * deviation
+        reach *= math.sqrt(1 + 1 / len(each))
+        low, high = (math.exp(fmean(each) + sign * reach) for sign in (-1, 1))
+        intervals.append(Expected(low=low, high=high, occasions=len(each)))
     return intervals
 
 
-def _means(runs: Sequence[Mapping[Any, float]]) -> dict[Any, float]:
-    """Return the mean logarithm of each row over the runs of an occasion."""
-    logs = defaultdict(list)
-    for run in runs:
-        for name, seconds in run.items():
-            logs[name].append(math.log(seconds))
-    return {name: fmean(own) for name, own in logs.items()}
+def _first(runs: Sequence[Mapping[Any, float]]) -> dict[Any, float]:
+    """Return the logarithm of each row in the first of an occasion's runs that has it."""
+    return {name: math.log(seconds) for run in reversed(runs) for name, seconds in run.items()}

@@ -48,7 +48,7 @@ RUN_SD: Final = 0.05
 #: normal one.
 LEAST_RUNS: Final = 4
 CONTENDED: Final = "other work disturbed it"
-# A median's interval, as 95 % of a normal distribution.
+# A median's interval, as 95 % of a normal distribution: of two rounds it is five times as wide.
 _OF_INTERVAL: Final = 2 * 1.96
 # Of a row with itself.
 _ITSELF: Final = Estimate(ratio=1.0, ci_low=1.0, ci_high=1.0, verdict=SAME)
@@ -215,17 +215,22 @@ def _logs(pairs: Sequence[Pair], seconds: Sequence[Mapping[Any, float]]) -> NDAr
 
 
 def _scatter(pairs: Sequence[Pair], enough: bool, of_replicates: Scatter) -> Scatter:
-    """Return the scatter that counts: of replicates, or the assumed one; at least the rows' own."""
+    """Return the scatter that counts: of replicates, or the assumed one; at least the rows' own.
+
+    Medians of replicates contain that of the rounds: the rows' own, which few rounds tell badly,
+    counts no more than twice as much.
+    """
     sd, freedom = _assumed(len(pairs))
+    own = np.array([math.hypot(*map(_of_median, pair)) for pair in pairs])
     if enough:
         known = ~np.isnan(of_replicates.sd)
+        own = np.where(known, np.minimum(own, 2 * of_replicates.sd), own)
         sd, freedom = (
             np.where(known, of_replicates.sd, sd),
             np.where(known, of_replicates.freedom, freedom),
         )
     else:
         sd = np.fmax(sd, of_replicates.sd)
-    own = np.array([math.hypot(*map(_of_median, pair)) for pair in pairs])
     return Scatter(np.maximum(sd, own), freedom)
 
 

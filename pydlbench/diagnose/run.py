@@ -330,10 +330,8 @@ def _result(saving: Saving) -> str:
     share = percent(abs(saving.share))
     if saving.otherwise:
         return saving.otherwise
-    if saving.low is None:
-        return f"{saving.rounds} rounds are too few to tell"
     if saving.high is not None and saving.high < 0:
         return f"takes {format_seconds(-saving.seconds)} longer ({share} of the step)"
-    if saving.low > 0:
+    if saving.low is not None and saving.low > 0:
         return f"saves {format_seconds(saving.seconds)}, only {share} of the step"
     return f"no difference beyond doubt ({share} of the step in {saving.rounds} rounds)"

@@ -40,7 +40,7 @@ class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high":
 
     Attributes:
         seconds: saved per step.
-        low: lower end of the interval; None where there were too few rounds.
+        low: lower end of the interval; None of a single round.
         high: upper end.
         step_s: the step that they are a part of, timed beside it: not the diagnosis's own.
         subject: ``step`` if the whole step was run with the change, ``layer`` if one operator was.

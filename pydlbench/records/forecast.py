@@ -21,7 +21,7 @@ from pydlbench.units import cut, format_seconds, percent
 _METHOD: Final = 3
 # Characters of the names of an operator's nodes.
 _WIDE: Final = 36
-# Fewer visits say where an operator lies by themselves.
+# Three visits, the default, would have an interval of 2.7 times their range.
 _FEW: Final = 4
 
 

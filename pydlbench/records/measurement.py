@@ -71,7 +71,7 @@ class TimeSummary(Record, frozen=True, kw_only=True):
 
     Attributes:
         median: Median of the samples.
-        ci_low: Lower end of the confidence interval of the median, which takes two to five samples
+        ci_low: Lower end of the confidence interval of the median, which takes two to five values
             for normal and assumes nothing of more; ``None`` of a single one.
         ci_high: Upper end.
         q1: First quartile.
@@ -180,6 +180,9 @@ class Roofline(Record, frozen=True, kw_only=True):
 
 #: Fewer occasions know badly what the next one brings.
 OCCASIONS: Final = 3
+#: The share of later runs in which a row's median lies within what is expected.
+LATER_LEVEL: Final = 0.9
+_LATER: Final = f"{100 * LATER_LEVEL:g} % of later runs"
 
 
 class Expected(Record, frozen=True, kw_only=True):
@@ -195,7 +198,7 @@ class Expected(Record, frozen=True, kw_only=True):
     low: Annotated[float, shown(unit="s")]
     high: Annotated[float, shown(unit="s")]
     occasions: int
-    level: float = 0.9
+    level: float = LATER_LEVEL
 
 
 class Correctness(Record, frozen=True, kw_only=True):
@@ -357,7 +360,8 @@ class Measurement(
             ``peak_tflops``).
         roofline: The roof over this kernel, and how much of it was reached.
         correct: Verdict of the verification.
-        contended: Other work disturbed most samples; the time is an upper bound.
+        contended: Other work disturbed half of the rounds or more, and the others were shorter; the
+            time is an upper bound.
         stop_reason: Why sampling stopped, in words.
         propagation: ``inference`` or ``training``; only meaningful for ``forward``.
         threads: Threads of the kernel, one pinned per core.
@@ -593,7 +597,9 @@ class Measurement(
         return f"{text} +-{percent((high - low) / 2 / self.ratio['median'])}"
 
     @property
-    def later_runs(self) -> Annotated[str | None, shown("90 % of later runs")]:
+    def later_runs(
+        self,
+    ) -> Annotated[str | None, shown(_LATER)]:
         """The ends of the interval of what is expected of a later run."""
         if self.expected_s is None:
             return None
@@ -714,7 +720,7 @@ def is_uncertain(row: Measurement) -> bool:
 def is_tied(row: Measurement) -> bool:
     """Whether a row that is not the fastest cannot be told from it: its interval holds 1.
 
-    Without an interval, which takes some rounds, the ratio itself has to do.
+    Without an interval, which takes two rounds, the ratio itself has to do.
     """
     if row.ratio is None or _is_best(row):
         return False

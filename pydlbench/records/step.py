@@ -389,7 +389,8 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
         notes: what a reader has to know.
         warnings: what makes this row less reliable.
         disturbed: beside how many rounds somebody else used the machine.
-        contended: other work disturbed most samples; the time is an upper bound.
+        contended: other work disturbed half of the rounds or more, and the others were shorter; the
+            time is an upper bound.
         contention_reason: the counters behind that, in words.
         stop_reason: why sampling stopped, in words.
         time: of a step (JSON: ``time_s``); None unless the status is ``ok``.

@@ -357,7 +357,7 @@ class Kernels:
                 f"the kernel kept from an earlier run takes {seconds / known.seconds:.2f} times as "
                 "long as then: the next run searches again, and so does --fresh"
             )
-        scattered = None if known is None else known.scatter
+        scattered = known.scatter if known is not None and known.variant == variant else None
         if not estimated.disturbed:
             scattered = scatter(samples.preparations_s())
         there.write_kernel(

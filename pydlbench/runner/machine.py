@@ -210,6 +210,7 @@ class Devices:
         self._unconfirmed: set[str] = set()
         self._unprobed: dict[str, str] = {}
         self._probed_at: dict[str, float] = {}
+        self._kept: Kept | None = None
 
     def described(self) -> dict[str, Any]:
         """Return the device that was measured; a GPU with its host."""
@@ -411,8 +412,10 @@ class Devices:
         """Return the file of what earlier runs have stored for this machine."""
         from pydlbench.devices.kept import Kept, kept_path, machine_key
 
-        described = self._workers.get("native", "cpu").describe()
-        return Kept(kept_path(), machine_key(self._facts, self._cpus, described))
+        if self._kept is None:
+            described = self._workers.get("native", "cpu").describe()
+            self._kept = Kept(kept_path(), machine_key(self._facts, self._cpus, described))
+        return self._kept
 
     def _advisable(self, spec: KernelSpec) -> tuple[str, ...]:
         """Return the precisions of a GPU that advice to change the precision can name."""

@@ -39,17 +39,13 @@ def prepare_step(
     Returns:
         A kernel to sample.
     """
+    worker = session.worker(step.framework, step.device, warm=warm, allocator=allocator)
     how = preparation or StepPreparation()
-    return begin_step(step, session, warm=warm, allocator=allocator, preparation=how)()
+    return worker.build(operations.prepare_step, StepFacts, spec=step.to_dict(), preparation=how)
 
 
 def begin_step(
-    step: StepSpec,
-    session: Session,
-    *,
-    preparation: StepPreparation,
-    warm: bool = False,
-    allocator: str | None = None,
+    step: StepSpec, session: Session, *, preparation: StepPreparation, warm: bool = False
 ) -> Callable[[], RemoteKernel[StepFacts]]:
     """Begin what :func:`prepare_step` does, beside what other processes make ready.
 
@@ -58,12 +54,11 @@ def begin_step(
         session: whose workers are used.
         preparation: with which checks.
         warm: see :func:`prepare_step`.
-        allocator: likewise.
 
     Returns:
         Waits for the kernel and returns it; raises what is raised in the process.
     """
-    worker = session.worker(step.framework, step.device, warm=warm, allocator=allocator)
+    worker = session.worker(step.framework, step.device, warm=warm)
     worker.begin_build(operations.prepare_step, spec=step.to_dict(), preparation=preparation)
     return partial(worker.built, StepFacts)
 

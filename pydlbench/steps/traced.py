@@ -364,7 +364,7 @@ def _dominant(
         name=first.module,
         share=first.share,
         ci_low=None if interval is None else min(interval.low, first.share),
-        ci_high=None if interval is None else min(1.0, max(interval.high, first.share)),
+        ci_high=None if interval is None else max(first.share, min(1.0, interval.high)),
         rivals=tuple(
             row.module for row in others if _alike(shares[first.module], shares[row.module])
         ),

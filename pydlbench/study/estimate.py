@@ -14,8 +14,8 @@ ways, and moves nothing:
 - What the median would be, had each round been slowed by as much as its cores were used by others,
   is inside: where FMA bursts did half beside all rounds, the time may be half of what was measured.
 
-Where it was seen in half of the rounds or more, the time is an upper bound, unless the other rounds
-took as long: then whatever was seen made no difference to this subject.
+Where it was seen in half of the rounds or more, the time is an upper bound, unless the median of
+the other rounds is no more than 2 % below it: then what was seen made no difference here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _FULL: Final = 0.95
 # Bursts of reads scatter more: on quiet machines by a tenth.
 _FULL_READS: Final = 0.75
-# Rounds without interference are as long as all, but for what medians of a few rounds differ by.
+# A median of undisturbed rounds no further below that of all makes no upper bound of it.
 _AS_LONG: Final = 0.98
 _POLICY: Final = Policy()
 
@@ -65,7 +65,7 @@ class Estimate:
 
     @property
     def contended(self) -> bool:
-        """Whether half of the rounds or more were disturbed, and the others were not as long.
+        """Whether half of the rounds or more were disturbed, and the others were shorter.
 
         Then there is no verdict.
         """

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pydlbench.timing.chunk import Chunk
     from pydlbench.timing.policy import Policy
 
-#: By default. The interval of four is a fifth wider than that of six, and takes two thirds of the
-#: time.
+#: By default, and the fewest of a plan and of a breakdown. The interval of four is a fifth wider
+#: than that of six, and takes two thirds of the time.
 LEAST_ROUNDS: Final = 4
 #: Of subjects that are made ready once: the fewest whose interval leaves out the two extremes.
 ROUNDS: Final = 9

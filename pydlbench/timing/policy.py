@@ -27,7 +27,7 @@ class Policy:
     # --- the samples of a round -------------------------------------------------------------
     # Sampling time of a subject over all of its rounds, and the number of rounds.
     budget_s: float = 2.0
-    visits: int = 6
+    visits: int = 4
     # Four time slices of the scheduler (3 to 4 ms). More precision within a round than the rounds
     # agree to does not help their median.
     chunk_s: float = 0.015
