@@ -228,7 +228,8 @@ def page(documents: Mapping[int, Document]) -> str:
     reached = bool(answers) and sum(answers) >= AIM * len(answers)
     verdict = f"- the next stage's median within what was expected: {_share(answers)}, aim "
     verdict += f"{percent(AIM)}: "
-    verdict += "reached" if reached else "not reached" if answers else "needs four stages"
+    unknown = "needs four stages, half an hour apart"
+    verdict += "reached" if reached else "not reached" if answers else unknown
     verdict += f"\n- half-width of what is expected: {widths(stages, 'expected')}"
     verdict += f"\n- half-width of the intervals of the medians: {widths(stages, 'within')}"
     lines = ["# Repeatability", "\n".join(machines(documents)), _HOW, verdict]
@@ -243,7 +244,8 @@ _HOW = (
 _LEGEND = (
     "Of the rows of the first stage of a pair, the share whose interval holds the median of the "
     "second; what is expected is known from the third stage on. `*`: the row says itself that it "
-    "was disturbed. The last column is what is expected after the last stage."
+    "was disturbed. The last column is what is expected after the last stage. The rows of a stage "
+    "share what the machine does then: they are fewer independent answers than rows."
 )
 
 

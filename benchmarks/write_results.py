@@ -5,7 +5,7 @@
 
 Run it on a machine that does nothing else. Each command is run again with ``--md``, and what it
 writes goes below the page's title and the command. A page whose command fails stays as it is.
-``repeatability`` takes three stages, at least an hour apart, and is not among them.
+``repeatability`` takes four stages or more, half an hour apart, and is not among them.
 """
 
 from __future__ import annotations

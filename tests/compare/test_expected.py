@@ -12,19 +12,23 @@ def seconds(side):
     return {key(row): row.median for row in side.rows}
 
 
+@pytest.mark.parametrize("runs_each", [1, 4])
 @pytest.mark.parametrize("occasions_known", [3, 4, 8])
-def test_nine_of_ten_intervals_hold_in_the_next_run(machine, occasions_known):
+def test_nine_of_ten_intervals_hold_in_the_next_run(machine, occasions_known, runs_each):
+    """However many runs an occasion has, it is a single later run that is told."""
     here = machine(run_sd=0.06, row_sd=0.03, rows=12)
     inside = count = 0
     for _ in range(150):
-        runs = [here.run() for _ in range(occasions_known)]
-        intervals = expected(runs[0].rows, [[seconds(run)] for run in runs])
+        runs = [[here.run() for _ in range(runs_each)] for _ in range(occasions_known)]
+        together = [[seconds(run) for run in each] for each in runs]
+        intervals = expected(runs[0][0].rows, together)
         following = here.run()
         # Rows of a run share what the machine does then: one in three is looked at.
         for row, interval in list(zip(following.rows, intervals, strict=True))[::3]:
             inside += interval.low <= row.median <= interval.high
             count += 1
-    assert 0.86 <= inside / count <= 0.96
+    # More than nine of ten: a row that has scattered more than its kind keeps its own scatter.
+    assert 0.88 <= inside / count <= 0.98
 
 
 def test_runs_of_one_occasion_count_once(machine):
@@ -33,10 +37,23 @@ def test_runs_of_one_occasion_count_once(machine):
     runs = [here.run() for _ in range(8)]
     together = [[seconds(run) for run in runs]]
     assert expected(runs[0].rows, together) == [None] * here.rows
-    apart = [[seconds(run)] * 4 for run in runs[:3]]
-    (first, *_) = expected(runs[0].rows, apart)
-    assert first.occasions == 3
-    assert first == expected(runs[0].rows, [[seconds(run)] for run in runs[:3]])[0]
+    apart = [[seconds(run) for run in runs[start:]] for start in range(3)]
+    intervals = expected(runs[0].rows, apart)
+    assert {interval.occasions for interval in intervals} == {3}
+    assert intervals == expected(runs[0].rows, [[seconds(run)] for run in runs[:3]])
+
+
+def test_a_row_that_was_disturbed_in_the_first_run_of_an_occasion_counts_with_the_next(machine):
+    here = machine()
+    runs = [seconds(here.run()) for _ in range(3)]
+    disturbed = seconds(here.run())
+    rows = here.run().rows
+    left_out = key(rows[2])
+    known = disturbed.pop(left_out)
+    behind = {**dict.fromkeys(disturbed, 1.0), left_out: known}
+    intervals = expected(rows, [[run] for run in runs] + [[disturbed, behind]])
+    assert {interval.occasions for interval in intervals} == {4}
+    assert intervals == expected(rows, [[run] for run in runs] + [[{**disturbed, left_out: known}]])
 
 
 def test_a_row_without_times_on_enough_occasions_has_no_interval(machine):

@@ -114,6 +114,26 @@ def test_what_is_written_is_read_by_the_same_machine_only(path):
     assert here.read_kernel("conv") is None
 
 
+def test_the_file_is_parsed_once_until_somebody_else_has_written_it(path, monkeypatch):
+    Kept(path, "here").write_kernel("conv", KERNEL)
+    parsed = []
+    loads = json.loads
+
+    def counted(text):
+        parsed.append(text)
+        return loads(text)
+
+    kept = Kept(path, "here")
+    monkeypatch.setattr("pydlbench.devices.kept.json.loads", counted)
+    assert [kept.read_kernel("conv") for _ in range(2)] == [KERNEL] * 2
+    assert len(parsed) == 1
+    other = dataclasses.replace(KERNEL, variant="c")
+    Kept(path, "here").write_kernel("conv", other)
+    parsed.clear()
+    assert [kept.read_kernel("conv") for _ in range(2)] == [other] * 2
+    assert len(parsed) == 1
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -289,13 +289,23 @@ def test_a_kept_kernel_that_is_slower_than_it_was_is_said_and_forgotten(tmp_path
     assert worker.asked == [("hot", None, False)]
 
 
-@pytest.mark.parametrize(("beside", "kept"), [(1, True), (6, False)])
-def test_nothing_is_kept_of_a_kernel_that_a_neighbour_disturbed(tmp_path, beside, kept):
+@pytest.mark.parametrize(
+    ("beside", "factor", "kept"),
+    [
+        (1, 1.0, True),
+        (3, 1.0, True),  # the other half of the rounds took as long
+        (3, 1.5, False),
+        (6, 1.0, False),
+    ],
+)
+def test_a_kernel_is_kept_unless_neighbours_made_it_an_upper_bound(tmp_path, beside, factor, kept):
     path = tmp_path / "probes.json"
     kernels, _ = preparing(False, path)
     half = Interference(fma=0.5)
-    quiet = visits(1.0, 1.06, 0.94, 1.0, 1.04, 0.96).visits
-    disturbed = [dataclasses.replace(visit, interference=half) for visit in quiet[:beside]]
+    times = (1.0, 1.06, 0.94, 1.0, 1.04, 0.96)
+    quiet = visits(*times).visits
+    slow = visits(*(factor * seconds for seconds in times)).visits
+    disturbed = [dataclasses.replace(visit, interference=half) for visit in slow[:beside]]
     assert kernels.keep(HOT, "jit src nhwc", None, Series([*disturbed, *quiet[beside:]])) is None
     later, worker = preparing(False, path)
     later.prepare(HOT)

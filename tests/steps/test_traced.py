@@ -60,6 +60,16 @@ def test_the_largest_module_dominates_with_an_interval_over_rounds():
     assert found.ci_low < found.share < found.ci_high < 1
 
 
+def test_the_interval_of_a_share_holds_it_where_one_round_moves_the_mean():
+    calls = calls_of(("a", "left", "forward"), ("a", "right", "forward"))
+    alike = [[0.049, 0.049]] * 4 + [[0.051, 0.051]] * 4
+    found = in_context(calls, rounds_of(*alike, [0.09, 0.01], between_s=0.0))["dominant"]
+    assert found.name == "left"
+    # The mean of the five rounds in the middle; in all rounds but one it is a half.
+    assert found.share == pytest.approx(0.58)
+    assert (found.ci_low, found.ci_high) == (pytest.approx(0.5), pytest.approx(0.58))
+
+
 def test_modules_that_take_turns_as_the_largest_are_rivals():
     calls = calls_of(("a", "left", "forward"), ("a", "right", "forward"), ("a", "small", "forward"))
     found = in_context(calls, rounds_of(*[[0.05, 0.04, 0.001], [0.04, 0.049, 0.001]] * 3))
