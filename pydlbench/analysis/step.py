@@ -351,7 +351,8 @@ class _Measured:
         size = Size(execution_s=tracing.traced_s, wall_s=pair_s)
         self._add(TRACED, self._traced.sample, self._parts_policy(), size)
         self._sizes |= dict.fromkeys((STEP, *_HOWS), _size(tracing.untraced_s))
-        seconds = zip(self._calls, rounds.middle(len(self._calls)), strict=False)
+        # The last is what is between calls.
+        seconds = zip(self._calls, rounds.middle(len(self._calls))[:-1], strict=True)
         self._calls_s = sum({call.signature: each for call, each in seconds}.values())
         self._tell("calls")
         self._list_calls()
