@@ -16,13 +16,11 @@ from pydlbench.backends.steps.operators import LoggedOperators
 from pydlbench.records.breakdown import Alternative
 from pydlbench.study.estimate import estimate_values
 from pydlbench.timing.statistics import median, middle_rounds
-from pydlbench.units import Scale
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from pydlbench.analysis.breakdown import StepParts
-    from pydlbench.records.breakdown import Term
     from pydlbench.study.table import Series, Table
 
 #: Subjects of the table: what libraries log of calls, with :data:`LOGGED` parts of each; a block
@@ -232,62 +230,63 @@ def alternatives(table: Table, hows: Mapping[str, str]) -> list[Alternative]:
     return rows
 
 
-def faults_contradiction(terms: Sequence[Term], changed: Sequence[Alternative]) -> str:
-    """Return how counted page faults and kept pages exclude each other; empty if they do not.
-
-    Args:
-        terms: of the breakdown.
-        changed: steps with one thing changed.
-    """
-    term = next((term for term in terms if term.term == FRESH_MEMORY), None)
-    kept = next((each for each in changed if each.change == STEP_KEPT), None)
-    if term is None or kept is None:
-        return ""
-    ends = (term.ci_low, term.ci_high, kept.ci_low, kept.ci_high)
-    if None in ends:
-        return ""
-    low, high, least, most = (each or 0.0 for each in ends)
-    if low <= most and least <= high:
-        return ""
-    scale = Scale.fit(max(abs(term.seconds), abs(kept.saved)))
-    return (
-        f"counted page faults cost {scale.text(term.seconds)}, and a step that keeps its pages "
-        f"saves {scale.text(kept.saved)}"
-    )
-
-
 def fresh_memory(table: Table) -> Experiment | None:
-    """Return page faults of the steps that were timed, by what one costs in each round.
+    """Return what the pages cost that a step touches for the first time.
+
+    Where their page faults may matter, and a step that keeps its pages has less than half of them,
+    it is the difference of the two steps, plus what the faults that are left cost. Else it is the
+    number of page faults times what one of a new block costs: pages of another origin may cost four
+    times as much (virtual machines).
 
     Args:
-        table: with visits of steps, :data:`PAGES` and :data:`PAGES_KEPT`.
+        table: with visits of steps, :data:`PAGES` and :data:`PAGES_KEPT`; of :data:`STEP_KEPT`
+            where it could be made ready.
 
     Returns:
         None where page faults were not counted, or not what one costs.
     """
     if PAGES not in table or PAGES_KEPT not in table:
         return None
-    new, kept = table.series(PAGES), table.series(PAGES_KEPT)
-    more = (new.faults or 0.0) - (kept.faults or 0.0)
-    counted = {
-        visit.round: visit.faults for visit in table.series(STEP) if visit.faults is not None
-    }
-    new_s, kept_s = new.by_round(), kept.by_round()
+    new, warm, steps = table.series(PAGES), table.series(PAGES_KEPT), table.series(STEP)
+    more = (new.faults or 0.0) - (warm.faults or 0.0)
+    new_s, warm_s = new.by_round(), warm.by_round()
     cost = {
-        number: max(0.0, new_s[number] - kept_s[number]) / more
-        for number in new_s.keys() & kept_s.keys()
+        number: max(0.0, new_s[number] - warm_s[number]) / more
+        for number in new_s.keys() & warm_s.keys()
         if more >= _FEW_FAULTS
     }
+    counted = _faults(steps)
     if not cost or not counted:
         return None
-    return Experiment(
-        term=FRESH_MEMORY,
-        level="in_context",
-        seconds={number: faults * in_round(cost, number) for number, faults in counted.items()},
-        how=f"{median(counted.values()):.0f} page faults of the step, counted in the steps that "
-        f"were timed, at {1e6 * median(cost.values()):.2f} us each: a new block against one that "
-        "is kept",
-    )
+    seconds = _priced(counted, cost)
+    faults = f"{median(counted.values()):.0f} page faults"
+    each = f"{1e6 * median(cost.values()):.2f} us each: a new block against one that is kept"
+    how = f"{faults} of the step, counted in the steps that were timed, at {each}"
+    kept = table.series(STEP_KEPT) if STEP_KEPT in table else None
+    left = {} if kept is None else _faults(kept)
+    matters = median(seconds.values()) > _NEGLIGIBLE * steps.median
+    if kept and left and matters and 2 * median(left.values()) < median(counted.values()):
+        step_s, kept_s = steps.by_round(), kept.by_round()
+        seconds = {
+            number: step_s[number] - kept_s[number] + left_s
+            for number, left_s in _priced(left, cost).items()
+            if number in step_s
+        }
+        how = (
+            f"the step, with {faults}, minus a step in a process that keeps its pages; its "
+            f"{median(left.values()):.0f} count {each}"
+        )
+    return Experiment(term=FRESH_MEMORY, level="in_context", seconds=seconds, how=how)
+
+
+def _priced(faults: Mapping[int, float], cost: Mapping[int, float]) -> dict[int, float]:
+    """Return what page faults of each round cost, by what one costs in it."""
+    return {number: count * in_round(cost, number) for number, count in faults.items()}
+
+
+def _faults(series: Series) -> dict[int, float]:
+    """Return page faults of an execution by round, as far as they were counted."""
+    return {visit.round: visit.faults for visit in series if visit.faults is not None}
 
 
 def wakeups(table: Table) -> Experiment | str:

@@ -10,7 +10,7 @@ for the first time.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -37,7 +37,6 @@ from pydlbench.analysis.experiments import (
     WAKEUP,
     WAKEUPS,
     alternatives,
-    faults_contradiction,
     fresh_memory,
     kernel_experiment,
     log_experiments,
@@ -81,8 +80,10 @@ _BLOCK: Final = (1 << 26, -1)
 # Of a native kernel, in seconds, all of its visits together.
 _KERNEL_BUDGET_S: Final = 0.25
 # Of what stays over the rounds and takes as long as a step or longer: of long ones a single sample
-# in each round, since it has several executions.
+# in each round, since it has several executions; of short ones so many, as differences of them by
+# a hundredth of the step are to be told.
 _PARTS_BUDGET_S: Final = 3.0
+_PARTS_SAMPLES: Final = 4
 # Native kernels that are together no more than this share of their sum are visited in every third
 # round only: preparing them takes longer than what is gained by it.
 _TAIL: Final = 0.25
@@ -101,11 +102,14 @@ _HOWS: Final = {
     STEP_KEPT: "in processes whose C library keeps freed pages",
     STEP_FOLDED: "its batch normalisations are folded into the convolutions before them",
 }
-# Of two changed steps, in four rounds, each leaves out one: three tell nearly as much as four.
-_WITHOUT: Final = (LEAST_ROUNDS - 1, 0)
+# A round without folded batch norm in so many: three processes tell nearly as much as four. Kept
+# pages explain a part of the step, and are in each round.
+_NOT_FOLDED: Final = LEAST_ROUNDS
 # A log is read in each round, in every other where calls have no room together, and are made ready
 # anew for it.
 _EVERY_LOG: Final = 2
+# What has this for its process is warmed up before its first round.
+_NOT_WARM: Final = -1
 # Calls alone run so often in a row: behind others, and with their operands in caches.
 _REPEATS: Final = 2
 
@@ -366,14 +370,16 @@ class _Measured:
         if not step.on_gpu:
             self._make_probes()
 
-    def _step_policy(self) -> Policy:
+    def _step_policy(self, key: str) -> Policy:
         policy = Policy(budget_s=STEP_BUDGET_S, visits=self._rounds)
-        policy = step_policy(policy, settled=not self._step.backward)
+        # What keeps its pages still takes new ones in its second step.
+        settled = not self._step.backward and key != STEP_KEPT
+        policy = step_policy(policy, settled=settled)
         return gpu_policy(policy, self._facts.timing) if self._step.on_gpu else policy
 
     def _parts_policy(self) -> Policy:
         """Of subjects that stay over the rounds, and take as long as a step or longer."""
-        return Policy(budget_s=_PARTS_BUDGET_S, visits=self._rounds)
+        return Policy(budget_s=_PARTS_BUDGET_S, visits=self._rounds, least_samples=_PARTS_SAMPLES)
 
     def _kernel_policy(self) -> Policy:
         return Policy(budget_s=_KERNEL_BUDGET_S, visits=self._rounds)
@@ -451,9 +457,11 @@ class _Measured:
         ready = ReadyCalls(step, session, own)
         self._kernels.append(ready.kernel)
         self._alone = CallsAlone(ready, [], width=self._repeats, repeats=self._repeats)
-        # They have run once, and take about as long as in the step.
+        # They take about as long as in the step. They have run once, and are not warm; what is made
+        # ready anew in each visit is no warmer after one more.
         size = _size(self._repeats * self._calls_s)
-        self._add(ALONE, self._alone.sample, self._parts_policy(), size)
+        first = size if ready.kernel is None else replace(size, process=_NOT_WARM)
+        self._add(ALONE, self._alone.sample, self._parts_policy(), first)
         if step.on_gpu:
             return
         if not self._logs_calls():
@@ -532,18 +540,15 @@ class _Measured:
         return Subject(
             key=key,
             sample=kernel.sample,
-            policy=self._step_policy(),
+            policy=self._step_policy(key),
             process=number + 1,
             preparation=number,
             size=self._sizes.get(key),
         )
 
     def _turns(self, number: int) -> list[str]:
-        """Return which changed steps a round has; of two, each leaves out one round in four."""
-        if len(self._changed) < len(_HOWS):
-            return list(self._changed)
-        rounds = zip(self._changed, _WITHOUT, strict=True)
-        return [key for key, without in rounds if number % LEAST_ROUNDS != without]
+        """Return which changed steps a round has."""
+        return [key for key in self._changed if key != STEP_FOLDED or number % _NOT_FOLDED]
 
     def _begin_changed(self, key: str, number: int) -> Callable[[], list[Subject]]:
         """Begin a step with one thing changed; returns what waits for it."""
@@ -620,13 +625,10 @@ class _Measured:
             experiments,
             self._missing,
         )
-        changed = alternatives(table, _HOWS)
-        wrong = faults_contradiction(broken_down.terms, changed)
         broken_down = msgspec.structs.replace(
             broken_down,
-            alternatives=tuple(changed),
+            alternatives=tuple(alternatives(table, _HOWS)),
             not_measured=(*broken_down.not_measured, *self.unfused),
-            contradictions=(*broken_down.contradictions, *([wrong] if wrong else [])),
         )
         return BreakdownRecord(
             **msgspec.structs.asdict(broken_down),

@@ -72,7 +72,8 @@ class Term(Record, frozen=True, kw_only=True):
         share: of the step.
         how: it was measured.
         level: it lies below this level and above the next lower one that is known.
-        detail: which calls stand out in it; empty where none does.
+        detail: which calls stand out in it, of what is unexplained in the whole difference; empty
+            where none does.
     """
 
     term: Annotated[str, shown("term", right=False)]
