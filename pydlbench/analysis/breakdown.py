@@ -73,7 +73,8 @@ _HOWS: Final = {
 _HOW_GAPS: Final = "the trace has launches and kernels on one time axis; its share, of the step"
 _NO_FAULTS: Final = "page faults are counted by step: no trace counts them by call"
 # A native layer that takes this much longer than the framework's own call is not the fastest
-# kernel that was to be found: the row is wrong, or the call is not what it is taken for.
+# kernel that was to be found: the row is wrong, or the call is not what it is taken for. It is named
+# where this is worth a sentence.
 _DOUBTFUL: Final = 2.0
 # A detail names so many calls, none below this share of the step.
 _NAMED: Final = 2
@@ -507,21 +508,26 @@ class _Analysis:
         return median(known) if known else None
 
     def _contradictions(self) -> tuple[str, ...]:
-        """Name native layers that take much longer than the framework's own calls.
+        """Name native layers that take much longer than the framework's own calls, if it matters.
 
         Where most rounds were disturbed, this is the likely reason for all of them: they are named
         together.
         """
-        places: dict[tuple[str, str], int] = {}
+        places: dict[tuple[str, str], list[int]] = defaultdict(list)
         for place in self._layered:
             call = self._call(place)
             if not self._in_place(call):
-                places.setdefault((call.signature, call.direction), place)
+                places[call.signature, call.direction].append(place)
+        least_s = _WORTH * median(self._step.values())
         doubtful: dict[int, float] = {}
-        for place in places.values():
+        for place, *others in places.values():
             pairs = [(every[place].native, every[place].alone) for every in self._calls.values()]
-            ratios = [native / alone for native, alone in pairs if native is not None and alone]
-            if ratios and (ratio := median(ratios)) > _DOUBTFUL:
+            known = [(native, alone) for native, alone in pairs if native is not None and alone]
+            if not known:
+                continue
+            ratio = median(native / alone for native, alone in known)
+            longer_s = median(native - alone for native, alone in known)
+            if ratio > _DOUBTFUL and (1 + len(others)) * longer_s > least_s:
                 doubtful[place] = ratio
         disturbed, rounds = len(self._disturbed), len(self._step)
         if len(doubtful) > 1 and 2 * disturbed > rounds:

@@ -212,6 +212,16 @@ def test_slow_native_layers_are_named_together_where_most_rounds_were_disturbed(
     assert len(broken_down.contradictions) == contradictions
 
 
+@pytest.mark.parametrize(("shorter", "named"), [(1.0, True), (0.01, False)])
+def test_a_native_layer_contradicts_only_where_it_matters_for_the_step(
+    shorter: float, named: bool
+) -> None:
+    machine = Machine(native={"nconv": 10 * MS, "nrelu": shorter * 9 * MS})
+    machine.alone["relu"] *= shorter
+    found = break_down(machine.table(), machine.parts())
+    assert bool(found.contradictions) == named
+
+
 def test_a_call_in_place_that_is_faster_contradicts_nothing() -> None:
     machine = Machine(native={"nconv": 10 * MS, "nrelu": 9 * MS})
     found = break_down(machine.table(), machine.parts())
