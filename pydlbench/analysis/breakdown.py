@@ -73,8 +73,8 @@ _HOWS: Final = {
 _HOW_GAPS: Final = "the trace has launches and kernels on one time axis; its share, of the step"
 _NO_FAULTS: Final = "page faults are counted by step: no trace counts them by call"
 # A native layer that takes this much longer than the framework's own call is not the fastest
-# kernel that was to be found: the row is wrong, or the call is not what it is taken for. Named where
-# it is worth a sentence.
+# kernel that was to be found: the row is wrong, or the call is not what it is taken for. Named
+# where it is worth a sentence.
 _DOUBTFUL: Final = 2.0
 # A detail names so many calls, none below this share of the step.
 _NAMED: Final = 2
