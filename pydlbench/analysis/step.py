@@ -84,6 +84,8 @@ _KERNEL_BUDGET_S: Final = 0.25
 # a hundredth of the step are to be told.
 _PARTS_BUDGET_S: Final = 3.0
 _PARTS_SAMPLES: Final = 4
+# Of calls alone: three samples of calls that take half a second together.
+_ALONE_BUDGET_S: Final = 7.0
 # Native kernels that are together no more than this share of their sum are visited in every third
 # round only: preparing them takes longer than what is gained by it.
 _TAIL: Final = 0.25
@@ -377,9 +379,9 @@ class _Measured:
         policy = step_policy(policy, settled=settled)
         return gpu_policy(policy, self._facts.timing) if self._step.on_gpu else policy
 
-    def _parts_policy(self) -> Policy:
+    def _parts_policy(self, budget_s: float = _PARTS_BUDGET_S) -> Policy:
         """Of subjects that stay over the rounds, and take as long as a step or longer."""
-        return Policy(budget_s=_PARTS_BUDGET_S, visits=self._rounds, least_samples=_PARTS_SAMPLES)
+        return Policy(budget_s=budget_s, visits=self._rounds, least_samples=_PARTS_SAMPLES)
 
     def _kernel_policy(self) -> Policy:
         return Policy(budget_s=_KERNEL_BUDGET_S, visits=self._rounds)
@@ -461,7 +463,7 @@ class _Measured:
         # ready anew in each visit is no warmer after one more.
         size = _size(self._repeats * self._calls_s)
         first = size if ready.kernel is None else replace(size, process=_NOT_WARM)
-        self._add(ALONE, self._alone.sample, self._parts_policy(), first)
+        self._add(ALONE, self._alone.sample, self._parts_policy(_ALONE_BUDGET_S), first)
         if step.on_gpu:
             return
         if not self._logs_calls():
