@@ -125,7 +125,12 @@ memory::dims steps(const memory::dims& dims) {
   return found;
 }
 
-void with_loops(PlanBuilder& builder, const Problem& p, const Argument& dst) {
+// Frameworks multiply for a third power (the tanh of GPT-2's GELU has one); oneDNN takes a logarithm.
+std::optional<Arithmetic> own_loop(const Problem& p) {
+  return p.op->name == "power" && p.number == 3.0f ? Arithmetic::cube : p.op->own;
+}
+
+void with_loops(PlanBuilder& builder, const Problem& p, Arithmetic own, const Argument& dst) {
   std::vector<Argument> arguments;
   std::vector<memory::dims> moves;
   for (std::size_t i = 0; i < p.operands.size(); ++i) {
@@ -139,7 +144,7 @@ void with_loops(PlanBuilder& builder, const Problem& p, const Argument& dst) {
   const auto item = memory::data_type_size(builder.type);
   builder.add_streaming(
       "", arguments, 0,
-      [=, op = *p.op->own, dims = p.dst, number = p.number](const Kernels& k, bool streaming) {
+      [=, op = own, dims = p.dst, number = p.number](const Kernels& k, bool streaming) {
         return [=, &k](Pointers pointers, void*) {
           on_threads(elements, [&](Index thread, Index threads) {
             const Span span = share(elements, 64, thread, threads);
@@ -178,7 +183,7 @@ std::vector<Candidate> elementwise_candidates(const Fields& fields, Pass pass, P
     if (p.op->one) with_eltwise(builder, p, dst);
     if (p.op->two) with_binary(builder, p, dst);
   });
-  if (p.op->own) with_loops(builder, p, dst);
+  if (const auto own = own_loop(p)) with_loops(builder, p, *own, dst);
   for (auto& one : candidates) one.layout = "plain";
   return candidates;
 }

@@ -576,7 +576,7 @@ class _Rounds:
             repeated = by_part(series, parts.alone, parts.repeats)
             alone = {name: times[-1] for name, times in repeated.items()}
             if parts.repeats > 1:
-                self.caches.append(_caches(parts, repeated))
+                self.caches.append(_caches(parts, repeated, in_context))
         subjects = {each.subject for some in parts.native.values() for each in some}
         native = {subject: table.series(subject) for subject in subjects if subject in table}
         seconds = {each: series.by_round() for each, series in native.items()}
@@ -660,17 +660,34 @@ def by_part(
     return by_term
 
 
-def _caches(parts: StepParts, repeated: Mapping[str, Sequence[Mapping[int, float]]]) -> Experiment:
-    """Return what all calls take longer behind others than right again."""
-    rows = [repeated[call.signature] for call in parts.calls if call.signature in repeated]
-    numbers = {number for row in rows for number in row[0]}
+def _caches(
+    parts: StepParts,
+    repeated: Mapping[str, Sequence[Mapping[int, float]]],
+    in_context: Mapping[int, Sequence[float]],
+) -> Experiment:
+    """Return what calls take longer behind others than right again, as far as they do in the step.
+
+    Behind others they find none of their operands in caches, in the step some: what the call before
+    has written. So this is an upper bound for each call, and no more than it takes longer there.
+    """
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, call in enumerate(parts.calls):
+        if call.signature in repeated:
+            places[call.signature].append(place)
+    seconds: dict[int, float] = {}
+    for number, calls_s in in_context.items():
+        seconds[number] = 0.0
+        for signature, own in places.items():
+            first, *_, last = repeated[signature]
+            alone_s = len(own) * in_round(last, number)
+            longer_s = max(0.0, sum(calls_s[place] for place in own) - alone_s)
+            seconds[number] += min(len(own) * in_round(first, number) - alone_s, longer_s)
     return Experiment(
         term=CACHES,
         level="in_context",
-        seconds={
-            number: sum(row[0][number] - row[-1][number] for row in rows) for number in numbers
-        },
-        how="each call alone, right behind others minus once more in a row",
+        seconds=seconds,
+        how="each call alone, right behind others minus once more in a row; no more than it takes "
+        "longer in the step",
     )
 
 

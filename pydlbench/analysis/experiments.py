@@ -7,7 +7,6 @@ log costs, and that share of the call alone. Whatever disturbs a call disturbs i
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -15,10 +14,10 @@ from pydlbench.analysis.breakdown import ALONE, STEP, Experiment, by_part, in_ro
 from pydlbench.backends.steps.operators import LoggedOperators
 from pydlbench.records.breakdown import Alternative
 from pydlbench.study.estimate import estimate_values
-from pydlbench.timing.statistics import median, middle_rounds
+from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pydlbench.analysis.breakdown import StepParts
     from pydlbench.study.table import Series, Table
@@ -58,7 +57,7 @@ def log_experiments(
     table: Table,
     parts: StepParts,
     names: Sequence[str],
-    executing: Collection[str],
+    executing: Mapping[str, int],
     dispatch_s: float,
 ) -> list[Experiment]:
     """Return what logs tell of calls: kernels, reorders, primitives; and what starting them costs.
@@ -70,7 +69,7 @@ def log_experiments(
         table: with visits of :data:`LOG` and of calls alone.
         parts: of the step.
         names: signatures: the parts of :data:`LOG`.
-        executing: those of them in which a library logs anything.
+        executing: how many executions a library logs in each of them in which it logs any.
         dispatch_s: seconds of starting a call that computes nothing.
 
     Returns:
@@ -87,28 +86,20 @@ def log_experiments(
     alone = by_part(table.series(ALONE), parts.alone, parts.repeats)
     subjects = {kernel.subject for key in own for kernel in parts.native[key]}
     native = {subject: table.series(subject).by_round() for subject in subjects}
+    shares = _logged_shares(table.series(LOG), names, executing)
     reorders: dict[int, float] = {}
     kernels: dict[int, float] = {}
     creation: dict[int, float] = {}
-    series = table.series(LOG)
-    cost = _writing(series, names)
-    for visit in series:
-        flat = middle_rounds(list(itertools.chain(*visit.parts)), LOGGED * len(names))
-        logged = {name: flat[LOGGED * n : LOGGED * (n + 1)] for n, name in enumerate(names)}
+    for number in next(iter(alone.values()))[-1]:
         reordered_s = executed_s = created_s = 0.0
         for key, count in own.items():
-            _, whole, executed, reordered, created = logged[key[0]]
-            seconds = in_round(alone[key[0]][-1], visit.round)
-            whole -= cost[key[0]]
-            scale = seconds / whole if whole > 0 else 0.0
-            layers_s = sum(
-                in_round(native[kernel.subject], visit.round) for kernel in parts.native[key]
-            )
-            reordered_s += count * scale * reordered
-            executed_s += count * (scale * (executed - reordered) - layers_s)
-            created_s += count * scale * created
-        reorders[visit.round], kernels[visit.round] = reordered_s, executed_s
-        creation[visit.round] = created_s
+            executed, reordered, created = shares[key[0]]
+            seconds = in_round(alone[key[0]][-1], number)
+            layers_s = sum(in_round(native[each.subject], number) for each in parts.native[key])
+            reordered_s += count * seconds * reordered
+            executed_s += count * (seconds * (executed - reordered) - layers_s)
+            created_s += count * seconds * created
+        reorders[number], kernels[number], creation[number] = reordered_s, executed_s, created_s
     calls = sum(own.values())
     signatures = frozenset(key[0] for key in own)
     log = "by the log of oneDNN and MKL of each call, as a share of the call"
@@ -190,14 +181,35 @@ def kernel_experiment(
     )
 
 
-def _writing(series: Series, names: Sequence[str]) -> dict[str, float]:
-    """Return what writing the log of each call costs: the shortest with one less that without."""
+def _logged_shares(
+    series: Series, names: Sequence[str], executing: Mapping[str, int]
+) -> dict[str, list[float]]:
+    """Return what a log has of each call, as shares of it: executed, reorders among it, creation.
+
+    Writing the log takes time that no call has without it. For one execution that is the median
+    over the calls, each its shortest time with a log less that without: of a long call this
+    difference is mostly noise. It makes no call shorter than what was executed in it.
+    """
     rows = [row for visit in series for row in visit.parts]
-    excess = {}
-    for place, name in enumerate(names):
-        plain, logged = (min(row[LOGGED * place + part] for row in rows) for part in (0, 1))
-        excess[name] = max(0.0, logged - plain)
-    return excess
+    known = {
+        name: [row[LOGGED * n : LOGGED * (n + 1)] for row in rows] for n, name in enumerate(names)
+    }
+    each_s = []
+    for name, count in executing.items():
+        plain_s, logged_s, *_ = map(min, zip(*known[name], strict=True))
+        each_s.append((logged_s - plain_s) / count)
+    writing_s = max(0.0, median(each_s))
+    shares = {}
+    for name, count in executing.items():
+        every = []
+        for _, whole_s, executed_s, reordered_s, created_s in known[name]:
+            least_s = executed_s + created_s
+            call_s = whole_s - count * writing_s
+            if call_s < least_s < whole_s:
+                call_s = least_s
+            every.append([part / call_s for part in (executed_s, reordered_s, created_s)])
+        shares[name] = [median(each) for each in zip(*every, strict=True)]
+    return shares
 
 
 def alternatives(table: Table, hows: Mapping[str, str]) -> list[Alternative]:

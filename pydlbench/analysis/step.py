@@ -84,8 +84,8 @@ _KERNEL_BUDGET_S: Final = 0.25
 # a hundredth of the step are to be told.
 _PARTS_BUDGET_S: Final = 3.0
 _PARTS_SAMPLES: Final = 4
-# Of calls alone: three samples of calls that take half a second together.
-_ALONE_BUDGET_S: Final = 7.0
+# Of calls alone: three samples of calls that take a second together.
+_ALONE_BUDGET_S: Final = 14.0
 # Native kernels that are together no more than this share of their sum are visited in every third
 # round only: preparing them takes longer than what is gained by it.
 _TAIL: Final = 0.25
@@ -107,8 +107,8 @@ _HOWS: Final = {
 # A round without folded batch norm in so many: three processes tell nearly as much as four. Kept
 # pages explain a part of the step, and are in each round.
 _NOT_FOLDED: Final = LEAST_ROUNDS
-# A log is read in each round, in every other where calls have no room together, and are made ready
-# anew for it.
+# A log is read in every other round: what is taken from it are shares of each call, which are the
+# same in all of them.
 _EVERY_LOG: Final = 2
 # What has this for its process is warmed up before its first round.
 _NOT_WARM: Final = -1
@@ -578,8 +578,7 @@ class _Measured:
     def _is_due(self, key: Hashable, number: int) -> bool:
         """Whether a subject is visited in a round; in others its median stands for it."""
         if key == LOG:
-            together = self._logged is not None and self._logged.ready.kernel is not None
-            return together or number % _EVERY_LOG == 0
+            return number % _EVERY_LOG == 0
         return number % _EVERY == 0 or key not in self._seldom
 
     def close(self) -> None:
@@ -709,7 +708,8 @@ class _Measured:
         logged = self._logged
         if logged is None or self._alone is None or LOG not in table:
             return []
-        executing = [name for name in logged.names if logged.ready.executions.get(name)]
+        counted = {name: sum(each.values()) for name, each in logged.ready.executions.items()}
+        executing = {name: counted[name] for name in logged.names if counted.get(name)}
         experiments = log_experiments(
             table, parts, logged.names, executing, self._alone.ready.facts.dispatch_s
         )

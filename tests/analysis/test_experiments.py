@@ -1,6 +1,7 @@
 """Experiments of a breakdown, made of invented columns."""
 
 import pytest
+from msgspec.structs import replace
 
 from pydlbench.analysis.breakdown import ALONE, STEP, TRACED, NativeKernel, StepParts, break_down
 from pydlbench.analysis.experiments import (
@@ -73,7 +74,7 @@ def seconds_of(experiments):
 
 
 def test_logs_tell_reorders_and_other_kernels_of_the_calls_in_which_they_log():
-    found = log_experiments(table_of(), PARTS, ("conv", "relu"), {"conv"}, 0.1 * MS)
+    found = log_experiments(table_of(), PARTS, ("conv", "relu"), {"conv": 4}, 0.1 * MS)
     assert seconds_of(found) == pytest.approx(
         {
             "another kernel": 2 * MS,
@@ -86,14 +87,33 @@ def test_logs_tell_reorders_and_other_kernels_of_the_calls_in_which_they_log():
 
 
 def test_whatever_disturbs_a_logged_call_disturbs_its_log_as_well():
-    found = log_experiments(table_of(), PARTS, ("conv", "relu"), {"conv"}, 0.0)
+    found = log_experiments(table_of(), PARTS, ("conv", "relu"), {"conv": 4}, 0.0)
     for one in found:
         assert one.seconds[2] == pytest.approx(one.seconds[0])
 
 
+def test_a_long_call_that_happens_to_be_slow_with_a_log_is_not_slow_because_of_the_log():
+    short, middle = ((seconds, seconds + 1 * MS, seconds, 0.0, 0.0) for seconds in (1 * MS, 2 * MS))
+    long = (100 * MS, 111 * MS, 110 * MS, 0.0, 0.0)
+    table = Table()
+    names = ("short", "middle", "long")
+    for number in range(ROUNDS):
+        alone = (1 * MS, 2 * MS, 100 * MS)
+        table.add(Visit(subject=LOG, round=number, seconds=[1], parts=[(*short, *middle, *long)]))
+        table.add(Visit(subject=ALONE, round=number, seconds=[1], parts=[alone]))
+        for name in names:
+            table.add(Visit(subject=f"n{name}", round=number, seconds=[0.0]))
+    calls = [replace(CONVOLUTION, signature=name) for name in names]
+    native = {(name, "forward"): (NativeKernel(subject=f"n{name}"),) for name in names}
+    parts = StepParts(calls=calls, alone=names, native=native)
+    found = log_experiments(table, parts, names, dict.fromkeys(names, 1), 0.0)
+    # 110 of 111 ms less what writing costs, as for the others: all of the call.
+    assert seconds_of(found)["another kernel"] == pytest.approx(103 * MS)
+
+
 def test_what_the_log_leaves_of_a_call_is_unexplained():
     table = table_of()
-    experiments = log_experiments(table, PARTS, ("conv", "relu"), {"conv"}, 0.1 * MS)
+    experiments = log_experiments(table, PARTS, ("conv", "relu"), {"conv": 4}, 0.1 * MS)
     terms = {one.term: one.seconds for one in break_down(table, PARTS, experiments).terms}
     assert terms["unexplained choice"] == pytest.approx(1.3 * MS)
     assert terms["choice of other calls"] == pytest.approx(1 * MS)
@@ -123,7 +143,7 @@ def test_of_calls_without_names_nothing_is_known(ran):
 
 def test_a_log_of_five_seconds_shows():
     table = table_of(reordered=5.0)
-    experiments = log_experiments(table, PARTS, ("conv", "relu"), {"conv"}, 0.1 * MS)
+    experiments = log_experiments(table, PARTS, ("conv", "relu"), {"conv": 4}, 0.1 * MS)
     found = break_down(table, PARTS, experiments)
     terms = {one.term: one.seconds for one in found.terms}
     assert terms["reorders"] == pytest.approx(10.0)
@@ -132,7 +152,7 @@ def test_a_log_of_five_seconds_shows():
 
 
 def test_without_a_call_that_logs_there_is_no_experiment():
-    assert log_experiments(table_of(), PARTS, ("conv", "relu"), (), 0.0) == []
+    assert log_experiments(table_of(), PARTS, ("conv", "relu"), {}, 0.0) == []
 
 
 def test_page_faults_of_the_timed_steps_cost_what_one_costs():

@@ -50,6 +50,7 @@ enum class Arithmetic {
   abs,
   neg,
   square,
+  cube,
   sqrt,
   rsqrt,
   add,

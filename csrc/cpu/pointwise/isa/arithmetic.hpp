@@ -59,6 +59,8 @@ void arithmetic(Arithmetic op, const void* const* p, const bool* whole, void* to
       return map1<T>(p, whole, dst, n, s, [](F x) { return -x; });
     case Arithmetic::square:
       return map1<T>(p, whole, dst, n, s, [](F x) { return x * x; });
+    case Arithmetic::cube:
+      return map1<T>(p, whole, dst, n, s, [](F x) { return x * x * x; });
     case Arithmetic::sqrt:
       return map1<T>(p, whole, dst, n, s, [](F x) { return root(x); });
     case Arithmetic::rsqrt:
