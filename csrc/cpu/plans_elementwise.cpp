@@ -125,7 +125,7 @@ memory::dims steps(const memory::dims& dims) {
   return found;
 }
 
-// Frameworks multiply for a third power (the tanh of GPT-2's GELU has one); oneDNN takes a logarithm.
+// Frameworks multiply for a third power (in the GELU of GPT-2); oneDNN takes a logarithm.
 std::optional<Arithmetic> own_loop(const Problem& p) {
   return p.op->name == "power" && p.number == 3.0f ? Arithmetic::cube : p.op->own;
 }

@@ -10,10 +10,10 @@ and the interval of the median over all rounds.
 
 An experiment explains a part of the difference between two levels. What is left of a difference is
 *unexplained* where all that could explain it was measured, and a bare difference where not:
-``not_measured`` says what is missing. Nothing here makes a term fit: an experiment that claims more
-than there is shows as unexplained time below zero. Nothing is refused for interference: it
-widens intervals, and where half of the rounds or more were without any, the numbers between them
-are of these.
+``not_measured`` says what is missing. An experiment that claims more than there is shows as
+unexplained time below zero; that on caches is an upper bound of each call, and explains no more
+than the call takes longer. Nothing is refused for interference: it widens intervals, and where half
+of the rounds or more were without any, the numbers between them are of these.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ if TYPE_CHECKING:
     from pydlbench.study.estimate import Estimate
     from pydlbench.study.table import Series, Table, Visit
 
-#: Subjects of the table: real steps; traced steps, whose parts are the seconds of their calls; and
-#: calls alone, whose parts are the seconds of the distinct ones. Native kernels are subjects by
-#: themselves.
+#: Subjects of the table: real steps, and those whose C library gives no freed page back to the
+#: system; traced steps, whose parts are the seconds of their calls; and calls alone, whose parts
+#: are the seconds of the distinct ones. Native kernels are subjects by themselves.
 STEP: Final = "step"
+STEP_KEPT: Final = "kept pages"
 TRACED: Final = "traced"
 ALONE: Final = "alone"
 
@@ -161,6 +162,8 @@ class _Column(NamedTuple):
         term: see :class:`~pydlbench.records.breakdown.Term`; so are ``kind``, ``level``, ``how``.
         seconds: by round.
         detail: which calls stand out.
+        measured: the rounds in which it was; others have its median, which tells nothing of its
+            scatter. None is all.
     """
 
     term: str
@@ -169,6 +172,7 @@ class _Column(NamedTuple):
     how: str
     seconds: Mapping[int, float]
     detail: str = ""
+    measured: Collection[int] | None = None
 
 
 def break_down(
@@ -317,6 +321,9 @@ class _Analysis:
             for number, every in self._calls.items()
         }
         detail = "" if kind == "limit" else self._detail(calls, of_call)
+        if detail and kind == "unexplained":
+            # Experiments explain sums over calls: what is left of each call is not known.
+            detail = f"differ most: {detail}"
         self._columns.append(_Column(term, kind, level, how or _HOWS[level], seconds, detail))
 
     def _explain(
@@ -336,8 +343,9 @@ class _Analysis:
                 of_call,
             )
             kind = "difference" if experiment.whole else "experiment"
+            how, measured = experiment.how, experiment.seconds.keys()
             self._columns.append(
-                _Column(experiment.term, kind, level, experiment.how, seconds, detail)
+                _Column(experiment.term, kind, level, how, seconds, detail, measured)
             )
         about = [
             place for place in calls if any(_is_about(each, self._call(place)) for each in own)
@@ -424,7 +432,12 @@ class _Analysis:
         return min(interval.low, middle), max(interval.high, middle)
 
     def _term(self, column: _Column, seconds: float, step_s: float) -> Term:
-        low, high = self._interval(column.seconds, seconds, signed=column.kind != "limit")
+        own = {
+            number: each
+            for number, each in column.seconds.items()
+            if column.measured is None or number in column.measured
+        }
+        low, high = self._interval(own, seconds, signed=column.kind != "limit")
         return Term(
             term=column.term,
             kind=column.kind,
@@ -518,16 +531,22 @@ class _Analysis:
             if not self._in_place(call):
                 places[call.signature, call.direction].append(place)
         least_s = _WORTH * median(self._step.values())
-        doubtful: dict[int, float] = {}
+        found: list[tuple[float, int, float]] = []
         for place, *others in places.values():
             pairs = [(every[place].native, every[place].alone) for every in self._calls.values()]
             known = [(native, alone) for native, alone in pairs if native is not None and alone]
-            if not known:
-                continue
-            ratio = median(native / alone for native, alone in known)
-            longer_s = median(native - alone for native, alone in known)
-            if ratio > _DOUBTFUL and (1 + len(others)) * longer_s > least_s:
-                doubtful[place] = ratio
+            if known and (ratio := median(native / alone for native, alone in known)) > _DOUBTFUL:
+                longer_s = median(native - alone for native, alone in known)
+                found.append(((1 + len(others)) * longer_s, place, ratio))
+        # The longest ones, until the others do not matter together.
+        found.sort(reverse=True)
+        rest_s = sum(longer_s for longer_s, _, _ in found)
+        doubtful: dict[int, float] = {}
+        for longer_s, place, ratio in found:
+            if rest_s <= least_s:
+                break
+            doubtful[place] = ratio
+            rest_s -= longer_s
         disturbed, rounds = len(self._disturbed), len(self._step)
         if len(doubtful) > 1 and 2 * disturbed > rounds:
             together = (
@@ -551,7 +570,7 @@ class _Rounds:
         calls: of each call of the step, by round.
         gaps: on a GPU by round, of what else the step has.
         host: on a GPU by round, of the host in each call.
-        beside: the subjects that decide whether a round was disturbed.
+        steps: the subjects that decide whether a round was disturbed.
         caches: the experiment on these; none where calls ran only once in a row.
     """
 
@@ -568,12 +587,11 @@ class _Rounds:
         self.host: dict[int, list[float]] = {}
         in_context = self._in_context(shares, traced.by_round(), parts)
         self.steps: list[Series] = [steps, traced]
+        self.steps += [table.series(name) for name in (STEP_KEPT, ALONE) if name in table]
         alone: dict[str, dict[int, float]] = {}
         self.caches: list[Experiment] = []
         if parts.alone and ALONE in table:
-            series = table.series(ALONE)
-            self.steps.append(series)
-            repeated = by_part(series, parts.alone, parts.repeats)
+            repeated = by_part(table.series(ALONE), parts.alone, parts.repeats)
             alone = {name: times[-1] for name, times in repeated.items()}
             if parts.repeats > 1:
                 self.caches.append(_caches(parts, repeated, in_context))
@@ -652,11 +670,11 @@ def by_part(
         name: [{} for _ in range(repeats)] for name in names
     }
     for visit in series:
-        # A hiccup of one call counts as often as the step has it: each has its own median.
+        # Each call has its own median: a hiccup would be multiplied by the number of its calls.
         taken = map(median, zip(*visit.parts, strict=True))
-        for name in names:
-            for times in by_term[name]:
-                times[visit.round] = next(taken)
+        every = [times for name in names for times in by_term[name]]
+        for times, seconds in zip(every, taken, strict=True):
+            times[visit.round] = seconds
     return by_term
 
 
@@ -668,20 +686,25 @@ def _caches(
     """Return what calls take longer behind others than right again, as far as they do in the step.
 
     Behind others they find none of their operands in caches, in the step some: what the call before
-    has written. So this is an upper bound for each call, and no more than it takes longer there.
+    has written. So this is an upper bound for each call, and no more than it takes longer there in
+    the median.
     """
     places: dict[str, list[int]] = defaultdict(list)
     for place, call in enumerate(parts.calls):
         if call.signature in repeated:
             places[call.signature].append(place)
-    seconds: dict[int, float] = {}
-    for number, calls_s in in_context.items():
-        seconds[number] = 0.0
-        for signature, own in places.items():
-            first, *_, last = repeated[signature]
-            alone_s = len(own) * in_round(last, number)
-            longer_s = max(0.0, sum(calls_s[place] for place in own) - alone_s)
-            seconds[number] += min(len(own) * in_round(first, number) - alone_s, longer_s)
+    seconds = dict.fromkeys(in_context, 0.0)
+    for signature, own in places.items():
+        first, *_, last = repeated[signature]
+        cold = {each: in_round(first, each) - in_round(last, each) for each in seconds}
+        longer_s = median(
+            sum(calls_s[place] for place in own) / len(own) - in_round(last, number)
+            for number, calls_s in in_context.items()
+        )
+        cold_s = median(cold.values())
+        share = min(1.0, max(0.0, longer_s) / cold_s) if cold_s > 0 else 0.0
+        for number in seconds:
+            seconds[number] += len(own) * share * cold[number]
     return Experiment(
         term=CACHES,
         level="in_context",

@@ -1,4 +1,4 @@
-"""What explains a part of a difference between levels: from columns of logs and of counters.
+"""What explains a part of a difference: from logs, counters, and steps with one thing changed.
 
 A log is of calls that ran behind others; calls alone are timed with their operands in caches. What
 is taken from the log is therefore a share of the very call that was logged, less what writing the
@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.analysis.breakdown import ALONE, STEP, Experiment, by_part, in_round
+from pydlbench.analysis.breakdown import (
+    ALONE,
+    STEP,
+    STEP_KEPT,
+    Experiment,
+    by_part,
+    in_round,
+)
 from pydlbench.backends.steps.operators import LoggedOperators
 from pydlbench.records.breakdown import Alternative
 from pydlbench.study.estimate import estimate_values
@@ -27,9 +34,8 @@ if TYPE_CHECKING:
 LOG: Final = "log"
 PAGES: Final = "pages"
 PAGES_KEPT: Final = "pages kept"
-#: Steps with one thing changed: the C library gives no freed page back to the system; batch
-#: normalisations are folded into the convolutions before them.
-STEP_KEPT: Final = "kept pages"
+#: A step with one thing changed, as :data:`STEP_KEPT`: batch normalisations are folded into the
+#: convolutions before them.
 STEP_FOLDED: Final = "folded batch norm"
 #: A thread that another one wakes.
 WAKEUP: Final = "wake-up"
@@ -49,6 +55,11 @@ LOG_TERMS: Final = (ANOTHER_KERNEL, REORDERS, CREATION)
 
 # Of a step: an upper bound below this explains nothing that matters.
 _NEGLIGIBLE: Final = 0.01
+#: Seconds. No page fault costs more: the kernel clears a page in less than a microsecond, and the
+#: fault itself takes one or two on a virtual machine.
+MOST_PER_FAULT_S: Final = 5e-6
+# Of so many calls at least, the shortest, the cost of writing a log is taken.
+_SHORTEST: Final = 3
 # Page faults of such a block; with fewer nobody has counted them.
 _FEW_FAULTS: Final = 1.0
 
@@ -93,7 +104,7 @@ def log_experiments(
     for number in next(iter(alone.values()))[-1]:
         reordered_s = executed_s = created_s = 0.0
         for key, count in own.items():
-            executed, reordered, created = shares[key[0]]
+            executed, reordered, created = (in_round(each, number) for each in shares[key[0]])
             seconds = in_round(alone[key[0]][-1], number)
             layers_s = sum(in_round(native[each.subject], number) for each in parts.native[key])
             reordered_s += count * seconds * reordered
@@ -183,33 +194,49 @@ def kernel_experiment(
 
 def _logged_shares(
     series: Series, names: Sequence[str], executing: Mapping[str, int]
-) -> dict[str, list[float]]:
+) -> dict[str, list[dict[int, float]]]:
     """Return what a log has of each call, as shares of it: executed, reorders among it, creation.
 
     Writing the log takes time that no call has without it. For one execution that is the median
-    over the calls, each its shortest time with a log less that without: of a long call this
-    difference is mostly noise. It makes no call shorter than what was executed in it.
+    over the shortest calls, each its shortest time with a log less that without: of a long call
+    this difference is mostly noise. It makes no call shorter than what was executed in it.
+
+    Returns:
+        By name, each of the three by round.
     """
-    rows = [row for visit in series for row in visit.parts]
     known = {
-        name: [row[LOGGED * n : LOGGED * (n + 1)] for row in rows] for n, name in enumerate(names)
+        name: {
+            visit.round: [row[LOGGED * n : LOGGED * (n + 1)] for row in visit.parts]
+            for visit in series
+        }
+        for n, name in enumerate(names)
+        if name in executing
     }
-    each_s = []
-    for name, count in executing.items():
-        plain_s, logged_s, *_ = map(min, zip(*known[name], strict=True))
-        each_s.append((logged_s - plain_s) / count)
-    writing_s = max(0.0, median(each_s))
-    shares = {}
-    for name, count in executing.items():
-        every = []
-        for _, whole_s, executed_s, reordered_s, created_s in known[name]:
-            least_s = executed_s + created_s
-            call_s = whole_s - count * writing_s
-            if call_s < least_s < whole_s:
-                call_s = least_s
-            every.append([part / call_s for part in (executed_s, reordered_s, created_s)])
-        shares[name] = [median(each) for each in zip(*every, strict=True)]
-    return shares
+    writing = []
+    for name, rounds in known.items():
+        rows = [row for some in rounds.values() for row in some]
+        plain_s, logged_s = (min(row[part] for row in rows) for part in (0, 1))
+        writing.append((plain_s, (logged_s - plain_s) / executing[name]))
+    shortest = sorted(writing)[: max(_SHORTEST, len(writing) // 4)]
+    writing_s = max(0.0, median(each for _, each in shortest))
+
+    def shares(name: str, row: Sequence[float]) -> list[float]:
+        _, whole_s, executed_s, reordered_s, created_s = row
+        least_s = min(whole_s, executed_s + created_s)
+        call_s = max(whole_s - executing[name] * writing_s, least_s)
+        logged = executed_s, reordered_s, created_s
+        return [part / call_s if call_s > 0 else 0.0 for part in logged]
+
+    return {
+        name: [
+            {
+                number: median(shares(name, row)[part] for row in rows)
+                for number, rows in rounds.items()
+            }
+            for part in range(LOGGED - 2)
+        ]
+        for name, rounds in known.items()
+    }
 
 
 def alternatives(table: Table, hows: Mapping[str, str]) -> list[Alternative]:
@@ -245,14 +272,13 @@ def alternatives(table: Table, hows: Mapping[str, str]) -> list[Alternative]:
 def fresh_memory(table: Table) -> Experiment | None:
     """Return what the pages cost that a step touches for the first time.
 
-    Where their page faults may matter, and a step that keeps its pages has less than half of them,
-    it is the difference of the two steps, plus what the faults that are left cost. Else it is the
-    number of page faults times what one of a new block costs: pages of another origin may cost four
-    times as much (virtual machines).
+    It is the difference to a step that keeps its pages, see :func:`_against_kept`; else, and where
+    that is less than 1 % of the step, the number of page faults times what one of a new block
+    costs. Pages of another origin may cost four times as much (virtual machines).
 
     Args:
-        table: with visits of steps, :data:`PAGES` and :data:`PAGES_KEPT`; of :data:`STEP_KEPT`
-            where it could be made ready.
+        table: with visits of steps, :data:`PAGES` and :data:`PAGES_KEPT`; of
+            :data:`~pydlbench.analysis.breakdown.STEP_KEPT` where it could be made ready.
 
     Returns:
         None where page faults were not counted, or not what one costs.
@@ -271,24 +297,50 @@ def fresh_memory(table: Table) -> Experiment | None:
     if not cost or not counted:
         return None
     seconds = _priced(counted, cost)
-    faults = f"{median(counted.values()):.0f} page faults"
-    each = f"{1e6 * median(cost.values()):.2f} us each: a new block against one that is kept"
-    how = f"{faults} of the step, counted in the steps that were timed, at {each}"
-    kept = table.series(STEP_KEPT) if STEP_KEPT in table else None
-    left = {} if kept is None else _faults(kept)
     matters = median(seconds.values()) > _NEGLIGIBLE * steps.median
-    if kept and left and matters and 2 * median(left.values()) < median(counted.values()):
-        step_s, kept_s = steps.by_round(), kept.by_round()
-        seconds = {
-            number: step_s[number] - kept_s[number] + left_s
-            for number, left_s in _priced(left, cost).items()
-            if number in step_s
-        }
-        how = (
-            f"the step, with {faults}, minus a step in a process that keeps its pages; its "
-            f"{median(left.values()):.0f} count {each}"
-        )
-    return Experiment(term=FRESH_MEMORY, level="in_context", seconds=seconds, how=how)
+    if matters and (against := _against_kept(table, counted, cost)) is not None:
+        return against
+    return Experiment(
+        term=FRESH_MEMORY,
+        level="in_context",
+        seconds=seconds,
+        how=f"{median(counted.values()):.0f} page faults of the step, counted in the steps that "
+        f"were timed, at {1e6 * median(cost.values()):.2f} us each (a new block against one that "
+        "is kept)",
+    )
+
+
+def _against_kept(
+    table: Table, counted: Mapping[int, float], cost: Mapping[int, float]
+) -> Experiment | None:
+    """Return the step minus one that keeps its pages, plus what the page faults of that one cost.
+
+    Returns:
+        None where that one lacks more than one of the step's rounds, has more than half of its page
+        faults, or the difference cannot be theirs.
+    """
+    if STEP_KEPT not in table:
+        return None
+    kept = table.series(STEP_KEPT)
+    step_s, kept_s, left = table.series(STEP).by_round(), kept.by_round(), _faults(kept)
+    common = [number for number in left if number in counted]
+    if len(common) < max(1, len(counted) - 1):
+        return None
+    faults, kept_faults = median(counted.values()), median(left.values())
+    if 2 * kept_faults >= faults:
+        return None
+    saved = median(step_s[number] - kept_s[number] for number in common)
+    if not 0 <= saved <= MOST_PER_FAULT_S * (faults - kept_faults):
+        return None
+    left_s = _priced(left, cost)
+    return Experiment(
+        term=FRESH_MEMORY,
+        level="in_context",
+        seconds={number: step_s[number] - kept_s[number] + left_s[number] for number in common},
+        how=f"the step, with {faults:.0f} page faults, minus the step in a process that keeps its "
+        f"pages, plus the {kept_faults:.0f} page faults of that one at "
+        f"{1e6 * median(cost.values()):.2f} us each (a new block against one that is kept)",
+    )
 
 
 def _priced(faults: Mapping[int, float], cost: Mapping[int, float]) -> dict[int, float]:
@@ -326,9 +378,7 @@ def wakeups(table: Table) -> Experiment | str:
     each = f"{1e6 * median(cost.values()):.1f} us each: a byte to a sleeping thread"
     asleep = f"threads fall asleep {median(counted.values()):.1f} times in a step"
     if median(seconds.values()) > _NEGLIGIBLE * step_s:
-        return (
-            f"{asleep}, which may cost up to {each}; whether the step waits for them is not known"
-        )
+        return f"{asleep}, and waking one takes up to {each}; whether the step waits is not known"
     return Experiment(
         term=WAKEUPS,
         level="in_context",

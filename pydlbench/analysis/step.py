@@ -18,6 +18,7 @@ import msgspec
 from pydlbench.analysis.breakdown import (
     ALONE,
     STEP,
+    STEP_KEPT,
     TRACED,
     NativeKernel,
     StepParts,
@@ -33,7 +34,6 @@ from pydlbench.analysis.experiments import (
     PAGES,
     PAGES_KEPT,
     STEP_FOLDED,
-    STEP_KEPT,
     WAKEUP,
     WAKEUPS,
     alternatives,
@@ -56,7 +56,7 @@ from pydlbench.steps.prepare import begin_step, prepare_step
 from pydlbench.steps.traced import Rounds, traced_rounds, tracing_of
 from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, random_order
 from pydlbench.timing.policy import STEP_BUDGET_S, Policy, gpu_policy, step_policy
-from pydlbench.timing.statistics import middle_rounds
+from pydlbench.timing.statistics import median, middle_rounds
 from pydlbench.workers.host import releasing, start_together
 
 if TYPE_CHECKING:
@@ -79,13 +79,12 @@ if TYPE_CHECKING:
 _BLOCK: Final = (1 << 26, -1)
 # Of a native kernel, in seconds, all of its visits together.
 _KERNEL_BUDGET_S: Final = 0.25
-# Of what stays over the rounds and takes as long as a step or longer: of long ones a single sample
-# in each round, since it has several executions; of short ones so many, as differences of them by
-# a hundredth of the step are to be told.
-_PARTS_BUDGET_S: Final = 3.0
+# Seconds of samples in a round, of what stays over the rounds and takes as long as a step or
+# longer. Long subjects have one sample in a round, short ones so many that differences of 1 % of
+# the step are resolved; calls alone three if they take a second together.
+_PARTS_ROUND_S: Final = 0.75
+_ALONE_ROUND_S: Final = 3.5
 _PARTS_SAMPLES: Final = 4
-# Of calls alone: three samples of calls that take a second together.
-_ALONE_BUDGET_S: Final = 14.0
 # Native kernels that are together no more than this share of their sum are visited in every third
 # round only: preparing them takes longer than what is gained by it.
 _TAIL: Final = 0.25
@@ -104,13 +103,13 @@ _HOWS: Final = {
     STEP_KEPT: "in processes whose C library keeps freed pages",
     STEP_FOLDED: "its batch normalisations are folded into the convolutions before them",
 }
-# A round without folded batch norm in so many: three processes tell nearly as much as four. Kept
-# pages explain a part of the step, and are in each round.
+# Every fourth round has no step with folded batch norm: three processes tell nearly as much as
+# four. That with kept pages explains a part of the step, and is in each round.
 _NOT_FOLDED: Final = LEAST_ROUNDS
-# A log is read in every other round: what is taken from it are shares of each call, which are the
-# same in all of them.
+# A log is read in every other round: what is taken from it are shares of each call, which are taken
+# to be the same in the others.
 _EVERY_LOG: Final = 2
-# What has this for its process is warmed up before its first round.
+# As ``Size.process``: not warmed up yet.
 _NOT_WARM: Final = -1
 # Calls alone run so often in a row: behind others, and with their operands in caches.
 _REPEATS: Final = 2
@@ -225,9 +224,15 @@ class CallsAlone:
                 tuple(chunk.seconds[begin : begin + width])
                 for begin in range(0, len(chunk.seconds), width)
             ]
-            row += middle_rounds(chunk.seconds, width)
+            # Logs are of the very execution that they explain.
+            if self.width > self.repeats:
+                row += middle_rounds(chunk.seconds, width)
+            else:
+                row += map(median, zip(*rows, strict=True))
         if not chunks:
             raise UnsupportedError("no call could be prepared to run alone")
+        if self.names and self.names != names:
+            raise UnsupportedError("other calls could be made ready than in the first round")
         self.names[:] = names
         chunk = chunks[0]
         if len(chunks) > 1:  # each of them had rounds of its own, and counters
@@ -304,7 +309,7 @@ class _Measured:
         self._changed = [] if step.on_gpu else [STEP_KEPT]
         self._missing: dict[str, dict[str, str]] = {"alone": {}, "in_context": {}}
         self.notes: list[str] = []
-        self.unfused: list[str] = []
+        self._not_made: list[str] = []
         self.forecast_s: float | None = None
         self._listed = OperatorsFacts()
         self._mapped: dict[tuple[str, str], MappedCall] = {}
@@ -366,22 +371,25 @@ class _Measured:
         self._find_native()
         if any(_NORM in call.operator for call in self._calls):
             self._changed.append(STEP_FOLDED)
-            self.unfused.append(_UNFUSED.format(framework=step.framework, mode=step.mode))
+            self._not_made.append(_UNFUSED.format(framework=step.framework, mode=step.mode))
         self._tell("calls alone")
         self._make_calls()
         if not step.on_gpu:
             self._make_probes()
 
-    def _step_policy(self, key: str) -> Policy:
+    def _step_policy(self) -> Policy:
         policy = Policy(budget_s=STEP_BUDGET_S, visits=self._rounds)
-        # What keeps its pages still takes new ones in its second step.
-        settled = not self._step.backward and key != STEP_KEPT
+        # What keeps its pages still takes new ones in its second step; what it is compared with
+        # has run as often.
+        settled = not self._step.backward and STEP_KEPT not in self._changed
         policy = step_policy(policy, settled=settled)
         return gpu_policy(policy, self._facts.timing) if self._step.on_gpu else policy
 
-    def _parts_policy(self, budget_s: float = _PARTS_BUDGET_S) -> Policy:
+    def _parts_policy(self, round_s: float = _PARTS_ROUND_S) -> Policy:
         """Of subjects that stay over the rounds, and take as long as a step or longer."""
-        return Policy(budget_s=budget_s, visits=self._rounds, least_samples=_PARTS_SAMPLES)
+        return Policy(
+            budget_s=round_s * self._rounds, visits=self._rounds, least_samples=_PARTS_SAMPLES
+        )
 
     def _kernel_policy(self) -> Policy:
         return Policy(budget_s=_KERNEL_BUDGET_S, visits=self._rounds)
@@ -463,7 +471,7 @@ class _Measured:
         # ready anew in each visit is no warmer after one more.
         size = _size(self._repeats * self._calls_s)
         first = size if ready.kernel is None else replace(size, process=_NOT_WARM)
-        self._add(ALONE, self._alone.sample, self._parts_policy(_ALONE_BUDGET_S), first)
+        self._add(ALONE, self._alone.sample, self._parts_policy(_ALONE_ROUND_S), first)
         if step.on_gpu:
             return
         if not self._logs_calls():
@@ -532,8 +540,12 @@ class _Measured:
                     raise errors[key]
             for subject, error in errors.items():
                 words = " ".join(str(error).split())
+                if subject in self._changed:
+                    self._changed.remove(str(subject))
+                    self._not_made.append(f"{subject}: {words}")
+                    continue
                 self.notes.append(f"{subject}: {words}")
-                if subject == LOG:
+                if subject == LOG and LOG not in self._study.table:
                     self._no_log(words)
             self._subjects = [subject for subject in self._subjects if subject.key not in errors]
 
@@ -542,7 +554,7 @@ class _Measured:
         return Subject(
             key=key,
             sample=kernel.sample,
-            policy=self._step_policy(key),
+            policy=self._step_policy(),
             process=number + 1,
             preparation=number,
             size=self._sizes.get(key),
@@ -558,7 +570,7 @@ class _Measured:
 
         def lose(error: PydlbenchError) -> list[Subject]:
             self._changed.remove(key)
-            self.unfused.append(f"{key}: {' '.join(str(error).split())}")
+            self._not_made.append(f"{key}: {' '.join(str(error).split())}")
             return []
 
         try:
@@ -629,7 +641,7 @@ class _Measured:
         broken_down = msgspec.structs.replace(
             broken_down,
             alternatives=tuple(alternatives(table, _HOWS)),
-            not_measured=(*broken_down.not_measured, *self.unfused),
+            not_measured=(*broken_down.not_measured, *self._not_made),
         )
         return BreakdownRecord(
             **msgspec.structs.asdict(broken_down),

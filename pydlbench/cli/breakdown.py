@@ -43,8 +43,9 @@ __all__ = ["Options", "read_tasks", "run", "stored_report"]
 _ROUNDS: Final = 4
 # Before the rounds.
 _STAGES: Final = 4
-# That take as long as a step or longer: the step, it traced, its calls alone and their log.
-_SUBJECTS: Final = 4
+# That take as long as a step or longer: the step, it with kept pages, it traced, its calls alone,
+# and their log.
+_SUBJECTS: Final = 5
 
 
 class Options(ExplainedStep):
@@ -59,7 +60,7 @@ class Options(ExplainedStep):
         help="sampling time in seconds per native kernel (default: 0.25)", default=0.25
     )
     repetitions: int = REPETITIONS(
-        help="rounds: in each, everything is measured once and the step runs in a new process "
+        help="rounds: in each the step runs in a new process, and its parts are measured beside it "
         f"(default and minimum: {_ROUNDS})",
         read=partial(whole_number, least=_ROUNDS),
         default=_ROUNDS,

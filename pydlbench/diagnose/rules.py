@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pydlbench.analysis.experiments import DISPATCH, FRESH_MEMORY, REORDERS
+from pydlbench.analysis.experiments import DISPATCH, FRESH_MEMORY, MOST_PER_FAULT_S, REORDERS
 from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
 from pydlbench.diagnose.ablation import AgainstNative, Hypothesis, LayerChange, StepChange
 from pydlbench.diagnose.evidence import like
@@ -67,9 +67,6 @@ def layer_command(spec: KernelSpec) -> str:
 # New memory in every step: each page costs a page fault.
 
 _PAGE: Final = 4096
-# No fault costs more: the kernel clears a page in less than a microsecond, and the fault itself
-# takes one or two on a virtual machine.
-_MOST_PER_FAULT_S: Final = 5e-6
 _CAUSE: Final = (
     "the C library gives large blocks back to the system when they are freed, and gets new ones "
     "for the next result: the kernel clears each page and maps it, while the step waits"
@@ -81,7 +78,7 @@ def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
     faults = seen.step.faults
     if faults is None or seen.spec.on_gpu:
         return
-    most = min(faults * _MOST_PER_FAULT_S, seen.step_s)
+    most = min(faults * MOST_PER_FAULT_S, seen.step_s)
     if not seen.matters(most):
         return
     symptom = f"{faults:.0f} page faults in each step: {format_bytes(faults * _PAGE)} of new memory"

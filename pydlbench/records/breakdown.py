@@ -72,8 +72,8 @@ class Term(Record, frozen=True, kw_only=True):
         share: of the step.
         how: it was measured.
         level: it lies below this level and above the next lower one that is known.
-        detail: which calls stand out in it, of what is unexplained in the whole difference; empty
-            where none does.
+        detail: calls that stand out in it; of an ``unexplained`` term, those with the largest whole
+            difference. Empty where none does.
     """
 
     term: Annotated[str, shown("term", right=False)]
@@ -96,7 +96,8 @@ class Term(Record, frozen=True, kw_only=True):
 class Alternative(Record, frozen=True, kw_only=True):
     """The step with one thing changed, in fresh processes beside it (A/B). Times in seconds.
 
-    It stands beside the terms and not among them: what it saves may be a part of several.
+    It stands beside the terms: what it saves may be a part of several. What kept pages save is also
+    behind the term ``fresh memory``; the two are not to be added.
 
     Attributes:
         change: what is not as in the step.

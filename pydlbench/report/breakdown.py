@@ -165,11 +165,7 @@ def _levels_table(record: BreakdownRecord, scale: Scale) -> Table:
 
 
 def _named(term: Term) -> str:
-    if not term.detail:
-        return term.term
-    # Experiments explain sums over calls: what is left of each call is not known.
-    of_all = "largest differences: " if term.kind == "unexplained" else ""
-    return f"{term.term}: {of_all}{term.detail}"
+    return f"{term.term}: {term.detail}" if term.detail else term.term
 
 
 def _ends(level: Level) -> tuple[float, float] | None:

@@ -47,8 +47,11 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
     lines.append(_between(record, trace))
     lines += trace.notes
     lines.append(f"next: {shlex.join(['pydlbench', 'breakdown', *step_words(record.spec)])}")
+    dominates = _dominates(record.dominant, calls)
+    if record.contended:
+        dominates = "other work disturbed the step: which module dominates is not known"
     return [
-        Lines([f"{who}: {_dominates(record.dominant, calls)}"], bold=1),
+        Lines([f"{who}: {dominates}"], bold=1),
         modules_table(modules[:_SHOWN], calls, contended=record.contended),
         *bars(
             "modules",

@@ -365,10 +365,10 @@ _WEIGHTS: Final = 3
 _GRADIENTS: Final = 2
 #: Of the activations: their gradients or reordered copies live beside them.
 _ACTIVATIONS: Final = 2
-#: What a breakdown holds at a time: the step, the same traced, and the same with one thing changed;
-#: on a CPU one more whose library logs what it executes, in the modes that have a log. The operands
-#: of its operators, each distinct one once, have room in the factor of the activations.
-_CHECKED: Final = 3
+#: What a breakdown holds at a time: the step, the same traced, and two with one thing changed; on a
+#: CPU one more whose library logs what it executes, in the modes that have a log. The operands of
+#: its operators, each distinct one once, have room in the factor of the activations.
+_CHECKED: Final = 4
 _LOGGED: Final = ("eager", "graph")
 
 

@@ -212,7 +212,8 @@ def test_slow_native_layers_are_named_together_where_most_rounds_were_disturbed(
     assert len(broken_down.contradictions) == contradictions
 
 
-@pytest.mark.parametrize(("shorter", "named"), [(1.0, True), (0.01, False)])
+# Of twice the same call: 6 ms more than the framework's 3 in each, of a step of 40.
+@pytest.mark.parametrize(("shorter", "named"), [(1.0, True), (0.025, True), (0.01, False)])
 def test_a_native_layer_contradicts_only_where_it_matters_for_the_step(
     shorter: float, named: bool
 ) -> None:
@@ -369,6 +370,26 @@ def test_a_trace_of_other_calls_is_refused() -> None:
     table.forget(STEP)
     with pytest.raises(ValueError, match="no "):
         break_down(table, machine.parts())
+
+
+def test_a_hiccup_of_one_call_is_in_no_term() -> None:
+    machine = Machine()
+    table = machine.table()
+    table.forget(ALONE)
+    for number in range(ROUNDS):
+        rows = [[13 * MS, 3 * MS, 0.0] for _ in range(3)]
+        rows[0][0] += 5 * MS
+        rows[1][1] += 4 * MS
+        table.add(Visit(subject=ALONE, round=number, seconds=[0.0] * 3, parts=rows))
+    assert milliseconds(break_down(table, machine.parts())) == milliseconds(
+        break_down(machine.table(), machine.parts())
+    )
+
+
+def test_calls_alone_of_another_number_are_refused() -> None:
+    machine = Machine()
+    with pytest.raises(ValueError, match="shorter"):
+        break_down(machine.table(), machine.parts(alone=("conv", "relu", "view", "more")))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from invented_gpu import MODEL, Gpu, GpuSession, convolution
 
+from pydlbench.analysis.experiments import FRESH_MEMORY, REORDERS, WAKEUPS
 from pydlbench.analysis.step import CallsAlone, TracedStep, break_down_step, seldom, with_parts
 from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
 from pydlbench.errors import UnsupportedError
@@ -125,7 +126,7 @@ def test_on_a_gpu_that_is_behind_its_host_the_step_is_its_kernels():
     assert found.levels.native.median == pytest.approx(4e-6)
     assert terms[IDLE_BETWEEN] == terms[IDLE_IN_CALLS] == 0
     assert found.device == "cuda:0"
-    assert not {"fresh memory", "thread wake-up", "reorders"} & terms.keys()
+    assert not {FRESH_MEMORY, WAKEUPS, REORDERS} & terms.keys()
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.9, False), (2.5, True)])
