@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from pydlbench.study.estimate import Estimate
     from pydlbench.study.table import Series, Table, Visit
 
-#: Subjects of the table: real steps, and those whose C library gives no freed page back to the
-#: system; traced steps, whose parts are the seconds of their calls; and calls alone, whose parts
-#: are the seconds of the distinct ones. Native kernels are subjects by themselves.
+#: Subjects of the table: real steps; those whose C library gives no freed page back to the system,
+#: whose parts are the seconds of their calls; traced steps with such parts; and calls alone, whose
+#: parts are the seconds of the distinct ones. Native kernels are subjects by themselves.
 STEP: Final = "step"
 STEP_KEPT: Final = "kept pages"
 TRACED: Final = "traced"
@@ -594,7 +594,8 @@ class _Rounds:
             repeated = by_part(table.series(ALONE), parts.alone, parts.repeats)
             alone = {name: times[-1] for name, times in repeated.items()}
             if parts.repeats > 1:
-                self.caches.append(_caches(parts, repeated, in_context))
+                kept = _kept(table, count)
+                self.caches.append(_caches(parts, repeated, kept or in_context))
         subjects = {each.subject for some in parts.native.values() for each in some}
         native = {subject: table.series(subject) for subject in subjects if subject in table}
         seconds = {each: series.by_round() for each, series in native.items()}
@@ -656,6 +657,19 @@ def _shares(visit: Visit, parts: int) -> list[float]:
     return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
 
 
+def _kept(table: Table, count: int) -> dict[int, list[float]]:
+    """Return what each call takes in a step that keeps its pages, by round; empty without one."""
+    if STEP_KEPT not in table:
+        return {}
+    series = table.series(STEP_KEPT)
+    step_s = series.by_round()
+    return {
+        visit.round: [share * step_s[visit.round] for share in _shares(visit, count)]
+        for visit in series
+        if visit.parts
+    }
+
+
 def by_part(
     series: Series, names: Sequence[str], repeats: int
 ) -> dict[str, list[dict[int, float]]]:
@@ -683,11 +697,17 @@ def _caches(
     repeated: Mapping[str, Sequence[Mapping[int, float]]],
     in_context: Mapping[int, Sequence[float]],
 ) -> Experiment:
-    """Return what calls take longer behind others than right again, as far as they do in the step.
+    """Return what calls take longer behind others than right again, as far as they do in a step.
 
-    Behind others they find none of their operands in caches, in the step some: what the call before
+    Behind others they find none of their operands in caches, in a step some: what the call before
     has written. So this is an upper bound for each call, and no more than it takes longer there in
     the median.
+
+    Args:
+        parts: of the step.
+        repeated: what calls alone take, each time in a row.
+        in_context: what calls take in a step, by round: in one that keeps its pages, so that it is
+            not what fresh memory costs.
     """
     places: dict[str, list[int]] = defaultdict(list)
     for place, call in enumerate(parts.calls):

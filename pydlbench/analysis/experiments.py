@@ -8,12 +8,14 @@ log costs, and that share of the call alone. Whatever disturbs a call disturbs i
 from __future__ import annotations
 
 from collections import Counter
+from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.analysis.breakdown import (
     ALONE,
     STEP,
     STEP_KEPT,
+    TRACED,
     Experiment,
     by_part,
     in_round,
@@ -313,7 +315,7 @@ def fresh_memory(table: Table) -> Experiment | None:
 def _against_kept(
     table: Table, counted: Mapping[int, float], cost: Mapping[int, float]
 ) -> Experiment | None:
-    """Return the step minus one that keeps its pages, plus what the page faults of that one cost.
+    """Return a step's calls minus those of one that keeps its pages, but for its page faults.
 
     Returns:
         None where that one lacks more than one of the step's rounds, has more than half of its page
@@ -321,9 +323,10 @@ def _against_kept(
     """
     if STEP_KEPT not in table:
         return None
-    kept = table.series(STEP_KEPT)
-    step_s, kept_s, left = table.series(STEP).by_round(), kept.by_round(), _faults(kept)
-    common = [number for number in left if number in counted]
+    kept, traced = table.series(STEP_KEPT), table.series(TRACED)
+    step_s, kept_s = _in_calls(traced, table.series(STEP)), _in_calls(kept, kept)
+    left = _faults(kept)
+    common = [number for number in left if number in step_s and number in kept_s]
     if len(common) < max(1, len(counted) - 1):
         return None
     faults, kept_faults = median(counted.values()), median(left.values())
@@ -337,10 +340,21 @@ def _against_kept(
         term=FRESH_MEMORY,
         level="in_context",
         seconds={number: step_s[number] - kept_s[number] + left_s[number] for number in common},
-        how=f"the step, with {faults:.0f} page faults, minus the step in a process that keeps its "
-        f"pages, plus the {kept_faults:.0f} page faults of that one at "
+        how=f"the calls of the step, with {faults:.0f} page faults, minus those of the step in a "
+        f"process that keeps its pages, plus the {kept_faults:.0f} page faults of that one at "
         f"{1e6 * median(cost.values()):.2f} us each (a new block against one that is kept)",
     )
+
+
+def _in_calls(traced: Series, steps: Series) -> dict[int, float]:
+    """Return what the calls of steps take together, by their share of traced steps, by round."""
+    step_s = steps.by_round()
+    return {
+        visit.round: step_s[visit.round]
+        * fmean(sum(part) / whole for part, whole in zip(visit.parts, visit.seconds, strict=True))
+        for visit in traced
+        if visit.parts and visit.round in step_s
+    }
 
 
 def _priced(faults: Mapping[int, float], cost: Mapping[int, float]) -> dict[int, float]:

@@ -98,13 +98,13 @@ _UNFUSED: Final = (
     "fused activations: {framework} {mode} has no step with them (native layers are not fused "
     "either, so that no difference depends on it; diagnose measures modes that fuse)"
 )
-#: Steps with one thing changed, in processes of their own that are new in each round.
+#: Steps with one thing changed: in a process that stays, and in ones that are new in each round.
 _HOWS: Final = {
-    STEP_KEPT: "in processes whose C library keeps freed pages",
+    STEP_KEPT: "in a process whose C library keeps freed pages",
     STEP_FOLDED: "its batch normalisations are folded into the convolutions before them",
 }
 # Every fourth round has no step with folded batch norm: three processes tell nearly as much as
-# four. That with kept pages explains a part of the step, and is in each round.
+# four.
 _NOT_FOLDED: Final = LEAST_ROUNDS
 # A log is read in every other round: what is taken from it are shares of each call, which are taken
 # to be the same in the others.
@@ -164,6 +164,7 @@ class TracedStep:
         way: it is traced, see :data:`~pydlbench.records.trace.TRACES`.
         calls: in a step.
         gaps: on a GPU, how many things a step has besides.
+        plain: a sample is the step that ran untraced beside it, and its calls have their shares.
         rounds: all that were sampled, each with the step beside it: what tracing costs.
     """
 
@@ -171,6 +172,7 @@ class TracedStep:
     way: str
     calls: int
     gaps: int = 0
+    plain: bool = False
     rounds: list[Rounds] = field(default_factory=list)
 
     def sample(self, request: Request) -> Chunk:
@@ -189,6 +191,12 @@ class TracedStep:
         if self.gaps:
             rows = zip(rounds.calls_s, rounds.gaps_s, rounds.host_s, strict=True)
             parts = [[*calls, *gaps, *host] for calls, gaps, host in rows]
+        if self.plain:
+            scales = [plain / step_s for plain, step_s in zip(rounds.plain_s, steps_s, strict=True)]
+            parts = [
+                [scale * each for each in row] for scale, row in zip(scales, parts, strict=True)
+            ]
+            steps_s = rounds.plain_s
         return with_parts(chunk, steps_s, parts)
 
 
@@ -304,9 +312,8 @@ class _Measured:
         self._kernels: list[RemoteKernel[OperatorsFacts] | RemoteKernel[StepFacts] | None] = []
         self._subjects: list[Subject] = []
         self._sizes: dict[str, Size | None] = {}  # of steps, by what is changed in them
-        # Of steps with one thing changed those that can be made ready, as far as is known. A GPU's
-        # memory is not the C library's.
-        self._changed = [] if step.on_gpu else [STEP_KEPT]
+        # Whether the step with folded batch norm can be made ready, as far as is known.
+        self._folds = False
         self._missing: dict[str, dict[str, str]] = {"alone": {}, "in_context": {}}
         self.notes: list[str] = []
         self._not_made: list[str] = []
@@ -350,8 +357,12 @@ class _Measured:
         """Make all ready that stays over the rounds."""
         step, session = self._step, self._session
         self._tell("traced step")
-        kernel = prepare_step(step, session, preparation=StepPreparation(checks=False))
+        how = StepPreparation(checks=False)
+        # A GPU's memory is not the C library's.
+        begun = None if step.on_gpu else begin_step(step, session, preparation=how, warm=True)
+        kernel = prepare_step(step, session, preparation=how)
         self._kernels.append(kernel)
+        kept = None if begun is None else self._wait_for_kept(begun)
         self._facts, self._trace = kernel.facts, kernel.trace()
         rounds, self._tracing = traced_rounds(kernel, self._trace, briefly=True)
         self._calls, self._gaps = self._trace.calls, self._trace.gaps
@@ -361,7 +372,9 @@ class _Measured:
         pair_s = tracing.traced_s + tracing.untraced_s
         size = Size(execution_s=tracing.traced_s, wall_s=pair_s)
         self._add(TRACED, self._traced.sample, self._parts_policy(), size)
-        self._sizes |= dict.fromkeys((STEP, *_HOWS), _size(tracing.untraced_s))
+        if kept is not None:
+            self._add_kept(kept, replace(size, process=_NOT_WARM))
+        self._sizes |= dict.fromkeys((STEP, STEP_FOLDED), _size(tracing.untraced_s))
         # The last is what is between calls.
         seconds = zip(self._calls, rounds.middle(len(self._calls))[:-1], strict=True)
         self._calls_s = sum({call.signature: each for call, each in seconds}.values())
@@ -370,19 +383,43 @@ class _Measured:
         self._tell("native layers")
         self._find_native()
         if any(_NORM in call.operator for call in self._calls):
-            self._changed.append(STEP_FOLDED)
+            self._folds = True
             self._not_made.append(_UNFUSED.format(framework=step.framework, mode=step.mode))
         self._tell("calls alone")
         self._make_calls()
         if not step.on_gpu:
             self._make_probes()
 
+    def _wait_for_kept(
+        self, begun: Callable[[], RemoteKernel[StepFacts]]
+    ) -> RemoteKernel[StepFacts] | None:
+        """Return the step in the process that keeps its pages; None where it cannot be made."""
+        try:
+            kernel = begun()
+        except PydlbenchError as error:
+            self._lacks(STEP_KEPT, error)
+            return None
+        self._kernels.append(kernel)
+        return kernel
+
+    def _add_kept(self, kernel: RemoteKernel[StepFacts], size: Size) -> None:
+        """Add the step with kept pages, traced as well."""
+        try:
+            if len(kernel.trace().calls) != len(self._calls):
+                raise UnsupportedError("its trace has other calls than that of the step")
+        except PydlbenchError as error:
+            self._lacks(STEP_KEPT, error)
+            return
+        kept = TracedStep(kernel, self._traced.way, len(self._calls), plain=True)
+        self._add(STEP_KEPT, kept.sample, self._parts_policy(), size)
+
+    def _lacks(self, changed: str, error: PydlbenchError) -> None:
+        """Say why a step with one thing changed is not measured."""
+        self._not_made.append(f"{changed}: {' '.join(str(error).split())}")
+
     def _step_policy(self) -> Policy:
         policy = Policy(budget_s=STEP_BUDGET_S, visits=self._rounds)
-        # What keeps its pages still takes new ones in its second step; what it is compared with
-        # has run as often.
-        settled = not self._step.backward and STEP_KEPT not in self._changed
-        policy = step_policy(policy, settled=settled)
+        policy = step_policy(policy, settled=not self._step.backward)
         return gpu_policy(policy, self._facts.timing) if self._step.on_gpu else policy
 
     def _parts_policy(self, round_s: float = _PARTS_ROUND_S) -> Policy:
@@ -515,34 +552,27 @@ class _Measured:
             fresh = self._fresh[number % 2]
             if number % 2 == 0:  # the other one waits, stopped while anybody is timed
                 ahead = self._fresh[: self._rounds - number]
-                start_together(
-                    [session.worker(step.framework, step.device) for session in ahead]
-                    + [
-                        self._sibling.worker(step.framework, step.device, warm=key == STEP_KEPT)
-                        for key in self._changed
-                    ]
-                )
-            # All are built side by side: each builds on one core.
+                ahead += (self._sibling,) * self._folds
+                start_together([each.worker(step.framework, step.device) for each in ahead])
+            # Both are built side by side, each on one core.
             kernel = begin_step(step, fresh, preparation=how)
-            turns = self._turns(number)
-            changed = [self._begin_changed(key, number) for key in turns]
-            steps = [self._fresh_step(STEP, kernel(), number)]
-            steps += [subject for wait in changed for subject in wait()]
+            folds = self._folds and number % _NOT_FOLDED > 0
+            folded = self._begin_folded(number) if folds else list
+            steps = [self._fresh_step(STEP, kernel(), number), *folded()]
             due = [subject for subject in self._subjects if self._is_due(subject.key, number)]
             errors = self._study.take([*steps, *due], first=number)
             self._sizes |= {str(subject.key): subject.size for subject in steps}
             fresh.worker(step.framework, step.device).close()
-            for key in turns:
-                kept = key == STEP_KEPT
-                self._sibling.worker(step.framework, step.device, warm=kept).close()
+            if folds:
+                self._sibling.worker(step.framework, step.device).close()
             for key in (STEP, TRACED):
                 if key in errors:
                     raise errors[key]
             for subject, error in errors.items():
                 words = " ".join(str(error).split())
-                if subject in self._changed:
-                    self._changed.remove(str(subject))
-                    self._not_made.append(f"{subject}: {words}")
+                if subject in _HOWS:
+                    self._folds = self._folds and subject != STEP_FOLDED
+                    self._lacks(str(subject), error)
                     continue
                 self.notes.append(f"{subject}: {words}")
                 if subject == LOG and LOG not in self._study.table:
@@ -560,28 +590,24 @@ class _Measured:
             size=self._sizes.get(key),
         )
 
-    def _turns(self, number: int) -> list[str]:
-        """Return which changed steps a round has."""
-        return [key for key in self._changed if key != STEP_FOLDED or number % _NOT_FOLDED]
-
-    def _begin_changed(self, key: str, number: int) -> Callable[[], list[Subject]]:
-        """Begin a step with one thing changed; returns what waits for it."""
-        how = StepPreparation(checks=False, folded=key == STEP_FOLDED)
+    def _begin_folded(self, number: int) -> Callable[[], list[Subject]]:
+        """Begin the step with folded batch norm; returns what waits for it."""
 
         def lose(error: PydlbenchError) -> list[Subject]:
-            self._changed.remove(key)
-            self._not_made.append(f"{key}: {' '.join(str(error).split())}")
+            self._folds = False
+            self._lacks(STEP_FOLDED, error)
             return []
 
+        how = StepPreparation(checks=False, folded=True)
         try:
-            begun = begin_step(self._step, self._sibling, warm=key == STEP_KEPT, preparation=how)
+            begun = begin_step(self._step, self._sibling, preparation=how)
         except PydlbenchError as error:
             lose(error)
             return list
 
         def wait() -> list[Subject]:
             try:
-                return [self._fresh_step(key, begun(), number)]
+                return [self._fresh_step(STEP_FOLDED, begun(), number)]
             except PydlbenchError as error:
                 return lose(error)
 

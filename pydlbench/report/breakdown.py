@@ -207,7 +207,7 @@ def _saving(alternative: Alternative, scale: Scale) -> str:
     ends = (alternative.ci_low, alternative.ci_high)
     low, high = (None if end is None else -end for end in ends)
     between = interval_text(high, low, scale)
-    changed = f"{scale.signed(-alternative.saved)}, 95 % {between}, {alternative.n} processes"
+    changed = f"{scale.signed(-alternative.saved)}, 95 % {between}, {alternative.n} rounds"
     return f"{scale.text(alternative.median)} ({changed})"
 
 

@@ -69,6 +69,12 @@ def table_of(
     return table
 
 
+def kept_step(number: int, seconds: float, *, faults: float | None) -> Visit:
+    """Return a visit of a step that keeps its pages, as long between its calls as the step."""
+    parts = [(seconds - 6 * MS, 2 * MS, 0.0)]
+    return Visit(subject=STEP_KEPT, round=number, seconds=[seconds], parts=parts, faults=faults)
+
+
 def seconds_of(experiments):
     return {one.term: one.seconds[0] for one in experiments}
 
@@ -182,7 +188,7 @@ def test_page_faults_that_nobody_counts_are_not_measured():
 def test_fresh_memory_is_what_kept_pages_save_where_they_matter(left, counted, expected):
     table = table_of(faults=counted)
     for number in range(ROUNDS):
-        table.add(Visit(subject=STEP_KEPT, round=number, seconds=[33 * MS], faults=left))
+        table.add(kept_step(number, 33 * MS, faults=left))
     assert fresh_memory(table).seconds == pytest.approx(dict.fromkeys(range(ROUNDS), expected * MS))
 
 
@@ -191,7 +197,7 @@ def test_a_step_with_kept_pages_that_lacks_rounds_makes_no_narrow_interval(round
     table = table_of(faults=2000.0)
     for number in range(rounds):
         kept_s = (32 + 4 * (number % 2)) * MS
-        table.add(Visit(subject=STEP_KEPT, round=number, seconds=[kept_s], faults=0.0))
+        table.add(kept_step(number, kept_s, faults=0.0))
     found = fresh_memory(table)
     assert len(found.seconds) == (rounds if ends else ROUNDS)
     (term,) = (one for one in break_down(table, PARTS, [found]).terms if one.term == found.term)
@@ -208,7 +214,7 @@ def test_a_slow_process_of_the_step_is_no_unexplained_time():
     table.forget(TRACED)
     for number, seconds in enumerate((40, 40, 70, 40, 55, 40)):
         table.add(Visit(subject=STEP, round=number, seconds=[seconds * MS], faults=2000.0))
-        table.add(Visit(subject=STEP_KEPT, round=number, seconds=[36 * MS], faults=0.0))
+        table.add(kept_step(number, 36 * MS, faults=0.0))
         parts = [tuple(share * seconds * MS for share in (0.425, 0.05, 0.425))]
         table.add(Visit(subject=TRACED, round=number, seconds=[seconds * MS], parts=parts))
     found = break_down(table, PARTS, [fresh_memory(table)])

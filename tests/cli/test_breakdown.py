@@ -122,7 +122,7 @@ def test_a_breakdown_is_printed_kept_and_shown_again(session, tmp_path, capsys):
     assert says(out, "40.00 ms", "36.00", "44.00", "6 processes", "100 images/s")
     assert says(out, "unexplained", "+1.00 ms", "+2.5 %", "95 % -1.0 % .. +5.0 %")
     assert "not measured: fresh memory: nobody counts page faults here" in out
-    assert says(out, "with kept pages: 37.00 ms", "-3.00 ms", "-4.00 .. -1.00", "3 processes")
+    assert says(out, "with kept pages: 37.00 ms", "-3.00 ms", "-4.00 .. -1.00", "3 rounds")
     found = json.loads(path.read_text())
     assert found["measured_s"] == found["levels"]["step"]
     assert found["levels"]["native"] is None
