@@ -50,10 +50,11 @@ ANOTHER_KERNEL: Final = "another kernel"
 REORDERS: Final = "reorders"
 CREATION: Final = "primitive creation"
 DISPATCH: Final = "dispatch"
+OVERHEAD: Final = "call overhead"
 FRESH_MEMORY: Final = "fresh memory"
 WAKEUPS: Final = "wake-up of threads"
 #: Those that a log tells.
-LOG_TERMS: Final = (ANOTHER_KERNEL, REORDERS, CREATION)
+LOG_TERMS: Final = (ANOTHER_KERNEL, REORDERS, CREATION, OVERHEAD)
 
 # Of a step: an upper bound below this explains nothing that matters.
 _NEGLIGIBLE: Final = 0.01
@@ -73,10 +74,12 @@ def log_experiments(
     executing: Mapping[str, int],
     dispatch_s: float,
 ) -> list[Experiment]:
-    """Return what logs tell of calls: kernels, reorders, primitives; and what starting them costs.
+    """Return what logs tell of calls: kernels, reorders, primitives; and what a call has besides.
 
     What a kernel takes longer than the fastest native one has a sign: it is below zero where the
-    framework's is the faster one in a round, or somebody disturbed the native one.
+    framework's is the faster one in a round, or somebody disturbed the native one. A call without
+    all that its log has is overhead, and not below zero: a log that claims more than the call
+    leaves unexplained time below zero.
 
     Args:
         table: with visits of :data:`LOG` and of calls alone.
@@ -103,8 +106,9 @@ def log_experiments(
     reorders: dict[int, float] = {}
     kernels: dict[int, float] = {}
     creation: dict[int, float] = {}
+    overhead: dict[int, float] = {}
     for number in next(iter(alone.values()))[-1]:
-        reordered_s = executed_s = created_s = 0.0
+        reordered_s = executed_s = created_s = overhead_s = 0.0
         for key, count in own.items():
             executed, reordered, created = (in_round(each, number) for each in shares[key[0]])
             seconds = in_round(alone[key[0]][-1], number)
@@ -112,7 +116,9 @@ def log_experiments(
             reordered_s += count * seconds * reordered
             executed_s += count * (seconds * (executed - reordered) - layers_s)
             created_s += count * seconds * created
-        reorders[number], kernels[number], creation[number] = reordered_s, executed_s, created_s
+            overhead_s += count * max(0.0, seconds * (1 - executed - created) - dispatch_s)
+        reorders[number], kernels[number] = reordered_s, executed_s
+        creation[number], overhead[number] = created_s, overhead_s
     calls = sum(own.values())
     signatures = frozenset(key[0] for key in own)
     log = "by the log of oneDNN and MKL of each call, as a share of the call"
@@ -138,6 +144,12 @@ def log_experiments(
             dict.fromkeys(kernels, calls * dispatch_s),
             f"{dispatch_s * 1e6:.1f} us for each of {calls} calls: an operator that computes "
             "nothing",
+        ),
+        explained(
+            OVERHEAD,
+            overhead,
+            f"what {calls} calls take besides what their libraries execute and make, {log}, "
+            "without dispatch: memory, descriptors, starting threads",
         ),
     ]
 
