@@ -73,6 +73,7 @@ def log_experiments(
     names: Sequence[str],
     executing: Mapping[str, int],
     dispatch_s: float,
+    threads: int = 1,
 ) -> list[Experiment]:
     """Return what logs tell of calls: kernels, reorders, primitives; and what a call has besides.
 
@@ -87,6 +88,7 @@ def log_experiments(
         names: signatures: the parts of :data:`LOG`.
         executing: how many executions a library logs in each of them in which it logs any.
         dispatch_s: seconds of starting a call that computes nothing.
+        threads: of the framework.
 
     Returns:
         None of these where no call with a native layer has a log.
@@ -102,7 +104,7 @@ def log_experiments(
     alone = by_part(table.series(ALONE), parts.alone, parts.repeats)
     subjects = {kernel.subject for key in own for kernel in parts.native[key]}
     native = {subject: table.series(subject).by_round() for subject in subjects}
-    shares = _logged_shares(table.series(LOG), names, executing)
+    shares = _logged_shares(table.series(LOG), names, executing, threads)
     reorders: dict[int, float] = {}
     kernels: dict[int, float] = {}
     creation: dict[int, float] = {}
@@ -207,13 +209,14 @@ def kernel_experiment(
 
 
 def _logged_shares(
-    series: Series, names: Sequence[str], executing: Mapping[str, int]
+    series: Series, names: Sequence[str], executing: Mapping[str, int], threads: int
 ) -> dict[str, list[dict[int, float]]]:
     """Return what a log has of each call, as shares of it: executed, reorders among it, creation.
 
     Writing the log takes time that no call has without it. For one execution that is the median
     over the shortest calls, each its shortest time with a log less that without: of a long call
-    this difference is mostly noise. It makes no call shorter than what was executed in it.
+    this difference is mostly noise. It makes no call shorter than what was executed in it. Where
+    more was executed than the call takes, each thread has executed and logged a part at a time.
 
     Returns:
         By name, each of the three by round.
@@ -236,6 +239,8 @@ def _logged_shares(
 
     def shares(name: str, row: Sequence[float]) -> list[float]:
         _, whole_s, executed_s, reordered_s, created_s = row
+        if executed_s + created_s > whole_s:
+            executed_s, reordered_s = executed_s / threads, reordered_s / threads
         least_s = min(whole_s, executed_s + created_s)
         call_s = max(whole_s - executing[name] * writing_s, least_s)
         logged = executed_s, reordered_s, created_s

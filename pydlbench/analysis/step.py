@@ -749,7 +749,12 @@ class _Measured:
         counted = {name: sum(each.values()) for name, each in logged.ready.executions.items()}
         executing = {name: counted[name] for name in logged.names if counted.get(name)}
         experiments = log_experiments(
-            table, parts, logged.names, executing, self._alone.ready.facts.dispatch_s
+            table,
+            parts,
+            logged.names,
+            executing,
+            self._alone.ready.facts.dispatch_s,
+            threads=len(self._session.cpus),
         )
         if not experiments:
             self._no_log("no library logs a call that a native layer stands for")

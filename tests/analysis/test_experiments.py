@@ -118,6 +118,17 @@ def test_a_long_call_that_happens_to_be_slow_with_a_log_is_not_slow_because_of_t
     assert seconds_of(found)["another kernel"] == pytest.approx(103 * MS)
 
 
+@pytest.mark.parametrize(("threads", "expected"), [(1, 24), (2, 12)])
+def test_what_threads_execute_at_a_time_is_logged_by_each(threads, expected):
+    # 15 ms alone; of a call of 30 ms 56 are logged, 24 of them in reorders.
+    table = table_of(reordered=12 * MS, created=0.0)
+    table.forget(LOG)
+    row = (30 * MS, 30 * MS, 56 * MS, 24 * MS, 0.0, 4 * MS, 4 * MS, 0.0, 0.0, 0.0)
+    table.add(Visit(subject=LOG, round=0, seconds=[34 * MS], parts=[row]))
+    found = log_experiments(table, PARTS, ("conv", "relu"), {"conv": 4}, 0.0, threads)
+    assert seconds_of(found)["reorders"] == pytest.approx(expected * MS)
+
+
 def test_what_the_log_leaves_of_a_call_is_its_overhead():
     table = table_of()
     experiments = log_experiments(table, PARTS, ("conv", "relu"), {"conv": 4}, 0.1 * MS)
