@@ -19,13 +19,6 @@ class Interval:
     high: float
     confidence: float
 
-    def half_width(self, center: float) -> float:
-        """Return half of the width over the center, which is positive unless all is zero."""
-        width = (self.high - self.low) / 2
-        if width == 0:
-            return 0.0
-        return width / center if center > 0 else math.inf
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
