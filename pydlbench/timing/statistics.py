@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -103,19 +104,13 @@ def interval_ranks(n: int, confidence: float) -> tuple[int, int, float] | None:
         Zero-based ranks (low, high) of the narrowest such interval and its coverage, at least
         ``confidence``; None where even minimum to maximum does not reach it (n < 6 at 95 %).
     """
-    if n < 1:
-        return None
     # The tolerance lets a level that is exactly attainable (31/32 with 6 samples) be attained.
     alpha_half = (1 - confidence) / 2 * (1 + 1e-9)
-    if _lower_tail(n, 0) > alpha_half:
+    # The largest rank whose tail is small enough.
+    ranks = range((n + 1) // 2)
+    low = bisect.bisect_right(ranks, alpha_half, key=lambda rank: _lower_tail(n, rank)) - 1
+    if low < 0:
         return None
-    low, high = 0, (n - 1) // 2  # the largest rank whose tail is small enough, by bisection
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _lower_tail(n, middle) <= alpha_half:
-            low = middle
-        else:
-            high = middle - 1
     return low, n - 1 - low, 1 - 2 * _lower_tail(n, low)
 
 
