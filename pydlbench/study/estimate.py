@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydlbench.timing.guards import seen_beside
 from pydlbench.timing.policy import Policy
-from pydlbench.timing.statistics import Interval, Ratio, median, median_interval
+from pydlbench.timing.statistics import Interval, median, median_interval
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -76,10 +76,6 @@ class Estimate:
     def above(self, limit: float) -> bool:
         """Whether it is above a limit beyond doubt."""
         return self.interval is not None and self.interval.low > limit
-
-    def to_ratio(self) -> Ratio:
-        """Return it as the ratio of two subjects."""
-        return Ratio(median=self.median, interval=self.interval, n=self.rounds)
 
 
 def estimate(series: Series) -> Estimate:

@@ -143,24 +143,23 @@ def median_interval(values: Iterable[float], *, signed: bool = False) -> Interva
     return Interval(low=low if signed else max(0.0, low), high=middle + half, confidence=CONFIDENCE)
 
 
-def paired_ratios(a: Mapping[int, float], b: Mapping[int, float]) -> list[float]:
-    """Return the ratios a / b of the common rounds; keys are round numbers.
+def paired_ratio(a: Mapping[int, float], b: Mapping[int, float]) -> Ratio:
+    """Return the median of the ratios a / b of common rounds, with its interval.
 
     Changes of the machine that affect both kernels of a round cancel. The remaining spread is the
     variance between rounds, which verdicts are based on.
 
+    Args:
+        a: values by round number.
+        b: likewise.
+
     Raises:
-        ValueError: if a value of ``b`` is not positive.
+        ValueError: if there is no common round, or a value of ``b`` is not positive.
     """
     rounds = sorted(a.keys() & b.keys())
+    if not rounds:
+        raise ValueError("no round in common")
     if any(not b[index] > 0 for index in rounds):
         raise ValueError("ratio to a time that is not positive")
-    return [a[index] / b[index] for index in rounds]
-
-
-def paired_ratio(a: Mapping[int, float], b: Mapping[int, float]) -> Ratio:
-    """Median of the per-round ratios a / b with its interval; ValueError with no common round."""
-    ratios = paired_ratios(a, b)
-    if not ratios:
-        raise ValueError("no round in common")
+    ratios = [a[index] / b[index] for index in rounds]
     return Ratio(median=median(ratios), interval=median_interval(ratios), n=len(ratios))
