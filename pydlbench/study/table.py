@@ -51,7 +51,6 @@ class Visit:
         clock_hz: median core clock; None where nobody read it.
         faults: page faults per execution; None where nobody counted.
         voluntary: voluntary context switches of all threads; likewise.
-        involuntary: involuntary ones, over all samples.
         run_delay_s: how long the thread that waited most was kept from a CPU.
         others_s: CPU time of others on the same CPUs; None where nobody counted.
         steal_s: CPU time that the hypervisor took.
@@ -73,7 +72,6 @@ class Visit:
     clock_hz: float | None = None
     faults: float | None = None
     voluntary: int | None = None
-    involuntary: int = 0
     run_delay_s: float = 0.0
     others_s: float | None = None
     steal_s: float = 0.0
@@ -123,7 +121,6 @@ def visit_of(
         clock_hz=median(chunk.clock_hz) if chunk.clock_hz else None,
         faults=chunk.faults,
         voluntary=chunk.voluntary,
-        involuntary=sum(chunk.involuntary),
         run_delay_s=waited_s(chunk),
         others_s=chunk.others_s,
         steal_s=chunk.steal_s,
