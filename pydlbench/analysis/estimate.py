@@ -92,7 +92,8 @@ def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement], **more: Any) ->
         else:
             step_pass = term.step_pass
             missing.append({"layer": step_pass.node, "pass": step_pass.pass_, "reason": reason})
-    total = _sum(range_of(term, rows) for terms in timed.values() for term in terms)
+    kept = [term for terms in timed.values() for term in terms]
+    total = sum((range_of(term, rows) for term in kept), ZERO)
     first: dict[tuple[KernelSpec, ...], str] = {}
     layers = tuple(
         _layer(
@@ -104,7 +105,6 @@ def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement], **more: Any) ->
         )
         for name, terms in timed.items()
     )
-    kept = [term for terms in timed.values() for term in terms]
     reasons = {term.hot: _reason(rows[term.cold]) for term in kept}
     without_cold = [reason for reason in reasons.values() if reason is not None]
     kinds: dict[str, float] = {}
@@ -204,13 +204,6 @@ def range_of(term: Term, rows: Mapping[KernelSpec, Measurement]) -> Range:
     return Range(hot=hot, cold=hot if cold is None else cold)
 
 
-def _sum(ranges: Iterable[Range]) -> Range:
-    total = ZERO
-    for each in ranges:
-        total += each
-    return total
-
-
 def _layer(
     name: str,
     terms: Sequence[Term],
@@ -235,7 +228,7 @@ def _layer(
             kind = _kind(term)
     known = [roof for roof in roofs if roof is not None]
     roof_s = sum(known) if len(known) == len(roofs) else None
-    time = _sum(range_of(term, rows) for term in terms)
+    time = sum((range_of(term, rows) for term in terms), ZERO)
     return EstimatedLayer(
         name=name,
         kind=kind,
