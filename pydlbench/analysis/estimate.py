@@ -13,7 +13,6 @@ visited (:mod:`pydlbench.analysis.effort`).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -386,12 +385,6 @@ def terms_of(
     works: Iterable[StepPass], precision: str, device: str, cache_bytes: int | None
 ) -> tuple[Term, ...]:
     """Return what is measured for each piece of work; see :func:`plan`."""
-    # Without names -> as it is called where it first occurs.
-    known: dict[KernelSpec, KernelSpec] = {}
-
-    def shared(spec: KernelSpec) -> KernelSpec:
-        return known.setdefault(nameless(spec), spec)
-
     terms = []
     for part in works:
         hot = KernelSpec(
@@ -408,10 +401,24 @@ def terms_of(
             or part.layer.bytes(part.pass_, ITEM_BYTES[precision]) < 4 * cache_bytes
         ):
             cold = msgspec.structs.replace(hot, cache=COLD)
-        terms.append(Term(step_pass=part, hot=shared(hot), cold=shared(cold)))
-    return tuple(terms)
+        terms.append(Term(step_pass=part, hot=hot, cold=cold))
+    return sharing_kernels(terms)
+
+
+def sharing_kernels(terms: Iterable[Term]) -> tuple[Term, ...]:
+    """Return pieces of work; those of one kernel have the case that it first occurs in."""
+    # Without names -> as it is called where it first occurs.
+    known: dict[KernelSpec, KernelSpec] = {}
+
+    def shared(spec: KernelSpec) -> KernelSpec:
+        return known.setdefault(spec.nameless, spec)
+
+    return tuple(
+        Term(step_pass=term.step_pass, hot=shared(term.hot), cold=shared(term.cold))
+        for term in terms
+    )
 
 
 def nameless(spec: KernelSpec) -> KernelSpec:
     """Return a case whose layer has no name: what two layers have in common that are alike."""
-    return msgspec.structs.replace(spec, layer=dataclasses.replace(spec.layer, name=None))
+    return spec.nameless

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pydlbench.analysis.estimate import Kernels, Plan, Term, nameless, terms_of
+from pydlbench.analysis.estimate import Kernels, Plan, Term, sharing_kernels, terms_of
 from pydlbench.analysis.operators import listed
 from pydlbench.backends.steps.groups import EQUATION, CallGroup, is_group
 from pydlbench.models.passes import StepPass
@@ -22,7 +22,6 @@ from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS, ONN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
 
@@ -190,7 +189,7 @@ def map_step(step: StepSpec, session: Session) -> dict[tuple[str, str], MappedCa
 def kernels_of(mapped: Mapping[tuple[str, str], MappedCall]) -> Kernels:
     """Return the native kernels of a step, each as often as its calls are made."""
     return Kernels(
-        terms=_sharing(term for each in mapped.values() for term in each.terms * each.count)
+        terms=sharing_kernels(term for each in mapped.values() for term in each.terms * each.count)
     )
 
 
@@ -221,7 +220,7 @@ def recorded_plan(
     """
     mapped = map_calls(calls, phase, precision, device, cache_bytes)
     pairs = [(call, mapped[call.signature, call.direction]) for call in calls]
-    terms = _sharing(
+    terms = sharing_kernels(
         dataclasses.replace(term, step_pass=dataclasses.replace(term.step_pass, node=owner))
         for call, stands in pairs
         for owner in _owners(call)
@@ -254,18 +253,6 @@ def recorded_plan(
             notes=tuple(notes),
             types=types,
         ),
-    )
-
-
-def _sharing(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Return pieces of work, of cases that are alike the first one for all."""
-    shared: dict[KernelSpec, KernelSpec] = {}
-
-    def first(spec: KernelSpec) -> KernelSpec:
-        return shared.setdefault(nameless(spec), spec)
-
-    return tuple(
-        Term(step_pass=term.step_pass, hot=first(term.hot), cold=first(term.cold)) for term in terms
     )
 
 

@@ -62,9 +62,8 @@ def _same_kernel(spec: KernelSpec, options: Mapping[str, Any], *, briefly: bool 
 
     A first repetition alone has another digest: it is less than other tasks need.
     """
-    nameless = msgspec.structs.replace(spec, layer=dataclasses.replace(spec.layer, name=None))
     brief = ["first visit"] if briefly else []
-    return _digest([nameless.to_dict(), options.get("threads"), *brief])
+    return _digest([spec.nameless.to_dict(), options.get("threads"), *brief])
 
 
 def _digest(value: object) -> str:
