@@ -26,6 +26,7 @@ from pydlbench.ops.table import ITEM_BYTES, MEMORY_BOUND
 from pydlbench.records.estimate import EstimatedLayer, EstimatedStep, StepEstimate, joined
 from pydlbench.records.measurement import MATERIAL, disturbed_share
 from pydlbench.records.specs import KernelSpec
+from pydlbench.timing.statistics import sum_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -225,8 +226,7 @@ def _layer(
         if seconds > slowest:
             slowest, bound = seconds, row.roofline.bound if row.roofline else None
             kind = _kind(term)
-    known = [roof for roof in roofs if roof is not None]
-    roof_s = sum(known) if len(known) == len(roofs) else None
+    roof_s = sum_known(roofs)
     time = sum((range_of(term, rows) for term in terms), ZERO)
     return EstimatedLayer(
         name=name,

@@ -17,6 +17,7 @@ from pydlbench.ops.pointwise import out_of_place
 from pydlbench.ops.seen import meaning_of
 from pydlbench.records.estimate import Recorded
 from pydlbench.records.operator import RecordedCall
+from pydlbench.timing.statistics import sum_known
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS, ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
@@ -125,8 +126,6 @@ def _together(count: int, parts: Sequence[MappedCall]) -> MappedCall:
         return parts[0] if parts[0].count == count else dataclasses.replace(parts[0], count=count)
     own = [part for part in parts if part.meaning.kind != "view"]
     kinds = {each.meaning.kind for each in own}
-    flops = [each.meaning.flops for each in own]
-    products = [each.meaning.product_flops for each in own]
     lacks = [each.lacks for each in own if each.lacks]
     return MappedCall(
         count=count,
@@ -134,8 +133,8 @@ def _together(count: int, parts: Sequence[MappedCall]) -> MappedCall:
             kind=next(iter(kinds)) if len(kinds) == 1 else "group" if kinds else "view",
             layers=tuple(layer for each in own for layer in each.meaning.layers),
             layers_missing="; ".join(dict.fromkeys(lacks)) or None,
-            flops=None if None in flops else sum(filter(None, flops)),
-            product_flops=None if None in products else sum(filter(None, products)),
+            flops=sum_known(each.meaning.flops for each in own),
+            product_flops=sum_known(each.meaning.product_flops for each in own),
             dtypes=tuple(dict.fromkeys(kind for each in own for kind in each.meaning.dtypes)),
         ),
         terms=tuple(term for each in own for term in each.terms),

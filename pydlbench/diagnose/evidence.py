@@ -21,6 +21,7 @@ from pydlbench.records.diagnosis import WORTH
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.specs import KernelSpec
 from pydlbench.steps.run import run
+from pydlbench.timing.statistics import sum_known
 from pydlbench.units import percent
 
 if TYPE_CHECKING:
@@ -348,8 +349,7 @@ class _Alike:
     @property
     def native_s(self) -> float | None:
         """The time of their native layers; None if one has none."""
-        known = [calls.native_s for calls in self.calls if calls.native_s is not None]
-        return sum(known) if len(known) == len(self.calls) else None
+        return sum_known(calls.native_s for calls in self.calls)
 
 
 def kind_of_calls(calls: BrokenDownCall) -> str:

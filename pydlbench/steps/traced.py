@@ -22,7 +22,7 @@ from pydlbench.records.trace import (
 )
 from pydlbench.study.loop import LEAST_ROUNDS
 from pydlbench.timing.chunk import Request
-from pydlbench.timing.statistics import median, median_interval, middle_rounds
+from pydlbench.timing.statistics import median, median_interval, middle_rounds, sum_known
 from pydlbench.words import TYPE_PRECISIONS
 
 if TYPE_CHECKING:
@@ -319,17 +319,12 @@ def calls_in_context(
             in_context_s=(taken := sum(seconds[place] for place in places)),
             host_s=sum(median(host[place]) for place in places) if host else None,
             share=taken / step_s,
-            limit_s=_sum_known([limit_s(calls[place]) for place in places]),
+            limit_s=sum_known(limit_s(calls[place]) for place in places),
             flops=flops_of([calls[place] for place in places]),
         )
         for (module, direction, operator), places in alike(calls).items()
     ]
     return sorted(rows, key=lambda row: -row.in_context_s), between_s
-
-
-def _sum_known(limits: Sequence[float | None]) -> float | None:
-    known = [limit for limit in limits if limit is not None]
-    return sum(known) if len(known) == len(limits) else None
 
 
 def _modules(calls: Sequence[CallInContext], step_s: float) -> tuple[ModuleInContext, ...]:
@@ -427,13 +422,8 @@ def limits_of(
 
 def flops_of(calls: Sequence[ProgramCall]) -> int | None:
     """Return the algorithmic FLOPs of some calls; None where one's are not known."""
-    total = 0
-    for call, count in Counter(calls).items():
-        flops = meaning_of_call(call).flops
-        if flops is None:
-            return None
-        total += count * flops
-    return total
+    each = ((meaning_of_call(call).flops, count) for call, count in Counter(calls).items())
+    return sum_known(None if flops is None else count * flops for flops, count in each)
 
 
 def meaning_of_call(call: ProgramCall) -> Meaning:

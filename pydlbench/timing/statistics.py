@@ -1,4 +1,4 @@
-"""Order statistics: median, quartiles, intervals of the median, paired ratios."""
+"""Order statistics: median, quartiles, intervals of the median, paired ratios; and sums."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import bisect
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,12 @@ def quantile(values: Iterable[float], q: float) -> float:
 def median(values: Iterable[float]) -> float:
     """Return the median; ValueError without values."""
     return quantile(values, 0.5)
+
+
+def sum_known(values: Iterable[Number | None]) -> Number | None:
+    """Return the sum of values; None where one of them is not known."""
+    every = list(values)
+    return None if None in every else sum(value for value in every if value is not None)
 
 
 def middle_rounds(seconds: Sequence[float], width: int) -> list[float]:
