@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pydlbench.analysis.estimate import Plan, estimate, plan
+from pydlbench.analysis.estimate import Plan, estimate, plan, range_of
 from pydlbench.analysis.mapped import kernels_of, map_step
 from pydlbench.analysis.native import native_sum
 from pydlbench.analysis.operators import kind_of
@@ -219,8 +219,7 @@ class Observations:
 
     def native_s(self, term: Term) -> float:
         """Return the native time of one part of the plan with hot caches; 0 if unknown."""
-        row = self.rows[term.hot]
-        return row.time.median if row.ok and row.time else 0.0
+        return range_of(term, self.rows).hot
 
     def changed(self, **changes: object) -> StepSpec:
         """Return the step's spec with other fields."""

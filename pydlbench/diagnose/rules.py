@@ -39,14 +39,9 @@ if TYPE_CHECKING:
 # The commands that findings name, with all options of the step.
 
 
-def again(spec: StepSpec) -> str:
-    """Return the command that diagnoses a step."""
-    return shlex.join(["pydlbench", "diagnose", *step_words(spec)])
-
-
-def faults_command(spec: StepSpec) -> str:
-    """Return the command that counts a step's page faults and their cost."""
-    return shlex.join(["pydlbench", "breakdown", *step_words(spec)])
+def again(spec: StepSpec, command: str = "diagnose") -> str:
+    """Return the command that diagnoses a step, or another one that looks at it."""
+    return shlex.join(["pydlbench", command, *step_words(spec)])
 
 
 def layer_command(spec: KernelSpec) -> str:
@@ -99,7 +94,7 @@ def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
             evidence=tuple(evidence),
             cause=_CAUSE,
             experiment=experiment,
-            next=faults_command(seen.spec),
+            next=again(seen.spec, "breakdown"),  # it counts page faults, and what they cost
             part="allocation",
             most_s=most,
         )
@@ -129,19 +124,17 @@ def find_layout(seen: Observations) -> Iterator[Hypothesis]:
     if not seen.framework.layout_words or not seen.convolves:
         return  # products have no layout
     term = seen.difference(REORDERS)
-    reorder = None if term is None else term.seconds
-    if spec.layout == "nhwc" and (reorder is None or not seen.matters(reorder)):
+    if spec.layout == "nhwc" and (term is None or not seen.matters(term.seconds)):
         return
     plain = "nchw" if spec.own is None else AS_BUILT
     other = "nhwc" if spec.layout == plain else plain
     own = _NAMES[AS_BUILT] if spec.layout == AS_BUILT else spec.layout.upper()
-    if term is None or reorder is None:
+    if term is None:
         symptom = f"the step runs in {own}; nothing logs its layout reorders"
         evidence: tuple[str, ...] = ()
     else:
-        symptom = (
-            f"{format_seconds(reorder)} of layout reorders in each step ({seen.share(reorder)})"
-        )
+        seconds = format_seconds(term.seconds)
+        symptom = f"{seconds} of layout reorders in each step ({seen.share(term.seconds)})"
         evidence = (f"breakdown: {term.how}",)
     yield Hypothesis(
         problem="layout reorders",
@@ -650,9 +643,7 @@ def find_batch(seen: Observations) -> Iterator[Hypothesis]:
             node = term.step_pass.node
             seconds_of[node] = seconds_of.get(node, 0.0) + row.time.median
     seconds = sum(seconds_of.values())
-    if not seen.matters(seconds, _LARGE_PRODUCTS):
-        return
-    if (larger := _larger(seen)) is None:
+    if not seen.matters(seconds, _LARGE_PRODUCTS) or (larger := _larger(seen)) is None:
         return
     names = sorted(seconds_of, key=lambda name: -seconds_of[name])[:3]
     yield Hypothesis(
