@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from pydlbench.compare.match import Matching, Pair
     from pydlbench.compare.rows import Row
-    from pydlbench.records.run import RunInfo
     from pydlbench.store.reader import Reader
 
 #: Standard deviation of a row's logarithm from run to run, assumed while fewer than
@@ -319,13 +318,14 @@ def repetitions(
     Yields:
         Which side a run repeats, when it began, and its seconds by key.
     """
+    machines = {machine_name(side.device) for side in sides}
     runs = [0] * len(sides)
     hours: dict[tuple[int, str], int] = {}
     read = 0
     for info in store.runs(limit=_LOOKED_AT):
         if info.id in apart or info.status in ("running", "killed"):
             continue
-        if read + info.measurements > _ROWS or not _may_repeat(info, sides):
+        if read + info.measurements > _ROWS or info.machine not in machines:
             continue
         record = store.record(info.id)
         side_of_run = Side(
@@ -343,11 +343,6 @@ def repetitions(
             runs[number] += 1
             hours[hour] = hours.get(hour, 0) + 1
             yield number, info.created_utc, seconds
-
-
-def _may_repeat(info: RunInfo, sides: Collection[Side]) -> bool:
-    """Whether a run was measured on the machine of one of the sides."""
-    return any(info.machine == machine_name(side.device) for side in sides)
 
 
 def seconds_of(side: Side, keys: Collection[Any]) -> dict[Any, float]:
