@@ -110,15 +110,11 @@ def own_figures(
                     yield OwnFigure(**fields, device=device, run=name)
 
 
-def _step(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
-    time = document.get("time_s") or {}
+def _timed(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
+    """Read a step, or a breakdown, which is one of a step that was measured."""
+    time = document.get("time_s") or document.get("measured_s") or {}
     if document.get("status", "ok") == "ok":
         yield {**_shared(document), "seconds": time.get("median"), "who": framework_text(document)}
-
-
-def _breakdown(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
-    time = document.get("measured_s") or {}
-    yield {**_shared(document), "seconds": time.get("median"), "who": framework_text(document)}
 
 
 def _estimate(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
@@ -169,8 +165,8 @@ def _shared(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any], Any], Iterator[dict[str, Any]]]]] = {
-    "step": _step,
-    "breakdown": _breakdown,
+    "step": _timed,
+    "breakdown": _timed,
     "estimate": _estimate,
     "protocol": _protocol,
 }
