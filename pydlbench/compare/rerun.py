@@ -67,27 +67,24 @@ def spec_of(row: Row) -> KernelSpec | StepSpec:
             fuse=row.fuse or "none",
             mode=row.mode,
         )
-    except UsageError as error:
+    except ValueError as error:  # of a document from elsewhere
         raise UnsupportedError(f"{row.layer}: cannot be measured again ({error})") from error
 
 
 def _step_spec(row: Row) -> StepSpec:
-    try:
-        return StepSpec.from_dict(
-            {
-                **row.settings,
-                "model": row.layer,
-                "batch": row.batch,
-                "phase": row.pass_,
-                "framework": row.backend,
-                "mode": row.mode,
-                "precision": row.precision,
-                "layout": row.layout_request,
-                "device": row.device,
-            }
-        )
-    except ValueError as error:  # of a document from elsewhere
-        raise UnsupportedError(f"{row.layer}: cannot be measured again ({error})") from error
+    return StepSpec.from_dict(
+        {
+            **row.settings,
+            "model": row.layer,
+            "batch": row.batch,
+            "phase": row.pass_,
+            "framework": row.backend,
+            "mode": row.mode,
+            "precision": row.precision,
+            "layout": row.layout_request,
+            "device": row.device,
+        }
+    )
 
 
 def _layer(row: Row) -> Layer:
