@@ -372,18 +372,6 @@ _CHECKED: Final = 3
 _LOGGED: Final = ("eager", "graph")
 
 
-def fixed_bytes(model: Model, phase: str, precision: str) -> int:
-    """Return what a step needs whatever its batch, without the process."""
-    needs = memory(model, phase, precision)
-    # Mixed precision keeps weights in float32 and makes narrow copies; the factor covers both.
-    return _WEIGHTS * needs["weights"] + _GRADIENTS * needs["gradients"] + needs["optimizer"]
-
-
-def image_bytes(model: Model, phase: str, precision: str) -> float:
-    """Return what each image of the batch adds."""
-    return _ACTIVATIONS * memory(model, phase, precision)["activations"] / model.batch
-
-
 def check_memory_of_parts(model: Model, step: StepSpec, available: int | None) -> None:
     """Make sure that a step has room as often as ``breakdown`` and ``diagnose`` hold it.
 
@@ -423,17 +411,19 @@ def check_memory(
         return
     if processes is None:
         processes = len({(step.framework, step.device) for step in steps})
-    fixed = processes * _PROCESS
-    each = 0.0
+    # What steps need whatever their batch, and what each image of it adds.
+    fixed, each = processes * _PROCESS, 0.0
     for step in steps:
-        fixed += fixed_bytes(model, step.phase, step.precision)
+        needs = memory(model, step.phase, step.precision)
+        # Mixed precision keeps weights in float32 and makes narrow copies; the factor covers both.
+        fixed += _WEIGHTS * needs["weights"] + _GRADIENTS * needs["gradients"] + needs["optimizer"]
         if not step.on_gpu:
-            each += image_bytes(model, step.phase, step.precision)
+            each += _ACTIVATIONS * needs["activations"] / model.batch
     needed = fixed + model.batch * each
     if needed <= available:
         return
     batch = int((available - fixed) // each) if each else 0
-    alike = len(set(_ways(steps))) == 1
+    alike = len({(step.framework, step.mode, step.precision) for step in steps}) == 1
     count = len(steps)
     turns = (
         f"{counted(count, 'step')} in turn"
@@ -448,7 +438,3 @@ def check_memory(
         f"{model.name} at batch {model.batch}: needs about {format_bytes(needed)} of memory"
         f"{several}, {format_bytes(available)} are available; nearest: {near}"
     )
-
-
-def _ways(steps: Sequence[StepSpec]) -> list[tuple[str, str | None, str]]:
-    return [(step.framework, step.mode, step.precision) for step in steps]
