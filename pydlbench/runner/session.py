@@ -41,14 +41,12 @@ class Session:
         from pydlbench.devices.cpu.affinity import choose_cpus
         from pydlbench.devices.cpu.facts import read_cpu_facts
 
-        self.options = options or Options()
+        self.options = how = options or Options()
         self.facts: CpuFacts = read_cpu_facts()
-        self.cpus: tuple[int, ...] = choose_cpus(self.facts, self.options.threads)
-        how = self.options
+        self.cpus: tuple[int, ...] = choose_cpus(self.facts, how.threads)
         self._workers = Workers(self.cpus, how.timeout_s, how.code_limit_s, how.python)
-        keep = how.keep_probes
-        self.devices = Devices(self.facts, self.cpus, self._workers, keep)
-        self._kernels = Kernels(self.options, self.facts, self.cpus, self._workers, self.devices)
+        self.devices = Devices(self.facts, self.cpus, self._workers, how.keep_probes)
+        self._kernels = Kernels(how, self.facts, self.cpus, self._workers, self.devices)
         self.recorded: dict[bytes, Any] = {}
         self._started = dt.datetime.now(dt.UTC)
         self._id = f"{self._started:%Y%m%d}-{uuid.uuid4().hex[:8]}"
@@ -159,15 +157,14 @@ class Session:
     def _repetitions(
         self, specs: Sequence[KernelSpec], effort: Effort | None, count: int | None
     ) -> Repetitions:
-        groups = list(by_problem(specs))
-        self._check_room(groups)
+        self.check_room(specs)
         for device in dict.fromkeys(spec.device for spec in specs if spec.on_gpu):
             self.devices.gpu(device, levels=())
         wanted = count or self.options.repetitions
         return Repetitions(
             self._kernels,
             self._workers,
-            groups,
+            list(by_problem(specs)),
             wanted or self._kernels.repetitions(specs),
             renew=self.options.renew or wanted is not None or len(specs) > 1,
             memory_bytes=self.facts.memory_available_bytes,
@@ -235,11 +232,8 @@ class Session:
         Raises:
             UsageError: a spec needs more memory than available; names the largest batch that fits.
         """
-        self._check_room(by_problem(specs))
-
-    def _check_room(self, groups: Iterable[Sequence[KernelSpec]]) -> None:
         available = self.facts.memory_available_bytes
         if available is None:
             return
-        for group in groups:
+        for group in by_problem(specs):
             check_memory(self._kernels.processes(group), available, self._kernels.cold_bytes("cpu"))

@@ -180,7 +180,9 @@ def traced_rounds(
                     "the calls take longer one after another than the step: what is between them "
                     "cannot be told, and is below zero"
                 )
-            return _of_steps(stamped), tracing_of(facts, "stamps", stamped, notes)
+            # The step is the real one: time stamps time its calls only.
+            real = Rounds(stamped.plain_s, stamped.plain_s, stamped.calls_s)
+            return real, tracing_of(facts, "stamps", stamped, notes)
     if rounds is None:
         raise UnsupportedError("; ".join(notes))
     scaled = "idle time is" if rounds.gaps_s else "seconds are"
@@ -216,11 +218,6 @@ def rounds_wanted(round_s: float, most: int = _MOST) -> int:
     if _ROUNDS * round_s > _LONG_S:
         return max(_FIRST, min(_ROUNDS - 1, int(_LONG_S / round_s)))
     return max(_ROUNDS, min(most, int(_ENOUGH_S / round_s)))
-
-
-def _of_steps(stamped: Rounds) -> Rounds:
-    """Return rounds whose step is the real one, of which time stamps time the calls only."""
-    return Rounds(stamped.plain_s, stamped.plain_s, stamped.calls_s)
 
 
 def _scaled(rounds: Rounds) -> Rounds:
