@@ -122,22 +122,18 @@ class Problem:
         results = [(run.spec, next(rows) if run in unmade else run.row) for run in self._runs]
         return [(spec, row) for spec, row in results if row is not None]
 
-    def repeat(self, number: int | None = None) -> None:
+    def repeat(self) -> None:
         """Prepare the kernels, take a round, and release what is not kept.
 
         The first repetition searches for the fastest kernel of each backend; later ones prepare the
         same. The last one makes the rows.
-
-        Args:
-            number: number of the repetition; one more than the last one by default.
         """
-        number = self._taken if number is None else number
         alone = len(self._runs) == 1
         runs = [run for run in self._runs if run.row is None and not run.ended]
         try:
             self._prepare(runs, alone)
-            self._sample(runs, number)
-            self._taken = number + 1
+            self._sample(runs)
+            self._taken += 1
             self._end_early(runs)
             going = [run for run in self._runs if run.row is None and not run.ended]
             if self._taken >= self._repetitions or not going:
@@ -322,7 +318,7 @@ class Problem:
         series = self._study.table.series(run.usual)
         return series.faults is None or series.faults * _FAULT_S >= _WORTH * series.median
 
-    def _sample(self, runs: Sequence[BackendRun], number: int) -> None:
+    def _sample(self, runs: Sequence[BackendRun]) -> None:
         rounds = ROUNDS if self._repetitions == 1 else 1
         owners: dict[Arm, BackendRun] = {}
         subjects: dict[Arm, Subject] = {}
@@ -337,10 +333,10 @@ class Problem:
                     sample=arm.kernel.sample,
                     policy=dataclasses.replace(policy, visits=max(rounds, self._repetitions)),
                     process=arm.kernel.generation,
-                    preparation=number,
+                    preparation=self._taken,
                     size=arm.size,
                 )
-        errors = self._study.take([*subjects.values()], first=number * rounds, rounds=rounds)
+        errors = self._study.take([*subjects.values()], first=self._taken * rounds, rounds=rounds)
         # Kernels that died with their process have the error of the first one sampled there.
         deaths: dict[tuple[str, str, bool], PydlbenchError] = {}
         for arm in owners:

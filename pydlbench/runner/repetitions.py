@@ -110,7 +110,7 @@ class Repetitions:
             if reason is None:
                 if progress:
                     progress(label(problem.specs) + self._which(problem))
-                problem.repeat(self.number)
+                problem.repeat()
             else:
                 problem.conclude(reason)
             self._rows |= problem.results
