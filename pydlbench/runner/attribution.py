@@ -117,10 +117,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """One reason for a gap.
+    """One reason for a gap; its fields are those of the JSON object.
 
     Attributes:
-        name: ``allocation``, ``reorders``, ``dispatch``, ``one thread``, ``idle threads``,
+        cause: ``allocation``, ``reorders``, ``dispatch``, ``one thread``, ``idle threads``,
             ``weights not packed``, ``generic kernel``, ``slower kernel``, ``rest of the call`` (if
             no kernel was timed alone) or ``unexplained``.
         seconds: additional time compared with the fastest backend.
@@ -128,19 +128,10 @@ class Cause:
         how: the measurement, in words.
     """
 
-    name: str
+    cause: str
     seconds: float
     share: float
     how: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object."""
-        return {
-            "cause": self.name,
-            "seconds": self.seconds,
-            "share": self.share,
-            "how": self.how,
-        }
 
 
 # -----------------------------------------------------------------------------
@@ -318,17 +309,12 @@ def causes(evidence: Evidence) -> list[Cause]:
     within = dataclasses.replace(evidence, own=_within(evidence.own), best=_within(evidence.best))
     parts = (allocation, reorders, dispatch, kernel)
     worth = [
-        Cause(name=name, seconds=seconds, share=seconds / gap, how=how)
+        Cause(cause=name, seconds=seconds, share=seconds / gap, how=how)
         for part in parts
         for name, seconds, how in part(within)
         if seconds >= _WORTH * gap
     ]
     return sorted(worth, key=lambda cause: -cause.seconds)
-
-
-def unexplained_s(evidence: Evidence) -> float:
-    """Return the part of the gap without a cause; negative if the causes add up to more."""
-    return evidence.gap_s - sum(cause.seconds for cause in causes(evidence))
 
 
 def _within(account: Account) -> Account:
@@ -374,14 +360,15 @@ def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measuremen
         plain_over_packed=_packing_gain(run, best),
     )
     known = causes(evidence)
-    rest = unexplained_s(evidence)
+    # Negative if the causes add up to more than the gap.
+    rest = evidence.gap_s - sum(cause.seconds for cause in known)
     unexplained = Cause(
-        name="unexplained",
+        cause="unexplained",
         seconds=rest,
         share=rest / evidence.gap_s if evidence.gap_s else 0.0,
         how="the gap less the causes above",
     )
-    listed = tuple(cause.to_dict() for cause in (*known, unexplained))
+    listed = tuple(dataclasses.asdict(cause) for cause in (*known, unexplained))
     return msgspec.structs.replace(row, causes=listed)
 
 

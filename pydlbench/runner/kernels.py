@@ -265,7 +265,8 @@ class Kernels:
         self, spec: KernelSpec, variant: str | None, *, warm: bool, alone: bool, finals: bool
     ) -> _Plan:
         """Return how to prepare a spec, see :meth:`prepare`, and what is known of its kernel."""
-        summand = alone and self._is_summand(spec)
+        # One of an estimate's native rows on a CPU.
+        summand = alone and self._options.estimate and spec.backend == "native" and not spec.on_gpu
         hot = msgspec.structs.replace(spec, cache="hot")
         if variant is None and summand and spec != hot:
             variant = self._fastest.get(hot)
@@ -416,10 +417,6 @@ class Kernels:
         """Return the sampling constants for a prepared kernel."""
         return gpu_policy(self._policy, facts.timing, spec.cache) if spec.on_gpu else self._policy
 
-    def _is_summand(self, spec: KernelSpec) -> bool:
-        """Whether the row of a spec is one of an estimate's native rows on a CPU."""
-        return self._options.estimate and spec.backend == "native" and not spec.on_gpu
-
     def remember(self, spec: KernelSpec, algorithm: str, layout: str) -> None:
         """Set the kernel of a hot row, which an estimate uses for the cold row too."""
         self._fastest[spec] = f"{algorithm} {layout}"
@@ -484,14 +481,10 @@ class Kernels:
 
 def _times(candidates: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Return the seconds of the candidates that ran, by variant."""
-    tried = [
-        candidate
-        for candidate in candidates
-        if candidate["status"] == "ok" and candidate["seconds"]
-    ]
     return {
         f"{candidate['algorithm']} {candidate['layout']}": min(candidate["seconds"])
-        for candidate in tried
+        for candidate in candidates
+        if candidate["status"] == "ok" and candidate["seconds"]
     }
 
 

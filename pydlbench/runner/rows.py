@@ -67,7 +67,6 @@ def measured_row(
     estimated = estimate(samples)
     time = summary_of(samples)
     clock_hz = samples.clock_hz if clock_hz is None else clock_hz
-    candidates = _candidates(facts.candidates)
     return Measurement(
         **base,
         status="ok",
@@ -90,7 +89,7 @@ def measured_row(
         workspace_bytes=facts.workspace_bytes,
         reorder_s=facts.reorder_s,
         setup_s=facts.setup_s,
-        candidates=candidates if keep_candidates else None,
+        candidates=_candidates(facts.candidates) if keep_candidates else None,
         samples_s=tuple(samples.seconds) if keep_samples else None,
         tensor_cores=facts.tensor_cores,
         notes=tuple(facts.notes),
@@ -212,13 +211,13 @@ def _wrong_ones(candidates: Sequence[dict[str, Any]], median_s: float) -> tuple[
 
 
 def _candidates(listed: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    rows = []
-    for entry in listed:
-        row = dict(entry)
-        seconds = row.pop("seconds")
-        row["time_s"] = time_summary(seconds).to_dict() if seconds else None
-        rows.append(row)
-    return tuple(rows)
+    return tuple(
+        {
+            **{name: value for name, value in entry.items() if name != "seconds"},
+            "time_s": time_summary(entry["seconds"]).to_dict() if entry["seconds"] else None,
+        }
+        for entry in listed
+    )
 
 
 # -----------------------------------------------------------------------------
