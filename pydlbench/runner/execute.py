@@ -383,13 +383,12 @@ class _Loop:
                     self._measure(task)
         finally:
             self._close()
-        if not self._recorder.started:  # all was there already
-            self._recorder.start(self.described(), self._request)
+        self.start()  # where all was there already
 
-    def start(self, session: Any) -> None:
+    def start(self) -> None:
         """Begin the run in the store, once a session can describe the machine."""
         if not self._recorder.started:
-            self._recorder.start(session.run, self._request)
+            self._recorder.start(self.described(), self._request)
 
     @property
     def finished(self) -> int:
@@ -466,16 +465,16 @@ class _Loop:
 
     # --- tasks ------------------------------------------------------------------------------
 
-    def _view(self, task: Task, session: Any) -> View:
-        """Return what a task sees of the run while it measures with a session."""
+    def _view(self, task: Task) -> View:
+        """Return what a task sees of the run while it measures."""
         before = self.finished
 
         def advance(done: float, total: int, label: str) -> None:
-            self.start(session)  # not earlier: only now a GPU has told its name
+            self.start()  # not earlier: only now a GPU has told its name
             self.show(before, len(task.rows) * min(done / max(total, 1), 1.0), label)
 
         def keep(result: Result) -> None:
-            self.start(session)
+            self.start()
             self.take(task, result)
 
         def kernel(spec: KernelSpec, briefly: bool) -> dict[str, Any] | None:
@@ -496,14 +495,13 @@ class _Loop:
     def _measure(self, task: Task) -> None:
         try:
             session = self._session_for(task)
-            for result in task.measure(session, self._view(task, session)):
-                self.start(session)
+            for result in task.measure(session, self._view(task)):
+                self.start()
                 self.take(task, result)
         except PydlbenchError as error:
             if not self.tolerant:
                 raise
-            if not self._recorder.started:
-                self._recorder.start(self.described(), self._request)
+            self.start()
             for row in task.rows:
                 # A row with only some of its repetitions stays stored, and is not finished.
                 if id(row) not in self._outcomes:
