@@ -85,7 +85,8 @@ def compare_interleaved(
     ]
     cycles = np.array([_mean(passes.cycles) if passes.cycles else math.nan for passes in measured])
     means = np.array([_mean(values) for values in logs])
-    estimates = judge(means, _scatter(logs, kinds_of(matching.pairs)), against, settings, cycles)
+    scatter = _scatter(logs, kinds_of(pair.a for pair in matching.pairs))
+    estimates = judge(means, scatter, against, settings, cycles)
     rows = [
         ComparedRow(
             *pair,

@@ -290,11 +290,6 @@ def _values(axis: str, pairs: Sequence[Pair]) -> tuple[str, str]:
     return "/".join(first), "/".join(second)
 
 
-def kinds_of(pairs: Sequence[Pair]) -> NDArray[Any]:
-    """Return the kind of each pair."""
-    return np.array([kind_of(pair.a) for pair in pairs])
-
-
-def kind_of(row: Row) -> str:
-    """Return a row's kind; rows of one kind of layer or step and backend scatter alike."""
-    return f"{row.kind} {row.backend} {row.mode} {row.cache}"
+def kinds_of(rows: Iterable[Row]) -> NDArray[Any]:
+    """Return the kind of each row; those of one kind of layer or step and backend scatter alike."""
+    return np.array([f"{row.kind} {row.backend} {row.mode} {row.cache}" for row in rows])

@@ -181,7 +181,7 @@ def _of_runs(pairs: Sequence[Pair], groups: Sequence[Sequence[Mapping[Any, float
         mean = np.nansum(logs, axis=0) / np.maximum(count, 1)
         sums += np.nansum((logs - mean) ** 2, axis=0)
         freedom += np.maximum(count - 1, 0)
-    sd, known = pooled(sums, freedom, kinds_of(pairs))
+    sd, known = pooled(sums, freedom, kinds_of(pair.a for pair in pairs))
     most = sum(max(len(seconds) - 1, 0) for seconds in groups)
     return Scatter(math.sqrt(2) * sd, np.minimum(known, most))
 
