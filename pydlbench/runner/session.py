@@ -80,9 +80,9 @@ class Session:
         """
         self._workers.renew(native=False)
 
-    def start(self, wanted: Iterable[tuple[str, str]], *, warm: Sequence[bool] = (False,)) -> None:
+    def start(self, wanted: Iterable[tuple[str, str]]) -> None:
         """Start processes side by side; see :meth:`pydlbench.runner.machine.Workers.start`."""
-        self._workers.start(wanted, warm=warm)
+        self._workers.start(wanted)
 
     def canary(self) -> float | None:
         """Run an FMA burst; see :meth:`pydlbench.runner.machine.Workers.canary`."""
@@ -214,17 +214,14 @@ class Session:
         """
         self._kernels.remember(spec, algorithm, layout)
 
-    def prepare(
-        self, spec: KernelSpec, *, warm: bool = False, variant: str | None = None
-    ) -> RemoteKernel[KernelFacts]:
+    def prepare(self, spec: KernelSpec, *, variant: str | None = None) -> RemoteKernel[KernelFacts]:
         """Prepare a spec in its worker; raises what the backend raises.
 
         Args:
             spec: what to compute.
-            warm: use a process of its own whose allocator keeps freed pages.
             variant: see ``Preparation``.
         """
-        return self._kernels.prepare(spec, warm=warm, variant=variant)
+        return self._kernels.prepare(spec, variant=variant)
 
     def check_room(self, specs: Sequence[KernelSpec]) -> None:
         """Check that specs fit into memory; those of one problem are prepared at the same time.
