@@ -51,7 +51,19 @@ def spec_of(row: Row) -> KernelSpec | StepSpec:
     """
     try:
         if row.kind == "step":
-            return _step_spec(row)
+            return StepSpec.from_dict(
+                {
+                    **row.settings,
+                    "model": row.layer,
+                    "batch": row.batch,
+                    "phase": row.pass_,
+                    "framework": row.backend,
+                    "mode": row.mode,
+                    "precision": row.precision,
+                    "layout": row.layout_request,
+                    "device": row.device,
+                }
+            )
         return KernelSpec(
             layer=_layer(row),
             pass_=row.pass_,
@@ -69,22 +81,6 @@ def spec_of(row: Row) -> KernelSpec | StepSpec:
         )
     except ValueError as error:  # of a document from elsewhere
         raise UnsupportedError(f"{row.layer}: cannot be measured again ({error})") from error
-
-
-def _step_spec(row: Row) -> StepSpec:
-    return StepSpec.from_dict(
-        {
-            **row.settings,
-            "model": row.layer,
-            "batch": row.batch,
-            "phase": row.pass_,
-            "framework": row.backend,
-            "mode": row.mode,
-            "precision": row.precision,
-            "layout": row.layout_request,
-            "device": row.device,
-        }
-    )
 
 
 def _layer(row: Row) -> Layer:

@@ -96,11 +96,13 @@ def compare(
     """
     settings = settings or Settings()
     pairs = matching.pairs
-    enough = _are_enough(groups)
+    enough = _freedom(groups) >= LEAST_RUNS - 1
     log = np.log([pair.b.median / pair.a.median for pair in pairs])  # type: ignore[operator]  # both are timed
     scatter = _scatter(pairs, enough, _of_runs(pairs, groups))
+    # Other work may be all that a change comes from. A disturbed time is an upper bound: B is SLOWER
+    # than a bound of A, and FASTER than A if a bound of B is.
     against = [
-        CONTENDED if _hides(pair, change) else None
+        CONTENDED if (pair.b if change > 0 else pair.a).contended else None
         for pair, change in zip(pairs, log.tolist(), strict=True)
     ]
     estimates = [
@@ -140,19 +142,6 @@ def _is_disturbed(pair: Pair) -> bool:
     return bool(pair.a.contended or pair.b.contended)
 
 
-def _hides(pair: Pair, change: float) -> bool:
-    """Whether other work may be all that a change comes from.
-
-    A disturbed time is an upper bound: B is SLOWER than a bound of A, and FASTER than A if a bound
-    of B is.
-
-    Args:
-        pair: two rows.
-        change: the logarithm of B over A.
-    """
-    return bool(pair.b.contended if change > 0 else pair.a.contended)
-
-
 def _certain(pair: Pair, estimate: Estimate) -> Estimate:
     """Return the estimate of a pair; of a disturbed one without a verdict, with the reason."""
     if not _is_disturbed(pair) or estimate.verdict in (SLOWER, FASTER):
@@ -160,8 +149,9 @@ def _certain(pair: Pair, estimate: Estimate) -> Estimate:
     return msgspec.structs.replace(estimate, verdict=UNCLEAR, resolution=None, reason=CONTENDED)
 
 
-def _are_enough(groups: Sequence[Sequence[Mapping[Any, float]]]) -> bool:
-    return sum(max(len(seconds) - 1, 0) for seconds in groups) >= LEAST_RUNS - 1
+def _freedom(groups: Sequence[Sequence[Mapping[Any, float]]]) -> int:
+    """Return how many degrees of freedom replicates have beside the means of their groups."""
+    return sum(max(len(seconds) - 1, 0) for seconds in groups)
 
 
 def _assumed(rows: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -182,8 +172,7 @@ def _of_runs(pairs: Sequence[Pair], groups: Sequence[Sequence[Mapping[Any, float
         sums += np.nansum((logs - mean) ** 2, axis=0)
         freedom += np.maximum(count - 1, 0)
     sd, known = pooled(sums, freedom, kinds_of(pair.a for pair in pairs))
-    most = sum(max(len(seconds) - 1, 0) for seconds in groups)
-    return Scatter(math.sqrt(2) * sd, np.minimum(known, most))
+    return Scatter(math.sqrt(2) * sd, np.minimum(known, _freedom(groups)))
 
 
 def _of_means(pairs: Sequence[Pair], groups: Sequence[Sequence[Mapping[Any, float]]]) -> Scatter:
