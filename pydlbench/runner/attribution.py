@@ -450,9 +450,10 @@ def _packing_gain(run: BackendRun, best: BackendRun) -> float | None:
     facts, fastest = run.usual.facts, best.usual.facts
     if facts is None or fastest is None or run.spec.layer.kind != "gemm":
         return None
-    if run.spec.layer.result(run.spec.pass_) == "weights":
-        return None
-    if not _UNPACKED.search(facts.layout) or _reorders(facts.evidence):
+    seen = facts.evidence
+    reordered = seen.get("reorder_s") or seen.get("alone_reorder_s")
+    written = run.spec.layer.result(run.spec.pass_) == "weights"
+    if written or reordered or not _UNPACKED.search(facts.layout):
         return None
     times: dict[bool, float] = {}
     for candidate in fastest.candidates:
@@ -462,7 +463,3 @@ def _packing_gain(run: BackendRun, best: BackendRun) -> float | None:
     if best.spec.backend != "native" or len(times) < 2:
         return None
     return times[True] / times[False] if times[True] > times[False] > 0 else None
-
-
-def _reorders(seen: Mapping[str, Any]) -> bool:
-    return bool(seen.get("reorder_s") or seen.get("alone_reorder_s"))

@@ -527,7 +527,10 @@ class _Loop:
     def _list(self, task: Task, row: Row | None, result: Result) -> None:
         partial = _is_partial(result.document)
         if result.table == "layer" and _status(result.document) == "ok" and not partial:
-            self._remember(task, row, result)
+            # For other tasks: estimates and layers share kernels.
+            own = row and _same_kernel(row.spec, task.options)
+            name = own or str(result.key).rpartition("/")[2]
+            self.kernels.setdefault(name, _without_samples(result).document)
         if not self._samples and result.table == "layer":
             result = _without_samples(result)
         if row is None:
@@ -536,15 +539,6 @@ class _Loop:
         if not partial:
             self._listed.add(id(row))
         self._outcomes[id(row)] = Outcome(task, row, result)
-
-    def _remember(self, task: Task, row: Row | None, result: Result) -> None:
-        """Remember a kernel for other tasks: estimates and layers share kernels."""
-        name = (
-            str(result.key).rpartition("/")[2]
-            if row is None
-            else _same_kernel(row.spec, task.options)
-        )
-        self.kernels.setdefault(name, _without_samples(result).document)
 
     # --- what an earlier attempt has finished -------------------------------------------------
 

@@ -109,7 +109,8 @@ class Repetitions:
             reason = self._effort and self._effort(problem.specs, self._rows)
             if reason is None:
                 if progress:
-                    progress(label(problem.specs) + self._which(problem))
+                    turn = f", repetition {problem.taken + 1} of {self._count}"
+                    progress(label(problem.specs) + turn * (self._count > 1))
                 problem.repeat()
             else:
                 problem.conclude(reason)
@@ -121,11 +122,6 @@ class Repetitions:
         """Free all kernels that are still prepared."""
         for problem in self._problems:
             problem.release()
-
-    def _which(self, problem: Problem) -> str:
-        if self._count == 1:
-            return ""
-        return f", repetition {problem.taken + 1} of {self._count}"
 
 
 def _kept_bytes(kernels: Kernels, group: Sequence[KernelSpec]) -> int:

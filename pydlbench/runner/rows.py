@@ -169,13 +169,6 @@ def summary_of(samples: Series) -> TimeSummary:
     )
 
 
-def _drift(samples: Series) -> tuple[float, float]:
-    """Return the medians of the first and of the last third of the rounds."""
-    seconds = list(samples.by_round().values())
-    third = max(1, len(seconds) // 3)
-    return median(seconds[:third]), median(seconds[-third:])
-
-
 def _warnings(samples: Series, estimated: Estimate, on_gpu: bool) -> tuple[str, ...]:
     """Return warnings on what the samples show and no counter of the system has seen."""
     words = []
@@ -188,7 +181,9 @@ def _warnings(samples: Series, estimated: Estimate, on_gpu: bool) -> tuple[str, 
         words.append(
             f"disturbed rounds: {estimated.disturbed} of {estimated.rounds}: {estimated.reason}"
         )
-    first, last = _drift(samples)
+    seconds = list(samples.by_round().values())
+    third = max(1, len(seconds) // 3)
+    first, last = median(seconds[:third]), median(seconds[-third:])
     moved = last / first - 1 if first > 0 else 0.0
     # What the row's own interval shows need not be said once more.
     width = 0.0 if estimated.interval is None else estimated.interval.high - estimated.interval.low
