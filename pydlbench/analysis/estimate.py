@@ -175,12 +175,10 @@ def _leads(
     rows: Mapping[KernelSpec, Measurement],
 ) -> Dominance | None:
     """Layers that run the same kernels are one part; hot and cold rows are half of it each."""
-    parts: dict[str, dict[KernelSpec, float]] = {}
+    alike: dict[str, list[Term]] = {}
     for layer in layers:
-        part = parts.setdefault(layer.like, {})
-        for term in timed[layer.name]:
-            for spec in (term.hot, term.cold if rows[term.cold].ok else term.hot):
-                part[spec] = part.get(spec, 0.0) + 0.5
+        alike.setdefault(layer.like, []).extend(timed[layer.name])
+    parts = {name: _weights(terms, rows) for name, terms in alike.items()}
     specs = {spec for part in parts.values() for spec in part}
     times = {
         spec: Timed.from_summary(time) for spec in specs if (time := rows[spec].time) is not None

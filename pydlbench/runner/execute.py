@@ -528,8 +528,11 @@ class _Loop:
         partial = _is_partial(result.document)
         if result.table == "layer" and _status(result.document) == "ok" and not partial:
             # For other tasks: estimates and layers share kernels.
-            own = row and _same_kernel(row.spec, task.options)
-            name = own or str(result.key).rpartition("/")[2]
+            name = (
+                str(result.key).rpartition("/")[2]
+                if row is None
+                else _same_kernel(row.spec, task.options)
+            )
             self.kernels.setdefault(name, _without_samples(result).document)
         if not self._samples and result.table == "layer":
             result = _without_samples(result)
