@@ -11,6 +11,7 @@ import msgspec
 from pydlbench.analysis.estimate import Kernels, Plan, Term, sharing_kernels, terms_of
 from pydlbench.analysis.operators import listed
 from pydlbench.backends.steps.groups import EQUATION, CallGroup, is_group
+from pydlbench.grouping import grouped
 from pydlbench.models.passes import StepPass
 from pydlbench.ops.meaning import Meaning
 from pydlbench.ops.pointwise import out_of_place
@@ -226,11 +227,7 @@ def recorded_plan(
         for term in stands.terms
     )
     counted = [(call, stands) for call, stands in pairs if stands.meaning.kind != "view"]
-
-    reasons: dict[str, list[str]] = {}
-    for call, stands in counted:
-        if not stands.terms:
-            reasons.setdefault(call.operator, []).append(stands.lacks)
+    missing = [(call.operator, stands.lacks) for call, stands in counted if not stands.terms]
 
     def share(weight: Callable[[RecordedCall], int]) -> float:
         whole = sum(weight(call) for call, _ in counted)
@@ -248,7 +245,10 @@ def recorded_plan(
             calls=tuple(calls),
             native_calls=share(lambda call: call.count),
             native_bytes=share(lambda call: call.count * call.bytes),
-            unmapped={name: "; ".join(dict.fromkeys(each)) for name, each in reasons.items()},
+            unmapped={
+                operator: "; ".join(dict.fromkeys(lacks for _, lacks in each))
+                for operator, each in grouped(missing, lambda pair: pair[0]).items()
+            },
             notes=tuple(notes),
             types=types,
         ),

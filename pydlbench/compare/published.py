@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pydlbench.errors import UsageError, nearest
+from pydlbench.grouping import grouped
 from pydlbench.records.published import OwnFigure, PublishedFigure
 from pydlbench.records.step import framework_text, options_text
 
@@ -192,11 +193,10 @@ def match_figures(
 
 
 def _matches(figure: PublishedFigure, own: Sequence[OwnFigure]) -> Iterator[OwnFigure]:
-    groups: dict[tuple[str, ...], list[OwnFigure]] = {}
-    for result in own:
-        if _fits(figure, result):
-            name = (result.run, result.who, result.device, result.precision, result.options)
-            groups.setdefault(name, []).append(result)
+    groups = grouped(
+        (result for result in own if _fits(figure, result)),
+        lambda each: (each.run, each.who, each.device, each.precision, each.options),
+    )
     for group in groups.values():
         eligible = [result for result in group if result.protocol is not None] or group
         nearest = min(eligible, key=lambda result: (_away(figure, result), result.batch))

@@ -16,6 +16,7 @@ from pydlbench.analysis.operators import kind_of
 from pydlbench.analysis.step import break_down_step
 from pydlbench.backends import capabilities
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
+from pydlbench.grouping import grouped
 from pydlbench.models import build_model
 from pydlbench.records.diagnosis import WORTH
 from pydlbench.records.operator import RecordedCall
@@ -230,10 +231,9 @@ class Observations:
     def _terms(self, model: Model) -> dict[str, tuple[Term, ...]]:
         """Return the passes of each node's own layer: without bias, L2 term and update."""
         names = {node.name: None if node.layer is None else node.layer.name for node in model}
-        by_node: dict[str, list[Term]] = {}
-        for term in self.plan.terms:
-            if term.step_pass.layer.name == names.get(term.step_pass.node):
-                by_node.setdefault(term.step_pass.node, []).append(term)
+        passes = [(term.step_pass, term) for term in self.plan.terms]
+        own = [term for each, term in passes if each.layer.name == names.get(each.node)]
+        by_node = grouped(own, lambda term: term.step_pass.node)
         return {name: tuple(terms) for name, terms in by_node.items()}
 
     def _alone_by_module(self) -> dict[str, float]:
@@ -245,14 +245,15 @@ class Observations:
 
     def _graph_excesses(self, model: Model, kind: str) -> list[Excess]:
         pointwise = kind == "pointwise"
-        alike: dict[object, list[str]] = {}
-        for name in self.native.by_node:
-            layer = model[name].layer
-            if layer is not None and (layer.kind == "pointwise") == pointwise:
-                alike.setdefault(layer.replace(name=None), []).append(name)
+        layers = {
+            name: layer.replace(name=None)
+            for name in self.native.by_node
+            if (layer := model[name].layer) is not None
+            and (layer.kind == "pointwise") == pointwise
+        }
         alone, terms = self._alone_by_module(), self._terms(model)
         excesses = []
-        for names in alike.values():
+        for names in grouped(layers, layers.__getitem__).values():
             native_s = sum(self.native.by_node[name] for name in names)
             own = [alone[name] for name in names if name in alone]
             if self.breakdown is not None and len(own) < len(names):
@@ -274,10 +275,8 @@ class Observations:
 
     def _alike(self, kind: str) -> list[_Alike]:
         """Return the breakdown's calls of one kind, grouped by what they compute."""
-        groups: dict[tuple[str, str], list[BrokenDownCall]] = {}
-        for group in self.calls(kind):
-            if len(group.signatures) == 1:
-                groups.setdefault((group.signatures[0], group.direction), []).append(group)
+        single = (group for group in self.calls(kind) if len(group.signatures) == 1)
+        groups = grouped(single, lambda group: (group.signatures[0], group.direction))
         return [_Alike(self.mapped.get(key), calls) for key, calls in groups.items()]
 
     def _recorded_excesses(self, kind: str) -> list[Excess]:

@@ -20,6 +20,7 @@ from pydlbench.diagnose.ablation import (
 from pydlbench.diagnose.evidence import observe
 from pydlbench.diagnose.rules import RULES
 from pydlbench.errors import PydlbenchError, UnsupportedError
+from pydlbench.grouping import grouped
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Tried, overlap
 from pydlbench.units import format_seconds, percent
 
@@ -84,9 +85,8 @@ def rank(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     Args:
         findings: findings whose savings exceed their intervals.
     """
-    problems: dict[str, list[Finding]] = {}
-    for finding in sorted(findings, key=lambda finding: -finding.saving.seconds):
-        problems.setdefault(finding.problem, []).append(finding)
+    ranked = sorted(findings, key=lambda finding: -finding.saving.seconds)
+    problems = grouped(ranked, lambda finding: finding.problem)
     merged = [_merge(same) for same in problems.values()]
     merged.sort(key=lambda finding: -finding.saving.seconds)
     return tuple(

@@ -10,6 +10,7 @@ from pydlbench.backends.steps.device_trace import fitted
 from pydlbench.devices.bandwidths import LEVELS
 from pydlbench.devices.roofline import memory_time, roof
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.grouping import grouped
 from pydlbench.ops.meaning import bytes_of_type
 from pydlbench.ops.seen import meaning_of
 from pydlbench.records.operator import RecordedCall
@@ -286,10 +287,8 @@ def in_context(
 
 def alike(calls: Sequence[ProgramCall]) -> dict[tuple[str, str, str], list[int]]:
     """Return the places of calls by module, direction and operator."""
-    groups: dict[tuple[str, str, str], list[int]] = {}
-    for place, call in enumerate(calls):
-        groups.setdefault((call.module, call.direction, call.operator), []).append(place)
-    return groups
+    names = [(call.module, call.direction, call.operator) for call in calls]
+    return grouped(range(len(calls)), names.__getitem__)
 
 
 def calls_in_context(
@@ -326,11 +325,8 @@ def calls_in_context(
 
 def _modules(calls: Sequence[CallInContext], step_s: float) -> tuple[ModuleInContext, ...]:
     """Return the modules, the longest first."""
-    alike: dict[str, list[CallInContext]] = {}
-    for call in calls:
-        alike.setdefault(call.module, []).append(call)
     modules = []
-    for module, own in alike.items():
+    for module, own in grouped(calls, lambda call: call.module).items():
         seconds = sum(call.in_context_s for call in own)
         unknown = sum(call.in_context_s for call in own if call.limit_s is None)
         limit_s = None

@@ -12,6 +12,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pydlbench.grouping import grouped
 from pydlbench.timing.guards import combine, waited_s
 from pydlbench.timing.statistics import median
 
@@ -236,10 +237,8 @@ class Series:
 
     def preparations_s(self) -> tuple[float, ...]:
         """Return the median of each preparation's rounds, in seconds, in their order."""
-        medians: dict[int, list[float]] = {}
-        for visit in self.visits:
-            medians.setdefault(visit.preparation, []).append(visit.median)
-        return tuple(median(own) for own in medians.values())
+        preparations = grouped(self.visits, lambda visit: visit.preparation)
+        return tuple(median(visit.median for visit in own) for own in preparations.values())
 
 
 def _middle(values: Iterator[float | None]) -> float | None:
