@@ -21,6 +21,7 @@ import msgspec
 
 from pydlbench.analysis.dominance import Dominance, Timed, dominance
 from pydlbench.analysis.effort import half_width_s, sharing
+from pydlbench.grouping import grouped
 from pydlbench.models.passes import LOSS, step_passes
 from pydlbench.ops.table import ITEM_BYTES, MEMORY_BOUND
 from pydlbench.records.estimate import EstimatedLayer, EstimatedStep, StepEstimate, joined
@@ -83,15 +84,13 @@ def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement], **more: Any) ->
     Raises:
         KeyError: a case of the plan was not measured.
     """
-    timed: dict[str, list[Term]] = {}
-    missing = []
-    for term in plan.terms:
-        reason = _reason(rows[term.hot])
-        if reason is None:
-            timed.setdefault(term.step_pass.node, []).append(term)
-        else:
-            step_pass = term.step_pass
-            missing.append({"layer": step_pass.node, "pass": step_pass.pass_, "reason": reason})
+    missing = [
+        {"layer": term.step_pass.node, "pass": term.step_pass.pass_, "reason": reason}
+        for term in plan.terms
+        if (reason := _reason(rows[term.hot])) is not None
+    ]
+    measured = (term for term in plan.terms if rows[term.hot].ok)
+    timed = grouped(measured, lambda term: term.step_pass.node)
     kept = [term for terms in timed.values() for term in terms]
     total = sum((range_of(term, rows) for term in kept), ZERO)
     first: dict[tuple[KernelSpec, ...], str] = {}
@@ -212,30 +211,26 @@ def _layer(
 ) -> EstimatedLayer:
     passes: dict[str, float] = {}
     algorithms: dict[str, str] = {}
-    roofs: list[float | None] = []
-    slowest, bound, kind = -1.0, None, ""
     for term in terms:
-        row, seconds = rows[term.hot], range_of(term, rows).middle
-        pass_ = _pass(term)
-        passes[pass_] = passes.get(pass_, 0.0) + seconds
-        if row.algorithm:
-            algorithms.setdefault(pass_, row.algorithm)
-        roofs.append(row.roofline.time_s if row.roofline else None)
-        if seconds > slowest:
-            slowest, bound = seconds, row.roofline.bound if row.roofline else None
-            kind = _kind(term)
-    roof_s = sum_known(roofs)
+        pass_, algorithm = _pass(term), rows[term.hot].algorithm
+        passes[pass_] = passes.get(pass_, 0.0) + range_of(term, rows).middle
+        if algorithm:
+            algorithms.setdefault(pass_, algorithm)
+    roofs = [rows[term.hot].roofline for term in terms]
+    roof_s = sum_known(None if roof is None else roof.time_s for roof in roofs)
+    slowest = max(terms, key=lambda term: range_of(term, rows).middle)
+    over = rows[slowest.hot].roofline
     time = sum((range_of(term, rows) for term in terms), ZERO)
     return EstimatedLayer(
         name=name,
-        kind=kind,
+        kind=_kind(slowest),
         time_s=time.middle,
         low=time.low,
         high=time.high,
         hot_s=time.hot,
         cold_s=time.cold,
         share=time.middle / total if total > 0 else 0.0,
-        bound=bound,
+        bound=None if over is None else over.bound,
         roof_s=roof_s,
         efficiency=roof_s / time.middle if roof_s and time.middle > 0 else None,
         passes=passes,

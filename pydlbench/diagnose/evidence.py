@@ -281,21 +281,18 @@ class Observations:
 
     def _recorded_excesses(self, kind: str) -> list[Excess]:
         """Return the calls that correspond to native layers one by one."""
-        excesses = []
-        for calls in self._alike(kind):
-            if calls.stands is None or calls.native_s is None or not _alone(calls.stands):
-                continue
-            excesses.append(
-                Excess(
-                    name=calls.name,
-                    terms=calls.stands.terms,
-                    seconds=calls.alone_s - calls.native_s,
-                    own_s=calls.alone_s / calls.count,
-                    native_s=calls.native_s / calls.count,
-                    count=calls.count,
-                )
+        return [
+            Excess(
+                name=calls.name,
+                terms=calls.stands.terms,
+                seconds=calls.alone_s - calls.native_s,
+                own_s=calls.alone_s / calls.count,
+                native_s=calls.native_s / calls.count,
+                count=calls.count,
             )
-        return excesses
+            for calls in self._alike(kind)
+            if calls.stands is not None and calls.native_s is not None and _alone(calls.stands)
+        ]
 
     def _recorded_convolutions(self) -> list[Site]:
         """Return the convolutions of recorded calls, forward and backward."""
