@@ -57,13 +57,9 @@ def kernel_of(key: str | None) -> str | None:
     return key.rpartition("/")[0] if key is not None and key.count("/") > 2 else None
 
 
-def _same_kernel(spec: KernelSpec, options: Mapping[str, Any], *, briefly: bool = False) -> str:
-    """Return a digest that is equal for all measurements of the same kernel.
-
-    A first repetition alone has another digest: it is less than other tasks need.
-    """
-    brief = ["first visit"] if briefly else []
-    return _digest([spec.nameless.to_dict(), options.get("threads"), *brief])
+def _same_kernel(spec: KernelSpec, options: Mapping[str, Any]) -> str:
+    """Return a digest that is equal for all measurements of the same kernel."""
+    return _digest([spec.nameless.to_dict(), options.get("threads")])
 
 
 def _digest(value: object) -> str:
@@ -76,9 +72,7 @@ def kernels(
     specs: Sequence[KernelSpec],
     session: Any,
     view: View,
-    more: int = 0,
     effort: Effort | None = None,
-    first_of: int | None = None,
 ) -> Generator[Result, None, dict[KernelSpec, Measurement]]:
     """Measure the kernels behind a task's rows, or take them from earlier results.
 
@@ -87,9 +81,7 @@ def kernels(
         specs: what to measure.
         session: the session.
         view: the view of the task.
-        more: number of later stages of the task, for its progress.
         effort: see :class:`pydlbench.runner.repetitions.Repetitions`.
-        first_of: see :meth:`pydlbench.runner.session.Session.measure`.
 
     Returns:
         A measurement for each spec.
@@ -101,7 +93,7 @@ def kernels(
 
     rows: dict[KernelSpec, Measurement] = {}
     for spec in specs:
-        if known := view.kernel(spec, first_of is not None):
+        if known := view.kernel(spec):
             rows[spec] = there = Measurement.from_dict(known)
             if there.ok and there.cache == "hot":
                 session.remember(spec, there.algorithm, there.layout)
@@ -109,13 +101,11 @@ def kernels(
     there_already = len(rows)
 
     def advance(done: float, _total: int, label: str) -> None:
-        view.advance(there_already + done, len(specs) + more, label)
+        view.advance(there_already + done, len(specs), label)
 
     threads = task.options.get("threads")
-    how = {"effort": effort, "first_of": first_of}
-    for spec, row in _repeated(session, missing, advance, view.tolerant, threads, how):
-        kernel = _same_kernel(spec, task.options, briefly=first_of is not None)
-        key = f"{row_key(task, task.rows[0])}/{kernel}"
+    for spec, row in _repeated(session, missing, advance, view.tolerant, threads, effort):
+        key = f"{row_key(task, task.rows[0])}/{_same_kernel(spec, task.options)}"
         yield Result("layer", row.to_dict(), key=key)
         rows[spec] = msgspec.structs.replace(row, samples_s=None)
     return rows
@@ -127,7 +117,7 @@ def _repeated(
     advance: Callable[[float, int, str], None],
     tolerant: bool,
     threads: int | None,
-    how: Mapping[str, Any],
+    effort: Effort | None,
 ) -> Iterator[tuple[KernelSpec, Measurement]]:
     """Yield rows after each of their repetitions; in tolerant runs errors become rows too."""
     from pydlbench.runner.rows import empty_row
@@ -142,7 +132,7 @@ def _repeated(
         except tolerated as error:
             yield spec, empty_row(spec, threads, *_verdict(error))
     try:
-        for spec, row in session.measure(list(unmeasured), advance, so_far=True, **how):
+        for spec, row in session.measure(list(unmeasured), advance, so_far=True, effort=effort):
             unmeasured.pop(spec, None)
             yield spec, row
     except tolerated as error:
@@ -477,19 +467,13 @@ class _Loop:
             self.start()
             self.take(task, result)
 
-        def kernel(spec: KernelSpec, briefly: bool) -> dict[str, Any] | None:
-            known = self.kernels.get(_same_kernel(spec, task.options))
-            if known is None and briefly:
-                return self.kernels.get(_same_kernel(spec, task.options, briefly=True))
-            return known
-
         return View(
             tolerant=self.tolerant,
             store=lambda: self._recorder.store,
             advance=advance,
             keep=keep,
             earlier=lambda row: self.earlier(task, row) is not None,
-            kernel=kernel,
+            kernel=lambda spec: self.kernels.get(_same_kernel(spec, task.options)),
         )
 
     def _measure(self, task: Task) -> None:
