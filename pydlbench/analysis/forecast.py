@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from pydlbench.runner.session import Session
     from pydlbench.store.reader import Reader
 
-__all__ = ["VISITS", "conclude", "forecast_step"]
-
 #: Processes that a missing operator is timed in, where nobody says otherwise.
 VISITS: Final = 3
 #: Stored rows of a step that are timed again before a forecast, and how few of a class tell nothing

@@ -289,9 +289,8 @@ def _packing_cause(evidence: Evidence, most: float) -> Iterator[tuple[str, float
 
 
 def _generic(kernel: str, kind: str) -> bool:
-    if _GENERIC.search(kernel):
-        return True
-    return without_sides(kind) == "conv" and _LOWERED.search(kernel) is not None
+    lowered = without_sides(kind) == "conv" and _LOWERED.search(kernel)
+    return bool(_GENERIC.search(kernel) or lowered)
 
 
 # -----------------------------------------------------------------------------

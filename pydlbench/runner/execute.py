@@ -381,22 +381,10 @@ class _Loop:
             self._recorder.start(self.described(), self._request)
 
     @property
-    def finished(self) -> int:
-        """The number of finished rows."""
-        return len(self._listed)
-
-    @property
     def outcomes(self) -> list[Outcome]:
         """The outcomes so far, in the order of the tasks."""
         rows = [id(row) for task in self._tasks for row in task.rows]
         return [self._outcomes[row] for row in rows if row in self._outcomes]
-
-    def show(self, before: int, here: float, label: str) -> None:
-        """Show progress: rows finished before a task, and those of it, fractions included.
-
-        Finished rows count even if the task does not report them.
-        """
-        self._progress(max(int(before + here), self.finished), self.total, label)
 
     def take_the_rest(self) -> None:
         """List rows that an earlier attempt has finished and this one has not reached."""
@@ -457,11 +445,13 @@ class _Loop:
 
     def _view(self, task: Task) -> View:
         """Return what a task sees of the run while it measures."""
-        before = self.finished
+        before = len(self._listed)
 
         def advance(done: float, total: int, label: str) -> None:
             self.start()  # not earlier: only now a GPU has told its name
-            self.show(before, len(task.rows) * min(done / max(total, 1), 1.0), label)
+            here = len(task.rows) * min(done / max(total, 1), 1.0)
+            # Finished rows count even if the task does not report them.
+            self._progress(max(int(before + here), len(self._listed)), self.total, label)
 
         def keep(result: Result) -> None:
             self.start()

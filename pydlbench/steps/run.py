@@ -44,20 +44,17 @@ def step_policy(step: StepSpec, session: Session, facts: StepFacts) -> Policy:
     return gpu_policy(policy, facts.timing) if step.on_gpu else policy
 
 
-def run(
-    step: StepSpec, session: Session, *, preparation: StepPreparation | None = None
-) -> StepRecord:
+def run(step: StepSpec, session: Session) -> StepRecord:
     """Check and time one step; one that cannot be run is a record that says why.
 
     Args:
         step: the step.
         session: whose workers and settings are used.
-        preparation: with which checks; None is all of them.
 
     Raises:
         UsageError: no such model, or an option that it does not have.
     """
-    return run_in_turn([step], session, preparation=preparation)[0]
+    return run_in_turn([step], session)[0]
 
 
 def run_in_turn(
