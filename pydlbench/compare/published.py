@@ -30,7 +30,8 @@ _FOLDER: Final = Path(__file__).parent
 @cache
 def read_figures() -> tuple[PublishedFigure, ...]:
     """Return all figures."""
-    sources, includes = _toml()["sources"], _toml()["includes"]
+    described = tomllib.loads((_FOLDER / "published_sources.toml").read_text(encoding="utf-8"))
+    sources, includes = described["sources"], described["includes"]
     with (_FOLDER / "published_figures.csv").open(encoding="utf-8", newline="") as file:
         return tuple(
             PublishedFigure.from_dict(
@@ -67,11 +68,6 @@ def find_figures(model: str | None) -> tuple[PublishedFigure, ...]:
         near = ", ".join(nearest(model, names) or names)
         raise UsageError(f"--model {model}: no published figure of it; nearest: {near}")
     return chosen
-
-
-@cache
-def _toml() -> dict[str, Any]:
-    return tomllib.loads((_FOLDER / "published_sources.toml").read_text(encoding="utf-8"))
 
 
 # -----------------------------------------------------------------------------

@@ -191,7 +191,7 @@ class Problem:
             [
                 (run.spec, run.usual.variant)
                 for run in runs
-                if run.usual.facts is not None and not (run.usual.ready or _is_quick(run.spec))
+                if run.usual.facts is not None and not (run.usual.ready or is_quick(run.spec))
             ]
         )
         for number, run in enumerate(runs):
@@ -456,7 +456,7 @@ class Problem:
         """
         kernels: list[RemoteKernel[KernelFacts] | None] = []
         for run in self._runs:
-            quick = _is_quick(run.spec)
+            quick = is_quick(run.spec)
             if everything or run.row is not None or run.ended or quick:
                 stays = self._in_place and quick and not held
                 for arm in run.arms:
@@ -469,7 +469,7 @@ class Problem:
             pass
 
 
-def _is_quick(spec: KernelSpec) -> bool:
+def is_quick(spec: KernelSpec) -> bool:
     """Whether a known variant is prepared so quickly that it need not be kept."""
     return spec.backend == "native" and not spec.on_gpu
 

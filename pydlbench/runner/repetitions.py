@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pydlbench.runner.kernels import memory_held
-from pydlbench.runner.problem import Problem
+from pydlbench.runner.problem import Problem, is_quick
 from pydlbench.study.loop import random_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
@@ -71,10 +71,11 @@ class Repetitions:
         room = _KEPT_SHARE * (memory_bytes or 0)
         self._problems: list[Problem] = []
         for group in groups:
-            held = _kept_bytes(kernels, group)
+            held = _held_bytes(spec for spec in kernels.processes(group) if not is_quick(spec))
             keep = 0 < held <= room
             room -= held if keep else 0
-            in_place = not renew and count * _quick_bytes(group) <= room
+            once = _held_bytes(spec for spec in group if spec.pass_ in spec.layer.passes)
+            in_place = not renew and count * once <= room
             self._problems.append(Problem(kernels, group, count, keep=keep, in_place=in_place))
         self._rows: dict[KernelSpec, Measurement] = {}
 
@@ -124,16 +125,9 @@ class Repetitions:
             problem.release()
 
 
-def _kept_bytes(kernels: Kernels, group: Sequence[KernelSpec]) -> int:
-    """Return the memory of the kernels of a problem that would stay prepared."""
-    kept = [spec for spec in kernels.processes(group) if spec.backend != "native" or spec.on_gpu]
-    return sum(memory_held(spec, spec.layer, 0) for spec in kept)
-
-
-def _quick_bytes(group: Sequence[KernelSpec]) -> int:
-    """Return the memory of the native kernels of a problem, each counted once."""
-    there = [spec for spec in group if spec.pass_ in spec.layer.passes]
-    return sum(memory_held(spec, spec.layer, 0) for spec in there)
+def _held_bytes(specs: Iterable[KernelSpec]) -> int:
+    """Return the memory of prepared kernels."""
+    return sum(memory_held(spec, spec.layer, 0) for spec in specs)
 
 
 def label(group: Sequence[KernelSpec]) -> str:
