@@ -52,7 +52,6 @@ class Estimate:
         disturbed: beside how many of them somebody else used the machine.
         undisturbed: of times the median of the other rounds; None where there are none.
         reason: what was seen there, in words; empty without any.
-        values: of the rounds.
     """
 
     median: float
@@ -61,7 +60,6 @@ class Estimate:
     disturbed: int
     undisturbed: float | None = None
     reason: str
-    values: tuple[float, ...]
 
     @property
     def contended(self) -> bool:
@@ -162,7 +160,6 @@ def _estimate(
         rounds=len(values),
         disturbed=len(disturbed),
         reason=words[disturbed[len(disturbed) // 2]] if disturbed else "",
-        values=tuple(values.values()),
     )
 
 
