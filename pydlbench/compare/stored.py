@@ -99,8 +99,8 @@ def compare(
     enough = _freedom(groups) >= LEAST_RUNS - 1
     log = np.log([pair.b.median / pair.a.median for pair in pairs])  # type: ignore[operator]  # both are timed
     scatter = _scatter(pairs, enough, _of_runs(pairs, groups))
-    # Other work may be all that a change comes from. A disturbed time is an upper bound: B is SLOWER
-    # than a bound of A, and FASTER than A if a bound of B is.
+    # Other work may be all that a change comes from. A disturbed time is an upper bound: B is
+    # SLOWER than a bound of A, and FASTER than A if a bound of B is.
     against = [
         CONTENDED if (pair.b if change > 0 else pair.a).contended else None
         for pair, change in zip(pairs, log.tolist(), strict=True)
