@@ -328,43 +328,44 @@ def _below(
     layout = seen.spec.layout if kernel_work.layer.kind == "conv2d" else ""
     ways = seen.framework.other_ways.get((kernel_work.layer.kind, layout))
     twice = kernel_work.layer.with_batch(2 * kernel_work.layer.batch)
-    changes = [
-        (
-            "too few images for its size",
-            "what a layer does once, whatever the batch, is a large part of it",
-            LayerChange(
-                what="twice the batch",
-                spec=spec,
-                changed=msgspec.structs.replace(spec, layer=twice),
-                count=count,
-                images=2,
-            ),
-            msgspec.structs.replace(spec, layer=twice),
-        ),
-    ]
-    if ways is not None:
-        own, other = ways
-        change = LayerChange(
-            what=_WAYS[other],
-            spec=spec,
-            changed=spec,
-            variant=own,
-            changed_variant=other,
-            count=count,
-        )
-        cause = "the kernel that these layouts lead to does not suit these sizes"
-        changes.insert(0, ("far below its roof", cause, change, spec))
-    for problem, cause, experiment, shown in changes:
-        yield Hypothesis(
+
+    def suspected(problem: str, cause: str, experiment: LayerChange) -> Hypothesis:
+        return Hypothesis(
             problem=problem,
             symptom=symptom,
             evidence=evidence,
             cause=cause,
             experiment=experiment,
-            next=layer_command(shown),
+            next=layer_command(experiment.changed),
             where=where,
             most_s=gap,
         )
+
+    if ways is not None:
+        own, other = ways
+        yield suspected(
+            "far below its roof",
+            "the kernel that these layouts lead to does not suit these sizes",
+            LayerChange(
+                what=_WAYS[other],
+                spec=spec,
+                changed=spec,
+                variant=own,
+                changed_variant=other,
+                count=count,
+            ),
+        )
+    yield suspected(
+        "too few images for its size",
+        "what a layer does once, whatever the batch, is a large part of it",
+        LayerChange(
+            what="twice the batch",
+            spec=spec,
+            changed=msgspec.structs.replace(spec, layer=twice),
+            count=count,
+            images=2,
+        ),
+    )
 
 
 # -----------------------------------------------------------------------------

@@ -111,7 +111,7 @@ class Repetitions:
             if reason is None:
                 if progress:
                     turn = f", repetition {problem.taken + 1} of {self._count}"
-                    progress(label(problem.specs) + turn * (self._count > 1))
+                    progress(label(problem.specs) + (turn if self._count > 1 else ""))
                 problem.repeat()
             else:
                 problem.conclude(reason)
