@@ -92,7 +92,7 @@ class Repetitions:
         ]
         return sum(taken) / max(len(taken), 1)
 
-    def repeat(self, progress: Callable[[str], None] | None = None) -> Iterator[Problem]:
+    def repeat(self, progress: Callable[[str], None]) -> Iterator[Problem]:
         """Take one repetition of every unfinished problem, and yield each problem after its own.
 
         Args:
@@ -109,9 +109,8 @@ class Repetitions:
         for problem in waiting:
             reason = self._effort and self._effort(problem.specs, self._rows)
             if reason is None:
-                if progress:
-                    turn = f", repetition {problem.taken + 1} of {self._count}"
-                    progress(label(problem.specs) + (turn if self._count > 1 else ""))
+                turn = f", repetition {problem.taken + 1} of {self._count}"
+                progress(label(problem.specs) + (turn if self._count > 1 else ""))
                 problem.repeat()
             else:
                 problem.conclude(reason)

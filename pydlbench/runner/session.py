@@ -109,7 +109,7 @@ class Session:
     def measure(
         self,
         specs: Sequence[KernelSpec],
-        progress: Callable[[float, int, str], None] | None = None,
+        progress: Callable[[float, int, str], None] = lambda *_: None,
         *,
         effort: Effort | None = None,
         so_far: bool = False,
@@ -139,8 +139,7 @@ class Session:
         repetitions = self._repetitions(specs, effort, first_of)
 
         def show(label: str) -> None:
-            if progress:
-                progress(repetitions.share * len(specs), len(specs), label)
+            progress(repetitions.share * len(specs), len(specs), label)
 
         try:
             while not repetitions.finished:
@@ -151,8 +150,7 @@ class Session:
                         yield from problem.results
         finally:
             repetitions.close()
-        if progress:
-            progress(len(specs), len(specs), "")
+        progress(len(specs), len(specs), "")
 
     def _repetitions(
         self, specs: Sequence[KernelSpec], effort: Effort | None, count: int | None

@@ -64,7 +64,7 @@ def run_in_turn(
     visits: int | None = None,
     preparation: StepPreparation | None = None,
     trace: bool = False,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> list[StepRecord]:
     """Check steps, then time them round by round, so that all saw the same drift.
 
@@ -170,7 +170,7 @@ class _Turns:
         done = len(self._refused) + len(self._ended) == len(self._steps)
         return done or self._lap >= self._visits
 
-    def visit(self, progress: Callable[[int, int, str], None] | None = None) -> None:
+    def visit(self, progress: Callable[[int, int, str], None]) -> None:
         """Have the steps made ready, and sample them in turn.
 
         Args:
@@ -187,19 +187,17 @@ class _Turns:
             for index, step in enumerate(self._steps):
                 if index in self._refused or index in self._ended:
                     continue
-                if progress:
-                    what = "checks" if self._lap == 0 else f"repetition {self._lap + 1}"
-                    progress(index if self._visits == 1 else done, count, f"{step.label}: {what}")
+                what = "checks" if self._lap == 0 else f"repetition {self._lap + 1}"
+                progress(index if self._visits == 1 else done, count, f"{step.label}: {what}")
                 try:
                     kernels[index] = prepare_step(step, session, preparation=preparation)
                 except PydlbenchError as error:
                     if isinstance(error, ValueError):  # a word that is none: not a row's matter
                         raise
                     self._lose(index, error)
-            if progress:
-                progress(
-                    max(done, len(self._refused)), count, f"{counted(len(kernels), 'step')} in turn"
-                )
+            progress(
+                max(done, len(self._refused)), count, f"{counted(len(kernels), 'step')} in turn"
+            )
             self._sample(kernels)
             if self._trace and self._lap + 1 == self._visits:
                 self._trace_all(kernels, session, progress)
@@ -209,15 +207,14 @@ class _Turns:
         self,
         kernels: Mapping[int, RemoteKernel[StepFacts]],
         session: Session,
-        progress: Callable[[int, int, str], None] | None,
+        progress: Callable[[int, int, str], None],
     ) -> None:
         """Trace the steps that have a time, where they were timed last."""
         for index, kernel in kernels.items():
             if index in self._refused or index in self._ended:
                 continue
             step = self._steps[index]
-            if progress:
-                progress(index, len(self._steps), f"{step.label}: traced step")
+            progress(index, len(self._steps), f"{step.label}: traced step")
             self._traces[index] = trace_step(step, kernel, session)
 
     def _start(self) -> Session:
