@@ -424,14 +424,15 @@ class Problem:
                 arm.samples = table.series(arm) if arm in table else None
         if not runs:
             return []
-        detail = {id(run): self._detail(run, complete, reason) for run in runs}
         if len(self._runs) > 1:
             rows = _paired(self._kernels, runs)
         else:
             rows = [_row(self._kernels, run) for run in runs]
         rule = "rounds" if complete else "interrupted"
         return [
-            msgspec.structs.replace(row, stop_rule=rule, stop_reason=detail[id(run)])
+            msgspec.structs.replace(
+                row, stop_rule=rule, stop_reason=self._detail(run, complete, reason)
+            )
             for run, row in zip(runs, rows, strict=True)
         ]
 
