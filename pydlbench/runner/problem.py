@@ -260,8 +260,6 @@ class Problem:
     def _prepare_warm(self, run: BackendRun) -> bool:
         """Prepare the same kernel where pages are kept; return whether the worker died of it."""
         run.warm.kernel = None
-        if run.usual.facts is None:
-            return False
         try:
             run.warm.kernel = self._kernels.prepare(run.spec, warm=True, variant=run.usual.variant)
         except PydlbenchError as error:  # the column stays empty; the row itself does not
