@@ -263,7 +263,7 @@ def match(a: Side, b: Side) -> Matching:
     same = _paired(a, b, grouped(a.rows, key), grouped(b.rows, key))
     rest = replace(a, rows=same.only_a), replace(b, rows=same.only_b)
     unnamed = key_without((), named=False)
-    renamed = _paired(*rest, *(grouped(side.rows, unnamed) for side in rest))
+    renamed = _paired(*rest, grouped(rest[0].rows, unnamed), grouped(rest[1].rows, unnamed))
     matched, axis, values = renamed._replace(pairs=same.pairs + renamed.pairs), None, ("", "")
     if not matched.pairs:
         axis, matched = _across(a, b)
