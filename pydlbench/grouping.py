@@ -1,4 +1,4 @@
-"""Items by what they have in common."""
+"""Items by what they have in common, and amounts."""
 
 from __future__ import annotations
 
@@ -22,3 +22,15 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
+
+
+def summed(amounts: Iterable[tuple[Key, float]]) -> dict[Key, float]:
+    """Return the sums of amounts by their keys, in the order of the first one of each.
+
+    Args:
+        amounts: pairs of a key and an amount.
+    """
+    sums: dict[Key, float] = {}
+    for key, amount in amounts:
+        sums[key] = sums.get(key, 0.0) + amount
+    return sums

@@ -21,7 +21,7 @@ import msgspec
 
 from pydlbench.analysis.dominance import Dominance, Timed, dominance
 from pydlbench.analysis.effort import half_width_s, sharing
-from pydlbench.grouping import grouped
+from pydlbench.grouping import grouped, summed
 from pydlbench.models.passes import LOSS, step_passes
 from pydlbench.ops.table import ITEM_BYTES, MEMORY_BOUND
 from pydlbench.records.estimate import EstimatedLayer, EstimatedStep, StepEstimate, joined
@@ -106,9 +106,7 @@ def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement], **more: Any) ->
     )
     reasons = {term.hot: _reason(rows[term.cold]) for term in kept}
     without_cold = [reason for reason in reasons.values() if reason is not None]
-    kinds: dict[str, float] = {}
-    for layer in layers:
-        kinds[layer.kind] = kinds.get(layer.kind, 0.0) + layer.time_s
+    kinds = summed((layer.kind, layer.time_s) for layer in layers)
     groups = joined(layers)
     largest = max(groups, key=lambda layer: layer.time_s, default=None)
     slowest = max(layers, key=lambda layer: layer.time_s, default=None)
@@ -209,13 +207,10 @@ def _layer(
     *,
     like: str,
 ) -> EstimatedLayer:
-    passes: dict[str, float] = {}
     algorithms: dict[str, str] = {}
     for term in terms:
-        pass_, algorithm = _pass(term), rows[term.hot].algorithm
-        passes[pass_] = passes.get(pass_, 0.0) + range_of(term, rows).middle
-        if algorithm:
-            algorithms.setdefault(pass_, algorithm)
+        if algorithm := rows[term.hot].algorithm:
+            algorithms.setdefault(_pass(term), algorithm)
     roofs = [rows[term.hot].roofline for term in terms]
     roof_s = sum_known(None if roof is None else roof.time_s for roof in roofs)
     slowest = max(terms, key=lambda term: range_of(term, rows).middle)
@@ -233,7 +228,7 @@ def _layer(
         bound=None if over is None else over.bound,
         roof_s=roof_s,
         efficiency=roof_s / time.middle if roof_s and time.middle > 0 else None,
-        passes=passes,
+        passes=summed((_pass(term), range_of(term, rows).middle) for term in terms),
         algorithms=algorithms,
         like=like,
         contended=_disturbed(terms, rows) > MATERIAL,
@@ -265,12 +260,11 @@ def _weights(
         terms: the pieces of a step's work.
         rows: one without a cold row counts with its hot one; None expects all.
     """
-    weights: dict[KernelSpec, float] = {}
-    for term in terms:
-        cold = term.cold if rows is None or rows[term.cold].ok else term.hot
-        for spec in (term.hot, cold):
-            weights[spec] = weights.get(spec, 0.0) + 0.5
-    return weights
+    return summed(
+        (spec, 0.5)
+        for term in terms
+        for spec in (term.hot, term.cold if rows is None or rows[term.cold].ok else term.hot)
+    )
 
 
 # -----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from pydlbench.analysis.operators import kind_of
 from pydlbench.analysis.step import break_down_step
 from pydlbench.backends import capabilities
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
-from pydlbench.grouping import grouped
+from pydlbench.grouping import grouped, summed
 from pydlbench.models import build_model
 from pydlbench.records.diagnosis import WORTH
 from pydlbench.records.operator import RecordedCall
@@ -238,10 +238,7 @@ class Observations:
 
     def _alone_by_module(self) -> dict[str, float]:
         """Return the time of each module's calls in a step, measured alone."""
-        seconds: dict[str, float] = {}
-        for calls in self.calls():
-            seconds[calls.module] = seconds.get(calls.module, 0.0) + (calls.alone_s or 0.0)
-        return seconds
+        return summed((calls.module, calls.alone_s or 0.0) for calls in self.calls())
 
     def _graph_excesses(self, model: Model, kind: str) -> list[Excess]:
         pointwise = kind == "pointwise"
