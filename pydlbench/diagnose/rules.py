@@ -17,6 +17,7 @@ from pydlbench.analysis.experiments import DISPATCH, FRESH_MEMORY, REORDERS
 from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
 from pydlbench.diagnose.ablation import AgainstNative, Hypothesis, LayerChange, StepChange
 from pydlbench.diagnose.evidence import like
+from pydlbench.grouping import summed
 from pydlbench.models.passes import LOSS
 from pydlbench.ops.windows import on_padded_images
 from pydlbench.records.own import FUSED, OwnInput
@@ -635,14 +636,12 @@ _LARGE_PRODUCTS: Final = 0.05
 
 def find_batch(seen: Observations) -> Iterator[Hypothesis]:
     """Yield twice the batch, where weights are read from memory for few images."""
-    seconds_of: dict[str, float] = {}
-    for term in seen.plan.terms:
-        row = seen.rows[term.hot]
-        if term.step_pass.layer.kind != "gemm" or row.roofline is None or row.time is None:
-            continue
-        if row.roofline.bound == "memory":
-            node = term.step_pass.node
-            seconds_of[node] = seconds_of.get(node, 0.0) + row.time.median
+    products = [term for term in seen.plan.terms if term.step_pass.layer.kind == "gemm"]
+    seconds_of = summed(
+        (term.step_pass.node, seen.native_s(term))
+        for term in products
+        if (roof := seen.rows[term.hot].roofline) is not None and roof.bound == "memory"
+    )
     seconds = sum(seconds_of.values())
     if not seen.matters(seconds, _LARGE_PRODUCTS) or (larger := _larger(seen)) is None:
         return
