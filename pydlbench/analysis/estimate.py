@@ -172,10 +172,10 @@ def _leads(
     rows: Mapping[KernelSpec, Measurement],
 ) -> Dominance | None:
     """Layers that run the same kernels are one part; hot and cold rows are half of it each."""
-    alike: dict[str, list[Term]] = {}
-    for layer in layers:
-        alike.setdefault(layer.like, []).extend(timed[layer.name])
-    parts = {name: _weights(terms, rows) for name, terms in alike.items()}
+    parts = {
+        name: _weights([term for layer in alike for term in timed[layer.name]], rows)
+        for name, alike in grouped(layers, lambda layer: layer.like).items()
+    }
     specs = {spec for part in parts.values() for spec in part}
     times = {
         spec: Timed.from_summary(time) for spec in specs if (time := rows[spec].time) is not None
