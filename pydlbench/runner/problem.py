@@ -86,6 +86,7 @@ class Problem:
         in_place: bool = False,
     ) -> None:
         self.specs = list(specs)
+        self._alone = len(specs) == 1
         self._kernels = kernels
         self._repetitions = repetitions
         self._keep = keep
@@ -128,10 +129,9 @@ class Problem:
         The first repetition searches for the fastest kernel of each backend; later ones prepare the
         same. The last one makes the rows.
         """
-        alone = len(self._runs) == 1
         runs = [run for run in self._runs if run.row is None and not run.ended]
         try:
-            self._prepare(runs, alone)
+            self._prepare(runs)
             self._sample(runs)
             self._taken += 1
             self._end_early(runs)
@@ -156,7 +156,7 @@ class Problem:
         rows = self._rows(runs, complete=True, reason=reason)
         for run, row in zip(runs, rows, strict=True):
             run.row = self._kept(run, row)
-        if len(self._runs) > 1:
+        if not self._alone:
             self._explain(runs)
         for run in self._runs:
             for arm in run.arms:
@@ -181,7 +181,7 @@ class Problem:
     def _count(self, run: BackendRun) -> int:
         return self._study.table.rounds(run.usual)
 
-    def _prepare(self, runs: Sequence[BackendRun], alone: bool) -> None:
+    def _prepare(self, runs: Sequence[BackendRun]) -> None:
         """Prepare kernels that are not prepared, or whose process has ended.
 
         Known variants are prepared by all workers at the same time. A search is timed, so each runs
@@ -195,25 +195,22 @@ class Problem:
             ]
         )
         for number, run in enumerate(runs):
-            self._prepare_run(run, runs[:number], alone=alone)
+            self._prepare_run(run, runs[:number])
             if run.rival is not None and run.usual.kernel is not None and not run.rival.ready:
-                self._prepare_rival(run, run.rival, alone=alone)
+                self._prepare_rival(run, run.rival)
 
-    def _prepare_run(
-        self, run: BackendRun, before: Sequence[BackendRun], *, alone: bool = False
-    ) -> None:
+    def _prepare_run(self, run: BackendRun, before: Sequence[BackendRun]) -> None:
         """Prepare a run's usual kernel, and the one with kept pages if it is useful.
 
         Args:
             run: gets its kernels, or a row with the reason why not.
             before: runs that are prepared already; those that lose their process to a crash are
                 prepared again.
-            alone: whether it is the only run, see :meth:`Kernels.prepare`.
         """
         place = (run.spec.backend, run.spec.device)
         same = [other for other in before if (other.spec.backend, other.spec.device) == place]
-        warm = not alone and self._wants_warm(run) and self._kernels.allocates(run.spec)
-        if not run.usual.ready and self._prepare_usual(run, alone=alone):
+        warm = not self._alone and self._wants_warm(run) and self._kernels.allocates(run.spec)
+        if not run.usual.ready and self._prepare_usual(run):
             for other in same:
                 if other.usual.kernel is not None:
                     self._prepare_usual(other)
@@ -222,13 +219,13 @@ class Problem:
                 if other.warm.kernel is not None:
                     self._prepare_warm(other)
 
-    def _prepare_usual(self, run: BackendRun, *, alone: bool = False) -> bool:
+    def _prepare_usual(self, run: BackendRun) -> bool:
         """Prepare the kernel as users run it; return whether the worker died of it."""
         arm = run.usual
         arm.kernel = None
         try:
             arm.kernel = self._kernels.prepare(
-                run.spec, variant=arm.variant, alone=alone, finals=False
+                run.spec, variant=arm.variant, alone=self._alone, finals=False
             )
         except PydlbenchError as error:
             self._lose(run, error)
@@ -241,17 +238,17 @@ class Problem:
                 run.rival = Arm(variant)
         return False
 
-    def _prepare_rival(self, run: BackendRun, rival: Arm, *, alone: bool) -> None:
+    def _prepare_rival(self, run: BackendRun, rival: Arm) -> None:
         """Prepare the second kernel of a run; if that fails, the first one is used."""
         rival.kernel = None
         try:
             rival.kernel = self._kernels.prepare(
-                run.spec, variant=rival.variant, alone=alone, finals=False, unchecked=True
+                run.spec, variant=rival.variant, alone=self._alone, finals=False, unchecked=True
             )
         except PydlbenchError as error:  # what the search has chosen is right
             run.rival = None
             if isinstance(error, WorkerError):
-                self._prepare_usual(run, alone=alone)
+                self._prepare_usual(run)
             return
         if rival.facts is None:
             rival.facts = rival.kernel.facts
@@ -422,10 +419,10 @@ class Problem:
                 arm.samples = table.series(arm) if arm in table else None
         if not runs:
             return []
-        if len(self._runs) > 1:
-            rows = _paired(self._kernels, runs)
-        else:
+        if self._alone:
             rows = [_row(self._kernels, run) for run in runs]
+        else:
+            rows = _paired(self._kernels, runs)
         rule = "rounds" if complete else "interrupted"
         return [
             msgspec.structs.replace(
