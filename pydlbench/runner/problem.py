@@ -18,7 +18,7 @@ from pydlbench.study.ranking import clock_beside, ratio, ratios
 from pydlbench.workers.host import releasing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.records.measurement import Measurement
@@ -365,7 +365,7 @@ class Problem:
         series = {index: self._study.table.series(run.usual) for index, run in enumerate(timed)}
         if len(series) < 2:
             return
-        best, to_best = ratios(series, _references(dict(enumerate(timed))))
+        best, to_best = ratios(series, _references(timed))
         for index, run in enumerate(timed):
             explained = run.warm.kernel is None or not self._wants_warm(run)
             if run.spec.backend != "native" and to_best[index].above(_FAR) and explained:
@@ -510,7 +510,7 @@ def _paired(kernels: Kernels, runs: Sequence[BackendRun]) -> list[Measurement]:
     timed = {
         index: run.usual.samples for index, run in enumerate(runs) if run.usual.samples is not None
     }
-    best, to_best = ratios(timed, _references(dict(enumerate(runs))))
+    best, to_best = ratios(timed, _references(runs))
     rows = []
     for index, run in enumerate(runs):
         clock_hz, clock_from = _clocked(run, runs)
@@ -526,13 +526,13 @@ def _paired(kernels: Kernels, runs: Sequence[BackendRun]) -> list[Measurement]:
     return rows
 
 
-def _references(runs: Mapping[int, BackendRun]) -> set[int]:
-    """Return the runs to compare others with: those that sum as exactly as the native kernel.
+def _references(runs: Sequence[BackendRun]) -> set[int]:
+    """Return which runs to compare others with: those that sum as exactly as the native kernel.
 
     Without a native one these are the runs that sum most exactly: rounding partial sums to fewer
     bits saves time, but the results differ.
     """
-    facts = {index: run.usual.facts for index, run in runs.items()}
+    facts = {index: run.usual.facts for index, run in enumerate(runs)}
     sums = {index: own.accumulate for index, own in facts.items() if own is not None}
     native = {sums[index] for index in sums if runs[index].spec.backend == "native"}
     wanted = native or set(sums.values())
