@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -298,8 +297,8 @@ def execute(
     Raises:
         PydlbenchError: the error that ended the run before anything was finished.
     """
-    own = operator.methodcaller("open")  # not Task.open: kinds of tasks have sessions of their own
-    loop = _Loop(tasks, open_session or own, recorder, progress, request, tolerant, samples)
+    opens = open_session or (lambda task: task.open())
+    loop = _Loop(tasks, opens, recorder, progress, request, tolerant, samples)
     interrupted, trouble = False, None
     try:
         try:
