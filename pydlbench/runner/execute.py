@@ -452,15 +452,11 @@ class _Loop:
             # Finished rows count even if the task does not report them.
             self._progress(max(int(before + here), len(self._listed)), self.total, label)
 
-        def keep(result: Result) -> None:
-            self.start()
-            self.take(task, result)
-
         return View(
             tolerant=self.tolerant,
             store=lambda: self._recorder.store,
             advance=advance,
-            keep=keep,
+            keep=lambda result: self.take(task, result),
             earlier=lambda row: self.earlier(task, row) is not None,
             kernel=lambda spec: self.kernels.get(_same_kernel(spec, task.options)),
         )
@@ -469,12 +465,10 @@ class _Loop:
         try:
             session = self._session_for(task)
             for result in task.measure(session, self._view(task)):
-                self.start()
                 self.take(task, result)
         except PydlbenchError as error:
             if not self.tolerant:
                 raise
-            self.start()
             for row in task.rows:
                 # A row with only some of its repetitions stays stored, and is not finished.
                 if id(row) not in self._outcomes:
@@ -482,6 +476,7 @@ class _Loop:
 
     def take(self, task: Task, result: Result) -> None:
         """Store and list a result, completely or not at all."""
+        self.start()
         with self._recorder.interrupts.held():
             row = result.row
             before = None if row is None else self.earlier(task, row)
