@@ -329,9 +329,8 @@ def _modules(calls: Sequence[CallInContext], step_s: float) -> tuple[ModuleInCon
     for module, own in grouped(calls, lambda call: call.module).items():
         seconds = sum(call.in_context_s for call in own)
         unknown = sum(call.in_context_s for call in own if call.limit_s is None)
-        limit_s = None
-        if unknown <= _UNKNOWN * seconds:
-            limit_s = sum(call.limit_s or 0.0 for call in own)
+        known_s = sum(call.limit_s or 0.0 for call in own)
+        limit_s = known_s if unknown <= _UNKNOWN * seconds else None
         modules.append(
             ModuleInContext(module=module, seconds=seconds, share=seconds / step_s, limit_s=limit_s)
         )
