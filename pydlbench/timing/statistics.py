@@ -29,7 +29,6 @@ class Ratio:
 
     median: float
     interval: Interval | None
-    n: int
 
 
 def quantile(values: Iterable[float], q: float) -> float:
@@ -170,4 +169,4 @@ def paired_ratio(a: Mapping[int, float], b: Mapping[int, float]) -> Ratio:
     if any(not b[index] > 0 for index in rounds):
         raise ValueError("ratio to a time that is not positive")
     ratios = [a[index] / b[index] for index in rounds]
-    return Ratio(median=median(ratios), interval=median_interval(ratios), n=len(ratios))
+    return Ratio(median=median(ratios), interval=median_interval(ratios))

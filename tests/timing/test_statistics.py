@@ -156,8 +156,7 @@ def test_no_values_is_an_error():
 
 
 def test_ratios_pair_by_round_number():
-    ratio = paired_ratio({0: 1.0, 1: 2.0, 3: 9.0}, {1: 4.0, 2: 5.0, 3: 3.0})
-    assert (ratio.median, ratio.n) == (1.75, 2)
+    assert paired_ratio({0: 1.0, 1: 2.0, 3: 9.0}, {1: 4.0, 2: 5.0, 3: 3.0}).median == 1.75
     with pytest.raises(ValueError, match="no round in common"):
         paired_ratio({0: 1.0}, {1: 1.0})
     with pytest.raises(ValueError, match="not positive"):
@@ -170,7 +169,6 @@ def test_common_drift_cancels_in_the_ratio():
     a = {i: 1.03 * d * rng.gauss(1, 0.001) for i, d in enumerate(drift)}
     b = {i: d * rng.gauss(1, 0.001) for i, d in enumerate(drift)}
     ratio = paired_ratio(a, b)
-    assert ratio.n == 20
     assert ratio.interval is not None
     assert ratio.interval.low > 1.02
     assert ratio.interval.high < 1.04
