@@ -54,7 +54,7 @@ class InventedSession:
         self.opened: list[dict[str, Any]] = []
         self.cases: list[Any] = []
         self.measured: list[str] = []
-        self.started: list[tuple[str, str, bool]] = []
+        self.started: list[tuple[str, str]] = []
         self.how: list[dict[str, Any]] = []
         self.remembered: list[tuple[str, str, str]] = []
         self.errors: dict[str, BaseException] = {}
@@ -87,8 +87,8 @@ class InventedSession:
         self.before(len(self.measured))
         self.measured.append(label)
 
-    def start(self, wanted: Any, *, warm: Any = (False,)) -> None:
-        self.started += [(*one, each) for one in wanted for each in warm]
+    def start(self, wanted: Any) -> None:
+        self.started += wanted
 
     def measure(self, cases: Any, progress: Any, **how: Any) -> Iterator[tuple[Any, Measurement]]:
         self.how.append(how)

@@ -112,8 +112,7 @@ class Bench:
     def cache_bytes(self, device="cpu"):  # noqa: ARG002 - as a session's
         return 1
 
-    def prepare(self, case, *, warm=False, variant=None):
-        assert not warm
+    def prepare(self, case, *, variant=None):
         worker = self.worker(case.backend)
         number = self.count = self.count + 1
         worker.made[number] = self.world.operator(case, variant)
