@@ -293,22 +293,18 @@ class Observations:
 
     def _recorded_convolutions(self) -> list[Site]:
         """Return the convolutions of recorded calls, forward and backward."""
-        sites: dict[Layer, Site] = {}
-        for calls in self._alike("layer"):
-            terms = () if calls.stands is None else calls.stands.terms
-            terms = tuple(each for each in terms if each.step_pass.layer.op == "conv")
-            if not terms:
-                continue
-            layer = terms[0].step_pass.layer
-            known = sites.get(layer)
-            sites[layer] = Site(
-                name=calls.name if known is None else known.name,
+        every = [calls for calls in self._alike("layer") if calls.convolutions]
+        by_layer = grouped(every, lambda calls: calls.convolutions[0].step_pass.layer)
+        return [
+            Site(
+                name=same[0].name,
                 layer=layer,
-                terms=(*(() if known is None else known.terms), *terms),
-                seconds=calls.alone_s + (0.0 if known is None else known.seconds),
-                count=calls.count,
+                terms=tuple(term for calls in same for term in calls.convolutions),
+                seconds=sum(calls.alone_s for calls in same),
+                count=same[-1].count,
             )
-        return list(sites.values())
+            for layer, same in by_layer.items()
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +333,12 @@ class _Alike:
     def alone_s(self) -> float:
         """The time of all of them, each measured alone."""
         return sum(calls.alone_s or 0.0 for calls in self.calls)
+
+    @property
+    def convolutions(self) -> tuple[Term, ...]:
+        """The convolutions among the native layers of each."""
+        terms = () if self.stands is None else self.stands.terms
+        return tuple(term for term in terms if term.step_pass.layer.op == "conv")
 
     @property
     def native_s(self) -> float | None:
