@@ -13,7 +13,6 @@ from pydlbench.analysis.estimate import Plan, estimate, plan, range_of
 from pydlbench.analysis.mapped import kernels_of, map_step
 from pydlbench.analysis.native import native_sum
 from pydlbench.analysis.operators import kind_of
-from pydlbench.analysis.step import break_down_step
 from pydlbench.backends import capabilities
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.grouping import grouped, summed
@@ -387,7 +386,7 @@ def observe(
     session: Session,
     time_limit_s: float,
     tell: Callable[[str], None],
-    explainer: Callable[..., BreakdownRecord] = break_down_step,
+    explainer: Callable[..., BreakdownRecord],
 ) -> tuple[Observations, tuple[str, ...]]:
     """Measure the observations that the rules need; return them with notes.
 
