@@ -13,7 +13,7 @@ from pydlbench.runner.problem import by_problem
 from pydlbench.runner.repetitions import Repetitions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.devices.cpu.facts import CpuFacts
@@ -79,10 +79,6 @@ class Session:
         The native process stays: it reads the bursts.
         """
         self._workers.renew(native=False)
-
-    def start(self, wanted: Iterable[tuple[str, str]]) -> None:
-        """Start processes side by side; see :meth:`pydlbench.runner.machine.Workers.start`."""
-        self._workers.start(wanted)
 
     def canary(self) -> float | None:
         """Run an FMA burst; see :meth:`pydlbench.runner.machine.Workers.canary`."""

@@ -225,10 +225,7 @@ class _Turns:
         if place == 0:
             ahead = self._sessions[: self._visits - self._lap]
             frameworks = dict.fromkeys((step.framework, step.device) for step in self._steps)
-            if len(ahead) == 1:
-                ahead[0].start(frameworks)
-            else:
-                start_together([session.worker(*each) for session in ahead for each in frameworks])
+            start_together([session.worker(*each) for session in ahead for each in frameworks])
         return self._sessions[place]
 
     def close(self) -> None:

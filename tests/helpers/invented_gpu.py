@@ -426,9 +426,6 @@ class GpuSession:
     def open(self, **_: Any) -> Iterator[GpuSession]:
         yield self
 
-    def start(self, wanted: Any) -> None:
-        """There are no processes."""
-
     def renew(self) -> None:
         """There are no processes."""
 

@@ -32,6 +32,12 @@ class Kernels:
         self.session, self.allocator = session, allocator
         self.made = {}
 
+    def launch(self):
+        """Every invented process is there."""
+
+    def describe(self):
+        return {}
+
     def build(self, _builder, _facts, spec, **_words):
         spec = StepSpec.from_dict(spec)
         world = self.session.world
@@ -81,9 +87,6 @@ class Bench:
 
     def canary(self):
         return 1.0
-
-    def start(self, wanted):
-        """Every invented process is there."""
 
     def worker(self, backend="native", device="cpu", *, warm=False, logging=False, allocator=None):
         del logging, device
