@@ -94,9 +94,7 @@ def sharing(weights: Mapping[KernelSpec, float], hot: Mapping[KernelSpec, Kernel
         variances = {
             each: (weight * statistics.stdev(time.visit_s)) ** 2
             for each, weight in weights.items()
-            if each in rows
-            and (time := rows[each].time) is not None
-            and len(time.visit_s) > 1
+            if each in rows and (time := rows[each].time) is not None and len(time.visit_s) > 1
         }
         own = variances.get(spec, 0.0)
         tail = sum(each for each in variances.values() if each <= own)

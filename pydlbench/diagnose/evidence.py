@@ -244,8 +244,7 @@ class Observations:
         layers = {
             name: layer.replace(name=None)
             for name in self.native.by_node
-            if (layer := model[name].layer) is not None
-            and (layer.kind == "pointwise") == pointwise
+            if (layer := model[name].layer) is not None and (layer.kind == "pointwise") == pointwise
         }
         alone, terms = self._alone_by_module(), self._terms(model)
         excesses = []

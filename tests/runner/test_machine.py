@@ -58,9 +58,7 @@ def test_processes_start_side_by_side_and_all_are_waited_for(monkeypatch):
             if backend == "bad":
                 raise WorkerError("it does not start")
 
-        return SimpleNamespace(
-            launch=lambda: seen.append(("launched", backend)), describe=describe
-        )
+        return SimpleNamespace(launch=lambda: seen.append(("launched", backend)), describe=describe)
 
     workers = Workers((0,), None)
     monkeypatch.setattr(workers, "get", invented)
