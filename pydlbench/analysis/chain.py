@@ -70,8 +70,7 @@ def prepare_native_chain(
         saved, listed = Path(name) / "native", Path(name) / "listed"
         reference = Path(name) / step.framework
         notes = _recorded(step, session, listed, reference) if _is_recorded(step) else None
-        recorded = notes is not None
-        if not recorded:
+        if notes is None:
             check_listed(build_model(step.model, step.batch, **step.options), step.phase)
         kernel = session.worker("native", step.device).build(
             operations.prepare_native_chain,
@@ -80,15 +79,13 @@ def prepare_native_chain(
             choices=choices_of(rows or {}),
             save=str(saved),
             timing=timing,
-            listed=str(listed) if recorded else None,
+            listed=None if notes is None else str(listed),
         )
         try:
             if notes is not None:
-                notes = (*kernel.facts.notes, *notes)
-                kernel.facts = msgspec.structs.replace(kernel.facts, notes=notes)
-                kernel.facts = _with_check(
-                    kernel.facts, _recorded_agreement(reference, saved), step
-                )
+                every = (*kernel.facts.notes, *notes)
+                facts = msgspec.structs.replace(kernel.facts, notes=every)
+                kernel.facts = _with_check(facts, _recorded_agreement(reference, saved), step)
             else:
                 kernel.facts = _checked(kernel.facts, saved, step, session)
             wrong = [each for each in kernel.facts.checks if each.status != "ok"]

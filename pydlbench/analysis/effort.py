@@ -15,8 +15,10 @@ variance, have visits enough.
 from __future__ import annotations
 
 import math
+import statistics
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.analysis.dominance import Timed
 from pydlbench.study.loop import LEAST_ROUNDS
 from pydlbench.timing.statistics import median_interval
 
@@ -69,10 +71,7 @@ def half_width_s(
 def _own_half_width_s(time: TimeSummary) -> float:
     if len(time.visit_s) > 1:
         return (max(time.visit_s) - min(time.visit_s)) / 2
-    low, high = time.ci_low, time.ci_high
-    if low is None or high is None:
-        low, high = time.q1, time.q3
-    return (high - low) / 2
+    return Timed.from_summary(time).half_width_s
 
 
 def sharing(weights: Mapping[KernelSpec, float], hot: Mapping[KernelSpec, KernelSpec]) -> Effort:
@@ -93,9 +92,9 @@ def sharing(weights: Mapping[KernelSpec, float], hot: Mapping[KernelSpec, Kernel
         if row.time.repetitions < _SHARED:
             return None
         variances = {
-            each: (weight * _deviation(time)) ** 2
+            each: (weight * statistics.stdev(time.visit_s)) ** 2
             for each, weight in weights.items()
-            if each in rows and (time := rows[each].time) is not None
+            if each in rows and (time := rows[each].time) is not None and len(time.visit_s) > 1
         }
         own = variances.get(spec, 0.0)
         tail = sum(each for each in variances.values() if each <= own)
@@ -112,11 +111,3 @@ def _is_like(cold: Measurement, hot: Measurement | None) -> bool:
         return False
     bound = hot.roofline.bound if hot.roofline else None
     return bound == "compute" and abs(cold.time.median / hot.time.median - 1) <= ALIKE
-
-
-def _deviation(time: TimeSummary) -> float:
-    """Return the standard deviation of a row's visits, in seconds."""
-    if len(time.visit_s) < 2:
-        return 0.0
-    mean = sum(time.visit_s) / len(time.visit_s)
-    return math.sqrt(sum((x - mean) ** 2 for x in time.visit_s) / (len(time.visit_s) - 1))

@@ -13,7 +13,6 @@ visited (:mod:`pydlbench.analysis.effort`).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -22,11 +21,13 @@ import msgspec
 
 from pydlbench.analysis.dominance import Dominance, Timed, dominance
 from pydlbench.analysis.effort import half_width_s, sharing
+from pydlbench.grouping import grouped, summed
 from pydlbench.models.passes import LOSS, step_passes
 from pydlbench.ops.table import ITEM_BYTES, MEMORY_BOUND
 from pydlbench.records.estimate import EstimatedLayer, EstimatedStep, StepEstimate, joined
 from pydlbench.records.measurement import MATERIAL, disturbed_share
 from pydlbench.records.specs import KernelSpec
+from pydlbench.timing.statistics import sum_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -83,16 +84,15 @@ def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement], **more: Any) ->
     Raises:
         KeyError: a case of the plan was not measured.
     """
-    timed: dict[str, list[Term]] = {}
-    missing = []
-    for term in plan.terms:
-        reason = _reason(rows[term.hot])
-        if reason is None:
-            timed.setdefault(term.step_pass.node, []).append(term)
-        else:
-            step_pass = term.step_pass
-            missing.append({"layer": step_pass.node, "pass": step_pass.pass_, "reason": reason})
-    total = _sum(range_of(term, rows) for terms in timed.values() for term in terms)
+    missing = [
+        {"layer": term.step_pass.node, "pass": term.step_pass.pass_, "reason": reason}
+        for term in plan.terms
+        if (reason := _reason(rows[term.hot])) is not None
+    ]
+    measured = (term for term in plan.terms if rows[term.hot].ok)
+    timed = grouped(measured, lambda term: term.step_pass.node)
+    kept = [term for terms in timed.values() for term in terms]
+    total = sum((range_of(term, rows) for term in kept), ZERO)
     first: dict[tuple[KernelSpec, ...], str] = {}
     layers = tuple(
         _layer(
@@ -104,12 +104,9 @@ def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement], **more: Any) ->
         )
         for name, terms in timed.items()
     )
-    kept = [term for terms in timed.values() for term in terms]
     reasons = {term.hot: _reason(rows[term.cold]) for term in kept}
     without_cold = [reason for reason in reasons.values() if reason is not None]
-    kinds: dict[str, float] = {}
-    for layer in layers:
-        kinds[layer.kind] = kinds.get(layer.kind, 0.0) + layer.time_s
+    kinds = summed((layer.kind, layer.time_s) for layer in layers)
     groups = joined(layers)
     largest = max(groups, key=lambda layer: layer.time_s, default=None)
     slowest = max(layers, key=lambda layer: layer.time_s, default=None)
@@ -175,12 +172,10 @@ def _leads(
     rows: Mapping[KernelSpec, Measurement],
 ) -> Dominance | None:
     """Layers that run the same kernels are one part; hot and cold rows are half of it each."""
-    parts: dict[str, dict[KernelSpec, float]] = {}
-    for layer in layers:
-        part = parts.setdefault(layer.like, {})
-        for term in timed[layer.name]:
-            for spec in (term.hot, term.cold if rows[term.cold].ok else term.hot):
-                part[spec] = part.get(spec, 0.0) + 0.5
+    parts = {
+        name: _weights([term for layer in alike for term in timed[layer.name]], rows)
+        for name, alike in grouped(layers, lambda layer: layer.like).items()
+    }
     specs = {spec for part in parts.values() for spec in part}
     times = {
         spec: Timed.from_summary(time) for spec in specs if (time := rows[spec].time) is not None
@@ -204,13 +199,6 @@ def range_of(term: Term, rows: Mapping[KernelSpec, Measurement]) -> Range:
     return Range(hot=hot, cold=hot if cold is None else cold)
 
 
-def _sum(ranges: Iterable[Range]) -> Range:
-    total = ZERO
-    for each in ranges:
-        total += each
-    return total
-
-
 def _layer(
     name: str,
     terms: Sequence[Term],
@@ -219,36 +207,28 @@ def _layer(
     *,
     like: str,
 ) -> EstimatedLayer:
-    passes: dict[str, float] = {}
     algorithms: dict[str, str] = {}
-    roofs: list[float | None] = []
-    slowest, bound, kind = -1.0, None, ""
     for term in terms:
-        row, seconds = rows[term.hot], range_of(term, rows).middle
-        pass_ = _pass(term)
-        passes[pass_] = passes.get(pass_, 0.0) + seconds
-        if row.algorithm:
-            algorithms.setdefault(pass_, row.algorithm)
-        roofs.append(row.roofline.time_s if row.roofline else None)
-        if seconds > slowest:
-            slowest, bound = seconds, row.roofline.bound if row.roofline else None
-            kind = _kind(term)
-    known = [roof for roof in roofs if roof is not None]
-    roof_s = sum(known) if len(known) == len(roofs) else None
-    time = _sum(range_of(term, rows) for term in terms)
+        if algorithm := rows[term.hot].algorithm:
+            algorithms.setdefault(_pass(term), algorithm)
+    roofs = [rows[term.hot].roofline for term in terms]
+    roof_s = sum_known(None if roof is None else roof.time_s for roof in roofs)
+    slowest = max(terms, key=lambda term: range_of(term, rows).middle)
+    over = rows[slowest.hot].roofline
+    time = sum((range_of(term, rows) for term in terms), ZERO)
     return EstimatedLayer(
         name=name,
-        kind=kind,
+        kind=_kind(slowest),
         time_s=time.middle,
         low=time.low,
         high=time.high,
         hot_s=time.hot,
         cold_s=time.cold,
         share=time.middle / total if total > 0 else 0.0,
-        bound=bound,
+        bound=None if over is None else over.bound,
         roof_s=roof_s,
         efficiency=roof_s / time.middle if roof_s and time.middle > 0 else None,
-        passes=passes,
+        passes=summed((_pass(term), range_of(term, rows).middle) for term in terms),
         algorithms=algorithms,
         like=like,
         contended=_disturbed(terms, rows) > MATERIAL,
@@ -280,12 +260,11 @@ def _weights(
         terms: the pieces of a step's work.
         rows: one without a cold row counts with its hot one; None expects all.
     """
-    weights: dict[KernelSpec, float] = {}
-    for term in terms:
-        cold = term.cold if rows is None or rows[term.cold].ok else term.hot
-        for spec in (term.hot, cold):
-            weights[spec] = weights.get(spec, 0.0) + 0.5
-    return weights
+    return summed(
+        (spec, 0.5)
+        for term in terms
+        for spec in (term.hot, term.cold if rows is None or rows[term.cold].ok else term.hot)
+    )
 
 
 # -----------------------------------------------------------------------------
@@ -393,12 +372,6 @@ def terms_of(
     works: Iterable[StepPass], precision: str, device: str, cache_bytes: int | None
 ) -> tuple[Term, ...]:
     """Return what is measured for each piece of work; see :func:`plan`."""
-    # Without names -> as it is called where it first occurs.
-    known: dict[KernelSpec, KernelSpec] = {}
-
-    def shared(spec: KernelSpec) -> KernelSpec:
-        return known.setdefault(nameless(spec), spec)
-
     terms = []
     for part in works:
         hot = KernelSpec(
@@ -415,10 +388,24 @@ def terms_of(
             or part.layer.bytes(part.pass_, ITEM_BYTES[precision]) < 4 * cache_bytes
         ):
             cold = msgspec.structs.replace(hot, cache=COLD)
-        terms.append(Term(step_pass=part, hot=shared(hot), cold=shared(cold)))
-    return tuple(terms)
+        terms.append(Term(step_pass=part, hot=hot, cold=cold))
+    return sharing_kernels(terms)
+
+
+def sharing_kernels(terms: Iterable[Term]) -> tuple[Term, ...]:
+    """Return pieces of work; those of one kernel have the case that it first occurs in."""
+    # Without names -> as it is called where it first occurs.
+    known: dict[KernelSpec, KernelSpec] = {}
+
+    def shared(spec: KernelSpec) -> KernelSpec:
+        return known.setdefault(spec.nameless, spec)
+
+    return tuple(
+        Term(step_pass=term.step_pass, hot=shared(term.hot), cold=shared(term.cold))
+        for term in terms
+    )
 
 
 def nameless(spec: KernelSpec) -> KernelSpec:
     """Return a case whose layer has no name: what two layers have in common that are alike."""
-    return msgspec.structs.replace(spec, layer=dataclasses.replace(spec.layer, name=None))
+    return spec.nameless

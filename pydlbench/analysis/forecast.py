@@ -27,6 +27,7 @@ from pydlbench.analysis.pipeline import enqueued, period
 from pydlbench.analysis.rows import FAULT, Rows, measure_rows, now_utc, stored_rows
 from pydlbench.analysis.scores import Interval, interval, scored
 from pydlbench.errors import UnsupportedError
+from pydlbench.grouping import grouped, summed
 from pydlbench.records.forecast import ForecastRecord, ForecastTerm, Place, StepFaults
 from pydlbench.records.step import StepPreparation
 from pydlbench.records.trace import program_hash
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
     from pydlbench.store.reader import Reader
-
-__all__ = ["VISITS", "conclude", "forecast_step"]
 
 #: Processes that a missing operator is timed in, where nobody says otherwise.
 VISITS: Final = 3
@@ -228,22 +227,27 @@ class _Forecaster:
         list(
             measure_rows(self._spec, self._session, self.place, chosen, again, visits=1)
         )  # not kept: one visit is less than what is stored
-        ratios: dict[str, list[float]] = {}
         cache_bytes = self._session.cache_bytes()
-        for call in chosen:
-            if call.signature in again.times:
-                now, then = again.times[call.signature], rows.times[call.signature]
-                name = class_of(call, cache_bytes)
-                ratios.setdefault(name, []).append(now.seconds / then.seconds)
+        timed = [call for call in chosen if call.signature in again.times]
+        ratios = {
+            name: [
+                again.times[call.signature].seconds / rows.times[call.signature].seconds
+                for call in same
+            ]
+            for name, same in grouped(timed, lambda call: class_of(call, cache_bytes)).items()
+        }
         whole_s = sum(
             call.count * rows.times[call.signature].seconds
             for call in calls
             if call.signature in rows.times
         )
-        shares = dict.fromkeys(ratios, 0.0)
-        for call in stored:
-            if (name := class_of(call, cache_bytes)) in shares:
-                shares[name] += call.count * rows.times[call.signature].seconds / whole_s
+        shares = summed(
+            (
+                class_of(call, cache_bytes),
+                call.count * rows.times[call.signature].seconds / whole_s,
+            )
+            for call in stored
+        )
         factors, untold = believed(ratios, shares)
         for call in stored:
             if factor := factors.get(class_of(call, cache_bytes)):

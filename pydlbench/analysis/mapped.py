@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pydlbench.analysis.estimate import Kernels, Plan, Term, nameless, terms_of
+from pydlbench.analysis.estimate import Kernels, Plan, Term, sharing_kernels, terms_of
 from pydlbench.analysis.operators import listed
 from pydlbench.backends.steps.groups import EQUATION, CallGroup, is_group
+from pydlbench.grouping import grouped
 from pydlbench.models.passes import StepPass
 from pydlbench.ops.meaning import Meaning
 from pydlbench.ops.pointwise import out_of_place
 from pydlbench.ops.seen import meaning_of
 from pydlbench.records.estimate import Recorded
 from pydlbench.records.operator import RecordedCall
+from pydlbench.timing.statistics import sum_known
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS, ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
 
@@ -126,8 +127,6 @@ def _together(count: int, parts: Sequence[MappedCall]) -> MappedCall:
         return parts[0] if parts[0].count == count else dataclasses.replace(parts[0], count=count)
     own = [part for part in parts if part.meaning.kind != "view"]
     kinds = {each.meaning.kind for each in own}
-    flops = [each.meaning.flops for each in own]
-    products = [each.meaning.product_flops for each in own]
     lacks = [each.lacks for each in own if each.lacks]
     return MappedCall(
         count=count,
@@ -135,8 +134,8 @@ def _together(count: int, parts: Sequence[MappedCall]) -> MappedCall:
             kind=next(iter(kinds)) if len(kinds) == 1 else "group" if kinds else "view",
             layers=tuple(layer for each in own for layer in each.meaning.layers),
             layers_missing="; ".join(dict.fromkeys(lacks)) or None,
-            flops=None if None in flops else sum(filter(None, flops)),
-            product_flops=None if None in products else sum(filter(None, products)),
+            flops=sum_known(each.meaning.flops for each in own),
+            product_flops=sum_known(each.meaning.product_flops for each in own),
             dtypes=tuple(dict.fromkeys(kind for each in own for kind in each.meaning.dtypes)),
         ),
         terms=tuple(term for each in own for term in each.terms),
@@ -190,7 +189,7 @@ def map_step(step: StepSpec, session: Session) -> dict[tuple[str, str], MappedCa
 def kernels_of(mapped: Mapping[tuple[str, str], MappedCall]) -> Kernels:
     """Return the native kernels of a step, each as often as its calls are made."""
     return Kernels(
-        terms=_sharing(term for each in mapped.values() for term in each.terms * each.count)
+        terms=sharing_kernels(term for each in mapped.values() for term in each.terms * each.count)
     )
 
 
@@ -221,18 +220,14 @@ def recorded_plan(
     """
     mapped = map_calls(calls, phase, precision, device, cache_bytes)
     pairs = [(call, mapped[call.signature, call.direction]) for call in calls]
-    terms = _sharing(
+    terms = sharing_kernels(
         dataclasses.replace(term, step_pass=dataclasses.replace(term.step_pass, node=owner))
         for call, stands in pairs
         for owner in _owners(call)
         for term in stands.terms
     )
     counted = [(call, stands) for call, stands in pairs if stands.meaning.kind != "view"]
-
-    reasons: dict[str, list[str]] = {}
-    for call, stands in counted:
-        if not stands.terms:
-            reasons.setdefault(call.operator, []).append(stands.lacks)
+    missing = [(call.operator, stands.lacks) for call, stands in counted if not stands.terms]
 
     def share(weight: Callable[[RecordedCall], int]) -> float:
         whole = sum(weight(call) for call, _ in counted)
@@ -250,22 +245,13 @@ def recorded_plan(
             calls=tuple(calls),
             native_calls=share(lambda call: call.count),
             native_bytes=share(lambda call: call.count * call.bytes),
-            unmapped={name: "; ".join(dict.fromkeys(each)) for name, each in reasons.items()},
+            unmapped={
+                operator: "; ".join(dict.fromkeys(lacks for _, lacks in each))
+                for operator, each in grouped(missing, lambda pair: pair[0]).items()
+            },
             notes=tuple(notes),
             types=types,
         ),
-    )
-
-
-def _sharing(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Return pieces of work, of cases that are alike the first one for all."""
-    shared: dict[KernelSpec, KernelSpec] = {}
-
-    def first(spec: KernelSpec) -> KernelSpec:
-        return shared.setdefault(nameless(spec), spec)
-
-    return tuple(
-        Term(step_pass=term.step_pass, hot=first(term.hot), cold=first(term.cold)) for term in terms
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pydlbench.analysis.estimate import range_of
+from pydlbench.grouping import summed
 from pydlbench.models.passes import LOSS
 
 if TYPE_CHECKING:
@@ -80,12 +80,11 @@ def native_sum(wanted: Kernels, rows: Mapping[KernelSpec, Measurement]) -> Nativ
         wanted: the step's work.
         rows: a measurement for each of its cases.
     """
-    seconds: defaultdict[Owner, float] = defaultdict(float)
-    incomplete: set[str] = set()
-    for term in wanted.terms:
-        owner = owner_of(term.step_pass)
-        if rows[term.hot].ok:
-            seconds[owner] += range_of(term, rows).middle
-        else:
-            incomplete.add(owner.part if owner.part in ("loss", "optimizer") else owner.node)
-    return NativeSum(seconds=dict(seconds), incomplete=frozenset(incomplete))
+    timed = [term for term in wanted.terms if rows[term.hot].ok]
+    lacking = [owner_of(term.step_pass) for term in wanted.terms if not rows[term.hot].ok]
+    return NativeSum(
+        seconds=summed((owner_of(term.step_pass), range_of(term, rows).middle) for term in timed),
+        incomplete=frozenset(
+            owner.part if owner.part in ("loss", "optimizer") else owner.node for owner in lacking
+        ),
+    )

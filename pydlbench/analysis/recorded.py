@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.grouping import grouped
 from pydlbench.records.recorded import RecordedProblem, RecordedSteps
 from pydlbench.records.trace import Dominant
 from pydlbench.steps.traced import (
@@ -60,11 +61,9 @@ def distinct_problems(recorded: Recorded) -> list[Problem]:
     seconds: Sequence[float | None] = [None] * len(first.calls)
     if first.seconds is not None:
         seconds = _rounds_of(recorded).middle(len(first.calls))
-    alike: dict[tuple[str, str], list[int]] = {}
-    for place, call in enumerate(first.calls):
-        alike.setdefault((call.signature, call.direction), []).append(place)
+    names = [(call.signature, call.direction) for call in first.calls]
     problems = []
-    for places in alike.values():
+    for places in grouped(range(len(names)), names.__getitem__).values():
         call = first.calls[places[0]]
         meaning = _in_known_type(meaning_of_call(call))
         if meaning.kind == "view":

@@ -221,7 +221,7 @@ class StepTask(ModelTask, StepsTask):
 
         if self.model is None:
             return
-        check_memory(self.model, [row.spec for row in self.rows], session.memory_bytes)
+        check_memory(self.model, [row.spec for row in self.rows], session.room_bytes())
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Time the steps in turn."""

@@ -73,6 +73,16 @@ class ComparedRow(NamedTuple):
         """SAME, FASTER, SLOWER or UNCLEAR."""
         return self.estimate.verdict
 
+    def slower(self, threshold: float) -> bool:
+        """Return whether it is SLOWER by more than a fraction."""
+        return self.verdict == SLOWER and self.estimate.ratio > 1 + threshold
+
+    def tells(self, limit: float) -> bool:
+        """Return whether its ratio is below a limit, or one above it could have been seen."""
+        known = [self.estimate.ci_high, self.estimate.resolution]
+        below = any(end is not None and end <= limit for end in known)
+        return below and self.estimate.reason is None
+
     def document(self) -> ComparisonRow:
         """Return the row of the JSON document."""
         return ComparisonRow(
@@ -133,9 +143,7 @@ class Comparison:
 
     def slower(self, threshold: float) -> list[ComparedRow]:
         """Return the rows that are SLOWER by more than a fraction, the slowest first."""
-        rows = [
-            row for row in self.rows if row.verdict == SLOWER and row.estimate.ratio > 1 + threshold
-        ]
+        rows = [row for row in self.rows if row.slower(threshold)]
         return sorted(rows, key=lambda row: -row.estimate.ratio)
 
     def undecided(self, threshold: float) -> list[ComparedRow]:
@@ -146,16 +154,7 @@ class Comparison:
         is.
         """
         limit = 1 + max(threshold, self.settings.margin)
-        rows = []
-        for row in self.rows:
-            estimate = row.estimate
-            if row.verdict == SLOWER and estimate.ratio > 1 + threshold:
-                continue
-            within = estimate.ci_high is not None and estimate.ci_high <= limit
-            seen = estimate.resolution is not None and estimate.resolution <= limit
-            if estimate.reason is not None or not (within or seen):
-                rows.append(row)
-        return rows
+        return [row for row in self.rows if not (row.slower(threshold) or row.tells(limit))]
 
     @property
     def lost(self) -> list[Row]:

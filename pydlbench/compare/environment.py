@@ -128,13 +128,12 @@ def _unlike(
             yield words, own, other
 
 
-def _threads(a: Side, b: Side, pairs: Sequence[Pair]) -> list[Difference]:
-    """Return the difference in threads if rows do not have them; otherwise they are matched."""
-    own, other = a.device.get("cpus"), b.device.get("cpus")
-    if not own or not other or len(own) == len(other) or all(pair.a.threads for pair in pairs):
-        return []
-    text = f"the numbers of threads differ: {len(own)} and {len(other)}"
-    return [Difference(what="threads", a=len(own), b=len(other), text=text)]
+def _threads(a: Side, b: Side, pairs: Sequence[Pair]) -> Iterator[Difference]:
+    """Yield the difference in threads if rows do not have them; otherwise they are matched."""
+    own, other = (len(side.device.get("cpus") or ()) for side in (a, b))
+    if own and other and own != other and not all(pair.a.threads for pair in pairs):
+        text = f"the numbers of threads differ: {own} and {other}"
+        yield Difference(what="threads", a=own, b=other, text=text)
 
 
 def _libraries(side: Side) -> Mapping[str, Any]:
@@ -155,31 +154,27 @@ def _part(side: Side, name: str) -> Mapping[str, Any]:
 
 def _named(
     what: str, words: str, first: Mapping[str, Any], second: Mapping[str, Any]
-) -> list[Difference]:
-    # There may be no variables at all; a run without packages was recorded by somebody else.
-    if (not first or not second) and what != "variable":
-        return []
+) -> Iterator[Difference]:
     changed = {
         name: (first.get(name), second.get(name))
         for name in dict.fromkeys((*first, *second))
         if first.get(name) != second.get(name)
     }
-    if not changed:
-        return []
+    # There may be no variables at all; a run without packages was recorded by somebody else.
+    if not changed or (not (first and second) and what != "variable"):
+        return
     shown = [
         f"{name} {own if own is not None else 'absent'} and "
         f"{other if other is not None else 'absent'}"
         for name, (own, other) in list(changed.items())[:_SHOWN]
     ]
     more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
-    return [
-        Difference(
-            what=what,
-            a={name: own for name, (own, _) in changed.items()},
-            b={name: other for name, (_, other) in changed.items()},
-            text=f"{words} differ: {'; '.join(shown)}{more}",
-        )
-    ]
+    yield Difference(
+        what=what,
+        a={name: own for name, (own, _) in changed.items()},
+        b={name: other for name, (_, other) in changed.items()},
+        text=f"{words} differ: {'; '.join(shown)}{more}",
+    )
 
 
 def _code(a: Side, b: Side) -> list[Difference]:
@@ -198,43 +193,40 @@ def _systems(a: Side, b: Side) -> list[Difference]:
     ]
 
 
-def _unknown(a: Side, b: Side) -> list[Difference]:
-    """Return a note on runs without a record of machine or environment."""
+def _unknown(a: Side, b: Side) -> Iterator[Difference]:
+    """Yield a note on runs without a record of machine or environment."""
     lacking = [side.name for side in (a, b) if not side.machine or not side.environment]
-    if not lacking:
-        return []
-    text = f"{' and '.join(lacking)}: machine or environment is not recorded, it may differ"
-    return [Difference(what="unknown", a=a.machine, b=b.machine, text=text)]
+    if lacking:
+        text = f"{' and '.join(lacking)}: machine or environment is not recorded, it may differ"
+        yield Difference(what="unknown", a=a.machine, b=b.machine, text=text)
 
 
-def _kernels(pairs: Sequence[Pair]) -> list[Difference]:
+def _kernels(pairs: Sequence[Pair]) -> Iterator[Difference]:
     changed = [
         pair
         for pair in pairs
         if pair.a.algorithm != pair.b.algorithm
         and (pair.a.backend, pair.a.mode) == (pair.b.backend, pair.b.mode)
     ]
-    if not changed:
-        return []
-    first = changed[0]
-    few = f" in {len(changed)} of {len(pairs)} rows" if len(pairs) > 1 else ""
-    text = (
-        f"another kernel was chosen{few}: {first.b.layer} ran {first.a.algorithm}, then "
-        f"{first.b.algorithm}"
-    )
-    names = [pair.b.layer for pair in changed]
-    return [Difference(what="kernel", a=names, b=names, text=text, counts=False)]
+    if changed:
+        first = changed[0]
+        few = f" in {len(changed)} of {len(pairs)} rows" if len(pairs) > 1 else ""
+        text = (
+            f"another kernel was chosen{few}: {first.b.layer} ran {first.a.algorithm}, then "
+            f"{first.b.algorithm}"
+        )
+        names = [pair.b.layer for pair in changed]
+        yield Difference(what="kernel", a=names, b=names, text=text, counts=False)
 
 
-def _clocks(pairs: Sequence[Pair]) -> list[Difference]:
+def _clocks(pairs: Sequence[Pair]) -> Iterator[Difference]:
     ratios = [
         pair.b.clock_hz / pair.a.clock_hz for pair in pairs if pair.a.clock_hz and pair.b.clock_hz
     ]
     known = sorted(filter(math.isfinite, ratios))
     middle = known[len(known) // 2] if known else 1.0
-    if abs(middle - 1) <= OTHER_CLOCK:
-        return []
-    words = "higher" if middle > 1 else "lower"
-    gap = 100 * abs(middle - 1)
-    text = f"the clock was {gap:.1f} % {words} in the second run: compare the cycles"
-    return [Difference(what="clock", a=1.0, b=middle, text=text, counts=False)]
+    gap = abs(middle - 1)
+    if gap > OTHER_CLOCK:
+        words = "higher" if middle > 1 else "lower"
+        text = f"the clock was {100 * gap:.1f} % {words} in the second run: compare the cycles"
+        yield Difference(what="clock", a=1.0, b=middle, text=text, counts=False)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
-from pydlbench.compare.match import key, kind_of
+from pydlbench.compare.match import key, kinds_of
 from pydlbench.compare.rows import side_of_documents
 from pydlbench.compare.statistics import pooled, quantile
 from pydlbench.compare.stored import repetitions, seconds_of
@@ -88,8 +88,7 @@ def expected(
     own = [[occasion[name] for occasion in logs if name in occasion] for name in map(key, rows)]
     counts = np.array([len(each) for each in own])
     squares = [math.fsum((log - fmean(each)) ** 2 for log in each) for each in own]
-    kinds = np.array([kind_of(row) for row in rows])
-    sd, freedom = pooled(np.array(squares), np.maximum(counts - 1, 0), kinds)
+    sd, freedom = pooled(np.array(squares), np.maximum(counts - 1, 0), kinds_of(rows))
     intervals: list[Expected | None] = []
     for each, deviation, known in zip(own, sd.tolist(), freedom.tolist(), strict=True):
         if len(each) < OCCASIONS:

@@ -7,6 +7,7 @@ What the machine does in a round affects both and cancels.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.compare.interleaved import compare_interleaved
@@ -93,13 +94,11 @@ def compare_installations(
 
 def lost(pairs: Sequence[RerunPair]) -> tuple[str, ...]:
     """Return notes on what could not be measured."""
-    reasons: dict[str, int] = {}
-    for pair in pairs:
-        if not pair.passes.logs and pair.passes.reason is not None:
-            reasons[pair.passes.reason] = reasons.get(pair.passes.reason, 0) + 1
+    reasons = Counter(pair.passes.reason for pair in pairs if not pair.passes.logs)
     return tuple(
         f"{count} {'row' if count == 1 else 'rows'} could not be measured: {reason}"
         for reason, count in reasons.items()
+        if reason is not None
     )
 
 

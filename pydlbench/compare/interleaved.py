@@ -80,12 +80,15 @@ def compare_interleaved(
         finished = max((len(passes.logs) for passes in measured), default=0)
     logs = [passes.logs for passes in measured]
     against = [
-        None if len(passes.logs) >= LEAST_PASSES else passes.reason or _lacking(len(passes.logs))
+        None
+        if len(passes.logs) >= LEAST_PASSES
+        else passes.reason or f"{len(passes.logs)} repetitions; a verdict takes {LEAST_PASSES}"
         for passes in measured
     ]
     cycles = np.array([_mean(passes.cycles) if passes.cycles else math.nan for passes in measured])
     means = np.array([_mean(values) for values in logs])
-    estimates = judge(means, _scatter(logs, kinds_of(matching.pairs)), against, settings, cycles)
+    scatter = _scatter(logs, kinds_of(pair.a for pair in matching.pairs))
+    estimates = judge(means, scatter, against, settings, cycles)
     rows = [
         ComparedRow(
             *pair,
@@ -114,10 +117,6 @@ def _scatter(logs: Sequence[Sequence[float]], kinds: NDArray[Any]) -> Scatter:
     sums = np.array([math.fsum((x - _mean(values)) ** 2 for x in values) for values in logs])
     sd, freedom = pooled(sums, np.maximum(counts - 1, 0), kinds)
     return Scatter(sd / np.sqrt(np.maximum(counts, 1)), freedom)
-
-
-def _lacking(count: int) -> str:
-    return f"{count} repetitions; a verdict takes {LEAST_PASSES}"
 
 
 def _mean(logs: Sequence[float]) -> float:

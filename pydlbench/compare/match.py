@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from pydlbench.errors import UsageError
+from pydlbench.grouping import grouped
 from pydlbench.ops.table import KINDS
 from pydlbench.words import AS_BUILT
 
@@ -144,7 +145,7 @@ def _across(a: Side, b: Side) -> tuple[str, _Pairs]:
     by_axis: dict[str, _Pairs] = {}
     matched: set[int] = set()
     for axis, names in AXES.items():
-        first, second = _grouped(a, key_without(names)), _grouped(b, key_without(names))
+        first, second = (grouped(side.rows, key_without(names)) for side in (a, b))
         common = {id(row) for name in first.keys() & second.keys() for row in first[name]}
         if common - matched:
             by_axis[axis] = _paired(a, b, first, second, axis)
@@ -158,13 +159,6 @@ def _across(a: Side, b: Side) -> tuple[str, _Pairs]:
             "nearest: measure both with the same setting but one"
         )
     raise UsageError(_nothing_common(a, b))
-
-
-def _grouped(side: Side, key_of: Callable[[Row], tuple[Any, ...]]) -> _Groups:
-    groups: _Groups = {}
-    for row in side.rows:
-        groups.setdefault(key_of(row), []).append(row)
-    return groups
 
 
 def _paired(a: Side, b: Side, first: _Groups, second: _Groups, axis: str | None = None) -> _Pairs:
@@ -266,10 +260,10 @@ def match(a: Side, b: Side) -> Matching:
     Raises:
         UsageError: a row matches several, or none matches.
     """
-    same = _paired(a, b, _grouped(a, key), _grouped(b, key))
+    same = _paired(a, b, grouped(a.rows, key), grouped(b.rows, key))
     rest = replace(a, rows=same.only_a), replace(b, rows=same.only_b)
     unnamed = key_without((), named=False)
-    renamed = _paired(*rest, _grouped(rest[0], unnamed), _grouped(rest[1], unnamed))
+    renamed = _paired(*rest, grouped(rest[0].rows, unnamed), grouped(rest[1].rows, unnamed))
     matched, axis, values = renamed._replace(pairs=same.pairs + renamed.pairs), None, ("", "")
     if not matched.pairs:
         axis, matched = _across(a, b)
@@ -290,11 +284,6 @@ def _values(axis: str, pairs: Sequence[Pair]) -> tuple[str, str]:
     return "/".join(first), "/".join(second)
 
 
-def kinds_of(pairs: Sequence[Pair]) -> NDArray[Any]:
-    """Return the kind of each pair."""
-    return np.array([kind_of(pair.a) for pair in pairs])
-
-
-def kind_of(row: Row) -> str:
-    """Return a row's kind; rows of one kind of layer or step and backend scatter alike."""
-    return f"{row.kind} {row.backend} {row.mode} {row.cache}"
+def kinds_of(rows: Iterable[Row]) -> NDArray[Any]:
+    """Return the kind of each row; those of one kind of layer or step and backend scatter alike."""
+    return np.array([f"{row.kind} {row.backend} {row.mode} {row.cache}" for row in rows])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pydlbench.errors import UsageError, nearest
+from pydlbench.grouping import grouped
 from pydlbench.records.published import OwnFigure, PublishedFigure
 from pydlbench.records.step import framework_text, options_text
 
@@ -29,7 +30,8 @@ _FOLDER: Final = Path(__file__).parent
 @cache
 def read_figures() -> tuple[PublishedFigure, ...]:
     """Return all figures."""
-    sources, includes = _toml()["sources"], _toml()["includes"]
+    described = tomllib.loads((_FOLDER / "published_sources.toml").read_text(encoding="utf-8"))
+    sources, includes = described["sources"], described["includes"]
     with (_FOLDER / "published_figures.csv").open(encoding="utf-8", newline="") as file:
         return tuple(
             PublishedFigure.from_dict(
@@ -66,11 +68,6 @@ def find_figures(model: str | None) -> tuple[PublishedFigure, ...]:
         near = ", ".join(nearest(model, names) or names)
         raise UsageError(f"--model {model}: no published figure of it; nearest: {near}")
     return chosen
-
-
-@cache
-def _toml() -> dict[str, Any]:
-    return tomllib.loads((_FOLDER / "published_sources.toml").read_text(encoding="utf-8"))
 
 
 # -----------------------------------------------------------------------------
@@ -110,15 +107,11 @@ def own_figures(
                     yield OwnFigure(**fields, device=device, run=name)
 
 
-def _step(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
-    time = document.get("time_s") or {}
+def _timed(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
+    """Read a step, or a breakdown, which is one of a step that was measured."""
+    time = document.get("time_s") or document.get("measured_s") or {}
     if document.get("status", "ok") == "ok":
         yield {**_shared(document), "seconds": time.get("median"), "who": framework_text(document)}
-
-
-def _breakdown(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
-    time = document.get("measured_s") or {}
-    yield {**_shared(document), "seconds": time.get("median"), "who": framework_text(document)}
 
 
 def _estimate(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
@@ -169,8 +162,8 @@ def _shared(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any], Any], Iterator[dict[str, Any]]]]] = {
-    "step": _step,
-    "breakdown": _breakdown,
+    "step": _timed,
+    "breakdown": _timed,
     "estimate": _estimate,
     "protocol": _protocol,
 }
@@ -196,11 +189,10 @@ def match_figures(
 
 
 def _matches(figure: PublishedFigure, own: Sequence[OwnFigure]) -> Iterator[OwnFigure]:
-    groups: dict[tuple[str, ...], list[OwnFigure]] = {}
-    for result in own:
-        if _fits(figure, result):
-            name = (result.run, result.who, result.device, result.precision, result.options)
-            groups.setdefault(name, []).append(result)
+    groups = grouped(
+        (result for result in own if _fits(figure, result)),
+        lambda each: (each.run, each.who, each.device, each.precision, each.options),
+    )
     for group in groups.values():
         eligible = [result for result in group if result.protocol is not None] or group
         nearest = min(eligible, key=lambda result: (_away(figure, result), result.batch))

@@ -51,7 +51,19 @@ def spec_of(row: Row) -> KernelSpec | StepSpec:
     """
     try:
         if row.kind == "step":
-            return _step_spec(row)
+            return StepSpec.from_dict(
+                {
+                    **row.settings,
+                    "model": row.layer,
+                    "batch": row.batch,
+                    "phase": row.pass_,
+                    "framework": row.backend,
+                    "mode": row.mode,
+                    "precision": row.precision,
+                    "layout": row.layout_request,
+                    "device": row.device,
+                }
+            )
         return KernelSpec(
             layer=_layer(row),
             pass_=row.pass_,
@@ -66,25 +78,6 @@ def spec_of(row: Row) -> KernelSpec | StepSpec:
             timing=row.timing if row.device != "cpu" and row.timing in TIMINGS else "auto",
             fuse=row.fuse or "none",
             mode=row.mode,
-        )
-    except UsageError as error:
-        raise UnsupportedError(f"{row.layer}: cannot be measured again ({error})") from error
-
-
-def _step_spec(row: Row) -> StepSpec:
-    try:
-        return StepSpec.from_dict(
-            {
-                **row.settings,
-                "model": row.layer,
-                "batch": row.batch,
-                "phase": row.pass_,
-                "framework": row.backend,
-                "mode": row.mode,
-                "precision": row.precision,
-                "layout": row.layout_request,
-                "device": row.device,
-            }
         )
     except ValueError as error:  # of a document from elsewhere
         raise UnsupportedError(f"{row.layer}: cannot be measured again ({error})") from error

@@ -148,14 +148,15 @@ def read_side(name: str, store: Reader | None) -> Side:
 
 def side_of(name: str, loaded: Loaded) -> Side:
     """Return a side from what has been found under a name."""
-    record = loaded.record
-    threads = record.device.get("threads")
+    threads = loaded.record.device.get("threads")
+    known = threads if isinstance(threads, int) else None
     # As Row._make does, without a call in Python for each of 100,000 rows.
     rows = list(map(partial(tuple.__new__, Row), loaded.columns()))
-    for table in ("estimate", "step", "breakdown"):
-        for entry in loaded.table(table):
-            rows += _rows(table, entry.document, threads if isinstance(threads, int) else None)
-    return _side(name, record, rows)
+    rows += [_estimate(entry.document, known) for entry in loaded.table("estimate")]
+    rows += [row_of_step(entry.document) for entry in loaded.table("step")]
+    for entry in loaded.table("breakdown"):
+        rows += _breakdown(entry.document)
+    return _side(name, loaded.record, rows)
 
 
 def side_of_documents(
@@ -193,14 +194,6 @@ def _checked(row: Row) -> Row:
     if not "".join([value for value in row if type(value) is str]).isprintable():
         row = Row._make(printable(value) if isinstance(value, str) else value for value in row)
     return row._replace(status="failed") if row.status == "ok" and not row.ok else row
-
-
-def _rows(table: str, document: Mapping[str, Any], threads: int | None) -> list[Row]:
-    if table == "estimate":
-        return [_estimate(document, threads)]
-    if table == "step":
-        return [row_of_step(document)]
-    return _breakdown(document)
 
 
 def _whole(

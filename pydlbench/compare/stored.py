@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from pydlbench.compare.match import Matching, Pair
     from pydlbench.compare.rows import Row
-    from pydlbench.records.run import RunInfo
     from pydlbench.store.reader import Reader
 
 #: Standard deviation of a row's logarithm from run to run, assumed while fewer than
@@ -97,11 +96,13 @@ def compare(
     """
     settings = settings or Settings()
     pairs = matching.pairs
-    enough = _are_enough(groups)
+    enough = _freedom(groups) >= LEAST_RUNS - 1
     log = np.log([pair.b.median / pair.a.median for pair in pairs])  # type: ignore[operator]  # both are timed
     scatter = _scatter(pairs, enough, _of_runs(pairs, groups))
+    # Other work may be all that a change comes from. A disturbed time is an upper bound: B is
+    # SLOWER than a bound of A, and FASTER than A if a bound of B is.
     against = [
-        CONTENDED if _hides(pair, change) else None
+        CONTENDED if (pair.b if change > 0 else pair.a).contended else None
         for pair, change in zip(pairs, log.tolist(), strict=True)
     ]
     estimates = [
@@ -141,19 +142,6 @@ def _is_disturbed(pair: Pair) -> bool:
     return bool(pair.a.contended or pair.b.contended)
 
 
-def _hides(pair: Pair, change: float) -> bool:
-    """Whether other work may be all that a change comes from.
-
-    A disturbed time is an upper bound: B is SLOWER than a bound of A, and FASTER than A if a bound
-    of B is.
-
-    Args:
-        pair: two rows.
-        change: the logarithm of B over A.
-    """
-    return bool(pair.b.contended if change > 0 else pair.a.contended)
-
-
 def _certain(pair: Pair, estimate: Estimate) -> Estimate:
     """Return the estimate of a pair; of a disturbed one without a verdict, with the reason."""
     if not _is_disturbed(pair) or estimate.verdict in (SLOWER, FASTER):
@@ -161,8 +149,9 @@ def _certain(pair: Pair, estimate: Estimate) -> Estimate:
     return msgspec.structs.replace(estimate, verdict=UNCLEAR, resolution=None, reason=CONTENDED)
 
 
-def _are_enough(groups: Sequence[Sequence[Mapping[Any, float]]]) -> bool:
-    return sum(max(len(seconds) - 1, 0) for seconds in groups) >= LEAST_RUNS - 1
+def _freedom(groups: Sequence[Sequence[Mapping[Any, float]]]) -> int:
+    """Return how many degrees of freedom replicates have beside the means of their groups."""
+    return sum(max(len(seconds) - 1, 0) for seconds in groups)
 
 
 def _assumed(rows: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -182,9 +171,8 @@ def _of_runs(pairs: Sequence[Pair], groups: Sequence[Sequence[Mapping[Any, float
         mean = np.nansum(logs, axis=0) / np.maximum(count, 1)
         sums += np.nansum((logs - mean) ** 2, axis=0)
         freedom += np.maximum(count - 1, 0)
-    sd, known = pooled(sums, freedom, kinds_of(pairs))
-    most = sum(max(len(seconds) - 1, 0) for seconds in groups)
-    return Scatter(math.sqrt(2) * sd, np.minimum(known, most))
+    sd, known = pooled(sums, freedom, kinds_of(pair.a for pair in pairs))
+    return Scatter(math.sqrt(2) * sd, np.minimum(known, _freedom(groups)))
 
 
 def _of_means(pairs: Sequence[Pair], groups: Sequence[Sequence[Mapping[Any, float]]]) -> Scatter:
@@ -319,13 +307,14 @@ def repetitions(
     Yields:
         Which side a run repeats, when it began, and its seconds by key.
     """
+    machines = {machine_name(side.device) for side in sides}
     runs = [0] * len(sides)
     hours: dict[tuple[int, str], int] = {}
     read = 0
     for info in store.runs(limit=_LOOKED_AT):
         if info.id in apart or info.status in ("running", "killed"):
             continue
-        if read + info.measurements > _ROWS or not _may_repeat(info, sides):
+        if read + info.measurements > _ROWS or info.machine not in machines:
             continue
         record = store.record(info.id)
         side_of_run = Side(
@@ -343,11 +332,6 @@ def repetitions(
             runs[number] += 1
             hours[hour] = hours.get(hour, 0) + 1
             yield number, info.created_utc, seconds
-
-
-def _may_repeat(info: RunInfo, sides: Collection[Side]) -> bool:
-    """Whether a run was measured on the machine of one of the sides."""
-    return any(info.machine == machine_name(side.device) for side in sides)
 
 
 def seconds_of(side: Side, keys: Collection[Any]) -> dict[Any, float]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepFacts, StepSpec
     from pydlbench.runner.session import Session
-    from pydlbench.timing.statistics import Ratio
+    from pydlbench.study.estimate import Estimate
     from pydlbench.workers.host import RemoteKernel
 
 
@@ -156,8 +156,8 @@ def in_turn(
     seed: int,
     images: int,
     rounds: int = ROUNDS,
-) -> tuple[Ratio, float, str]:
-    """Return the ratio of the second to the first per image, the first's median, a warning.
+) -> tuple[Estimate, float]:
+    """Return the ratio of the second to the first per image, and the first's median in seconds.
 
     Args:
         kernels: the two kernels.
@@ -174,13 +174,12 @@ def in_turn(
     for error in study.take(subjects, rounds=rounds).values():
         raise error
     own, changed = study.table.series(0), study.table.series(1)
-    estimate = contrast(changed, own)
-    assert estimate is not None, "they shared all rounds"
-    words = f"; other work disturbed them: {estimate.reason}" if estimate.contended else ""
-    return per_image(estimate.to_ratio(), images), own.median, words
+    ratio = contrast(changed, own)
+    assert ratio is not None, "they shared all rounds"
+    return per_image(ratio, images), own.median
 
 
-def per_image(ratio: Ratio, images: int) -> Ratio:
+def per_image(ratio: Estimate, images: int) -> Estimate:
     """Convert a ratio of times into a ratio of times per image.
 
     Args:
@@ -195,7 +194,7 @@ def per_image(ratio: Ratio, images: int) -> Ratio:
 
 
 def saving_of(
-    ratio: Ratio,
+    ratio: Estimate,
     base_s: float,
     step_s: float,
     scope: str,
@@ -228,14 +227,33 @@ def saving_of(
         step_s=base_s if scope == "step" else step_s,
         subject=scope,
         how=how,
-        rounds=ratio.n,
+        rounds=ratio.rounds,
     )
 
 
-def step_how(what: str, base_s: float, changed_s: float, rounds: int) -> str:
-    """Describe what a change of the whole step was compared with."""
-    times = f"{format_seconds(base_s)} as it is, {format_seconds(changed_s)} with {what}"
-    return f"the whole step, interleaved, {rounds} rounds: {times}"
+def how_compared(
+    subject: str,
+    experiment: StepChange | LayerChange,
+    ratio: Estimate,
+    base_s: float,
+    batch: int,
+) -> str:
+    """Describe how a change was compared with what is as it is.
+
+    Args:
+        subject: what was changed.
+        experiment: the change.
+        ratio: of :func:`in_turn`.
+        base_s: time of the unchanged side in seconds.
+        batch: images that times are given for.
+    """
+    times = f"{format_seconds(base_s)} as it is, {format_seconds(ratio.median * base_s)}"
+    words = f"{subject}, interleaved, {ratio.rounds} rounds: {times} with {experiment.what}"
+    if ratio.contended:
+        words += f"; other work disturbed them: {ratio.reason}"
+    if experiment.images > 1:
+        words += f", per {batch} images"
+    return words
 
 
 # -----------------------------------------------------------------------------
@@ -397,10 +415,8 @@ def _of_step(experiment: StepChange, seen: Observations, session: Session) -> Sa
             for own, kernel in zip((spec, other), kernels, strict=True)
         ]
         seed, rounds = session.options.seed, _rounds(seen.step_s)
-        ratio, base, warning = in_turn(kernels, policies, seed, experiment.images, rounds)
-    words = step_how(experiment.what, base, ratio.median * base, ratio.n) + warning
-    if experiment.images > 1:
-        words += f", per {seen.plan.batch} images"
+        ratio, base = in_turn(kernels, policies, seed, experiment.images, rounds)
+    words = how_compared("the whole step", experiment, ratio, base, seen.plan.batch)
     if experiment.kept_s:
         words += f"; less {format_seconds(experiment.kept_s)}: {experiment.kept_how}"
     return saving_of(ratio, base, seen.step_s, "step", words, kept_s=experiment.kept_s)
@@ -419,13 +435,9 @@ def _of_layer(experiment: LayerChange, step_s: float, session: Session) -> Savin
         if verdict.status == "failed":
             raise PrimitiveError(f"its result is wrong: {verdict.detail or 'checked'}")
         options = session.options
-        policy = Policy(budget_s=options.budget_s)
-        policies = [policy] * 2
-        ratio, base, warning = in_turn(kernels, policies, options.seed, experiment.images)
-    times = f"{format_seconds(base)} as it is, {format_seconds(ratio.median * base)} with "
-    how = f"the layer alone, interleaved, {ratio.n} rounds: {times}{experiment.what}{warning}"
-    if experiment.images > 1:
-        how += f", per {experiment.spec.layer.batch} images"
+        policies = [Policy(budget_s=options.budget_s)] * 2
+        ratio, base = in_turn(kernels, policies, options.seed, experiment.images)
+    how = how_compared("the layer alone", experiment, ratio, base, experiment.spec.layer.batch)
     if experiment.count > 1:
         how += f"; {experiment.count} times in the step"
     return saving_of(ratio, base, step_s, "layer", how, count=experiment.count)

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pydlbench.analysis.estimate import Plan, estimate, plan
+from pydlbench.analysis.estimate import Plan, estimate, plan, range_of
 from pydlbench.analysis.mapped import kernels_of, map_step
 from pydlbench.analysis.native import native_sum
 from pydlbench.analysis.operators import kind_of
-from pydlbench.analysis.step import break_down_step
 from pydlbench.backends import capabilities
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
+from pydlbench.grouping import grouped, summed
 from pydlbench.models import build_model
 from pydlbench.records.diagnosis import WORTH
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.specs import KernelSpec
 from pydlbench.steps.run import run
+from pydlbench.timing.statistics import sum_known
 from pydlbench.units import percent
 
 if TYPE_CHECKING:
@@ -218,8 +219,7 @@ class Observations:
 
     def native_s(self, term: Term) -> float:
         """Return the native time of one part of the plan with hot caches; 0 if unknown."""
-        row = self.rows[term.hot]
-        return row.time.median if row.ok and row.time else 0.0
+        return range_of(term, self.rows).hot
 
     def changed(self, **changes: object) -> StepSpec:
         """Return the step's spec with other fields."""
@@ -230,29 +230,25 @@ class Observations:
     def _terms(self, model: Model) -> dict[str, tuple[Term, ...]]:
         """Return the passes of each node's own layer: without bias, L2 term and update."""
         names = {node.name: None if node.layer is None else node.layer.name for node in model}
-        by_node: dict[str, list[Term]] = {}
-        for term in self.plan.terms:
-            if term.step_pass.layer.name == names.get(term.step_pass.node):
-                by_node.setdefault(term.step_pass.node, []).append(term)
+        passes = [(term.step_pass, term) for term in self.plan.terms]
+        own = [term for each, term in passes if each.layer.name == names.get(each.node)]
+        by_node = grouped(own, lambda term: term.step_pass.node)
         return {name: tuple(terms) for name, terms in by_node.items()}
 
     def _alone_by_module(self) -> dict[str, float]:
         """Return the time of each module's calls in a step, measured alone."""
-        seconds: dict[str, float] = {}
-        for calls in self.calls():
-            seconds[calls.module] = seconds.get(calls.module, 0.0) + (calls.alone_s or 0.0)
-        return seconds
+        return summed((calls.module, calls.alone_s or 0.0) for calls in self.calls())
 
     def _graph_excesses(self, model: Model, kind: str) -> list[Excess]:
         pointwise = kind == "pointwise"
-        alike: dict[object, list[str]] = {}
-        for name in self.native.by_node:
-            layer = model[name].layer
-            if layer is not None and (layer.kind == "pointwise") == pointwise:
-                alike.setdefault(layer.replace(name=None), []).append(name)
+        layers = {
+            name: layer.replace(name=None)
+            for name in self.native.by_node
+            if (layer := model[name].layer) is not None and (layer.kind == "pointwise") == pointwise
+        }
         alone, terms = self._alone_by_module(), self._terms(model)
         excesses = []
-        for names in alike.values():
+        for names in grouped(layers, layers.__getitem__).values():
             native_s = sum(self.native.by_node[name] for name in names)
             own = [alone[name] for name in names if name in alone]
             if self.breakdown is not None and len(own) < len(names):
@@ -274,48 +270,39 @@ class Observations:
 
     def _alike(self, kind: str) -> list[_Alike]:
         """Return the breakdown's calls of one kind, grouped by what they compute."""
-        groups: dict[tuple[str, str], list[BrokenDownCall]] = {}
-        for group in self.calls(kind):
-            if len(group.signatures) == 1:
-                groups.setdefault((group.signatures[0], group.direction), []).append(group)
+        single = (group for group in self.calls(kind) if len(group.signatures) == 1)
+        groups = grouped(single, lambda group: (group.signatures[0], group.direction))
         return [_Alike(self.mapped.get(key), calls) for key, calls in groups.items()]
 
     def _recorded_excesses(self, kind: str) -> list[Excess]:
         """Return the calls that correspond to native layers one by one."""
-        excesses = []
-        for calls in self._alike(kind):
-            if calls.stands is None or calls.native_s is None or not _alone(calls.stands):
-                continue
-            excesses.append(
-                Excess(
-                    name=calls.name,
-                    terms=calls.stands.terms,
-                    seconds=calls.alone_s - calls.native_s,
-                    own_s=calls.alone_s / calls.count,
-                    native_s=calls.native_s / calls.count,
-                    count=calls.count,
-                )
+        return [
+            Excess(
+                name=calls.name,
+                terms=calls.stands.terms,
+                seconds=calls.alone_s - calls.native_s,
+                own_s=calls.alone_s / calls.count,
+                native_s=calls.native_s / calls.count,
+                count=calls.count,
             )
-        return excesses
+            for calls in self._alike(kind)
+            if calls.stands is not None and calls.native_s is not None and _alone(calls.stands)
+        ]
 
     def _recorded_convolutions(self) -> list[Site]:
         """Return the convolutions of recorded calls, forward and backward."""
-        sites: dict[Layer, Site] = {}
-        for calls in self._alike("layer"):
-            terms = () if calls.stands is None else calls.stands.terms
-            terms = tuple(each for each in terms if each.step_pass.layer.op == "conv")
-            if not terms:
-                continue
-            layer = terms[0].step_pass.layer
-            known = sites.get(layer)
-            sites[layer] = Site(
-                name=calls.name if known is None else known.name,
+        every = [calls for calls in self._alike("layer") if calls.convolutions]
+        by_layer = grouped(every, lambda calls: calls.convolutions[0].step_pass.layer)
+        return [
+            Site(
+                name=same[0].name,
                 layer=layer,
-                terms=(*(() if known is None else known.terms), *terms),
-                seconds=calls.alone_s + (0.0 if known is None else known.seconds),
-                count=calls.count,
+                terms=tuple(term for calls in same for term in calls.convolutions),
+                seconds=sum(calls.alone_s for calls in same),
+                count=same[-1].count,
             )
-        return list(sites.values())
+            for layer, same in by_layer.items()
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,10 +333,15 @@ class _Alike:
         return sum(calls.alone_s or 0.0 for calls in self.calls)
 
     @property
+    def convolutions(self) -> tuple[Term, ...]:
+        """The convolutions among the native layers of each."""
+        terms = () if self.stands is None else self.stands.terms
+        return tuple(term for term in terms if term.step_pass.layer.op == "conv")
+
+    @property
     def native_s(self) -> float | None:
         """The time of their native layers; None if one has none."""
-        known = [calls.native_s for calls in self.calls if calls.native_s is not None]
-        return sum(known) if len(known) == len(self.calls) else None
+        return sum_known(calls.native_s for calls in self.calls)
 
 
 def kind_of_calls(calls: BrokenDownCall) -> str:
@@ -393,7 +385,7 @@ def observe(
     session: Session,
     time_limit_s: float,
     tell: Callable[[str], None],
-    explainer: Callable[..., BreakdownRecord] = break_down_step,
+    explainer: Callable[..., BreakdownRecord],
 ) -> tuple[Observations, tuple[str, ...]]:
     """Measure the observations that the rules need; return them with notes.
 

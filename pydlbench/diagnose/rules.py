@@ -17,6 +17,7 @@ from pydlbench.analysis.experiments import DISPATCH, FRESH_MEMORY, MOST_PER_FAUL
 from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
 from pydlbench.diagnose.ablation import AgainstNative, Hypothesis, LayerChange, StepChange
 from pydlbench.diagnose.evidence import like
+from pydlbench.grouping import summed
 from pydlbench.models.passes import LOSS
 from pydlbench.ops.windows import on_padded_images
 from pydlbench.records.own import FUSED, OwnInput
@@ -39,14 +40,9 @@ if TYPE_CHECKING:
 # The commands that findings name, with all options of the step.
 
 
-def again(spec: StepSpec) -> str:
-    """Return the command that diagnoses a step."""
-    return shlex.join(["pydlbench", "diagnose", *step_words(spec)])
-
-
-def faults_command(spec: StepSpec) -> str:
-    """Return the command that counts a step's page faults and their cost."""
-    return shlex.join(["pydlbench", "breakdown", *step_words(spec)])
+def again(spec: StepSpec, command: str = "diagnose") -> str:
+    """Return the command that diagnoses a step, or another one that looks at it."""
+    return shlex.join(["pydlbench", command, *step_words(spec)])
 
 
 def layer_command(spec: KernelSpec) -> str:
@@ -96,7 +92,7 @@ def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
             evidence=tuple(evidence),
             cause=_CAUSE,
             experiment=experiment,
-            next=faults_command(seen.spec),
+            next=again(seen.spec, "breakdown"),  # it counts page faults, and what they cost
             part="allocation",
             most_s=most,
         )
@@ -126,19 +122,17 @@ def find_layout(seen: Observations) -> Iterator[Hypothesis]:
     if not seen.framework.layout_words or not seen.convolves:
         return  # products have no layout
     term = seen.difference(REORDERS)
-    reorder = None if term is None else term.seconds
-    if spec.layout == "nhwc" and (reorder is None or not seen.matters(reorder)):
+    if spec.layout == "nhwc" and (term is None or not seen.matters(term.seconds)):
         return
     plain = "nchw" if spec.own is None else AS_BUILT
     other = "nhwc" if spec.layout == plain else plain
     own = _NAMES[AS_BUILT] if spec.layout == AS_BUILT else spec.layout.upper()
-    if term is None or reorder is None:
+    if term is None:
         symptom = f"the step runs in {own}; nothing logs its layout reorders"
         evidence: tuple[str, ...] = ()
     else:
-        symptom = (
-            f"{format_seconds(reorder)} of layout reorders in each step ({seen.share(reorder)})"
-        )
+        seconds = format_seconds(term.seconds)
+        symptom = f"{seconds} of layout reorders in each step ({seen.share(term.seconds)})"
         evidence = (f"breakdown: {term.how}",)
     yield Hypothesis(
         problem="layout reorders",
@@ -332,43 +326,44 @@ def _below(
     layout = seen.spec.layout if kernel_work.layer.kind == "conv2d" else ""
     ways = seen.framework.other_ways.get((kernel_work.layer.kind, layout))
     twice = kernel_work.layer.with_batch(2 * kernel_work.layer.batch)
-    changes = [
-        (
-            "too few images for its size",
-            "what a layer does once, whatever the batch, is a large part of it",
-            LayerChange(
-                what="twice the batch",
-                spec=spec,
-                changed=msgspec.structs.replace(spec, layer=twice),
-                count=count,
-                images=2,
-            ),
-            msgspec.structs.replace(spec, layer=twice),
-        ),
-    ]
-    if ways is not None:
-        own, other = ways
-        change = LayerChange(
-            what=_WAYS[other],
-            spec=spec,
-            changed=spec,
-            variant=own,
-            changed_variant=other,
-            count=count,
-        )
-        cause = "the kernel that these layouts lead to does not suit these sizes"
-        changes.insert(0, ("far below its roof", cause, change, spec))
-    for problem, cause, experiment, shown in changes:
-        yield Hypothesis(
+
+    def suspected(problem: str, cause: str, experiment: LayerChange) -> Hypothesis:
+        return Hypothesis(
             problem=problem,
             symptom=symptom,
             evidence=evidence,
             cause=cause,
             experiment=experiment,
-            next=layer_command(shown),
+            next=layer_command(experiment.changed),
             where=where,
             most_s=gap,
         )
+
+    if ways is not None:
+        own, other = ways
+        yield suspected(
+            "far below its roof",
+            "the kernel that these layouts lead to does not suit these sizes",
+            LayerChange(
+                what=_WAYS[other],
+                spec=spec,
+                changed=spec,
+                variant=own,
+                changed_variant=other,
+                count=count,
+            ),
+        )
+    yield suspected(
+        "too few images for its size",
+        "what a layer does once, whatever the batch, is a large part of it",
+        LayerChange(
+            what="twice the batch",
+            spec=spec,
+            changed=msgspec.structs.replace(spec, layer=twice),
+            count=count,
+            images=2,
+        ),
+    )
 
 
 # -----------------------------------------------------------------------------
@@ -638,18 +633,14 @@ _LARGE_PRODUCTS: Final = 0.05
 
 def find_batch(seen: Observations) -> Iterator[Hypothesis]:
     """Yield twice the batch, where weights are read from memory for few images."""
-    seconds_of: dict[str, float] = {}
-    for term in seen.plan.terms:
-        row = seen.rows[term.hot]
-        if term.step_pass.layer.kind != "gemm" or row.roofline is None or row.time is None:
-            continue
-        if row.roofline.bound == "memory":
-            node = term.step_pass.node
-            seconds_of[node] = seconds_of.get(node, 0.0) + row.time.median
+    products = [term for term in seen.plan.terms if term.step_pass.layer.kind == "gemm"]
+    seconds_of = summed(
+        (term.step_pass.node, seen.native_s(term))
+        for term in products
+        if (roof := seen.rows[term.hot].roofline) is not None and roof.bound == "memory"
+    )
     seconds = sum(seconds_of.values())
-    if not seen.matters(seconds, _LARGE_PRODUCTS):
-        return
-    if (larger := _larger(seen)) is None:
+    if not seen.matters(seconds, _LARGE_PRODUCTS) or (larger := _larger(seen)) is None:
         return
     names = sorted(seconds_of, key=lambda name: -seconds_of[name])[:3]
     yield Hypothesis(

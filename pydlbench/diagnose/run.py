@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from typing import TYPE_CHECKING
 
@@ -21,11 +20,12 @@ from pydlbench.diagnose.ablation import (
 from pydlbench.diagnose.evidence import observe
 from pydlbench.diagnose.rules import RULES
 from pydlbench.errors import PydlbenchError, UnsupportedError
+from pydlbench.grouping import grouped
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Tried, overlap
 from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pydlbench.diagnose.ablation import Experiment, Hypothesis
     from pydlbench.diagnose.evidence import Observations
@@ -85,9 +85,8 @@ def rank(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     Args:
         findings: findings whose savings exceed their intervals.
     """
-    problems: dict[str, list[Finding]] = {}
-    for finding in sorted(findings, key=lambda finding: -finding.saving.seconds):
-        problems.setdefault(finding.problem, []).append(finding)
+    ranked = sorted(findings, key=lambda finding: -finding.saving.seconds)
+    problems = grouped(ranked, lambda finding: finding.problem)
     merged = [_merge(same) for same in problems.values()]
     merged.sort(key=lambda finding: -finding.saving.seconds)
     return tuple(
@@ -210,18 +209,13 @@ def diagnose(
     done: set[Experiment] = set()
     interrupted = False
     try:
-        while (following := _first_without(done, hypotheses(seen))) is not None:
-            experiment, because = following
+        # New observations may add some.
+        while untested := [pair for pair in hypotheses(seen).items() if pair[0] not in done]:
+            experiment, because = untested[0]
             done.add(experiment)
             name, problem = _name(experiment, because[0]), because[0].reason or because[0].problem
             try:
-                saving = _attempt(
-                    experiment,
-                    seen,
-                    session,
-                    lambda: end - time.monotonic(),
-                    functools.partial(_announce, tell, name),
-                )
+                saving = _attempt(experiment, seen, session, end, tell, f"trying {name}")
             except PydlbenchError as error:
                 result = " ".join(str(error).split())
                 untried.append(Tried(what=name, problem=problem, result=result, ran=False))
@@ -252,45 +246,28 @@ def _attempt(
     experiment: Experiment,
     seen: Observations,
     session: Session,
-    left_s: Callable[[], float],
-    begin: Callable[[str], None],
+    end: float,
+    tell: Callable[[str], None],
+    label: str,
 ) -> Saving:
     """Run an experiment, and repeat it where chance could explain it: the smaller saving counts.
 
     Raises:
         PydlbenchError: it cannot be run, or the time limit is too near.
     """
-    if cost_s(experiment, seen.step_s) > left_s():
+    if time.monotonic() + cost_s(experiment, seen.step_s) > end:
         raise UnsupportedError("no time")
-    begin("")
+    tell(label)
     saving = try_out(experiment, seen, session)
     if not saving.real or saving.sure:
         return saving
-    if cost_s(experiment, seen.step_s) > left_s():
+    if time.monotonic() + cost_s(experiment, seen.step_s) > end:
         share = percent(saving.share)
         raise UnsupportedError(f"saved {share} of the step once; no time to repeat it")
-    begin(" once more")
-    weaker = min(saving, try_out(experiment, seen, session), key=_certain)
+    tell(f"{label} once more")
+    again = try_out(experiment, seen, session)
+    weaker = min(saving, again, key=lambda each: (each.real, each.seconds))
     return msgspec.structs.replace(weaker, how=f"{weaker.how}; the weaker of two such runs")
-
-
-def _announce(tell: Callable[[str], None], name: str, times: str) -> None:
-    tell(f"trying {name}{times}")
-
-
-def _certain(saving: Saving) -> tuple[bool, float]:
-    """Sort key of savings: uncertain ones first, then by seconds."""
-    return saving.real, saving.seconds
-
-
-def _first_without(
-    done: Collection[Experiment], ranked: Mapping[Experiment, list[Hypothesis]]
-) -> tuple[Experiment, list[Hypothesis]] | None:
-    """Return the next experiment that was not run: new observations may add some."""
-    return next(
-        ((experiment, because) for experiment, because in ranked.items() if experiment not in done),
-        None,
-    )
 
 
 def hypotheses(seen: Observations) -> dict[Experiment, list[Hypothesis]]:
@@ -307,14 +284,9 @@ def hypotheses(seen: Observations) -> dict[Experiment, list[Hypothesis]]:
             possible = layers or not isinstance(hypothesis.experiment, (AgainstNative, LayerChange))
             if possible and hypothesis.most_s >= _TRY * seen.step_s:
                 by_experiment.setdefault(hypothesis.experiment, []).append(hypothesis)
-    most = {
-        experiment: max(hypothesis.most_s for hypothesis in same)
-        for experiment, same in by_experiment.items()
-    }
-    return {
-        experiment: by_experiment[experiment]
-        for experiment in sorted(by_experiment, key=lambda experiment: -most[experiment])
-    }
+    return dict(
+        sorted(by_experiment.items(), key=lambda entry: -max(each.most_s for each in entry[1]))
+    )
 
 
 def _name(experiment: Experiment, hypothesis: Hypothesis) -> str:

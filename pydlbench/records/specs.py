@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import msgspec
 
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import KINDS, read_layer
@@ -94,6 +97,11 @@ class KernelSpec(Record, frozen=True, kw_only=True):
         who = [] if self.backend == "native" else [self.backend, *filter(None, [self.mode])]
         name = self.layer.name or self.layer.problem
         return " ".join([name, self.pass_, self.precision, *who])
+
+    @property
+    def nameless(self) -> Self:
+        """The same without the name of its layer: equal for two rows of the same kernel."""
+        return msgspec.structs.replace(self, layer=dataclasses.replace(self.layer, name=None))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

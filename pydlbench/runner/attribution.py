@@ -117,10 +117,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """One reason for a gap.
+    """One reason for a gap; its fields are those of the JSON object.
 
     Attributes:
-        name: ``allocation``, ``reorders``, ``dispatch``, ``one thread``, ``idle threads``,
+        cause: ``allocation``, ``reorders``, ``dispatch``, ``one thread``, ``idle threads``,
             ``weights not packed``, ``generic kernel``, ``slower kernel``, ``rest of the call`` (if
             no kernel was timed alone) or ``unexplained``.
         seconds: additional time compared with the fastest backend.
@@ -128,19 +128,10 @@ class Cause:
         how: the measurement, in words.
     """
 
-    name: str
+    cause: str
     seconds: float
     share: float
     how: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object."""
-        return {
-            "cause": self.name,
-            "seconds": self.seconds,
-            "share": self.share,
-            "how": self.how,
-        }
 
 
 # -----------------------------------------------------------------------------
@@ -298,9 +289,8 @@ def _packing_cause(evidence: Evidence, most: float) -> Iterator[tuple[str, float
 
 
 def _generic(kernel: str, kind: str) -> bool:
-    if _GENERIC.search(kernel):
-        return True
-    return without_sides(kind) == "conv" and _LOWERED.search(kernel) is not None
+    lowered = without_sides(kind) == "conv" and _LOWERED.search(kernel)
+    return bool(_GENERIC.search(kernel) or lowered)
 
 
 # -----------------------------------------------------------------------------
@@ -318,17 +308,12 @@ def causes(evidence: Evidence) -> list[Cause]:
     within = dataclasses.replace(evidence, own=_within(evidence.own), best=_within(evidence.best))
     parts = (allocation, reorders, dispatch, kernel)
     worth = [
-        Cause(name=name, seconds=seconds, share=seconds / gap, how=how)
+        Cause(cause=name, seconds=seconds, share=seconds / gap, how=how)
         for part in parts
         for name, seconds, how in part(within)
         if seconds >= _WORTH * gap
     ]
     return sorted(worth, key=lambda cause: -cause.seconds)
-
-
-def unexplained_s(evidence: Evidence) -> float:
-    """Return the part of the gap without a cause; negative if the causes add up to more."""
-    return evidence.gap_s - sum(cause.seconds for cause in causes(evidence))
 
 
 def _within(account: Account) -> Account:
@@ -374,14 +359,15 @@ def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measuremen
         plain_over_packed=_packing_gain(run, best),
     )
     known = causes(evidence)
-    rest = unexplained_s(evidence)
+    # Negative if the causes add up to more than the gap.
+    rest = evidence.gap_s - sum(cause.seconds for cause in known)
     unexplained = Cause(
-        name="unexplained",
+        cause="unexplained",
         seconds=rest,
         share=rest / evidence.gap_s if evidence.gap_s else 0.0,
         how="the gap less the causes above",
     )
-    listed = tuple(cause.to_dict() for cause in (*known, unexplained))
+    listed = tuple(dataclasses.asdict(cause) for cause in (*known, unexplained))
     return msgspec.structs.replace(row, causes=listed)
 
 
@@ -463,9 +449,10 @@ def _packing_gain(run: BackendRun, best: BackendRun) -> float | None:
     facts, fastest = run.usual.facts, best.usual.facts
     if facts is None or fastest is None or run.spec.layer.kind != "gemm":
         return None
-    if run.spec.layer.result(run.spec.pass_) == "weights":
-        return None
-    if not _UNPACKED.search(facts.layout) or _reorders(facts.evidence):
+    seen = facts.evidence
+    reordered = seen.get("reorder_s") or seen.get("alone_reorder_s")
+    written = run.spec.layer.result(run.spec.pass_) == "weights"
+    if written or reordered or not _UNPACKED.search(facts.layout):
         return None
     times: dict[bool, float] = {}
     for candidate in fastest.candidates:
@@ -475,7 +462,3 @@ def _packing_gain(run: BackendRun, best: BackendRun) -> float | None:
     if best.spec.backend != "native" or len(times) < 2:
         return None
     return times[True] / times[False] if times[True] > times[False] > 0 else None
-
-
-def _reorders(seen: Mapping[str, Any]) -> bool:
-    return bool(seen.get("reorder_s") or seen.get("alone_reorder_s"))

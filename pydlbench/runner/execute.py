@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -57,14 +56,9 @@ def kernel_of(key: str | None) -> str | None:
     return key.rpartition("/")[0] if key is not None and key.count("/") > 2 else None
 
 
-def _same_kernel(spec: KernelSpec, options: Mapping[str, Any], *, briefly: bool = False) -> str:
-    """Return a digest that is equal for all measurements of the same kernel.
-
-    A first repetition alone has another digest: it is less than other tasks need.
-    """
-    nameless = msgspec.structs.replace(spec, layer=dataclasses.replace(spec.layer, name=None))
-    brief = ["first visit"] if briefly else []
-    return _digest([nameless.to_dict(), options.get("threads"), *brief])
+def _same_kernel(spec: KernelSpec, options: Mapping[str, Any]) -> str:
+    """Return a digest that is equal for all measurements of the same kernel."""
+    return _digest([spec.nameless.to_dict(), options.get("threads")])
 
 
 def _digest(value: object) -> str:
@@ -77,9 +71,7 @@ def kernels(
     specs: Sequence[KernelSpec],
     session: Any,
     view: View,
-    more: int = 0,
     effort: Effort | None = None,
-    first_of: int | None = None,
 ) -> Generator[Result, None, dict[KernelSpec, Measurement]]:
     """Measure the kernels behind a task's rows, or take them from earlier results.
 
@@ -88,9 +80,7 @@ def kernels(
         specs: what to measure.
         session: the session.
         view: the view of the task.
-        more: number of later stages of the task, for its progress.
         effort: see :class:`pydlbench.runner.repetitions.Repetitions`.
-        first_of: see :meth:`pydlbench.runner.session.Session.measure`.
 
     Returns:
         A measurement for each spec.
@@ -102,7 +92,7 @@ def kernels(
 
     rows: dict[KernelSpec, Measurement] = {}
     for spec in specs:
-        if known := view.kernel(spec, first_of is not None):
+        if known := view.kernel(spec):
             rows[spec] = there = Measurement.from_dict(known)
             if there.ok and there.cache == "hot":
                 session.remember(spec, there.algorithm, there.layout)
@@ -110,13 +100,11 @@ def kernels(
     there_already = len(rows)
 
     def advance(done: float, _total: int, label: str) -> None:
-        view.advance(there_already + done, len(specs) + more, label)
+        view.advance(there_already + done, len(specs), label)
 
     threads = task.options.get("threads")
-    how = {"effort": effort, "first_of": first_of}
-    for spec, row in _repeated(session, missing, advance, view.tolerant, threads, how):
-        kernel = _same_kernel(spec, task.options, briefly=first_of is not None)
-        key = f"{row_key(task, task.rows[0])}/{kernel}"
+    for spec, row in _repeated(session, missing, advance, view.tolerant, threads, effort):
+        key = f"{row_key(task, task.rows[0])}/{_same_kernel(spec, task.options)}"
         yield Result("layer", row.to_dict(), key=key)
         rows[spec] = msgspec.structs.replace(row, samples_s=None)
     return rows
@@ -128,7 +116,7 @@ def _repeated(
     advance: Callable[[float, int, str], None],
     tolerant: bool,
     threads: int | None,
-    how: Mapping[str, Any],
+    effort: Effort | None,
 ) -> Iterator[tuple[KernelSpec, Measurement]]:
     """Yield rows after each of their repetitions; in tolerant runs errors become rows too."""
     from pydlbench.runner.rows import empty_row
@@ -143,7 +131,7 @@ def _repeated(
         except tolerated as error:
             yield spec, empty_row(spec, threads, *_verdict(error))
     try:
-        for spec, row in session.measure(list(unmeasured), advance, so_far=True, **how):
+        for spec, row in session.measure(list(unmeasured), advance, so_far=True, effort=effort):
             unmeasured.pop(spec, None)
             yield spec, row
     except tolerated as error:
@@ -309,8 +297,8 @@ def execute(
     Raises:
         PydlbenchError: the error that ended the run before anything was finished.
     """
-    own = operator.methodcaller("open")  # not Task.open: kinds of tasks have sessions of their own
-    loop = _Loop(tasks, open_session or own, recorder, progress, request, tolerant, samples)
+    opens = open_session or (lambda task: task.open())
+    loop = _Loop(tasks, opens, recorder, progress, request, tolerant, samples)
     interrupted, trouble = False, None
     try:
         try:
@@ -384,31 +372,18 @@ class _Loop:
                     self._measure(task)
         finally:
             self._close()
-        if not self._recorder.started:  # all was there already
-            self._recorder.start(self.described(), self._request)
+        self.start()  # where all was there already
 
-    def start(self, session: Any) -> None:
+    def start(self) -> None:
         """Begin the run in the store, once a session can describe the machine."""
         if not self._recorder.started:
-            self._recorder.start(session.run, self._request)
-
-    @property
-    def finished(self) -> int:
-        """The number of finished rows."""
-        return len(self._listed)
+            self._recorder.start(self.described(), self._request)
 
     @property
     def outcomes(self) -> list[Outcome]:
         """The outcomes so far, in the order of the tasks."""
         rows = [id(row) for task in self._tasks for row in task.rows]
         return [self._outcomes[row] for row in rows if row in self._outcomes]
-
-    def show(self, before: int, here: float, label: str) -> None:
-        """Show progress: rows finished before a task, and those of it, fractions included.
-
-        Finished rows count even if the task does not report them.
-        """
-        self._progress(max(int(before + here), self.finished), self.total, label)
 
     def take_the_rest(self) -> None:
         """List rows that an earlier attempt has finished and this one has not reached."""
@@ -467,44 +442,33 @@ class _Loop:
 
     # --- tasks ------------------------------------------------------------------------------
 
-    def _view(self, task: Task, session: Any) -> View:
-        """Return what a task sees of the run while it measures with a session."""
-        before = self.finished
+    def _view(self, task: Task) -> View:
+        """Return what a task sees of the run while it measures."""
+        before = len(self._listed)
 
         def advance(done: float, total: int, label: str) -> None:
-            self.start(session)  # not earlier: only now a GPU has told its name
-            self.show(before, len(task.rows) * min(done / max(total, 1), 1.0), label)
-
-        def keep(result: Result) -> None:
-            self.start(session)
-            self.take(task, result)
-
-        def kernel(spec: KernelSpec, briefly: bool) -> dict[str, Any] | None:
-            known = self.kernels.get(_same_kernel(spec, task.options))
-            if known is None and briefly:
-                return self.kernels.get(_same_kernel(spec, task.options, briefly=True))
-            return known
+            self.start()  # not earlier: only now a GPU has told its name
+            here = len(task.rows) * min(done / max(total, 1), 1.0)
+            # Finished rows count even if the task does not report them.
+            self._progress(max(int(before + here), len(self._listed)), self.total, label)
 
         return View(
             tolerant=self.tolerant,
             store=lambda: self._recorder.store,
             advance=advance,
-            keep=keep,
+            keep=lambda result: self.take(task, result),
             earlier=lambda row: self.earlier(task, row) is not None,
-            kernel=kernel,
+            kernel=lambda spec: self.kernels.get(_same_kernel(spec, task.options)),
         )
 
     def _measure(self, task: Task) -> None:
         try:
             session = self._session_for(task)
-            for result in task.measure(session, self._view(task, session)):
-                self.start(session)
+            for result in task.measure(session, self._view(task)):
                 self.take(task, result)
         except PydlbenchError as error:
             if not self.tolerant:
                 raise
-            if not self._recorder.started:
-                self._recorder.start(self.described(), self._request)
             for row in task.rows:
                 # A row with only some of its repetitions stays stored, and is not finished.
                 if id(row) not in self._outcomes:
@@ -512,6 +476,7 @@ class _Loop:
 
     def take(self, task: Task, result: Result) -> None:
         """Store and list a result, completely or not at all."""
+        self.start()
         with self._recorder.interrupts.held():
             row = result.row
             before = None if row is None else self.earlier(task, row)
@@ -530,7 +495,13 @@ class _Loop:
     def _list(self, task: Task, row: Row | None, result: Result) -> None:
         partial = _is_partial(result.document)
         if result.table == "layer" and _status(result.document) == "ok" and not partial:
-            self._remember(task, row, result)
+            # For other tasks: estimates and layers share kernels.
+            name = (
+                str(result.key).rpartition("/")[2]
+                if row is None
+                else _same_kernel(row.spec, task.options)
+            )
+            self.kernels.setdefault(name, _without_samples(result).document)
         if not self._samples and result.table == "layer":
             result = _without_samples(result)
         if row is None:
@@ -539,15 +510,6 @@ class _Loop:
         if not partial:
             self._listed.add(id(row))
         self._outcomes[id(row)] = Outcome(task, row, result)
-
-    def _remember(self, task: Task, row: Row | None, result: Result) -> None:
-        """Remember a kernel for other tasks: estimates and layers share kernels."""
-        name = (
-            str(result.key).rpartition("/")[2]
-            if row is None
-            else _same_kernel(row.spec, task.options)
-        )
-        self.kernels.setdefault(name, _without_samples(result).document)
 
     # --- what an earlier attempt has finished -------------------------------------------------
 

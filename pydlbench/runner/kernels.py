@@ -251,7 +251,7 @@ class Kernels:
                 kernel.facts, correct=known.correct, reorder_s=known.reorder_s
             )
         if plan.preparation.variant is None or plan.preparation.kept:
-            self._searched[_nameless(spec), plan.summand] = kernel.facts
+            self._searched[spec.nameless, plan.summand] = kernel.facts
         name = variant_of(spec, kernel.facts)
         if name is not None and known is None and kernel.facts.correct.status == "ok":
             self._verified[plan.problem, name] = (kernel.facts, plan.summand)
@@ -265,15 +265,16 @@ class Kernels:
         self, spec: KernelSpec, variant: str | None, *, warm: bool, alone: bool, finals: bool
     ) -> _Plan:
         """Return how to prepare a spec, see :meth:`prepare`, and what is known of its kernel."""
-        summand = alone and self._is_summand(spec)
+        # One of an estimate's native rows on a CPU.
+        summand = alone and self._options.estimate and spec.backend == "native" and not spec.on_gpu
         hot = msgspec.structs.replace(spec, cache="hot")
         if variant is None and summand and spec != hot:
             variant = self._fastest.get(hot)
-        searched = self._searched.get((_nameless(spec), summand)) if variant is None else None
+        searched = self._searched.get((spec.nameless, summand)) if variant is None else None
         variant = variant if searched is None else variant_of(spec, searched)
         kept = None if variant is not None else self.kept(spec)
         variant = variant if kept is None else kept.variant
-        problem = _nameless(hot)
+        problem = hot.nameless
         known, brief = self._verified.get((problem, variant or ""), (None, False))
         if brief and not summand:
             known = None  # its reorders have not been timed
@@ -294,7 +295,7 @@ class Kernels:
         """Remember the times of a search; that of a single kernel is only a first execution."""
         if spec.backend == "native" and len(facts.candidates) > 1:
             times = _times(facts.candidates)
-            self._tried_s |= {(_nameless(spec), name): times[name] for name in times}
+            self._tried_s |= {(spec.nameless, name): times[name] for name in times}
 
     def known_size(self, spec: KernelSpec, variant: str | None, process: int) -> Size | None:
         """Return how long a native kernel runs, from its search or from an earlier run.
@@ -307,7 +308,7 @@ class Kernels:
         """
         if variant is None or spec.backend != "native":
             return None
-        seconds = self._tried_s.get((_nameless(spec), variant))
+        seconds = self._tried_s.get((spec.nameless, variant))
         warm = seconds is not None
         kept = self.kept(spec)
         if seconds is None and kept is not None and variant in (kept.variant, kept.rival):
@@ -321,7 +322,7 @@ class Kernels:
         """Return the kernel that an earlier run chose for a native spec on a CPU, if any."""
         if spec.backend != "native" or spec.on_gpu or self._options.algorithms:
             return None
-        nameless = _nameless(spec)
+        nameless = spec.nameless
         if nameless not in self._kept:
             fresh = not self._options.keep_probes
             kept = None if fresh else self._devices.kept().read_kernel(_kept_key(nameless))
@@ -348,7 +349,7 @@ class Kernels:
         estimated = estimate(samples)
         if estimated.contended:
             return None
-        nameless, seconds = _nameless(spec), samples.median
+        nameless, seconds = spec.nameless, samples.median
         known = self._kept.get(nameless)
         there = self._devices.kept()
         if known is not None and known.variant == variant and seconds > _SLOWER * known.seconds:
@@ -416,10 +417,6 @@ class Kernels:
         """Return the sampling constants for a prepared kernel."""
         return gpu_policy(self._policy, facts.timing, spec.cache) if spec.on_gpu else self._policy
 
-    def _is_summand(self, spec: KernelSpec) -> bool:
-        """Whether the row of a spec is one of an estimate's native rows on a CPU."""
-        return self._options.estimate and spec.backend == "native" and not spec.on_gpu
-
     def remember(self, spec: KernelSpec, algorithm: str, layout: str) -> None:
         """Set the kernel of a hot row, which an estimate uses for the cold row too."""
         self._fastest[spec] = f"{algorithm} {layout}"
@@ -484,14 +481,10 @@ class Kernels:
 
 def _times(candidates: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Return the seconds of the candidates that ran, by variant."""
-    tried = [
-        candidate
-        for candidate in candidates
-        if candidate["status"] == "ok" and candidate["seconds"]
-    ]
     return {
         f"{candidate['algorithm']} {candidate['layout']}": min(candidate["seconds"])
-        for candidate in tried
+        for candidate in candidates
+        if candidate["status"] == "ok" and candidate["seconds"]
     }
 
 
@@ -509,11 +502,6 @@ def _kept_key(spec: KernelSpec) -> str:
     build = None if there is None else [there.st_size, there.st_mtime_ns]
     text = json.dumps([spec.to_dict(), build], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
-
-
-def _nameless(spec: KernelSpec) -> KernelSpec:
-    """Return the spec without the name of its layer: equal for two rows of the same kernel."""
-    return msgspec.structs.replace(spec, layer=dataclasses.replace(spec.layer, name=None))
 
 
 def _turn(

@@ -129,7 +129,7 @@ class Workers:
             return Interference(fma=fma)
         return Interference(fma=fma, **rates)
 
-    def start(self, wanted: Iterable[tuple[str, str]], *, warm: Sequence[bool] = (False,)) -> None:
+    def start(self, wanted: Iterable[tuple[str, str]]) -> None:
         """Start the processes that are not running, at the same time, and wait until all are ready.
 
         Nothing is timed meanwhile. A process that cannot be started raises its error when it is
@@ -137,13 +137,10 @@ class Workers:
 
         Args:
             wanted: backend and device of each.
-            warm: kinds of process for each; see :meth:`get`.
         """
         from pydlbench.workers.host import start_together
 
-        start_together(
-            [self.get(*place, warm=each) for place in dict.fromkeys(wanted) for each in warm]
-        )
+        start_together([self.get(*place) for place in dict.fromkeys(wanted)])
 
     def renew(self, *, native: bool = True, others: bool = True) -> None:
         """End processes; the next request to each starts a new one, with other addresses.

@@ -18,7 +18,7 @@ from pydlbench.study.ranking import clock_beside, ratio, ratios
 from pydlbench.workers.host import releasing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.records.measurement import Measurement
@@ -86,6 +86,7 @@ class Problem:
         in_place: bool = False,
     ) -> None:
         self.specs = list(specs)
+        self._alone = len(specs) == 1
         self._kernels = kernels
         self._repetitions = repetitions
         self._keep = keep
@@ -122,22 +123,17 @@ class Problem:
         results = [(run.spec, next(rows) if run in unmade else run.row) for run in self._runs]
         return [(spec, row) for spec, row in results if row is not None]
 
-    def repeat(self, number: int | None = None) -> None:
+    def repeat(self) -> None:
         """Prepare the kernels, take a round, and release what is not kept.
 
         The first repetition searches for the fastest kernel of each backend; later ones prepare the
         same. The last one makes the rows.
-
-        Args:
-            number: number of the repetition; one more than the last one by default.
         """
-        number = self._taken if number is None else number
-        alone = len(self._runs) == 1
         runs = [run for run in self._runs if run.row is None and not run.ended]
         try:
-            self._prepare(runs, alone)
-            self._sample(runs, number)
-            self._taken = number + 1
+            self._prepare(runs)
+            self._sample(runs)
+            self._taken += 1
             self._end_early(runs)
             going = [run for run in self._runs if run.row is None and not run.ended]
             if self._taken >= self._repetitions or not going:
@@ -160,7 +156,7 @@ class Problem:
         rows = self._rows(runs, complete=True, reason=reason)
         for run, row in zip(runs, rows, strict=True):
             run.row = self._kept(run, row)
-        if len(self._runs) > 1:
+        if not self._alone:
             self._explain(runs)
         for run in self._runs:
             for arm in run.arms:
@@ -185,7 +181,7 @@ class Problem:
     def _count(self, run: BackendRun) -> int:
         return self._study.table.rounds(run.usual)
 
-    def _prepare(self, runs: Sequence[BackendRun], alone: bool) -> None:
+    def _prepare(self, runs: Sequence[BackendRun]) -> None:
         """Prepare kernels that are not prepared, or whose process has ended.
 
         Known variants are prepared by all workers at the same time. A search is timed, so each runs
@@ -195,29 +191,26 @@ class Problem:
             [
                 (run.spec, run.usual.variant)
                 for run in runs
-                if run.usual.facts is not None and not (run.usual.ready or _is_quick(run.spec))
+                if run.usual.facts is not None and not (run.usual.ready or is_quick(run.spec))
             ]
         )
         for number, run in enumerate(runs):
-            self._prepare_run(run, runs[:number], alone=alone)
+            self._prepare_run(run, runs[:number])
             if run.rival is not None and run.usual.kernel is not None and not run.rival.ready:
-                self._prepare_rival(run, run.rival, alone=alone)
+                self._prepare_rival(run, run.rival)
 
-    def _prepare_run(
-        self, run: BackendRun, before: Sequence[BackendRun], *, alone: bool = False
-    ) -> None:
+    def _prepare_run(self, run: BackendRun, before: Sequence[BackendRun]) -> None:
         """Prepare a run's usual kernel, and the one with kept pages if it is useful.
 
         Args:
             run: gets its kernels, or a row with the reason why not.
             before: runs that are prepared already; those that lose their process to a crash are
                 prepared again.
-            alone: whether it is the only run, see :meth:`Kernels.prepare`.
         """
         place = (run.spec.backend, run.spec.device)
         same = [other for other in before if (other.spec.backend, other.spec.device) == place]
-        warm = not alone and self._wants_warm(run) and self._kernels.allocates(run.spec)
-        if not run.usual.ready and self._prepare_usual(run, alone=alone):
+        warm = not self._alone and self._wants_warm(run) and self._kernels.allocates(run.spec)
+        if not run.usual.ready and self._prepare_usual(run):
             for other in same:
                 if other.usual.kernel is not None:
                     self._prepare_usual(other)
@@ -226,13 +219,13 @@ class Problem:
                 if other.warm.kernel is not None:
                     self._prepare_warm(other)
 
-    def _prepare_usual(self, run: BackendRun, *, alone: bool = False) -> bool:
+    def _prepare_usual(self, run: BackendRun) -> bool:
         """Prepare the kernel as users run it; return whether the worker died of it."""
         arm = run.usual
         arm.kernel = None
         try:
             arm.kernel = self._kernels.prepare(
-                run.spec, variant=arm.variant, alone=alone, finals=False
+                run.spec, variant=arm.variant, alone=self._alone, finals=False
             )
         except PydlbenchError as error:
             self._lose(run, error)
@@ -245,17 +238,17 @@ class Problem:
                 run.rival = Arm(variant)
         return False
 
-    def _prepare_rival(self, run: BackendRun, rival: Arm, *, alone: bool) -> None:
+    def _prepare_rival(self, run: BackendRun, rival: Arm) -> None:
         """Prepare the second kernel of a run; if that fails, the first one is used."""
         rival.kernel = None
         try:
             rival.kernel = self._kernels.prepare(
-                run.spec, variant=rival.variant, alone=alone, finals=False, unchecked=True
+                run.spec, variant=rival.variant, alone=self._alone, finals=False, unchecked=True
             )
         except PydlbenchError as error:  # what the search has chosen is right
             run.rival = None
             if isinstance(error, WorkerError):
-                self._prepare_usual(run, alone=alone)
+                self._prepare_usual(run)
             return
         if rival.facts is None:
             rival.facts = rival.kernel.facts
@@ -264,8 +257,6 @@ class Problem:
     def _prepare_warm(self, run: BackendRun) -> bool:
         """Prepare the same kernel where pages are kept; return whether the worker died of it."""
         run.warm.kernel = None
-        if run.usual.facts is None:
-            return False
         try:
             run.warm.kernel = self._kernels.prepare(run.spec, warm=True, variant=run.usual.variant)
         except PydlbenchError as error:  # the column stays empty; the row itself does not
@@ -322,7 +313,7 @@ class Problem:
         series = self._study.table.series(run.usual)
         return series.faults is None or series.faults * _FAULT_S >= _WORTH * series.median
 
-    def _sample(self, runs: Sequence[BackendRun], number: int) -> None:
+    def _sample(self, runs: Sequence[BackendRun]) -> None:
         rounds = ROUNDS if self._repetitions == 1 else 1
         owners: dict[Arm, BackendRun] = {}
         subjects: dict[Arm, Subject] = {}
@@ -337,10 +328,10 @@ class Problem:
                     sample=arm.kernel.sample,
                     policy=dataclasses.replace(policy, visits=max(rounds, self._repetitions)),
                     process=arm.kernel.generation,
-                    preparation=number,
+                    preparation=self._taken,
                     size=arm.size,
                 )
-        errors = self._study.take([*subjects.values()], first=number * rounds, rounds=rounds)
+        errors = self._study.take([*subjects.values()], first=self._taken * rounds, rounds=rounds)
         # Kernels that died with their process have the error of the first one sampled there.
         deaths: dict[tuple[str, str, bool], PydlbenchError] = {}
         for arm in owners:
@@ -374,7 +365,7 @@ class Problem:
         series = {index: self._study.table.series(run.usual) for index, run in enumerate(timed)}
         if len(series) < 2:
             return
-        best, to_best = ratios(series, _references(dict(enumerate(timed))))
+        best, to_best = ratios(series, _references(timed))
         for index, run in enumerate(timed):
             explained = run.warm.kernel is None or not self._wants_warm(run)
             if run.spec.backend != "native" and to_best[index].above(_FAR) and explained:
@@ -428,14 +419,15 @@ class Problem:
                 arm.samples = table.series(arm) if arm in table else None
         if not runs:
             return []
-        detail = {id(run): self._detail(run, complete, reason) for run in runs}
-        if len(self._runs) > 1:
-            rows = _paired(self._kernels, runs)
-        else:
+        if self._alone:
             rows = [_row(self._kernels, run) for run in runs]
+        else:
+            rows = _paired(self._kernels, runs)
         rule = "rounds" if complete else "interrupted"
         return [
-            msgspec.structs.replace(row, stop_rule=rule, stop_reason=detail[id(run)])
+            msgspec.structs.replace(
+                row, stop_rule=rule, stop_reason=self._detail(run, complete, reason)
+            )
             for run, row in zip(runs, rows, strict=True)
         ]
 
@@ -460,7 +452,7 @@ class Problem:
         """
         kernels: list[RemoteKernel[KernelFacts] | None] = []
         for run in self._runs:
-            quick = _is_quick(run.spec)
+            quick = is_quick(run.spec)
             if everything or run.row is not None or run.ended or quick:
                 stays = self._in_place and quick and not held
                 for arm in run.arms:
@@ -473,7 +465,7 @@ class Problem:
             pass
 
 
-def _is_quick(spec: KernelSpec) -> bool:
+def is_quick(spec: KernelSpec) -> bool:
     """Whether a known variant is prepared so quickly that it need not be kept."""
     return spec.backend == "native" and not spec.on_gpu
 
@@ -518,7 +510,7 @@ def _paired(kernels: Kernels, runs: Sequence[BackendRun]) -> list[Measurement]:
     timed = {
         index: run.usual.samples for index, run in enumerate(runs) if run.usual.samples is not None
     }
-    best, to_best = ratios(timed, _references(dict(enumerate(runs))))
+    best, to_best = ratios(timed, _references(runs))
     rows = []
     for index, run in enumerate(runs):
         clock_hz, clock_from = _clocked(run, runs)
@@ -534,13 +526,13 @@ def _paired(kernels: Kernels, runs: Sequence[BackendRun]) -> list[Measurement]:
     return rows
 
 
-def _references(runs: Mapping[int, BackendRun]) -> set[int]:
-    """Return the runs to compare others with: those that sum as exactly as the native kernel.
+def _references(runs: Sequence[BackendRun]) -> set[int]:
+    """Return which runs to compare others with: those that sum as exactly as the native kernel.
 
     Without a native one these are the runs that sum most exactly: rounding partial sums to fewer
     bits saves time, but the results differ.
     """
-    facts = {index: run.usual.facts for index, run in runs.items()}
+    facts = {index: run.usual.facts for index, run in enumerate(runs)}
     sums = {index: own.accumulate for index, own in facts.items() if own is not None}
     native = {sums[index] for index in sums if runs[index].spec.backend == "native"}
     wanted = native or set(sums.values())

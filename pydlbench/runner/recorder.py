@@ -222,35 +222,30 @@ class Recorder:
         """Whether ``start`` has succeeded."""
         return self._run is not None
 
-    def start(self, run: RunRecord, request: Mapping[str, Any] | None = None) -> RunRecord:
-        """Begin the run, or resume one; later calls do nothing.
+    def start(self, run: RunRecord, request: Mapping[str, Any] | None = None) -> None:
+        """Begin the run, or resume one; once.
 
         Args:
             run: the session's record.
             request: the request as a JSON object; needed to resume the run later.
 
-        Returns:
-            The record that outputs show; see :meth:`own`.
-
         Raises:
             UsageError: the named file cannot be written, or machine, libraries or request differ
                 from those of the resumed run.
         """
-        if self._run is None:
-            if self.before is not None and self.store is not None:
-                request_before = self.store.request(self.before.id)
-                refuse_differences(self.before, run, request_before, request or {})
-            # Whole or not at all: a run that Ctrl-C left half begun could not be ended any more.
-            with self.interrupts.held():
-                self._run, self._request = self.own(run), request
-                try:
-                    self._begin()
-                except StoreError as error:
-                    if self._named or self.resumed is not None:
-                        self._run = None
-                        raise UsageError(str(error)) from error
-                    self._warn(error)
-        return self.own(run)
+        if self.before is not None and self.store is not None:
+            request_before = self.store.request(self.before.id)
+            refuse_differences(self.before, run, request_before, request or {})
+        # Whole or not at all: a run that Ctrl-C left half begun could not be ended any more.
+        with self.interrupts.held():
+            self._run, self._request = self.own(run), request
+            try:
+                self._begin()
+            except StoreError as error:
+                if self._named or self.resumed is not None:
+                    self._run = None
+                    raise UsageError(str(error)) from error
+                self._warn(error)
 
     def own(self, run: RunRecord) -> RunRecord:
         """Return a record under the resumed run's id, time and command; a new run's unchanged."""

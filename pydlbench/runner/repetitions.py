@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pydlbench.runner.kernels import memory_held
-from pydlbench.runner.problem import Problem
+from pydlbench.runner.problem import Problem, is_quick
 from pydlbench.study.loop import random_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
@@ -71,10 +71,11 @@ class Repetitions:
         room = _KEPT_SHARE * (memory_bytes or 0)
         self._problems: list[Problem] = []
         for group in groups:
-            held = _kept_bytes(kernels, group)
+            held = _held_bytes(spec for spec in kernels.processes(group) if not is_quick(spec))
             keep = 0 < held <= room
             room -= held if keep else 0
-            in_place = not renew and count * _quick_bytes(group) <= room
+            once = _held_bytes(spec for spec in group if spec.pass_ in spec.layer.passes)
+            in_place = not renew and count * once <= room
             self._problems.append(Problem(kernels, group, count, keep=keep, in_place=in_place))
         self._rows: dict[KernelSpec, Measurement] = {}
 
@@ -91,7 +92,7 @@ class Repetitions:
         ]
         return sum(taken) / max(len(taken), 1)
 
-    def repeat(self, progress: Callable[[str], None] | None = None) -> Iterator[Problem]:
+    def repeat(self, progress: Callable[[str], None]) -> Iterator[Problem]:
         """Take one repetition of every unfinished problem, and yield each problem after its own.
 
         Args:
@@ -108,9 +109,9 @@ class Repetitions:
         for problem in waiting:
             reason = self._effort and self._effort(problem.specs, self._rows)
             if reason is None:
-                if progress:
-                    progress(label(problem.specs) + self._which(problem))
-                problem.repeat(self.number)
+                turn = f", repetition {problem.taken + 1} of {self._count}"
+                progress(label(problem.specs) + (turn if self._count > 1 else ""))
+                problem.repeat()
             else:
                 problem.conclude(reason)
             self._rows |= problem.results
@@ -122,22 +123,10 @@ class Repetitions:
         for problem in self._problems:
             problem.release()
 
-    def _which(self, problem: Problem) -> str:
-        if self._count == 1:
-            return ""
-        return f", repetition {problem.taken + 1} of {self._count}"
 
-
-def _kept_bytes(kernels: Kernels, group: Sequence[KernelSpec]) -> int:
-    """Return the memory of the kernels of a problem that would stay prepared."""
-    kept = [spec for spec in kernels.processes(group) if spec.backend != "native" or spec.on_gpu]
-    return sum(memory_held(spec, spec.layer, 0) for spec in kept)
-
-
-def _quick_bytes(group: Sequence[KernelSpec]) -> int:
-    """Return the memory of the native kernels of a problem, each counted once."""
-    there = [spec for spec in group if spec.pass_ in spec.layer.passes]
-    return sum(memory_held(spec, spec.layer, 0) for spec in there)
+def _held_bytes(specs: Iterable[KernelSpec]) -> int:
+    """Return the memory of prepared kernels."""
+    return sum(memory_held(spec, spec.layer, 0) for spec in specs)
 
 
 def label(group: Sequence[KernelSpec]) -> str:

@@ -67,7 +67,6 @@ def measured_row(
     estimated = estimate(samples)
     time = summary_of(samples)
     clock_hz = samples.clock_hz if clock_hz is None else clock_hz
-    candidates = _candidates(facts.candidates)
     return Measurement(
         **base,
         status="ok",
@@ -90,7 +89,7 @@ def measured_row(
         workspace_bytes=facts.workspace_bytes,
         reorder_s=facts.reorder_s,
         setup_s=facts.setup_s,
-        candidates=candidates if keep_candidates else None,
+        candidates=_candidates(facts.candidates) if keep_candidates else None,
         samples_s=tuple(samples.seconds) if keep_samples else None,
         tensor_cores=facts.tensor_cores,
         notes=tuple(facts.notes),
@@ -170,13 +169,6 @@ def summary_of(samples: Series) -> TimeSummary:
     )
 
 
-def _drift(samples: Series) -> tuple[float, float]:
-    """Return the medians of the first and of the last third of the rounds."""
-    seconds = list(samples.by_round().values())
-    third = max(1, len(seconds) // 3)
-    return median(seconds[:third]), median(seconds[-third:])
-
-
 def _warnings(samples: Series, estimated: Estimate, on_gpu: bool) -> tuple[str, ...]:
     """Return warnings on what the samples show and no counter of the system has seen."""
     words = []
@@ -189,7 +181,9 @@ def _warnings(samples: Series, estimated: Estimate, on_gpu: bool) -> tuple[str, 
         words.append(
             f"disturbed rounds: {estimated.disturbed} of {estimated.rounds}: {estimated.reason}"
         )
-    first, last = _drift(samples)
+    seconds = list(samples.by_round().values())
+    third = max(1, len(seconds) // 3)
+    first, last = median(seconds[:third]), median(seconds[-third:])
     moved = last / first - 1 if first > 0 else 0.0
     # What the row's own interval shows need not be said once more.
     width = 0.0 if estimated.interval is None else estimated.interval.high - estimated.interval.low
@@ -212,13 +206,13 @@ def _wrong_ones(candidates: Sequence[dict[str, Any]], median_s: float) -> tuple[
 
 
 def _candidates(listed: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    rows = []
-    for entry in listed:
-        row = dict(entry)
-        seconds = row.pop("seconds")
-        row["time_s"] = time_summary(seconds).to_dict() if seconds else None
-        rows.append(row)
-    return tuple(rows)
+    return tuple(
+        {
+            **{name: value for name, value in entry.items() if name != "seconds"},
+            "time_s": time_summary(entry["seconds"]).to_dict() if entry["seconds"] else None,
+        }
+        for entry in listed
+    )
 
 
 # -----------------------------------------------------------------------------

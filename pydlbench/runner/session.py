@@ -13,7 +13,7 @@ from pydlbench.runner.problem import by_problem
 from pydlbench.runner.repetitions import Repetitions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.devices.cpu.facts import CpuFacts
@@ -41,14 +41,12 @@ class Session:
         from pydlbench.devices.cpu.affinity import choose_cpus
         from pydlbench.devices.cpu.facts import read_cpu_facts
 
-        self.options = options or Options()
+        self.options = how = options or Options()
         self.facts: CpuFacts = read_cpu_facts()
-        self.cpus: tuple[int, ...] = choose_cpus(self.facts, self.options.threads)
-        how = self.options
+        self.cpus: tuple[int, ...] = choose_cpus(self.facts, how.threads)
         self._workers = Workers(self.cpus, how.timeout_s, how.code_limit_s, how.python)
-        keep = how.keep_probes
-        self.devices = Devices(self.facts, self.cpus, self._workers, keep)
-        self._kernels = Kernels(self.options, self.facts, self.cpus, self._workers, self.devices)
+        self.devices = Devices(self.facts, self.cpus, self._workers, how.keep_probes)
+        self._kernels = Kernels(how, self.facts, self.cpus, self._workers, self.devices)
         self.recorded: dict[bytes, Any] = {}
         self._started = dt.datetime.now(dt.UTC)
         self._id = f"{self._started:%Y%m%d}-{uuid.uuid4().hex[:8]}"
@@ -82,10 +80,6 @@ class Session:
         """
         self._workers.renew(native=False)
 
-    def start(self, wanted: Iterable[tuple[str, str]], *, warm: Sequence[bool] = (False,)) -> None:
-        """Start processes side by side; see :meth:`pydlbench.runner.machine.Workers.start`."""
-        self._workers.start(wanted, warm=warm)
-
     def canary(self) -> float | None:
         """Run an FMA burst; see :meth:`pydlbench.runner.machine.Workers.canary`."""
         return self._workers.canary()
@@ -111,7 +105,7 @@ class Session:
     def measure(
         self,
         specs: Sequence[KernelSpec],
-        progress: Callable[[float, int, str], None] | None = None,
+        progress: Callable[[float, int, str], None] = lambda *_: None,
         *,
         effort: Effort | None = None,
         so_far: bool = False,
@@ -141,8 +135,7 @@ class Session:
         repetitions = self._repetitions(specs, effort, first_of)
 
         def show(label: str) -> None:
-            if progress:
-                progress(repetitions.share * len(specs), len(specs), label)
+            progress(repetitions.share * len(specs), len(specs), label)
 
         try:
             while not repetitions.finished:
@@ -153,21 +146,19 @@ class Session:
                         yield from problem.results
         finally:
             repetitions.close()
-        if progress:
-            progress(len(specs), len(specs), "")
+        progress(len(specs), len(specs), "")
 
     def _repetitions(
         self, specs: Sequence[KernelSpec], effort: Effort | None, count: int | None
     ) -> Repetitions:
-        groups = list(by_problem(specs))
-        self._check_room(groups)
+        self.check_room(specs)
         for device in dict.fromkeys(spec.device for spec in specs if spec.on_gpu):
             self.devices.gpu(device, levels=())
         wanted = count or self.options.repetitions
         return Repetitions(
             self._kernels,
             self._workers,
-            groups,
+            list(by_problem(specs)),
             wanted or self._kernels.repetitions(specs),
             renew=self.options.renew or wanted is not None or len(specs) > 1,
             memory_bytes=self.facts.memory_available_bytes,
@@ -217,17 +208,14 @@ class Session:
         """
         self._kernels.remember(spec, algorithm, layout)
 
-    def prepare(
-        self, spec: KernelSpec, *, warm: bool = False, variant: str | None = None
-    ) -> RemoteKernel[KernelFacts]:
+    def prepare(self, spec: KernelSpec, *, variant: str | None = None) -> RemoteKernel[KernelFacts]:
         """Prepare a spec in its worker; raises what the backend raises.
 
         Args:
             spec: what to compute.
-            warm: use a process of its own whose allocator keeps freed pages.
             variant: see ``Preparation``.
         """
-        return self._kernels.prepare(spec, warm=warm, variant=variant)
+        return self._kernels.prepare(spec, variant=variant)
 
     def check_room(self, specs: Sequence[KernelSpec]) -> None:
         """Check that specs fit into memory; those of one problem are prepared at the same time.
@@ -235,11 +223,8 @@ class Session:
         Raises:
             UsageError: a spec needs more memory than available; names the largest batch that fits.
         """
-        self._check_room(by_problem(specs))
-
-    def _check_room(self, groups: Iterable[Sequence[KernelSpec]]) -> None:
         available = self.facts.memory_available_bytes
         if available is None:
             return
-        for group in groups:
+        for group in by_problem(specs):
             check_memory(self._kernels.processes(group), available, self._kernels.cold_bytes("cpu"))

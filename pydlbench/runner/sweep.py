@@ -266,67 +266,66 @@ def _shown(value: Any) -> str:
 # Rules that take rows out of a sweep: a row goes if all keys of a rule match it.
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Key to patterns, one of which must match; ``*`` and ``?`` as in file names."""
-
-    patterns: Mapping[str, tuple[str, ...]]
-
-    @classmethod
-    def checked(cls, place: str, written: Mapping[str, Any], rows: Sequence[Row]) -> Rule:
-        """Check a rule against the rows that there are.
-
-        Raises:
-            UsageError: a key or a value that none of them has: a rule with a typing error would
-                take nothing out.
-        """
-        checked: dict[str, tuple[str, ...]] = {}
-        for name, value in written.items():
-            values = tuple(str(item) for item in (value if isinstance(value, list) else [value]))
-            names = sorted({key for row in rows for key in row.fields})
-            if name not in names:
-                near = nearest(name, names, 1)
-                hint = f"nearest: {near[0]}" if near else f"choices: {', '.join(names)}"
-                raise UsageError(f"{place}: exclude: {name}: no such key; {hint}")
-            here = sorted({row.fields[name] for row in rows if name in row.fields})
-            for pattern in values:
-                if not any(_fits(text, pattern) for text in here):
-                    near = nearest(pattern, here, 1) or [text for text in here if text]
-                    raise UsageError(
-                        f"{place}: exclude: {name} = {pattern}: no row has it; nearest: "
-                        f"{near[0] if near else 'leave it out'}"
-                    )
-            checked[name] = values
-        return cls(checked)
-
-    def matches(self, row: Row) -> bool:
-        """Whether all keys match."""
-        return all(
-            any(_fits(row.fields.get(name, ""), pattern) for pattern in patterns)
-            for name, patterns in self.patterns.items()
-        )
-
-
 def apply_rules(
     place: str, written: Iterable[Mapping[str, Any]], rows: Sequence[Row]
 ) -> tuple[list[Row], int]:
     """Return the rows that no rule takes out, and how many were taken out.
+
+    Args:
+        place: of the table, for messages.
+        written: rules: key to patterns, one of which must match; ``*`` and ``?`` as in file names.
+        rows: that there are.
 
     Raises:
         UsageError: a rule that is wrong, that fits no row, or all of them together leave nothing.
     """
     kept = list(rows)
     for rule in written:
-        checked = Rule.checked(place, rule, rows)
-        if not any(checked.matches(row) for row in rows):
+        _check_rule(place, rule, rows)
+        if not any(_matches(rule, row) for row in rows):
             shown = ", ".join(f"{name} = {value}" for name, value in rule.items())
             raise UsageError(
                 f"{place}: exclude: {shown}: no row has all of it; nearest: leave a key out"
             )
-        kept = [row for row in kept if not checked.matches(row)]
+        kept = [row for row in kept if not _matches(rule, row)]
     if rows and not kept:
         raise UsageError(f"{place}: exclude: leaves no row; nearest: remove the table")
     return kept, len(rows) - len(kept)
+
+
+def _check_rule(place: str, rule: Mapping[str, Any], rows: Sequence[Row]) -> None:
+    """Check a rule against the rows that there are.
+
+    Raises:
+        UsageError: a key or a value that none of them has: a rule with a typing error would take
+            nothing out.
+    """
+    names = sorted({key for row in rows for key in row.fields})
+    for name, value in rule.items():
+        if name not in names:
+            near = nearest(name, names, 1)
+            hint = f"nearest: {near[0]}" if near else f"choices: {', '.join(names)}"
+            raise UsageError(f"{place}: exclude: {name}: no such key; {hint}")
+        here = sorted({row.fields[name] for row in rows if name in row.fields})
+        for pattern in _patterns(value):
+            if not any(_fits(text, pattern) for text in here):
+                near = nearest(pattern, here, 1) or [text for text in here if text]
+                raise UsageError(
+                    f"{place}: exclude: {name} = {pattern}: no row has it; nearest: "
+                    f"{near[0] if near else 'leave it out'}"
+                )
+
+
+def _matches(rule: Mapping[str, Any], row: Row) -> bool:
+    """Whether all keys match."""
+    return all(
+        any(_fits(row.fields.get(name, ""), pattern) for pattern in _patterns(value))
+        for name, value in rule.items()
+    )
+
+
+def _patterns(value: Any) -> list[str]:
+    return [str(item) for item in (value if isinstance(value, list) else [value])]
 
 
 def _fits(text: str, pattern: str) -> bool:

@@ -66,8 +66,7 @@ class View:
         advance: shows progress: what is done of how many, and what comes next.
         keep: stores a result that belongs to no row, with its key, before the task goes on.
         earlier: whether an earlier attempt has finished a row of the task.
-        kernel: returns the document of a kernel that this run has measured already, if it is ok;
-            its second argument says whether a first repetition is enough.
+        kernel: returns the document of a kernel that this run has measured already, if it is ok.
     """
 
     tolerant: bool
@@ -75,7 +74,7 @@ class View:
     advance: Callable[[float, int, str], None]
     keep: Callable[[Result], None]
     earlier: Callable[[Row], bool]
-    kernel: Callable[[KernelSpec, bool], dict[str, Any] | None]
+    kernel: Callable[[KernelSpec], dict[str, Any] | None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,6 @@ def prepare_step(
     step: StepSpec,
     session: Session,
     *,
-    warm: bool = False,
     allocator: str | None = None,
     preparation: StepPreparation | None = None,
 ) -> RemoteKernel[StepFacts]:
@@ -32,14 +31,13 @@ def prepare_step(
     Args:
         step: the step.
         session: whose workers are used.
-        warm: in a process of its own whose allocator keeps the pages that were freed.
         allocator: of that process, see :meth:`pydlbench.runner.session.Session.worker`.
         preparation: with which checks; None is all of them.
 
     Returns:
         A kernel to sample.
     """
-    worker = session.worker(step.framework, step.device, warm=warm, allocator=allocator)
+    worker = session.worker(step.framework, step.device, allocator=allocator)
     how = preparation or StepPreparation()
     return worker.build(operations.prepare_step, StepFacts, spec=step.to_dict(), preparation=how)
 
@@ -53,7 +51,7 @@ def begin_step(
         step: the step.
         session: whose workers are used.
         preparation: with which checks.
-        warm: see :func:`prepare_step`.
+        warm: in a process of its own whose allocator keeps the pages that were freed.
 
     Returns:
         Waits for the kernel and returns it; raises what is raised in the process.

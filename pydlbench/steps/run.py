@@ -44,20 +44,17 @@ def step_policy(step: StepSpec, session: Session, facts: StepFacts) -> Policy:
     return gpu_policy(policy, facts.timing) if step.on_gpu else policy
 
 
-def run(
-    step: StepSpec, session: Session, *, preparation: StepPreparation | None = None
-) -> StepRecord:
+def run(step: StepSpec, session: Session) -> StepRecord:
     """Check and time one step; one that cannot be run is a record that says why.
 
     Args:
         step: the step.
         session: whose workers and settings are used.
-        preparation: with which checks; None is all of them.
 
     Raises:
         UsageError: no such model, or an option that it does not have.
     """
-    return run_in_turn([step], session, preparation=preparation)[0]
+    return run_in_turn([step], session)[0]
 
 
 def run_in_turn(
@@ -67,7 +64,7 @@ def run_in_turn(
     visits: int | None = None,
     preparation: StepPreparation | None = None,
     trace: bool = False,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> list[StepRecord]:
     """Check steps, then time them round by round, so that all saw the same drift.
 
@@ -173,7 +170,7 @@ class _Turns:
         done = len(self._refused) + len(self._ended) == len(self._steps)
         return done or self._lap >= self._visits
 
-    def visit(self, progress: Callable[[int, int, str], None] | None = None) -> None:
+    def visit(self, progress: Callable[[int, int, str], None]) -> None:
         """Have the steps made ready, and sample them in turn.
 
         Args:
@@ -190,19 +187,17 @@ class _Turns:
             for index, step in enumerate(self._steps):
                 if index in self._refused or index in self._ended:
                     continue
-                if progress:
-                    what = "checks" if self._lap == 0 else f"repetition {self._lap + 1}"
-                    progress(index if self._visits == 1 else done, count, f"{step.label}: {what}")
+                what = "checks" if self._lap == 0 else f"repetition {self._lap + 1}"
+                progress(index if self._visits == 1 else done, count, f"{step.label}: {what}")
                 try:
                     kernels[index] = prepare_step(step, session, preparation=preparation)
                 except PydlbenchError as error:
                     if isinstance(error, ValueError):  # a word that is none: not a row's matter
                         raise
                     self._lose(index, error)
-            if progress:
-                progress(
-                    max(done, len(self._refused)), count, f"{counted(len(kernels), 'step')} in turn"
-                )
+            progress(
+                max(done, len(self._refused)), count, f"{counted(len(kernels), 'step')} in turn"
+            )
             self._sample(kernels)
             if self._trace and self._lap + 1 == self._visits:
                 self._trace_all(kernels, session, progress)
@@ -212,15 +207,14 @@ class _Turns:
         self,
         kernels: Mapping[int, RemoteKernel[StepFacts]],
         session: Session,
-        progress: Callable[[int, int, str], None] | None,
+        progress: Callable[[int, int, str], None],
     ) -> None:
         """Trace the steps that have a time, where they were timed last."""
         for index, kernel in kernels.items():
             if index in self._refused or index in self._ended:
                 continue
             step = self._steps[index]
-            if progress:
-                progress(index, len(self._steps), f"{step.label}: traced step")
+            progress(index, len(self._steps), f"{step.label}: traced step")
             self._traces[index] = trace_step(step, kernel, session)
 
     def _start(self) -> Session:
@@ -231,10 +225,7 @@ class _Turns:
         if place == 0:
             ahead = self._sessions[: self._visits - self._lap]
             frameworks = dict.fromkeys((step.framework, step.device) for step in self._steps)
-            if len(ahead) == 1:
-                ahead[0].start(frameworks)
-            else:
-                start_together([session.worker(*each) for session in ahead for each in frameworks])
+            start_together([session.worker(*each) for session in ahead for each in frameworks])
         return self._sessions[place]
 
     def close(self) -> None:
@@ -372,18 +363,6 @@ _CHECKED: Final = 4
 _LOGGED: Final = ("eager", "graph")
 
 
-def fixed_bytes(model: Model, phase: str, precision: str) -> int:
-    """Return what a step needs whatever its batch, without the process."""
-    needs = memory(model, phase, precision)
-    # Mixed precision keeps weights in float32 and makes narrow copies; the factor covers both.
-    return _WEIGHTS * needs["weights"] + _GRADIENTS * needs["gradients"] + needs["optimizer"]
-
-
-def image_bytes(model: Model, phase: str, precision: str) -> float:
-    """Return what each image of the batch adds."""
-    return _ACTIVATIONS * memory(model, phase, precision)["activations"] / model.batch
-
-
 def check_memory_of_parts(model: Model, step: StepSpec, available: int | None) -> None:
     """Make sure that a step has room as often as ``breakdown`` and ``diagnose`` hold it.
 
@@ -423,17 +402,19 @@ def check_memory(
         return
     if processes is None:
         processes = len({(step.framework, step.device) for step in steps})
-    fixed = processes * _PROCESS
-    each = 0.0
+    # What steps need whatever their batch, and what each image of it adds.
+    fixed, each = processes * _PROCESS, 0.0
     for step in steps:
-        fixed += fixed_bytes(model, step.phase, step.precision)
+        needs = memory(model, step.phase, step.precision)
+        # Mixed precision keeps weights in float32 and makes narrow copies; the factor covers both.
+        fixed += _WEIGHTS * needs["weights"] + _GRADIENTS * needs["gradients"] + needs["optimizer"]
         if not step.on_gpu:
-            each += image_bytes(model, step.phase, step.precision)
+            each += _ACTIVATIONS * needs["activations"] / model.batch
     needed = fixed + model.batch * each
     if needed <= available:
         return
     batch = int((available - fixed) // each) if each else 0
-    alike = len(set(_ways(steps))) == 1
+    alike = len({(step.framework, step.mode, step.precision) for step in steps}) == 1
     count = len(steps)
     turns = (
         f"{counted(count, 'step')} in turn"
@@ -448,7 +429,3 @@ def check_memory(
         f"{model.name} at batch {model.batch}: needs about {format_bytes(needed)} of memory"
         f"{several}, {format_bytes(available)} are available; nearest: {near}"
     )
-
-
-def _ways(steps: Sequence[StepSpec]) -> list[tuple[str, str | None, str]]:
-    return [(step.framework, step.mode, step.precision) for step in steps]

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 class StepSession(Session):
     """Times steps, holds frameworks against each other, runs published protocols."""
 
-    @property
-    def memory_bytes(self) -> int | None:
-        """Bytes of memory that are available; None where the system does not tell."""
-        return self.facts.memory_available_bytes
-
     def steps(
         self,
         steps: Sequence[StepSpec],

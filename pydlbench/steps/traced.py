@@ -10,6 +10,7 @@ from pydlbench.backends.steps.device_trace import fitted
 from pydlbench.devices.bandwidths import LEVELS
 from pydlbench.devices.roofline import memory_time, roof
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.grouping import grouped
 from pydlbench.ops.meaning import bytes_of_type
 from pydlbench.ops.seen import meaning_of
 from pydlbench.records.operator import RecordedCall
@@ -22,7 +23,7 @@ from pydlbench.records.trace import (
 )
 from pydlbench.study.loop import LEAST_ROUNDS
 from pydlbench.timing.chunk import Request
-from pydlbench.timing.statistics import median, median_interval, middle_rounds
+from pydlbench.timing.statistics import median, median_interval, middle_rounds, sum_known
 from pydlbench.words import TYPE_PRECISIONS
 
 if TYPE_CHECKING:
@@ -180,7 +181,9 @@ def traced_rounds(
                     "the calls take longer one after another than the step: what is between them "
                     "cannot be told, and is below zero"
                 )
-            return _of_steps(stamped), tracing_of(facts, "stamps", stamped, notes)
+            # The step is the real one: time stamps time its calls only.
+            real = Rounds(stamped.plain_s, stamped.plain_s, stamped.calls_s)
+            return real, tracing_of(facts, "stamps", stamped, notes)
     if rounds is None:
         raise UnsupportedError("; ".join(notes))
     scaled = "idle time is" if rounds.gaps_s else "seconds are"
@@ -216,11 +219,6 @@ def rounds_wanted(round_s: float, most: int = _MOST) -> int:
     if _ROUNDS * round_s > _LONG_S:
         return max(_FIRST, min(_ROUNDS - 1, int(_LONG_S / round_s)))
     return max(_ROUNDS, min(most, int(_ENOUGH_S / round_s)))
-
-
-def _of_steps(stamped: Rounds) -> Rounds:
-    """Return rounds whose step is the real one, of which time stamps time the calls only."""
-    return Rounds(stamped.plain_s, stamped.plain_s, stamped.calls_s)
 
 
 def _scaled(rounds: Rounds) -> Rounds:
@@ -289,10 +287,8 @@ def in_context(
 
 def alike(calls: Sequence[ProgramCall]) -> dict[tuple[str, str, str], list[int]]:
     """Return the places of calls by module, direction and operator."""
-    groups: dict[tuple[str, str, str], list[int]] = {}
-    for place, call in enumerate(calls):
-        groups.setdefault((call.module, call.direction, call.operator), []).append(place)
-    return groups
+    names = [(call.module, call.direction, call.operator) for call in calls]
+    return grouped(range(len(calls)), names.__getitem__)
 
 
 def calls_in_context(
@@ -319,7 +315,7 @@ def calls_in_context(
             in_context_s=(taken := sum(seconds[place] for place in places)),
             host_s=sum(median(host[place]) for place in places) if host else None,
             share=taken / step_s,
-            limit_s=_sum_known([limit_s(calls[place]) for place in places]),
+            limit_s=sum_known(limit_s(calls[place]) for place in places),
             flops=flops_of([calls[place] for place in places]),
         )
         for (module, direction, operator), places in alike(calls).items()
@@ -327,23 +323,14 @@ def calls_in_context(
     return sorted(rows, key=lambda row: -row.in_context_s), between_s
 
 
-def _sum_known(limits: Sequence[float | None]) -> float | None:
-    known = [limit for limit in limits if limit is not None]
-    return sum(known) if len(known) == len(limits) else None
-
-
 def _modules(calls: Sequence[CallInContext], step_s: float) -> tuple[ModuleInContext, ...]:
     """Return the modules, the longest first."""
-    alike: dict[str, list[CallInContext]] = {}
-    for call in calls:
-        alike.setdefault(call.module, []).append(call)
     modules = []
-    for module, own in alike.items():
+    for module, own in grouped(calls, lambda call: call.module).items():
         seconds = sum(call.in_context_s for call in own)
         unknown = sum(call.in_context_s for call in own if call.limit_s is None)
-        limit_s = None
-        if unknown <= _UNKNOWN * seconds:
-            limit_s = sum(call.limit_s or 0.0 for call in own)
+        known_s = sum(call.limit_s or 0.0 for call in own)
+        limit_s = known_s if unknown <= _UNKNOWN * seconds else None
         modules.append(
             ModuleInContext(module=module, seconds=seconds, share=seconds / step_s, limit_s=limit_s)
         )
@@ -427,13 +414,8 @@ def limits_of(
 
 def flops_of(calls: Sequence[ProgramCall]) -> int | None:
     """Return the algorithmic FLOPs of some calls; None where one's are not known."""
-    total = 0
-    for call, count in Counter(calls).items():
-        flops = meaning_of_call(call).flops
-        if flops is None:
-            return None
-        total += count * flops
-    return total
+    each = ((meaning_of_call(call).flops, count) for call, count in Counter(calls).items())
+    return sum_known(None if flops is None else count * flops for flops, count in each)
 
 
 def meaning_of_call(call: ProgramCall) -> Meaning:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydlbench.timing.guards import seen_beside
 from pydlbench.timing.policy import Policy
-from pydlbench.timing.statistics import Interval, Ratio, median, median_interval
+from pydlbench.timing.statistics import Interval, median, median_interval
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -52,7 +52,6 @@ class Estimate:
         disturbed: beside how many of them somebody else used the machine.
         undisturbed: of times the median of the other rounds; None where there are none.
         reason: what was seen there, in words; empty without any.
-        values: of the rounds.
     """
 
     median: float
@@ -61,7 +60,6 @@ class Estimate:
     disturbed: int
     undisturbed: float | None = None
     reason: str
-    values: tuple[float, ...]
 
     @property
     def contended(self) -> bool:
@@ -76,10 +74,6 @@ class Estimate:
     def above(self, limit: float) -> bool:
         """Whether it is above a limit beyond doubt."""
         return self.interval is not None and self.interval.low > limit
-
-    def to_ratio(self) -> Ratio:
-        """Return it as the ratio of two subjects."""
-        return Ratio(median=self.median, interval=self.interval, n=self.rounds)
 
 
 def estimate(series: Series) -> Estimate:
@@ -166,7 +160,6 @@ def _estimate(
         rounds=len(values),
         disturbed=len(disturbed),
         reason=words[disturbed[len(disturbed) // 2]] if disturbed else "",
-        values=tuple(values.values()),
     )
 
 

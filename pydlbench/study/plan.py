@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.study.loop import LEAST_ROUNDS
@@ -44,9 +45,7 @@ def scatter(times: Sequence[float]) -> float | None:
     """
     if len(times) < 2:
         return None
-    mean = math.fsum(times) / len(times)
-    squares = math.fsum((x - mean) ** 2 for x in times)
-    return math.sqrt(squares / (len(times) - 1)) / mean
+    return statistics.stdev(times) / statistics.fmean(times)
 
 
 def planned(scatters: Iterable[float | None], width: float | None = None) -> int:

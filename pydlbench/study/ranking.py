@@ -44,12 +44,7 @@ def ratio(own: Series, best: Series) -> Estimate:
     if paired is not None:
         return paired
     return Estimate(
-        median=own.median / best.median,
-        interval=None,
-        rounds=0,
-        disturbed=0,
-        reason="",
-        values=(),
+        median=own.median / best.median, interval=None, rounds=0, disturbed=0, reason=""
     )
 
 

@@ -12,6 +12,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pydlbench.grouping import grouped
 from pydlbench.timing.guards import combine, waited_s
 from pydlbench.timing.statistics import median
 
@@ -51,7 +52,6 @@ class Visit:
         clock_hz: median core clock; None where nobody read it.
         faults: page faults per execution; None where nobody counted.
         voluntary: voluntary context switches of all threads; likewise.
-        involuntary: involuntary ones, over all samples.
         run_delay_s: how long the thread that waited most was kept from a CPU.
         others_s: CPU time of others on the same CPUs; None where nobody counted.
         steal_s: CPU time that the hypervisor took.
@@ -73,7 +73,6 @@ class Visit:
     clock_hz: float | None = None
     faults: float | None = None
     voluntary: int | None = None
-    involuntary: int = 0
     run_delay_s: float = 0.0
     others_s: float | None = None
     steal_s: float = 0.0
@@ -123,7 +122,6 @@ def visit_of(
         clock_hz=median(chunk.clock_hz) if chunk.clock_hz else None,
         faults=chunk.faults,
         voluntary=chunk.voluntary,
-        involuntary=sum(chunk.involuntary),
         run_delay_s=waited_s(chunk),
         others_s=chunk.others_s,
         steal_s=chunk.steal_s,
@@ -239,10 +237,8 @@ class Series:
 
     def preparations_s(self) -> tuple[float, ...]:
         """Return the median of each preparation's rounds, in seconds, in their order."""
-        medians: dict[int, list[float]] = {}
-        for visit in self.visits:
-            medians.setdefault(visit.preparation, []).append(visit.median)
-        return tuple(median(own) for own in medians.values())
+        preparations = grouped(self.visits, lambda visit: visit.preparation)
+        return tuple(median(visit.median for visit in own) for own in preparations.values())
 
 
 def _middle(values: Iterator[float | None]) -> float | None:

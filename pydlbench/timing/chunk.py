@@ -69,8 +69,6 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
             launch gate was closed.
         enqueue_s: host time to enqueue an execution on a GPU, one per sample; empty if not
             measured.
-        allocations: memory blocks per execution that a framework requested from the GPU's driver;
-            None if not counted.
         faults: page faults per execution; None if not counted.
         voluntary: voluntary context switches of all threads; None if not counted.
         cpu_s: CPU time of the process within ``wall_s``, summed over its threads, spinning ones
@@ -97,7 +95,6 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     gpu: GpuReadings | None = None
     gate_timeouts: int = 0
     enqueue_s: tuple[float, ...] = ()
-    allocations: float | None = None
     faults: float | None = None
     voluntary: int | None = None
     cpu_s: float | None = None

@@ -1,14 +1,17 @@
-"""Order statistics: median, quartiles, intervals of the median, paired ratios."""
+"""Order statistics: median, quartiles, intervals of the median, paired ratios; and sums."""
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +22,6 @@ class Interval:
     high: float
     confidence: float
 
-    def half_width(self, center: float) -> float:
-        """Return half of the width over the center, which is positive unless all is zero."""
-        width = (self.high - self.low) / 2
-        if width == 0:
-            return 0.0
-        return width / center if center > 0 else math.inf
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
@@ -33,7 +29,6 @@ class Ratio:
 
     median: float
     interval: Interval | None
-    n: int
 
 
 def quantile(values: Iterable[float], q: float) -> float:
@@ -59,6 +54,12 @@ def quantile(values: Iterable[float], q: float) -> float:
 def median(values: Iterable[float]) -> float:
     """Return the median; ValueError without values."""
     return quantile(values, 0.5)
+
+
+def sum_known(values: Iterable[Number | None]) -> Number | None:
+    """Return the sum of values; None where one of them is not known."""
+    every = list(values)
+    return None if None in every else sum(value for value in every if value is not None)
 
 
 def middle_rounds(seconds: Sequence[float], width: int) -> list[float]:
@@ -110,19 +111,13 @@ def interval_ranks(n: int, confidence: float) -> tuple[int, int, float] | None:
         Zero-based ranks (low, high) of the narrowest such interval and its coverage, at least
         ``confidence``; None where even minimum to maximum does not reach it (n < 6 at 95 %).
     """
-    if n < 1:
-        return None
     # The tolerance lets a level that is exactly attainable (31/32 with 6 samples) be attained.
     alpha_half = (1 - confidence) / 2 * (1 + 1e-9)
-    if _lower_tail(n, 0) > alpha_half:
+    # The largest rank whose tail is small enough.
+    ranks = range((n + 1) // 2)
+    low = bisect.bisect_right(ranks, alpha_half, key=lambda rank: _lower_tail(n, rank)) - 1
+    if low < 0:
         return None
-    low, high = 0, (n - 1) // 2  # the largest rank whose tail is small enough, by bisection
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _lower_tail(n, middle) <= alpha_half:
-            low = middle
-        else:
-            high = middle - 1
     return low, n - 1 - low, 1 - 2 * _lower_tail(n, low)
 
 
@@ -155,24 +150,23 @@ def median_interval(values: Iterable[float], *, signed: bool = False) -> Interva
     return Interval(low=low if signed else max(0.0, low), high=middle + half, confidence=CONFIDENCE)
 
 
-def paired_ratios(a: Mapping[int, float], b: Mapping[int, float]) -> list[float]:
-    """Return the ratios a / b of the common rounds; keys are round numbers.
+def paired_ratio(a: Mapping[int, float], b: Mapping[int, float]) -> Ratio:
+    """Return the median of the ratios a / b of common rounds, with its interval.
 
     Changes of the machine that affect both kernels of a round cancel. The remaining spread is the
     variance between rounds, which verdicts are based on.
 
+    Args:
+        a: values by round number.
+        b: likewise.
+
     Raises:
-        ValueError: if a value of ``b`` is not positive.
+        ValueError: if there is no common round, or a value of ``b`` is not positive.
     """
     rounds = sorted(a.keys() & b.keys())
+    if not rounds:
+        raise ValueError("no round in common")
     if any(not b[index] > 0 for index in rounds):
         raise ValueError("ratio to a time that is not positive")
-    return [a[index] / b[index] for index in rounds]
-
-
-def paired_ratio(a: Mapping[int, float], b: Mapping[int, float]) -> Ratio:
-    """Median of the per-round ratios a / b with its interval; ValueError with no common round."""
-    ratios = paired_ratios(a, b)
-    if not ratios:
-        raise ValueError("no round in common")
-    return Ratio(median=median(ratios), interval=median_interval(ratios), n=len(ratios))
+    ratios = [a[index] / b[index] for index in rounds]
+    return Ratio(median=median(ratios), interval=median_interval(ratios))

@@ -49,6 +49,9 @@ class FakeSession:
         self.error = 1e-6
         self.batch = 1  # of models of one's own
 
+    def room_bytes(self) -> int | None:
+        return self.memory_bytes
+
     @contextmanager
     def open(self, **options: Any) -> Any:
         self.opened.append(options)

@@ -8,7 +8,7 @@ from planted import World, run
 
 from pydlbench.cli import breakdown, diagnose, layers, step
 from pydlbench.cli.parser import read
-from pydlbench.diagnose.rules import again, faults_command, layer_command
+from pydlbench.diagnose.rules import again, layer_command
 from pydlbench.ops.table import build_layer
 from pydlbench.records.own import OwnSpec
 from pydlbench.records.specs import KernelSpec
@@ -70,7 +70,7 @@ def test_the_next_command_of_a_finding_is_read(fault):
 def test_a_step_comes_back_as_it_was(words):
     case = StepSpec(model="alexnet", batch=3, **words)
     assert tasks_of(again(case)) == [case]
-    tasks_of(faults_command(case))
+    tasks_of(again(case, "breakdown"))
 
 
 @pytest.mark.parametrize(
@@ -111,5 +111,5 @@ def test_the_command_of_a_model_of_ones_own_asks_for_the_same(tmp_path, monkeypa
     (tmp_path / "net.onnx").touch()
     (tmp_path / "net.py").write_text("def build(width): pass\n")
     case = StepSpec(**step)
-    for command in (again(case), faults_command(case)):
+    for command in (again(case), again(case, "breakdown")):
         assert tasks_of(command) == [case]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pydlbench.diagnose.ablation import in_turn
+from pydlbench.diagnose.ablation import StepChange, how_compared, in_turn
 from pydlbench.errors import WorkerError
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
@@ -32,27 +32,28 @@ def compare(own, changed, images=1):
 
 
 def test_ratio_and_base():
-    ratio, base, warning = compare(Kernel(0.5), Kernel(0.4))
+    ratio, base = compare(Kernel(0.5), Kernel(0.4))
     assert ratio.median == pytest.approx(0.8)
-    assert ratio.n == 9
-    assert (base, warning) == (pytest.approx(0.5), "")
+    assert ratio.rounds == 9
+    assert (base, ratio.contended) == (pytest.approx(0.5), False)
 
 
 def test_of_twice_as_many_images_times_are_compared_per_image():
-    ratio, _, _ = compare(Kernel(0.5), Kernel(0.8), images=2)
+    ratio, _ = compare(Kernel(0.5), Kernel(0.8), images=2)
     assert ratio.median == pytest.approx(0.8)
     assert (ratio.interval.low, ratio.interval.high) == pytest.approx((0.8, 0.8))
 
 
 def test_few_disturbed_rounds_do_not_move_it():
-    ratio, base, warning = compare(Kernel(0.5, every=5), Kernel(0.4, every=6))
+    ratio, base = compare(Kernel(0.5, every=5), Kernel(0.4, every=6))
     assert ratio.median == pytest.approx(0.8)
-    assert (base, warning) == (pytest.approx(0.5), "")
+    assert (base, ratio.contended) == (pytest.approx(0.5), False)
 
 
 def test_where_most_rounds_were_disturbed_there_is_a_warning():
-    _, _, warning = compare(Kernel(0.5, every=1), Kernel(0.4))
-    assert "other work disturbed them: invented work" in warning
+    ratio, base = compare(Kernel(0.5, every=1), Kernel(0.4))
+    words = how_compared("the whole step", StepChange(what="more"), ratio, base, 1)
+    assert "with more; other work disturbed them: invented work" in words
 
 
 def test_whoever_dies_ends_it():

@@ -74,7 +74,6 @@ class Gpu:
         slower: by what is run (``operators``, ``chain``, ``step``, ``graph``), how much lower the
             clock is, and how much longer all takes.
         fed_s: of the device, to bring a step's images from the host.
-        blocks: that a step asks the driver for.
         uncapturable: whether capturing a graph raises.
         record_s: of the host for each event.
         event_s: of the device for each event.
@@ -87,13 +86,11 @@ class Gpu:
     alone: dict[str, float] = field(default_factory=dict)
     slower: dict[str, float] = field(default_factory=dict)
     fed_s: float = 0.0
-    blocks: int = 0
     uncapturable: bool = False
     record_s: float = 0.0
     event_s: float = 0.0
     host: float = 0.0
     stream: float = 0.0
-    asked: int = 0
     running: str = "operators"
     noted: list[float] | None = None
     gated: list[float] | None = None
@@ -114,9 +111,6 @@ class Gpu:
 
     def now(self) -> float:
         return self.host
-
-    def allocations(self) -> int:
-        return self.asked
 
     def enqueued(self, call: Any, cache: str = "hot") -> Any:
         """Calls behind a gate that opens when the host has launched all of them."""
@@ -175,7 +169,6 @@ class Gpu:
         self.host += self.once_s
         if feed == "host":
             self.launch(1e-6, self.fed_s)
-        self.asked += self.blocks
         for one in self.steps[model]:
             begin = self.host + self.besides_s
             self.launch(one.host_s + self.besides_s + self.launch_s, one.device_s)
@@ -433,9 +426,6 @@ class GpuSession:
     def open(self, **_: Any) -> Iterator[GpuSession]:
         yield self
 
-    def start(self, wanted: Any) -> None:
-        """There are no processes."""
-
     def renew(self) -> None:
         """There are no processes."""
 
@@ -446,8 +436,7 @@ class GpuSession:
             roof = Roofline(bound="compute", time_s=share * self.native_s, efficiency=share)
             yield case, row_of(case, time=time_of(self.native_s), roofline=roof, clock_hz=CLOCK_HZ)
 
-    def prepare(self, case: Any, *, warm: bool = False, variant: str | None = None) -> Any:
-        assert not warm
+    def prepare(self, case: Any, *, variant: str | None = None) -> Any:
         assert variant
         assert case.device == "cuda:0"
         facts = SimpleNamespace(timing="cuda-graph", reorder_s={})

@@ -36,7 +36,6 @@ class InventedSession:
         opened: the options of each opening.
         cases: those that were measured.
         measured: labels of all that was measured.
-        started: processes that were started ahead of their first request.
         how: further keywords of the measuring, each time.
         remembered: what it was told of kernels that are known already.
         errors: raised where the label of what is to be measured has this word in it.
@@ -54,7 +53,6 @@ class InventedSession:
         self.opened: list[dict[str, Any]] = []
         self.cases: list[Any] = []
         self.measured: list[str] = []
-        self.started: list[tuple[str, str, bool]] = []
         self.how: list[dict[str, Any]] = []
         self.remembered: list[tuple[str, str, str]] = []
         self.errors: dict[str, BaseException] = {}
@@ -86,9 +84,6 @@ class InventedSession:
                 raise error
         self.before(len(self.measured))
         self.measured.append(label)
-
-    def start(self, wanted: Any, *, warm: Any = (False,)) -> None:
-        self.started += [(*one, each) for one in wanted for each in warm]
 
     def measure(self, cases: Any, progress: Any, **how: Any) -> Iterator[tuple[Any, Measurement]]:
         self.how.append(how)

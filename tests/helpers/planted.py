@@ -32,6 +32,12 @@ class Kernels:
         self.session, self.allocator = session, allocator
         self.made = {}
 
+    def launch(self):
+        """Every invented process is there."""
+
+    def describe(self):
+        return {}
+
     def build(self, _builder, _facts, spec, **_words):
         spec = StepSpec.from_dict(spec)
         world = self.session.world
@@ -82,9 +88,6 @@ class Bench:
     def canary(self):
         return 1.0
 
-    def start(self, wanted):
-        """Every invented process is there."""
-
     def worker(self, backend="native", device="cpu", *, warm=False, logging=False, allocator=None):
         del logging, device
         name = allocator or ("kept pages" if warm else "default")
@@ -112,8 +115,7 @@ class Bench:
     def cache_bytes(self, device="cpu"):  # noqa: ARG002 - as a session's
         return 1
 
-    def prepare(self, case, *, warm=False, variant=None):
-        assert not warm
+    def prepare(self, case, *, variant=None):
         worker = self.worker(case.backend)
         number = self.count = self.count + 1
         worker.made[number] = self.world.operator(case, variant)

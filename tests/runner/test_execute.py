@@ -326,39 +326,6 @@ def test_kernels_of_sums_are_measured_once(store_path, case, measurement):
     assert kernel_of(key) == row_key(Sum(rows=(rows[0],)), rows[0])
 
 
-def test_a_first_visit_of_a_kernel_is_no_row_for_whoever_wants_all_of_them(
-    store_path, case, measurement
-):
-    @dataclass(frozen=True, kw_only=True)
-    class Sum(Task):
-        kind: ClassVar[str] = "sum"
-        first_of: int | None = None
-
-        def measure(self, session, view):
-            rows = yield from kernels(self, [case], session, view, first_of=self.first_of)
-            yield Result("estimate", {"stop": rows[case].stop_reason}, self.rows[0])
-
-    class Kernels(Machine):
-        def measure(self, cases, _, *, first_of, **__):
-            for one in cases:
-                self.measured.append(first_of)
-                reason = "first" if first_of else "all"
-                yield one, measurement(problem=one.layer.problem, stop_reason=reason)
-
-        def remember(self, *_):
-            pass
-
-    def found(*wanted):
-        machine = Kernels()
-        rows = [Row(fields={"name": str(n)}, label=str(n), spec=n) for n in range(len(wanted))]
-        sums = [Sum(rows=(row,), first_of=n) for row, n in zip(rows, wanted, strict=True)]
-        results = run(store_path, machine, sums)
-        return machine.measured, [one.document["stop"] for one in results.outcomes]
-
-    assert found(6, 6, None, 6) == ([6, None], ["first", "first", "all", "all"])
-    assert found(None, 6) == ([None], ["all", "all"])
-
-
 def test_a_run_without_a_session_is_described_as_one_with_it(store_path):
     def no_session(_):
         raise PydlbenchError("nothing opens")

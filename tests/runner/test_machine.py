@@ -52,24 +52,21 @@ def test_a_canary_that_died_is_asked_again_and_one_that_is_not_there_is_not(
 def test_processes_start_side_by_side_and_all_are_waited_for(monkeypatch):
     seen = []
 
-    def invented(backend, _, *, warm):
+    def invented(backend, _):
         def describe():
-            seen.append(("ready", backend, warm))
+            seen.append(("ready", backend))
             if backend == "bad":
                 raise WorkerError("it does not start")
 
-        return SimpleNamespace(
-            launch=lambda: seen.append(("launched", backend, warm)), describe=describe
-        )
+        return SimpleNamespace(launch=lambda: seen.append(("launched", backend)), describe=describe)
 
     workers = Workers((0,), None)
     monkeypatch.setattr(workers, "get", invented)
-    workers.start([("bad", "cpu"), ("torch", "cpu")], warm=(False, True))
-    every = [("bad", False), ("bad", True), ("torch", False), ("torch", True)]
-    assert seen == [(what, *one) for what in ("launched", "ready") for one in every]
+    workers.start([("bad", "cpu"), ("torch", "cpu")])
+    assert seen == [(what, one) for what in ("launched", "ready") for one in ("bad", "torch")]
     seen.clear()
     workers.start([("torch", "cpu")] * 2)
-    assert seen == [("launched", "torch", False), ("ready", "torch", False)]
+    assert seen == [("launched", "torch"), ("ready", "torch")]
 
 
 @pytest.mark.parametrize(

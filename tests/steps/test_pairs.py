@@ -29,9 +29,6 @@ class Session:
             describe=lambda: self.log.append(f"{self.name} {framework} ready"),
         )
 
-    def start(self, wanted):
-        self.log.append(f"{self.name} started {' '.join(name for name, _ in wanted)}")
-
     def renew(self):
         self.log.append(f"{self.name} renewed")
 
@@ -75,7 +72,8 @@ def test_of_one_framework_the_next_visits_process_starts_beside_this_ones():
         "first renewed",
         "second torch prepared",
         "second renewed",
-        "first started torch",  # nobody follows
+        "first torch launched",  # nobody follows
+        "first torch ready",
         "first torch prepared",
         "second closed",
     ]
@@ -87,5 +85,6 @@ def test_several_frameworks_start_beside_each_other_anyway():
     names = ("torch", "tensorflow")
     cases = [StepSpec(model="mnist", batch=4, framework=name) for name in names]
     run.run_in_turn(cases, Session(2, log))
-    visit = ["first started torch tensorflow", "first torch prepared", "first tensorflow prepared"]
+    does = ("launched", "ready", "prepared")
+    visit = [f"first {name} {what}" for what in does for name in names]
     assert log == [*visit, "first renewed", *visit]

@@ -75,7 +75,7 @@ def test_a_step_that_fails_later_keeps_the_visits_before(session, monkeypatch):
     monkeypatch.setattr("pydlbench.steps.run.prepare_step", refusing)
     monkeypatch.setattr(session, "options", dataclasses.replace(QUICK, repetitions=6))
     unchecked = StepPreparation(checks=False)
-    record = run(StepSpec(model="mnist", batch=2), session, preparation=unchecked)
+    (record,) = run_in_turn([StepSpec(model="mnist", batch=2)], session, preparation=unchecked)
     assert (record.status, record.time.repetitions, len(asked)) == ("ok", 1, 2)
     assert record.warnings[-1] == "a repetition failed, the row has 1: killed by SIGKILL"
 

@@ -72,16 +72,13 @@ class DeviceRuntime(Protocol):
 
 
 class StepRuntime(DeviceRuntime, Protocol):
-    """What timing whole steps needs besides: events, and the count of the driver's blocks."""
+    """What timing whole steps needs besides: events."""
 
     def record(self) -> Any:
         """Put a new event into the framework's stream and return it."""
 
     def between(self, start: Any, end: Any) -> float:
         """Return the seconds between two events that have passed."""
-
-    def allocations(self) -> int:
-        """Return how many blocks the driver was asked for until now."""
 
 
 # By name: no framework is imported here.

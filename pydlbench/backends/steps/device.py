@@ -188,13 +188,7 @@ class StepClock(HostClock):
     def _timed(self, request: Request) -> Chunk:
         match request.timing or WAYS[0]:
             case "host-sync":
-                for _ in range(request.untimed):
-                    self._call()
-                before = self._device.allocations()
-                chunk = HostClock.timed(self, msgspec.structs.replace(request, untimed=0))
-                blocks = self._device.allocations() - before
-                steps = request.samples * request.inner
-                return msgspec.structs.replace(chunk, allocations=blocks / steps)
+                return HostClock.timed(self, request)
             case "events":
                 return self._spanned(request)
             case "cuda-graph" if self._graph is not None:

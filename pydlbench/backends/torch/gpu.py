@@ -109,10 +109,6 @@ class Runtime:
         """Return the host's time in seconds."""
         return time.perf_counter()
 
-    def allocations(self) -> int:
-        """Return how often PyTorch has called ``cudaMalloc`` until now."""
-        return int(_cuda.memory_stats()["num_device_alloc"])
-
 
 # How often each clock is read for a row; they are compared, not ranked.
 _LAUNCH_REPETITIONS = 20
