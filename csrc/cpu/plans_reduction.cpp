@@ -1,6 +1,7 @@
-// Sums, means, extremes and norms over dimensions: oneDNN's reduction, and sums of our own.
+// Sums, means, extremes and norms over dimensions: oneDNN's reduction, and loops of our own.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -30,9 +31,20 @@ constexpr Index kBlock = 16384;
 // Columns that a thread adds up at a time.
 constexpr Index kColumns = 256;
 
+// What our loops add up, and what they make of it: a sum times a factor, or the root of a sum of
+// squares.
+struct Sum {
+  double factor = 1.0;
+  bool squares = false;
+
+  float result(double sum) const {
+    return static_cast<float>(squares ? std::sqrt(sum) : sum * factor);
+  }
+};
+
 // Sums over each of some rows that lie behind one another.
 void with_row_sums(PlanBuilder& builder, const std::vector<Argument>& arguments, Index rows,
-                   Index length, double factor) {
+                   Index length, Sum how) {
   const auto item = memory::data_type_size(builder.type);
   builder.add_own("rows", arguments, 0, [=](const Kernels& k) {
     return [=, &k](Pointers p, void*) {
@@ -41,9 +53,11 @@ void with_row_sums(PlanBuilder& builder, const std::vector<Argument>& arguments,
         for (Index row = span.begin; row < span.end; ++row) {
           double sum = 0.0;
           for (Index i = 0; i < length; i += kBlock) {
-            sum += k.sum(at(p[0], row * length + i, item), std::min(kBlock, length - i));
+            const auto* from = at(p[0], row * length + i, item);
+            const Index count = std::min(kBlock, length - i);
+            sum += how.squares ? k.sum_squares(from, count) : k.sum(from, count);
           }
-          static_cast<float*>(p[1])[row] = static_cast<float>(sum * factor);
+          static_cast<float*>(p[1])[row] = how.result(sum);
         }
       });
     };
@@ -52,7 +66,7 @@ void with_row_sums(PlanBuilder& builder, const std::vector<Argument>& arguments,
 
 // Sums over the middle of three dimensions, by columns.
 void with_column_sums(PlanBuilder& builder, const std::vector<Argument>& arguments, Index outer,
-                      Index length, Index columns, double factor) {
+                      Index length, Index columns, Sum how) {
   const auto item = memory::data_type_size(builder.type);
   const Index pieces = (columns + kColumns - 1) / kColumns;
   builder.add_own("columns", arguments, 0, [=](const Kernels& k) {
@@ -62,14 +76,20 @@ void with_column_sums(PlanBuilder& builder, const std::vector<Argument>& argumen
         for (Index one = span.begin; one < span.end; ++one) {
           const Index o = one / pieces, first = one % pieces * kColumns;
           const Index width = std::min(kColumns, columns - first);
-          std::array<float, static_cast<std::size_t>(kColumns + kMostLanes)> sums{};
+          // Sums, and those of squares behind them.
+          std::array<float, static_cast<std::size_t>(2 * kColumns + kMostLanes)> sums{};
+          constexpr std::array<float, static_cast<std::size_t>(kColumns + kMostLanes)> zeros{};
           for (Index i = 0; i < length; ++i) {
-            k.sum_tile(at(p[0], (o * length + i) * columns + first, item), width, width,
-                       sums.data());
+            const auto* from = at(p[0], (o * length + i) * columns + first, item);
+            if (how.squares) {
+              k.moments_tile(from, width, width, zeros.data(), sums.data());
+            } else {
+              k.sum_tile(from, width, width, sums.data());
+            }
           }
+          const float* added = sums.data() + (how.squares ? width : 0);
           for (Index c = 0; c < width; ++c) {
-            static_cast<float*>(p[1])[o * columns + first + c] =
-                static_cast<float>(sums[static_cast<std::size_t>(c)] * factor);
+            static_cast<float*>(p[1])[o * columns + first + c] = how.result(added[c]);
           }
         }
       });
@@ -79,7 +99,7 @@ void with_column_sums(PlanBuilder& builder, const std::vector<Argument>& argumen
 
 // What our loops know: all or the last dimension reduced, or one with others around it.
 void with_loops(PlanBuilder& builder, const std::vector<Argument>& arguments,
-                const memory::dims& src, const memory::dims& dst, bool mean) {
+                const memory::dims& src, const memory::dims& dst, std::string_view op) {
   Index outer = 1, length = 1, columns = 1;
   for (std::size_t i = 0; i < src.size(); ++i) {
     if (dst[i] != src[i]) {
@@ -91,9 +111,9 @@ void with_loops(PlanBuilder& builder, const std::vector<Argument>& arguments,
       columns *= src[i];
     }
   }
-  const double factor = mean ? 1.0 / static_cast<double>(length) : 1.0;
-  if (columns == 1) return with_row_sums(builder, arguments, outer, length, factor);
-  with_column_sums(builder, arguments, outer, length, columns, factor);
+  const Sum how{op == "mean" ? 1.0 / static_cast<double>(length) : 1.0, op == "norm"};
+  if (columns == 1) return with_row_sums(builder, arguments, outer, length, how);
+  with_column_sums(builder, arguments, outer, length, columns, how);
 }
 
 std::vector<Candidate> reduction_candidates(const Fields& fields, Pass pass, Precision precision,
@@ -119,9 +139,9 @@ std::vector<Candidate> reduction_candidates(const Fields& fields, Pass pass, Pre
                                         user_scratchpad(), true),
         [&](const auto& d) { builder.add_primitive("reduction", d, {src, dst}); });
   });
-  const bool sums = named.op == "sum" || named.op == "mean";
+  const bool sums = named.op == "sum" || named.op == "mean" || named.op == "norm";
   if (sums && builder.type == memory::data_type::f32) {
-    with_loops(builder, {src, dst}, from, to, named.op == "mean");
+    with_loops(builder, {src, dst}, from, to, named.op);
   }
   for (auto& one : candidates) one.layout = "plain";
   return candidates;

@@ -18,13 +18,13 @@ of the rounds or more were without any, the numbers between them are of these.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from pydlbench.backends.steps.device_trace import fitted
+from pydlbench.grouping import grouped
 from pydlbench.records.breakdown import (
     LEVELS,
     Breakdown,
@@ -36,11 +36,11 @@ from pydlbench.records.breakdown import (
 )
 from pydlbench.steps.traced import Rounds, alike, calls_in_context
 from pydlbench.study.estimate import estimate_values, seen_in_rounds
-from pydlbench.timing.statistics import median, middle_rounds
+from pydlbench.timing.statistics import median, middle_rounds, sum_known
 from pydlbench.units import Scale
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
     from pydlbench.records.trace import ProgramCall
     from pydlbench.study.estimate import Estimate
@@ -402,15 +402,15 @@ class _Analysis:
 
     def _detail(self, calls: Sequence[int], of_call: Callable[[_Seconds], float]) -> str:
         """Name the calls that have most of a term, in the median of the rounds."""
-        places: dict[str, list[int]] = defaultdict(list)
-        for place in calls:
-            call = self._call(place)
-            places[f"{call.module} {call.operator}"].append(place)
+
+        def name_of(place: int) -> str:
+            return f"{self._call(place).module} {self._call(place).operator}"
+
         gaps = {
             name: median(
                 sum(of_call(every[place]) for place in own) for every in self._calls.values()
             )
-            for name, own in places.items()
+            for name, own in grouped(calls, name_of).items()
         }
         least = _WORTH * median(self._step.values())
         ranked = sorted(gaps, key=lambda name: -abs(gaps[name]))[:_NAMED]
@@ -513,7 +513,7 @@ class _Analysis:
     ) -> float | None:
         """Return the median over rounds of what calls take together; None where one is unknown."""
         sums = [
-            _sum_known(of_call(self._calls[number][place]) for place in places)
+            sum_known(of_call(self._calls[number][place]) for place in places)
             for number in self._quiet
         ]
         known = [total for total in sums if total is not None]
@@ -525,24 +525,23 @@ class _Analysis:
         Where most rounds were disturbed, this is the likely reason for all of them: they are named
         together.
         """
-        places: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for place in self._layered:
-            call = self._call(place)
-            if not self._in_place(call):
-                places[call.signature, call.direction].append(place)
+        places = [place for place in self._layered if not self._in_place(self._call(place))]
+        alike_places = grouped(
+            places, lambda place: (self._call(place).signature, self._call(place).direction)
+        )
         least_s = _WORTH * median(self._step.values())
-        found: list[tuple[float, int, float]] = []
-        for place, *others in places.values():
+        longer: list[tuple[float, int, float]] = []
+        for place, *others in alike_places.values():
             pairs = [(every[place].native, every[place].alone) for every in self._calls.values()]
             known = [(native, alone) for native, alone in pairs if native is not None and alone]
             if known and (ratio := median(native / alone for native, alone in known)) > _DOUBTFUL:
                 longer_s = median(native - alone for native, alone in known)
-                found.append(((1 + len(others)) * longer_s, place, ratio))
+                longer.append(((1 + len(others)) * longer_s, place, ratio))
         # The longest ones, until the others do not matter together.
-        found.sort(reverse=True)
-        rest_s = sum(longer_s for longer_s, _, _ in found)
+        longer.sort(reverse=True)
+        rest_s = sum(longer_s for longer_s, _, _ in longer)
         doubtful: dict[int, float] = {}
-        for longer_s, place, ratio in found:
+        for longer_s, place, ratio in longer:
             if rest_s <= least_s:
                 break
             doubtful[place] = ratio
@@ -709,12 +708,9 @@ def _caches(
         in_context: what calls take in a step, by round: in one that keeps its pages, so that it is
             not what fresh memory costs.
     """
-    places: dict[str, list[int]] = defaultdict(list)
-    for place, call in enumerate(parts.calls):
-        if call.signature in repeated:
-            places[call.signature].append(place)
+    places = [place for place, call in enumerate(parts.calls) if call.signature in repeated]
     seconds = dict.fromkeys(in_context, 0.0)
-    for signature, own in places.items():
+    for signature, own in grouped(places, lambda place: parts.calls[place].signature).items():
         first, *_, last = repeated[signature]
         cold = {each: in_round(first, each) - in_round(last, each) for each in seconds}
         longer_s = median(
@@ -763,29 +759,17 @@ def _context(call: _Seconds) -> float:
     return call.in_context - (call.alone or 0.0)
 
 
-def _sum_known(values: Iterable[float | None]) -> float | None:
-    total = 0.0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
-
-
 def _modules(calls: Sequence[BrokenDownCall], step_s: float) -> tuple[BrokenDownModule, ...]:
     """Return the modules, the longest first."""
-    alike: dict[str, list[BrokenDownCall]] = defaultdict(list)
-    for call in calls:
-        alike[call.module].append(call)
     rows = [
         BrokenDownModule(
             module=module,
             seconds=(seconds := sum(each.in_context_s for each in own)),
             share=seconds / step_s,
-            limit_s=_sum_known(each.limit_s for each in own),
-            alone_s=_sum_known(each.alone_s for each in own),
-            native_s=_sum_known(each.native_s for each in own),
+            limit_s=sum_known(each.limit_s for each in own),
+            alone_s=sum_known(each.alone_s for each in own),
+            native_s=sum_known(each.native_s for each in own),
         )
-        for module, own in alike.items()
+        for module, own in grouped(calls, lambda call: call.module).items()
     ]
     return tuple(sorted(rows, key=lambda row: -row.seconds))

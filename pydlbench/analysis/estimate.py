@@ -404,8 +404,3 @@ def sharing_kernels(terms: Iterable[Term]) -> tuple[Term, ...]:
         Term(step_pass=term.step_pass, hot=shared(term.hot), cold=shared(term.cold))
         for term in terms
     )
-
-
-def nameless(spec: KernelSpec) -> KernelSpec:
-    """Return a case whose layer has no name: what two layers have in common that are alike."""
-    return spec.nameless

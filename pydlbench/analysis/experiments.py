@@ -342,21 +342,21 @@ def _against_kept(
         return None
     kept, traced = table.series(STEP_KEPT), table.series(TRACED)
     step_s, kept_s = _in_calls(traced, table.series(STEP)), _in_calls(kept, kept)
-    left = _faults(kept)
-    common = [number for number in left if number in step_s and number in kept_s]
+    own = _faults(kept)
+    common = [number for number in own if number in step_s and number in kept_s]
     if len(common) < max(1, len(counted) - 1):
         return None
-    faults, kept_faults = median(counted.values()), median(left.values())
+    faults, kept_faults = median(counted.values()), median(own.values())
     if 2 * kept_faults >= faults:
         return None
     saved = median(step_s[number] - kept_s[number] for number in common)
     if not 0 <= saved <= MOST_PER_FAULT_S * (faults - kept_faults):
         return None
-    left_s = _priced(left, cost)
+    own_s = _priced(own, cost)
     return Experiment(
         term=FRESH_MEMORY,
         level="in_context",
-        seconds={number: step_s[number] - kept_s[number] + left_s[number] for number in common},
+        seconds={number: step_s[number] - kept_s[number] + own_s[number] for number in common},
         how=f"the calls of the step, with {faults:.0f} page faults, minus those of the step in a "
         f"process that keeps its pages, plus the {kept_faults:.0f} page faults of that one at "
         f"{1e6 * median(cost.values()):.2f} us each (a new block against one that is kept)",

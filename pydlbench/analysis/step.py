@@ -25,7 +25,6 @@ from pydlbench.analysis.breakdown import (
     break_down,
 )
 from pydlbench.analysis.calls import ReadyCalls
-from pydlbench.analysis.estimate import nameless
 from pydlbench.analysis.experiments import (
     FRESH_MEMORY,
     LOG,
@@ -453,17 +452,17 @@ class _Measured:
     def _find_native(self) -> None:
         """Find the fastest native kernel of each layer that was not found before."""
         wanted = dict.fromkeys(
-            nameless(term.hot)
+            term.hot.nameless
             for each in self._mapped.values()
             if not each.lacks
             for term in each.terms
         )
-        known = {nameless(spec): row for spec, row in self._rows.items()}
+        known = {spec.nameless: row for spec, row in self._rows.items()}
         missing = [spec for spec in wanted if spec not in known]
         if missing:
             # Rounds visit each again.
             measured = self._session.measure(missing, first_of=self._rounds)
-            known |= {nameless(spec): row for spec, row in measured}
+            known |= {spec.nameless: row for spec, row in measured}
         self._rows = {spec: known[spec] for spec in wanted}
         self._seldom = seldom(self._native_seconds())
         for spec, row in self._rows.items():
@@ -478,7 +477,7 @@ class _Measured:
         seconds = dict.fromkeys(self._rows, 0.0)
         for each in self._mapped.values():
             for term in each.terms:
-                spec = nameless(term.hot)
+                spec = term.hot.nameless
                 row = self._rows.get(spec)
                 if row is not None and row.ok and row.time is not None:
                     seconds[spec] += each.count * row.time.median
@@ -727,7 +726,7 @@ class _Measured:
             return None
         kernels = []
         for term in call.terms:
-            spec = nameless(term.hot)
+            spec = term.hot.nameless
             if spec not in table:
                 return None
             roof, clock = self._rows[spec].roofline, self._rows[spec].clock_hz
