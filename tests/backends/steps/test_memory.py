@@ -27,7 +27,7 @@ def test_what_does_not_fit_is_refused_with_the_largest_batch_that_does():
 
 
 def test_a_breakdown_needs_room_for_four_steps_and_five_processes():
-    """The step, traced, with one thing changed, and a log, which compiled steps have none of."""
+    """The step, traced, with kept pages, and a log, which compiled steps have none of."""
     with pytest.raises(UsageError) as alone:
         check_memory(build_model("vgg11", 5000), [STEP], 24 << 30)
     with pytest.raises(UsageError, match="for 4 times") as checked:
@@ -37,6 +37,9 @@ def test_a_breakdown_needs_room_for_four_steps_and_five_processes():
     with pytest.raises(UsageError, match="for 3 times") as checked:
         check_memory_of_parts(build_model("vgg11", 5000), compiled, 24 << 30)
     assert 0.2 < largest(str(checked.value)) / largest(str(alone.value)) < 1 / 3
+    forward = StepSpec(model="vgg11", phase="forward", framework="torch", mode="compiled")
+    with pytest.raises(UsageError, match="for 4 times"):
+        check_memory_of_parts(build_model("vgg11", 9000), forward, 24 << 30)
     check_memory_of_parts(build_model("vgg11", 5000), STEP, None)
 
 
