@@ -450,12 +450,10 @@ def import_table(journal: Journal) -> list[str]:
 
 def measure_table(journal: Journal) -> list[str]:
     """Return a line for each step, and all held against the aims."""
-    rows, judged, missing, durations, scored = [], [], [], [], []
+    rows, judged, durations, scored = [], [], [], []
     for case in measured():
         told, step, found = (journal.get(f"{part} {case.name}") for part in PARTS)
         name = f"{case.model} {case.phases[0]}"
-        if lacking := [part for part in PARTS if journal.get(f"{part} {case.name}") is None]:
-            missing.append(name if len(lacking) == len(PARTS) else f"{name} ({', '.join(lacking)})")
         if step is not None:
             seconds, disturbed = geometric_mean(step["processes_s"]), step["disturbed"]
         elif found is not None:
@@ -497,9 +495,17 @@ def measure_table(journal: Journal) -> list[str]:
     ends = ("half-width", "forecast took", "breakdown took")
     table = markdown_table([*titles, *middle, *ends], rows, [n > 2 for n in range(11)])
     said = [*forecasts_verdict(scored), *verdict(judged), *durations]
-    if missing:
-        said.append(f"not measured yet: {', '.join(missing)}")
-    return [_LEGEND, table, "\n".join(f"- {one}" for one in said)]
+    said += [_without(part, journal) for part in PARTS]
+    return [_LEGEND, table, "\n".join(f"- {one}" for one in said if one)]
+
+
+def _without(part: str, journal: Journal) -> str:
+    """Say which steps have no such part yet; empty where all have."""
+    every = [f"{case.model} {case.phases[0]}" for case in measured()]
+    entries = [journal.get(f"{part} {case.name}") for case in measured()]
+    names = [name for name, entry in zip(every, entries, strict=True) if entry is None]
+    which = "all" if names == every else ", ".join(names)
+    return f"without a {part} yet: {which}" if names else ""
 
 
 def unexplained(found: Mapping[str, Any]) -> dict[str, float | None]:

@@ -61,8 +61,12 @@ _NEGLIGIBLE: Final = 0.01
 #: Seconds. No page fault costs more: the kernel clears a page in less than a microsecond, and the
 #: fault itself takes one or two on a virtual machine.
 MOST_PER_FAULT_S: Final = 5e-6
+# A log that has so much more than its call, beyond how it is rounded, is of several threads.
+_AT_A_TIME: Final = 1.1
 # Of so many calls at least, the shortest, the cost of writing a log is taken.
 _SHORTEST: Final = 3
+# A step that keeps its pages has no more of the step's page faults than this.
+_FEW_KEPT: Final = 0.2
 # Page faults of such a block; with fewer nobody has counted them.
 _FEW_FAULTS: Final = 1.0
 
@@ -109,7 +113,7 @@ def log_experiments(
     kernels: dict[int, float] = {}
     creation: dict[int, float] = {}
     overhead: dict[int, float] = {}
-    for number in next(iter(alone.values()))[-1]:
+    for number in (visit.round for visit in table.series(LOG)):
         reordered_s = executed_s = created_s = overhead_s = 0.0
         for key, count in own.items():
             executed, reordered, created = (in_round(each, number) for each in shares[key[0]])
@@ -239,7 +243,7 @@ def _logged_shares(
 
     def shares(name: str, row: Sequence[float]) -> list[float]:
         _, whole_s, executed_s, reordered_s, created_s = row
-        if executed_s + created_s > whole_s:
+        if executed_s > _AT_A_TIME * whole_s:
             executed_s, reordered_s = executed_s / threads, reordered_s / threads
         least_s = min(whole_s, executed_s + created_s)
         call_s = max(whole_s - executing[name] * writing_s, least_s)
@@ -335,8 +339,8 @@ def _against_kept(
     """Return a step's calls minus those of one that keeps its pages, but for its page faults.
 
     Returns:
-        None where that one lacks more than one of the step's rounds, has more than half of its page
-        faults, or the difference cannot be theirs.
+        None where that one lacks more than one of the step's rounds, has more than a fifth of its
+        page faults, or the difference cannot be theirs.
     """
     if STEP_KEPT not in table:
         return None
@@ -347,7 +351,7 @@ def _against_kept(
     if len(common) < max(1, len(counted) - 1):
         return None
     faults, kept_faults = median(counted.values()), median(own.values())
-    if 2 * kept_faults >= faults:
+    if kept_faults > _FEW_KEPT * faults:
         return None
     saved = median(step_s[number] - kept_s[number] for number in common)
     if not 0 <= saved <= MOST_PER_FAULT_S * (faults - kept_faults):

@@ -1,10 +1,10 @@
 """A step broken down: its subjects are made ready, visited round by round, and compared.
 
 In each round, in random order and with everybody else stopped: the step in a process of its own
-that is new in that round; the step with one thing changed, in another new one; the step traced, in
-a process that stays; its calls alone, where pages are kept; what the framework's libraries log of
-these; the native kernels of the layers that stand for them, each prepared anew; and pages touched
-for the first time.
+that is new in that round, and with folded batch norm in another one; the step traced, in a process
+that stays; its calls alone, and the step traced once more, in a process that keeps its pages; what
+the framework's libraries log of calls, in every other round; the native kernels of the layers that
+stand for them, each prepared anew; and pages touched for the first time.
 """
 
 from __future__ import annotations
@@ -359,7 +359,12 @@ class _Measured:
         how = StepPreparation(checks=False)
         # A GPU's memory is not the C library's.
         begun = None if step.on_gpu else begin_step(step, session, preparation=how, warm=True)
-        kernel = prepare_step(step, session, preparation=how)
+        try:
+            kernel = prepare_step(step, session, preparation=how)
+        except PydlbenchError:
+            if begun is not None:  # its answer would be taken for that of the next request
+                session.worker(step.framework, step.device, warm=True).close(kill=True)
+            raise
         self._kernels.append(kernel)
         kept = None if begun is None else self._wait_for_kept(begun)
         self._facts, self._trace = kernel.facts, kernel.trace()
@@ -404,13 +409,17 @@ class _Measured:
     def _add_kept(self, kernel: RemoteKernel[StepFacts], size: Size) -> None:
         """Add the step with kept pages, traced as well."""
         try:
-            if len(kernel.trace().calls) != len(self._calls):
+            names, kept = (
+                [(call.operator, call.module, call.direction) for call in calls]
+                for calls in (self._calls, kernel.trace().calls)
+            )
+            if names != kept:
                 raise UnsupportedError("its trace has other calls than that of the step")
         except PydlbenchError as error:
             self._lacks(STEP_KEPT, error)
             return
-        kept = TracedStep(kernel, self._traced.way, len(self._calls), plain=True)
-        self._add(STEP_KEPT, kept.sample, self._parts_policy(), size)
+        traced = TracedStep(kernel, self._traced.way, len(self._calls), plain=True)
+        self._add(STEP_KEPT, traced.sample, self._parts_policy(), size)
 
     def _lacks(self, changed: str, error: PydlbenchError) -> None:
         """Say why a step with one thing changed is not measured."""
@@ -648,7 +657,7 @@ class _Measured:
                     lacks[call.operator] = why
         parts = StepParts(
             calls=self._calls,
-            alone=() if self._alone is None else tuple(self._alone.names),
+            alone=tuple(self._alone.names) if self._alone and ALONE in table else (),
             repeats=self._repeats,
             gaps=self._gaps,
             native=native,
@@ -744,6 +753,9 @@ class _Measured:
         """Return what logs tell of the calls in which libraries log."""
         logged = self._logged
         if logged is None or self._alone is None or LOG not in table:
+            return []
+        if ALONE not in table:
+            self._no_log("calls alone were not measured")
             return []
         counted = {name: sum(each.values()) for name, each in logged.ready.executions.items()}
         executing = {name: counted[name] for name in logged.names if counted.get(name)}

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     from pydlbench.cli.parser import dispatch
-    from pydlbench.cli.terminal import silence_stdout, tell
+    from pydlbench.cli.terminal import silence, tell
     from pydlbench.errors import PydlbenchError, UsageError
 
     try:
@@ -46,10 +46,10 @@ def _run(arguments: Sequence[str]) -> int:
         tell("interrupted")
         return 130
     except BrokenPipeError:  # `| head` has read enough
-        silence_stdout()
+        silence(sys.stdout)
         return 0
     except (OSError, UnicodeEncodeError) as error:  # `> /dev/full`
-        silence_stdout()
+        silence(sys.stdout)
         return _complain(error, 1)
     return code
 

@@ -68,18 +68,20 @@ def sigterm_interrupts() -> Iterator[list[int]]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def silence_stdout() -> None:
+def silence(stream: TextIO) -> None:
     """Drop what could not be printed; Python would try once more at exit, and complain."""
     with contextlib.suppress(OSError, ValueError):
         sink = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(sink, sys.stdout.fileno())
+        os.dup2(sink, stream.fileno())
         os.close(sink)
 
 
 def tell(text: str) -> None:
     """Print a line on standard error; if that is full, there is nobody left to tell."""
-    with contextlib.suppress(OSError, ValueError):
+    try:
         print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        silence(sys.stderr)
 
 
 # -----------------------------------------------------------------------------

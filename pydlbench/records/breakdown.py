@@ -94,7 +94,7 @@ class Term(Record, frozen=True, kw_only=True):
 
 
 class Alternative(Record, frozen=True, kw_only=True):
-    """The step with one thing changed, in fresh processes beside it (A/B). Times in seconds.
+    """The step with one thing changed, in other processes beside it (A/B). Times in seconds.
 
     It stands beside the terms: what it saves may be a part of several. What kept pages save is also
     behind the term ``fresh memory``; the two are not to be added.

@@ -357,9 +357,9 @@ _GRADIENTS: Final = 2
 #: Of the activations: their gradients or reordered copies live beside them.
 _ACTIVATIONS: Final = 2
 #: What a breakdown holds at a time: the step, the same traced, and the same with kept pages; of a
-#: forward step also that with folded batch norm; on a CPU one more whose library logs what it
-#: executes, in the modes that have a log. The operands of its operators, each distinct one once,
-#: have room in the factor of the activations.
+#: forward step in PyTorch also that with folded batch norm; on a CPU one more whose library logs
+#: what it executes, in the modes that have a log. The operands of its operators, each distinct one
+#: once, have room in the factor of the activations.
 _CHECKED: Final = 3
 _LOGGED: Final = ("eager", "graph")
 
@@ -376,7 +376,9 @@ def check_memory_of_parts(model: Model, step: StepSpec, available: int | None) -
         UsageError: it has not; with the largest batch that has.
     """
     # The parts have a process of their own; a GPU has the step and its graph in one.
-    held = _CHECKED + (not step.backward) + (not step.on_gpu and step.mode in _LOGGED)
+    normalised = any(node.op == "batchnorm" for node in model)
+    folds = normalised and step.framework == "torch" and not step.backward
+    held = _CHECKED + folds + (not step.on_gpu and step.mode in _LOGGED)
     processes = 1 if step.on_gpu else held + 1
     there = msgspec.structs.replace(step, device="cpu")
     check_memory(model, [there] * held, available, processes)

@@ -37,9 +37,10 @@ def test_a_breakdown_needs_room_for_four_steps_and_five_processes():
     with pytest.raises(UsageError, match="for 3 times") as checked:
         check_memory_of_parts(build_model("vgg11", 5000), compiled, 24 << 30)
     assert 0.2 < largest(str(checked.value)) / largest(str(alone.value)) < 1 / 3
-    forward = StepSpec(model="vgg11", phase="forward", framework="torch", mode="compiled")
-    with pytest.raises(UsageError, match="for 4 times"):
-        check_memory_of_parts(build_model("vgg11", 9000), forward, 24 << 30)
+    for model, times in (("vgg11", 3), ("resnet50", 4)):
+        forward = StepSpec(model=model, phase="forward", framework="torch", mode="compiled")
+        with pytest.raises(UsageError, match=f"for {times} times"):
+            check_memory_of_parts(build_model(model, 9000), forward, 24 << 30)
     check_memory_of_parts(build_model("vgg11", 5000), STEP, None)
 
 
