@@ -593,8 +593,9 @@ class _Rounds:
             repeated = by_part(table.series(ALONE), parts.alone, parts.repeats)
             alone = {name: times[-1] for name, times in repeated.items()}
             if parts.repeats > 1:
-                kept = _kept(table, count)
-                self.caches.append(_caches(parts, repeated, kept or in_context))
+                kept = table.series(STEP_KEPT) if STEP_KEPT in table else None
+                kept_s = in_calls(kept, kept) if kept else {}
+                self.caches.append(_caches(parts, repeated, kept_s or in_context))
         subjects = {each.subject for some in parts.native.values() for each in some}
         native = {subject: table.series(subject) for subject in subjects if subject in table}
         seconds = {each: series.by_round() for each, series in native.items()}
@@ -656,16 +657,18 @@ def _shares(visit: Visit, parts: int) -> list[float]:
     return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
 
 
-def _kept(table: Table, count: int) -> dict[int, list[float]]:
-    """Return what each call takes in a step that keeps its pages, by round; empty without one."""
-    if STEP_KEPT not in table:
-        return {}
-    series = table.series(STEP_KEPT)
-    step_s = series.by_round()
+def in_calls(traced: Series, steps: Series) -> dict[int, list[float]]:
+    """Return what each call takes in steps, by its share of the traced steps of the same round.
+
+    Args:
+        traced: with a part for each call; visits without any are left out.
+        steps: that the shares are of.
+    """
+    step_s = steps.by_round()
     return {
-        visit.round: [share * step_s[visit.round] for share in _shares(visit, count)]
-        for visit in series
-        if visit.parts
+        visit.round: [share * step_s[visit.round] for share in _shares(visit, len(visit.parts[0]))]
+        for visit in traced
+        if visit.parts and visit.round in step_s
     }
 
 

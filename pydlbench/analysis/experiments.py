@@ -8,7 +8,6 @@ log costs, and that share of the call alone. Whatever disturbs a call disturbs i
 from __future__ import annotations
 
 from collections import Counter
-from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.analysis.breakdown import (
@@ -18,6 +17,7 @@ from pydlbench.analysis.breakdown import (
     TRACED,
     Experiment,
     by_part,
+    in_calls,
     in_round,
 )
 from pydlbench.backends.steps.operators import LoggedOperators
@@ -345,7 +345,10 @@ def _against_kept(
     if STEP_KEPT not in table:
         return None
     kept, traced = table.series(STEP_KEPT), table.series(TRACED)
-    step_s, kept_s = _in_calls(traced, table.series(STEP)), _in_calls(kept, kept)
+    step_s, kept_s = (
+        {number: sum(calls_s) for number, calls_s in in_calls(*pair).items()}
+        for pair in ((traced, table.series(STEP)), (kept, kept))
+    )
     own = _faults(kept)
     common = [number for number in own if number in step_s and number in kept_s]
     if len(common) < max(1, len(counted) - 1):
@@ -365,17 +368,6 @@ def _against_kept(
         f"process that keeps its pages, plus the {kept_faults:.0f} page faults of that one at "
         f"{1e6 * median(cost.values()):.2f} us each (a new block against one that is kept)",
     )
-
-
-def _in_calls(traced: Series, steps: Series) -> dict[int, float]:
-    """Return what the calls of steps take together, by their share of traced steps, by round."""
-    step_s = steps.by_round()
-    return {
-        visit.round: step_s[visit.round]
-        * fmean(sum(part) / whole for part, whole in zip(visit.parts, visit.seconds, strict=True))
-        for visit in traced
-        if visit.parts and visit.round in step_s
-    }
 
 
 def _priced(faults: Mapping[int, float], cost: Mapping[int, float]) -> dict[int, float]:
