@@ -6,7 +6,8 @@ import pytest
 from invented_gpu import MODEL, Gpu, GpuSession, convolution
 
 from pydlbench.analysis.experiments import FRESH_MEMORY, REORDERS, WAKEUPS
-from pydlbench.analysis.step import CallsAlone, TracedStep, break_down_step, seldom, with_parts
+from pydlbench.analysis.step import break_down_step, seldom
+from pydlbench.analysis.subjects import CallsAlone, TracedStep, with_parts
 from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.own import OwnSpec
