@@ -1,34 +1,39 @@
-"""Forecasts scored against steps, beside an oracle that knows the median of the step.
+"""Forecasts scored against steps and ratios of steps, beside an oracle that knows the truth.
 
     python benchmarks/forecast.py --minutes 20
     python benchmarks/forecast.py --models vgg13 resnet101 --md forecast.md
 
-Each step is forecast from rows that are measured for it or stored, then runs in four fresh
-processes one after another. The truth is the geometric mean of the four. An oracle that knows it
-misses a single process by as much as a process scatters: no forecast can do better. So what
-counts is the error of the forecast over that of the oracle, and how often the truth lies in the
-printed interval. What is finished is a line of the journal (``--journal``) at once; called again,
-the script goes on there. Forecasts after the ninth have an interval of what the earlier ones
-missed by.
+The steps of a model are forecast from rows that are measured for them or stored. Then they run in
+four fresh processes each, in turn. The truth is the geometric mean of the four. An oracle that
+knows it misses a single process by as much as a process scatters: no forecast can do better. So
+what counts is the error of the forecast over that of the oracle, and how often the truth lies in
+the printed interval. Of two steps of a model that differ in one word (batch, layout, mode...) the
+forecast ratio is held against the one of their rounds.
+
+What is finished is a line of the journal (``--journal``) at once; called again, the script goes on
+there. Forecasts after the ninth have an interval of what the earlier ones missed by.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime as dt
+import itertools
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any, NamedTuple
 
+import msgspec
 from journal import Journal
 
 from pydlbench.analysis.forecast import forecast_step
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
+from pydlbench.grouping import grouped
 from pydlbench.models import build_model
 from pydlbench.records.step import StepPreparation, StepRecord, StepSpec
 from pydlbench.report.text import markdown_table
@@ -38,35 +43,38 @@ from pydlbench.steps.run import run_in_turn
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 from pydlbench.units import Scale, percent
+from pydlbench.words import FRAMEWORK_MODES
 
 _ALL = ("torch forward", "torch training", "tensorflow forward", "tensorflow training")
 _FORWARD = ("torch forward", "tensorflow forward")
 _TORCH = ("torch forward", "torch training", "tensorflow forward")
-#: Model: batch, and what is forecast of it. TensorFlow traces a function for each operator, so that
-#: networks with hundreds of distinct ones have rows in PyTorch only.
+_CHANGED = tuple(f"torch forward {change}" for change in ("batch", "layout", "mode", "precision"))
+#: Model: batch, and what is forecast of it: framework, phase, and what is changed. TensorFlow
+#: traces a function for each operator, so that networks with hundreds of distinct ones have rows in
+#: PyTorch only.
 MODELS: dict[str, tuple[int, tuple[str, ...]]] = {
-    "vgg13": (2, _ALL),
+    "vgg13": (2, (*_ALL, *_CHANGED)),
     "vgg16": (2, _ALL),
     "vgg19": (2, _ALL),
-    "alexnet-tfcnn-cifar10": (64, _ALL),
+    "alexnet-tfcnn-cifar10": (64, (*_ALL, *_CHANGED)),
     "resnet101": (2, _ALL),
     "resnet152": (2, _ALL),
-    "resnet18-v1": (4, _TORCH),
-    "resnet50-v1": (2, _TORCH),
+    "resnet18-v1": (4, (*_TORCH, *_CHANGED)),
+    "resnet50-v1": (2, (*_TORCH, *_CHANGED)),
     "resnet101-v1": (2, _FORWARD),
     "resnet152-v1": (2, _FORWARD),
-    "mobilenet-v2": (4, _TORCH),
+    "mobilenet-v2": (4, (*_TORCH, *_CHANGED)),
     "mobilenet-v3-large": (4, _TORCH),
     "nasnet-mobile": (2, ("torch forward",)),
     "densenet161": (2, ("torch forward",)),
     "densenet169": (2, ("torch forward",)),
     "densenet201": (2, ("torch forward",)),
 }
-#: The largest error over an oracle's, and share of steps that lie in their interval.
-TARGETS = (1.25, 0.9)
+#: The largest error over an oracle's, share of steps that lie in their interval, error of ratios.
+TARGETS = (1.25, 0.9, 0.02)
 #: Fresh processes that a step runs in.
 PROCESSES = 4
-# Seconds of sampling of a step, over all processes.
+# Seconds of sampling of a step, over all its processes.
 _STEP_S = 6.0
 
 
@@ -83,56 +91,72 @@ def read() -> argparse.Namespace:
 
 
 class Case(NamedTuple):
-    """A step that is forecast."""
+    """A step that is forecast.
+
+    Attributes:
+        model: of the catalogue.
+        batch: images, where that is not what is changed.
+        framework: that runs it.
+        phase: of the step.
+        change: of the step as it is usually run: twice the ``batch``, the other ``layout`` or
+            ``mode``, ``precision`` bf16; empty for nothing.
+    """
 
     model: str
     batch: int
     framework: str
     phase: str
+    change: str = ""
 
     @property
     def name(self) -> str:
         """Its name in the journal."""
-        return " ".join(map(str, self))
+        return " ".join(map(str, self)).strip()
 
     @property
     def step(self) -> StepSpec:
         """The step itself; where a script ends with the gradients, it is trained all the same."""
         ends = self.phase == "training" and build_model(self.model).optimizer.kind == "none"
-        return StepSpec(
+        step = StepSpec(
             model=self.model,
             options={"optimizer": "sgd"} if ends else {},
             batch=self.batch,
             framework=self.framework,
             phase=self.phase,
         )
+        changes: dict[str, dict[str, Any]] = {
+            "": {},
+            "batch": {"batch": 2 * self.batch},
+            "layout": {"layout": "nchw"},
+            "mode": {"mode": FRAMEWORK_MODES[self.framework][1]},
+            "precision": {"precision": "bf16"},
+        }
+        return msgspec.structs.replace(step, **changes[self.change])
 
 
-def cases(models: Sequence[str]) -> Iterator[Case]:
-    """Yield the cases of some models."""
-    for model in models:
-        batch, kinds = MODELS[model]
-        for kind in kinds:
-            framework, phase = kind.split()
-            yield Case(model, batch, framework, phase)
+def cases(model: str) -> list[Case]:
+    """Return the cases of a model."""
+    batch, kinds = MODELS[model]
+    return [Case(model, batch, *kind.split()) for kind in kinds]
 
 
-def timed(step: StepSpec, threads: int | None = None) -> StepRecord:
-    """Run a step in fresh processes one after another; ``rounds_s`` has what it takes in each.
+def timed(steps: Sequence[StepSpec], threads: int | None = None) -> list[StepRecord]:
+    """Run steps in fresh processes, in turn; ``rounds_s`` has what each takes in which.
 
     Raises:
-        PydlbenchError: it cannot be run.
+        PydlbenchError: one cannot be run.
     """
     with Session(Options(budget_s=_STEP_S, threads=threads)) as session:
         how = StepPreparation(checks=False)
-        (record,) = run_in_turn([step], session, visits=PROCESSES, preparation=how)
-    if not record.ok or len(record.rounds_s) < PROCESSES:
-        raise PydlbenchError(record.reason or "; ".join(record.warnings))
-    return record
+        records = run_in_turn(steps, session, visits=PROCESSES, preparation=how)
+    for record in records:
+        if not record.ok or len(record.rounds_s) < PROCESSES:
+            raise PydlbenchError(record.reason or "; ".join(record.warnings))
+    return records
 
 
-def score(case: Case, store: Store, repetitions: int) -> dict[str, Any]:
-    """Forecast a step, run it, and return both.
+def score(cases: Sequence[Case], store: Store, repetitions: int) -> list[dict[str, Any]]:
+    """Forecast steps, run them in turn, and return both of each.
 
     Raises:
         PydlbenchError: nothing came of it.
@@ -145,47 +169,65 @@ def score(case: Case, store: Store, repetitions: int) -> dict[str, Any]:
             store.add(run.id, Entry.from_document(table, document, key))
 
         try:
-            record = forecast_step(case.step, session, store, visits=repetitions, keep=keep)
-            keep("forecast", record.to_dict(), f"forecast {case.name}")
-            step = timed(case.step)
-            keep("step", step.to_dict(), f"step {case.name}")
+            forecasts = []
+            for case in cases:
+                forecast = forecast_step(case.step, session, store, visits=repetitions, keep=keep)
+                if forecast.status != "ok":
+                    raise PydlbenchError(f"{case.name}: {forecast.reason}")
+                keep("forecast", forecast.to_dict(), f"forecast {case.name}")
+                forecasts.append(forecast)
+            steps = timed([case.step for case in cases])
+            for case, step in zip(cases, steps, strict=True):
+                keep("step", step.to_dict(), f"step {case.name}")
         finally:
             store.finish(run, "done")
-    if record.status != "ok":
-        raise PydlbenchError(str(record.reason))
-    return {
-        "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "forecast_s": record.seconds,
-        "interval_s": [record.ci_low, record.ci_high],
-        "scored": record.scored,
-        "faults_s": record.faults_s,
-        "processes_s": list(step.rounds_s.values()),
-    }
+    return [
+        {
+            "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            "forecast_s": forecast.seconds,
+            "interval_s": [forecast.ci_low, forecast.ci_high],
+            "scored": forecast.scored,
+            "faults_s": forecast.faults_s,
+            "processes_s": list(step.rounds_s.values()),
+        }
+        for forecast, step in zip(forecasts, steps, strict=True)
+    ]
 
 
 # -----------------------------------------------------------------------------
-# The table.
+# The tables.
 
-TITLES = ("model", "batch", "phase", "framework", "forecast", "interval", "step", "error", "oracle")
-
+TITLES = (
+    *("model", "batch", "phase", "framework", "change"),
+    *("forecast", "interval", "step", "error", "oracle"),
+)
+RATIOS = ("model", "numerator", "denominator", "forecast", "measured", "error", "oracle")
 
 _HOW = (
     f"`python benchmarks/forecast.py`: a step is forecast from rows of its operators, then runs in "
-    f"{PROCESSES} fresh processes. `step`: their geometric mean. `oracle`: what that misses a "
-    "single process by, in the median."
+    f"{PROCESSES} fresh processes, in turn with the others of its model. `step`: their geometric "
+    "mean. `oracle`: what that misses a single process by, in the median."
+)
+_HOW_RATIOS = (
+    "Steps of a model that differ in one word. `measured`: the geometric mean of their ratios in "
+    "each round of the processes; `oracle`: what that misses a single round by, in the median."
 )
 
 
+def deviation(forecast: float, measured: Sequence[float]) -> tuple[float, float]:
+    """Return the error of a forecast, and what the truth misses a single value by, typically."""
+    truth = geometric_mean(measured)
+    return forecast / truth - 1, median(abs(truth / one - 1) for one in measured)
+
+
 def errors(entry: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the error of a forecast, and what the truth misses a single process by, typically."""
-    truth = geometric_mean(entry["processes_s"])
-    oracle = [abs(truth / seconds - 1) for seconds in entry["processes_s"]]
-    return entry["forecast_s"] / truth - 1, median(oracle)
+    """Return the deviation of a step's forecast from the seconds of its processes."""
+    return deviation(entry["forecast_s"], entry["processes_s"])
 
 
-def cells(case: Case, entry: dict[str, Any] | None) -> list[str]:
+def cells(case: Case, entry: Mapping[str, Any] | None) -> list[str]:
     """Return a case under :data:`TITLES`."""
-    head = [case.model, str(case.batch), case.phase, case.framework]
+    head = [case.model, str(case.step.batch), case.phase, case.framework, case.change]
     if entry is None:
         return [*head, *["-"] * (len(TITLES) - len(head))]
     error, oracle = errors(entry)
@@ -202,6 +244,59 @@ def cells(case: Case, entry: dict[str, Any] | None) -> list[str]:
     ]
 
 
+class Ratio(NamedTuple):
+    """Two steps of a model that differ in one word.
+
+    Attributes:
+        numerator: the step that is changed.
+        denominator: the step that it is held against.
+        word: framework, phase, or the change.
+        forecast: ratio of the forecasts.
+        measured: ratios of the seconds, by round.
+    """
+
+    numerator: Case
+    denominator: Case
+    word: str
+    forecast: float
+    measured: list[float]
+
+    @property
+    def cells(self) -> list[str]:
+        """Itself under :data:`RATIOS`."""
+        error, oracle = deviation(self.forecast, self.measured)
+        return [
+            self.numerator.model,
+            *(f"{one.framework} {one.phase} {one.change}".strip() for one in self[:2]),
+            f"{self.forecast:.3f}",
+            f"{geometric_mean(self.measured):.3f}",
+            percent(error, decimal=True, signed=True),
+            percent(oracle, decimal=True),
+        ]
+
+
+def ratios(entries: Mapping[Case, Mapping[str, Any]]) -> Iterator[Ratio]:
+    """Yield the ratios of scored steps.
+
+    Args:
+        entries: those of the journal.
+    """
+    for one, other in itertools.permutations(entries, 2):
+        differ = [name for name in Case._fields if getattr(one, name) != getattr(other, name)]
+        known = {"framework": "torch", "phase": "forward", "change": ""}
+        if len(differ) != 1 or known.get(differ[0]) != getattr(other, differ[0]):
+            continue
+        numerator, denominator = entries[one], entries[other]
+        measured = [
+            above / below
+            for above, below in zip(
+                numerator["processes_s"], denominator["processes_s"], strict=True
+            )
+        ]
+        forecast = numerator["forecast_s"] / denominator["forecast_s"]
+        yield Ratio(one, other, one.change or differ[0], forecast, measured)
+
+
 def verdict(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what all rows say together, held against the targets.
 
@@ -212,9 +307,7 @@ def verdict(entries: Sequence[Mapping[str, Any]]) -> list[str]:
         return ["no step was scored"]
     scores = [errors(entry) for entry in entries]
     missed = median(abs(error) for error, _ in scores)
-    oracle = median(one for _, one in scores)
-    # Four processes tell their own mean too well: one of n is off it by sqrt((n - 1) / n).
-    oracle /= math.sqrt((PROCESSES - 1) / PROCESSES)
+    oracle = unbiased(one for _, one in scores)
     inside = [
         low <= geometric_mean(entry["processes_s"]) <= high
         for entry in entries
@@ -232,17 +325,59 @@ def verdict(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def markdown(journal: Journal, every: Sequence[Case]) -> str:
-    """Return verdict and table."""
-    entries = {case: journal.get(case.name) for case in every}
-    known = [entry for entry in entries.values() if entry is not None]
-    right = [number > 3 for number in range(len(TITLES))]
+def unbiased(oracles: Iterable[float]) -> float:
+    """Return what oracles miss a single value by, in the median.
+
+    Four values tell their own mean too well: one of n is off it by sqrt((n - 1) / n).
+    """
+    return median(oracles) / math.sqrt((PROCESSES - 1) / PROCESSES)
+
+
+def verdict_of_ratios(every: Iterable[Ratio]) -> list[str]:
+    """Return what ratios say together, all and by what differs, held against the target."""
+    every = list(every)
+    if not every:
+        return ["no ratio was scored"]
+    lines = []
+    for word, some in {"all": every, **grouped(every, lambda ratio: ratio.word)}.items():
+        scores = [deviation(ratio.forecast, ratio.measured) for ratio in some]
+        missed = median(abs(error) for error, _ in scores)
+        target = ""
+        if word == "all":
+            met = "met" if missed <= TARGETS[2] else "MISSED"
+            target = f", target {percent(TARGETS[2])}: {met}"
+        oracle = percent(unbiased(one for _, one in scores), decimal=True)
+        error = percent(missed, decimal=True)
+        lines.append(
+            f"{word}: {len(some)} ratios; median error {error}, an oracle's {oracle}{target}"
+        )
+    return lines
+
+
+def markdown(entries: Mapping[Case, Mapping[str, Any] | None]) -> str:
+    """Return verdicts and tables.
+
+    Args:
+        entries: of the journal; None of a case that is not scored yet.
+    """
+    known = {case: entry for case, entry in entries.items() if entry is not None}
+    pairs = list(ratios(known))
     return "\n\n".join(
         [
             "# Forecasts, and the steps that ran later",
             f"{read_cpu_facts().name}. {_HOW}",
-            "\n".join(f"- {line}" for line in verdict(known)),
-            markdown_table(TITLES, [cells(case, entries[case]) for case in every], right),
+            "\n".join(f"- {line}" for line in verdict(list(known.values()))),
+            markdown_table(
+                TITLES,
+                [cells(*item) for item in entries.items()],
+                [title not in TITLES[2:5] and title != "model" for title in TITLES],
+            ),
+            "## Ratios",
+            _HOW_RATIOS,
+            "\n".join(f"- {line}" for line in verdict_of_ratios(pairs)),
+            markdown_table(
+                RATIOS, [pair.cells for pair in pairs], [n > 2 for n in range(len(RATIOS))]
+            ),
             "",
         ]
     )
@@ -258,30 +393,35 @@ def main() -> int:
     if wrong:
         print(f"forecast: {wrong[0]}: not scored; there are {', '.join(MODELS)}", file=sys.stderr)
         return 2
-    every = list(cases(args.models or list(MODELS)))
+    every = {model: cases(model) for model in args.models or MODELS}
     journal = Journal(args.journal)
     begin = time.monotonic()
     code = 0
     try:
         with Store.open(args.store) as store:
-            for case in every:
-                if journal.get(case.name) is not None:
+            for model, steps in every.items():
+                missing = [case for case in steps if case.name not in journal]
+                if not missing:
                     continue
                 if args.minutes is not None and time.monotonic() - begin > 60 * args.minutes:
                     print(f"{args.minutes:g} minutes are over; the same command goes on")
                     break
                 try:
-                    journal.add(case.name, score(case, store, args.repetitions))
-                    print(f"{case.name}: {' '.join(cells(case, journal.get(case.name))[4:])}")
+                    scored = score(missing, store, args.repetitions)
                 except PydlbenchError as error:
-                    print(f"{case.name}: {' '.join(str(error).split())}")
+                    print(f"{model}: {' '.join(str(error).split())}")
+                    continue
+                for case, entry in zip(missing, scored, strict=True):
+                    journal.add(case.name, entry)
+                    print(f"{case.name}: {' '.join(cells(case, entry)[5:])}", flush=True)
     except KeyboardInterrupt:
         code = 130
-    text = markdown(journal, every)
+    entries = {case: journal.get(case.name) for steps in every.values() for case in steps}
+    text = markdown(entries)
     print(text)
     if args.md is not None:
         args.md.write_text(text, encoding="utf-8")
-    return code or int(any(journal.get(case.name) is None for case in every))
+    return code or int(None in entries.values())
 
 
 if __name__ == "__main__":

@@ -326,7 +326,7 @@ class Measure(Stage):
                 told = forecast(step, session, self.store, self.args.repetitions)
             self.add("forecast", case, **told)
         if "step" in missing:
-            ran = timed(step, self.args.threads)
+            (ran,) = timed([step], self.args.threads)
             processes_s = list(ran.rounds_s.values())
             self.add("step", case, processes_s=processes_s, disturbed=ran.disturbed)
         if "breakdown" in missing:

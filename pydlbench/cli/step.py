@@ -216,12 +216,13 @@ class StepTask(ModelTask, StepsTask):
     agree: bool = False
 
     def check(self, session: Any) -> None:
-        """Make sure that the steps fit into memory beside each other, where a graph tells."""
+        """Make sure that each step fits into memory, where a graph tells."""
         from pydlbench.steps.run import check_memory
 
         if self.model is None:
             return
-        check_memory(self.model, [row.spec for row in self.rows], session.room_bytes())
+        for row in self.rows:  # while one runs, the process of the next is there
+            check_memory(self.model, row.spec, session.room_bytes(), processes=2)
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Time the steps in turn."""

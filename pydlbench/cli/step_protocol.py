@@ -87,7 +87,7 @@ class ProtocolTask(StepsTask):
         from pydlbench.steps.run import check_memory
 
         spec = self.rows[0].spec
-        check_memory(spec.build(), [_largest(spec)], session.room_bytes())
+        check_memory(spec.build(), _largest(spec), session.room_bytes())
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
         """Play it; what it prints goes to standard output at once."""

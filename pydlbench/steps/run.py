@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,7 +20,7 @@ from pydlbench.study.loop import LEAST_ROUNDS, ROUNDS, Size, Study, Subject, ran
 from pydlbench.study.plan import planned, scatter
 from pydlbench.timing import policy as policies
 from pydlbench.timing.policy import Policy, gpu_policy
-from pydlbench.units import counted, format_bytes
+from pydlbench.units import format_bytes
 from pydlbench.workers.host import releasing, start_together
 
 if TYPE_CHECKING:
@@ -66,11 +67,11 @@ def run_in_turn(
     trace: bool = False,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> list[StepRecord]:
-    """Check steps, then time them round by round, so that all saw the same drift.
+    """Check steps, then time them in turn, so that all saw the same drift.
 
-    With several visits the steps share their budget: in each all steps are
-    made ready anew in new processes of their frameworks, and take turns. Checks are made in the
-    first.
+    Each visit of a step has a new process, in which nothing else ran: what a process has given back
+    decides how many page faults the next step has. Checks are made in the first visits. With one
+    visit a step has all its rounds in it.
 
     Args:
         steps: the steps.
@@ -78,7 +79,7 @@ def run_in_turn(
         visits: of each step; None is as the session's options say.
         preparation: with which checks; None is all of them.
         trace: trace the steps, too, in the processes that timed them last.
-        progress: called with steps made ready, steps in all and the next one's label.
+        progress: called with visits done, visits in all and what comes next.
 
     Returns:
         A record for each, in the order given.
@@ -86,8 +87,8 @@ def run_in_turn(
     visits = visits or session.options.repetitions or LEAST_ROUNDS
     turns = _Turns(steps, session, preparation or StepPreparation(), visits, trace=trace)
     try:
-        while not turns.finished:
-            turns.visit(progress)
+        while turns.visit(progress):
+            pass
         return turns.records()
     finally:
         turns.close()
@@ -119,7 +120,7 @@ def _known_scatter(stored: Sequence[Mapping[str, Any]], step: StepSpec) -> float
 
 
 class _Turns:
-    """Steps that take turns, in one visit or more.
+    """Steps that take turns, each visit in a new process.
 
     Args:
         steps: the steps.
@@ -143,14 +144,18 @@ class _Turns:
         self._preparation = preparation
         self._visits = visits
         self._trace = trace
-        # One framework starts on one core: the process of the next visit starts beside it, and is
-        # stopped while anybody is timed.
-        alone = len({(step.framework, step.device) for step in steps}) == 1
-        pairs = alone and self._visits > 1
-        self._sessions = [session, session.sibling()] if pairs else [session]
-        self._lap = 0
-        on_gpus = all(step.on_gpu for step in steps)
         order = random_order(session.options.seed)
+        # Visits to come: which of its step each is, and the step's number.
+        self._pending: deque[tuple[int, int]] = deque()
+        for number in range(visits):
+            turns = list(range(len(steps)))
+            order.shuffle(turns)
+            self._pending += ((number, index) for index in turns)
+        # A framework starts on one core: the process of the next visit starts along with this one,
+        # and is stopped while anybody is timed.
+        self._sessions = [session, session.sibling()] if len(self._pending) > 1 else [session]
+        self._started = 0
+        on_gpus = all(step.on_gpu for step in steps)
         self._study = Study(order, None if on_gpus else session.interference)
         # By number of the step: why it has no time, why its visits came to an end, what is known
         # of it, how long it runs, and what its trace has told.
@@ -164,68 +169,49 @@ class _Turns:
             with contextlib.suppress(BackendMissingError, UnsupportedError):
                 session.processor(device)
 
-    @property
-    def finished(self) -> bool:
-        """Whether no step wants another visit."""
-        done = len(self._refused) + len(self._ended) == len(self._steps)
-        return done or self._lap >= self._visits
-
-    def visit(self, progress: Callable[[int, int, str], None]) -> None:
-        """Have the steps made ready, and sample them in turn.
+    def visit(self, progress: Callable[[int, int, str], None]) -> bool:
+        """Have the next step made ready, and sample it; false where no visit is to come.
 
         Args:
-            progress: called with steps that are done, parts of them too, all, and what comes next.
+            progress: called with visits that are done, all, and what comes next.
         """
-        count = len(self._steps)
+        if not self._pending:
+            return False
         session = self._start()
-        done = count * self._lap // (self._visits + 1)
+        number, index = self._pending.popleft()
+        step = self._steps[index]
+        count = len(self._steps) * self._visits
+        done = count - len(self._pending) - 1
+        what = f"repetition {number + 1}" if number else "checks"
+        progress(done, count, f"{step.label}: {what}")
         preparation = self._preparation
-        if self._lap:
+        if number:
             preparation = msgspec.structs.replace(preparation, checks=False)
-        kernels: dict[int, RemoteKernel[StepFacts]] = {}
-        with releasing(kernels.values()):
-            for index, step in enumerate(self._steps):
-                if index in self._refused or index in self._ended:
-                    continue
-                what = "checks" if self._lap == 0 else f"repetition {self._lap + 1}"
-                progress(index if self._visits == 1 else done, count, f"{step.label}: {what}")
-                try:
-                    kernels[index] = prepare_step(step, session, preparation=preparation)
-                except PydlbenchError as error:
-                    if isinstance(error, ValueError):  # a word that is none: not a row's matter
-                        raise
-                    self._lose(index, error)
-            progress(
-                max(done, len(self._refused)), count, f"{counted(len(kernels), 'step')} in turn"
-            )
-            self._sample(kernels)
-            if self._trace and self._lap + 1 == self._visits:
-                self._trace_all(kernels, session, progress)
-        self._lap += 1
-
-    def _trace_all(
-        self,
-        kernels: Mapping[int, RemoteKernel[StepFacts]],
-        session: Session,
-        progress: Callable[[int, int, str], None],
-    ) -> None:
-        """Trace the steps that have a time, where they were timed last."""
-        for index, kernel in kernels.items():
-            if index in self._refused or index in self._ended:
-                continue
-            step = self._steps[index]
-            progress(index, len(self._steps), f"{step.label}: traced step")
-            self._traces[index] = trace_step(step, kernel, session)
+        try:
+            kernel = prepare_step(step, session, preparation=preparation)
+        except PydlbenchError as error:
+            if isinstance(error, ValueError):  # a word that is none: not a row's matter
+                raise
+            self._lose(index, error)
+            return True
+        with releasing([kernel]):
+            if self._sample(index, number, kernel) and self._trace and number + 1 == self._visits:
+                progress(done, count, f"{step.label}: traced step")
+                self._traces[index] = trace_step(step, kernel, session)
+        return True
 
     def _start(self) -> Session:
-        """Return this visit's session; its processes start with those of the next visit."""
-        place = self._lap % len(self._sessions)
-        if self._lap:  # what is done would keep a GPU's memory
+        """Return the next visit's session; its process starts with that of the visit after it."""
+        place = self._started % len(self._sessions)
+        if self._started:  # what is done would keep a GPU's memory
             self._sessions[place - 1].renew()
         if place == 0:
-            ahead = self._sessions[: self._visits - self._lap]
-            frameworks = dict.fromkeys((step.framework, step.device) for step in self._steps)
-            start_together([session.worker(*each) for session in ahead for each in frameworks])
+            workers = []
+            for ahead, (_, index) in zip(self._sessions, self._pending, strict=False):
+                step = self._steps[index]
+                workers.append(ahead.worker(step.framework, step.device))
+            start_together(workers)
+        self._started += 1
         return self._sessions[place]
 
     def close(self) -> None:
@@ -233,33 +219,31 @@ class _Turns:
         for session in self._sessions[1:]:
             session.close()
 
-    def _sample(self, kernels: Mapping[int, RemoteKernel[StepFacts]]) -> None:
+    def _sample(self, index: int, number: int, kernel: RemoteKernel[StepFacts]) -> bool:
+        """Sample a step, and return whether it has got a visit."""
         rounds = ROUNDS if self._visits == 1 else 1
-        subjects = []
-        for index, kernel in kernels.items():
-            policy = step_policy(self._steps[index], self._session, kernel.facts)
-            subjects.append(
-                Subject(
-                    key=index,
-                    sample=kernel.sample,
-                    policy=dataclasses.replace(policy, visits=max(rounds, self._visits)),
-                    process=self._lap + 1,
-                    preparation=self._lap,
-                    size=self._sizes.get(index),
-                )
-            )
-        errors = self._study.take(subjects, first=self._lap * rounds, rounds=rounds)
-        for index, subject in zip(kernels, subjects, strict=True):
-            if index in errors:
-                if rounds > 1:  # of a process that has died nothing counts
-                    self._study.table.forget(index)
-                self._lose(index, errors[index])
-            self._facts.setdefault(index, kernels[index].facts)
-            if subject.size is not None:
-                self._sizes[index] = subject.size
+        policy = step_policy(self._steps[index], self._session, kernel.facts)
+        subject = Subject(
+            key=index,
+            sample=kernel.sample,
+            policy=dataclasses.replace(policy, visits=max(rounds, self._visits)),
+            process=number + 1,
+            preparation=number,
+            size=self._sizes.get(index),
+        )
+        errors = self._study.take([subject], first=number * rounds, rounds=rounds)
+        self._facts.setdefault(index, kernel.facts)
+        if subject.size is not None:
+            self._sizes[index] = subject.size
+        if index in errors:
+            if rounds > 1:  # of a process that has died nothing counts
+                self._study.table.forget(index)
+            self._lose(index, errors[index])
+        return index not in errors
 
     def _lose(self, index: int, error: PydlbenchError) -> None:
         """Visit a step no more; what earlier visits have measured stays."""
+        self._pending = deque(visit for visit in self._pending if visit[1] != index)
         if index in self._study.table:
             self._ended[index] = " ".join(str(error).split())
         else:
@@ -381,53 +365,38 @@ def check_memory_of_parts(model: Model, step: StepSpec, available: int | None) -
     held = _CHECKED + folds + (not step.on_gpu and step.mode in _LOGGED)
     processes = 1 if step.on_gpu else held + 1
     there = msgspec.structs.replace(step, device="cpu")
-    check_memory(model, [there] * held, available, processes)
+    check_memory(model, there, available, held, processes)
 
 
 def check_memory(
-    model: Model,
-    steps: Sequence[StepSpec],
-    available: int | None,
-    processes: int | None = None,
+    model: Model, step: StepSpec, available: int | None, held: int = 1, processes: int = 1
 ) -> None:
-    """Make sure that steps have room beside each other, as they have while they take turns.
+    """Make sure that a step has room.
 
     Args:
-        model: theirs, with their batch.
-        steps: steps of one batch and phase; a GPU's activations are not the host's.
+        model: its model, with the batch.
+        step: the step; a GPU's activations are not the host's.
         available: bytes of the host's memory; None where nobody knows.
-        processes: that they run in; None is one for each framework and device.
+        held: how often the step is held at a time.
+        processes: of the framework that live at a time.
 
     Raises:
-        UsageError: they have not; with the largest batch that has.
+        UsageError: it has not; with the largest batch that has.
     """
-    if available is None or not steps:
+    if available is None:
         return
-    if processes is None:
-        processes = len({(step.framework, step.device) for step in steps})
-    # What steps need whatever their batch, and what each image of it adds.
-    fixed, each = processes * _PROCESS, 0.0
-    for step in steps:
-        needs = memory(model, step.phase, step.precision)
-        # Mixed precision keeps weights in float32 and makes narrow copies; the factor covers both.
-        fixed += _WEIGHTS * needs["weights"] + _GRADIENTS * needs["gradients"] + needs["optimizer"]
-        if not step.on_gpu:
-            each += _ACTIVATIONS * needs["activations"] / model.batch
+    needs = memory(model, step.phase, step.precision)
+    # Mixed precision keeps weights in float32 and makes narrow copies; the factor covers both.
+    weights = _WEIGHTS * needs["weights"] + _GRADIENTS * needs["gradients"] + needs["optimizer"]
+    fixed = processes * _PROCESS + held * weights
+    # What each image adds.
+    each = 0.0 if step.on_gpu else held * _ACTIVATIONS * needs["activations"] / model.batch
     needed = fixed + model.batch * each
     if needed <= available:
         return
     batch = int((available - fixed) // each) if each else 0
-    alike = len({(step.framework, step.mode, step.precision) for step in steps}) == 1
-    count = len(steps)
-    turns = (
-        f"{counted(count, 'step')} in turn"
-        if not alike
-        else f"{count} times the step and its operators"
-    )
-    several = f" for {turns}" if count > 1 else ""
+    several = f" for {held} times the step and its operators" if held > 1 else ""
     near = f"--batch {batch}" if batch >= 1 else "a smaller model"
-    if batch < 1 and not alike:
-        near = "fewer of --framework, --mode and --precision"
     raise UsageError(
         f"{model.name} at batch {model.batch}: needs about {format_bytes(needed)} of memory"
         f"{several}, {format_bytes(available)} are available; nearest: {near}"

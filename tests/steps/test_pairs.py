@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepFacts, StepSpec
 from pydlbench.runner.options import Options
 from pydlbench.steps import run
@@ -80,11 +81,38 @@ def test_of_one_framework_the_next_visits_process_starts_beside_this_ones():
 
 
 @pytest.mark.usefixtures("prepared")
-def test_several_frameworks_start_beside_each_other_anyway():
+def test_each_step_has_a_process_of_its_own_in_each_visit():
     log = []
-    names = ("torch", "tensorflow")
+    names = ("torch", "torch", "tensorflow")
     cases = [StepSpec(model="mnist", batch=4, framework=name) for name in names]
-    run.run_in_turn(cases, Session(2, log))
-    does = ("launched", "ready", "prepared")
-    visit = [f"first {name} {what}" for what in does for name in names]
-    assert log == [*visit, "first renewed", *visit]
+    records = run.run_in_turn(cases, Session(2, log))
+    assert [record.time.repetitions for record in records] == [2, 2, 2]
+    events = [line for line in log if not line.endswith(("launched", "ready"))]
+    # One process after the other, and what was launched ahead is what is prepared there.
+    order = [line.split()[1] for line in events if line.endswith("prepared")]
+    assert sorted(order[:3]) == sorted(order[3:]) == sorted(names)
+    sessions = ["first", "second"] * 3
+    expected = []
+    for session, framework in zip(sessions, order, strict=True):
+        expected += [f"{session} {framework} prepared", f"{session} renewed"]
+    assert events == [*expected[:-1], "second closed"]
+    launched = [line.split()[:2] for line in log if line.endswith("launched")]
+    assert launched == [list(each) for each in zip(sessions, order, strict=True)]
+
+
+@pytest.mark.usefixtures("prepared")
+def test_a_refused_step_has_no_further_visit(monkeypatch):
+    log, prepare = [], run.prepare_step
+
+    def refusing(case, session, *, preparation):
+        if case.batch == 5:
+            log.append("refused")
+            raise UnsupportedError("no such mode")
+        return prepare(case, session, preparation=preparation)
+
+    monkeypatch.setattr(run, "prepare_step", refusing)
+    cases = [StepSpec(model="mnist", batch=batch) for batch in (4, 5)]
+    fine, refused = run.run_in_turn(cases, Session(3, log))
+    assert (fine.status, fine.time.repetitions) == ("ok", 3)
+    assert (refused.status, refused.reason) == ("skipped", "no such mode")
+    assert log.count("refused") == 1

@@ -18,18 +18,18 @@ def largest(message):
 
 def test_what_does_not_fit_is_refused_with_the_largest_batch_that_does():
     with pytest.raises(UsageError, match="vgg11 at batch 5000: ") as refused:
-        check_memory(build_model("vgg11", 5000), [STEP], 24 << 30)
+        check_memory(build_model("vgg11", 5000), STEP, 24 << 30)
     batch = largest(str(refused.value))
     assert 1 < batch < 5000
-    check_memory(build_model("vgg11", batch), [STEP], 24 << 30)
+    check_memory(build_model("vgg11", batch), STEP, 24 << 30)
     with pytest.raises(UsageError):
-        check_memory(build_model("vgg11", batch + 1), [STEP], 24 << 30)
+        check_memory(build_model("vgg11", batch + 1), STEP, 24 << 30)
 
 
 def test_a_breakdown_needs_room_for_four_steps_and_five_processes():
     """The step, traced, with kept pages, and a log, which compiled steps have none of."""
     with pytest.raises(UsageError) as alone:
-        check_memory(build_model("vgg11", 5000), [STEP], 24 << 30)
+        check_memory(build_model("vgg11", 5000), STEP, 24 << 30)
     with pytest.raises(UsageError, match="for 4 times") as checked:
         check_memory_of_parts(build_model("vgg11", 5000), STEP, 24 << 30)
     assert 0.1 < largest(str(checked.value)) / largest(str(alone.value)) < 1 / 4
@@ -47,6 +47,3 @@ def test_a_breakdown_needs_room_for_four_steps_and_five_processes():
 def test_a_model_that_never_fits_has_no_batch_to_name():
     with pytest.raises(UsageError, match="nearest: a smaller model"):
         check_memory_of_parts(build_model("vgg11", 1), STEP, 1 << 30)
-    both = [STEP, StepSpec(model="vgg11", phase="training", framework="tensorflow")]
-    with pytest.raises(UsageError, match="nearest: fewer of --framework"):
-        check_memory(build_model("vgg11", 1), both, 1 << 30)
