@@ -17,12 +17,12 @@ there. Forecasts after the ninth have an interval of what the earlier ones misse
 from __future__ import annotations
 
 import argparse
-import datetime as dt
+import contextlib
 import itertools
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ import msgspec
 from journal import Journal
 
 from pydlbench.analysis.forecast import forecast_step
+from pydlbench.analysis.rows import now_utc
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
 from pydlbench.grouping import grouped
@@ -74,6 +75,8 @@ MODELS: dict[str, tuple[int, tuple[str, ...]]] = {
 TARGETS = (1.25, 0.9, 0.02)
 #: Fresh processes that a step runs in.
 PROCESSES = 4
+#: Keeps what is measured: table, document and key.
+Keep = Callable[[str, dict[str, Any], str], None]
 # Seconds of sampling of a step, over all its processes.
 _STEP_S = 6.0
 
@@ -155,35 +158,52 @@ def timed(steps: Sequence[StepSpec], threads: int | None = None) -> list[StepRec
     return records
 
 
+@contextlib.contextmanager
+def kept(session: Session, store: Store, kind: str) -> Iterator[Keep]:
+    """Keep what is measured as a run of the store; it is ``failed`` after an error.
+
+    Args:
+        session: whose run it is.
+        store: that keeps it.
+        kind: of the run.
+
+    Yields:
+        A function of table, document and key of what is kept.
+    """
+    run = session.run
+    store.begin(run, kind)
+    status = "failed"
+
+    def keep(table: str, document: dict[str, Any], key: str) -> None:
+        store.add(run.id, Entry.from_document(table, document, key))
+
+    try:
+        yield keep
+        status = "done"
+    finally:
+        store.finish(session.run, status)
+
+
 def score(cases: Sequence[Case], store: Store, repetitions: int) -> list[dict[str, Any]]:
     """Forecast steps, run them in turn, and return both of each.
 
     Raises:
         PydlbenchError: nothing came of it.
     """
-    with Session(Options()) as session:
-        run = session.run
-        store.begin(run, "forecast")
-
-        def keep(table: str, document: dict[str, Any], key: str) -> None:
-            store.add(run.id, Entry.from_document(table, document, key))
-
-        try:
-            forecasts = []
-            for case in cases:
-                forecast = forecast_step(case.step, session, store, visits=repetitions, keep=keep)
-                if forecast.status != "ok":
-                    raise PydlbenchError(f"{case.name}: {forecast.reason}")
-                keep("forecast", forecast.to_dict(), f"forecast {case.name}")
-                forecasts.append(forecast)
-            steps = timed([case.step for case in cases])
-            for case, step in zip(cases, steps, strict=True):
-                keep("step", step.to_dict(), f"step {case.name}")
-        finally:
-            store.finish(run, "done")
+    with Session(Options()) as session, kept(session, store, "forecast") as keep:
+        forecasts = []
+        for case in cases:
+            forecast = forecast_step(case.step, session, store, visits=repetitions, keep=keep)
+            if forecast.status != "ok":
+                raise PydlbenchError(f"{case.name}: {forecast.reason}")
+            keep("forecast", forecast.to_dict(), f"forecast {case.name}")
+            forecasts.append(forecast)
+        steps = timed([case.step for case in cases])
+        for case, step in zip(cases, steps, strict=True):
+            keep("step", step.to_dict(), f"step {case.name}")
     return [
         {
-            "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            "when": now_utc(),
             "forecast_s": forecast.seconds,
             "interval_s": [forecast.ci_low, forecast.ci_high],
             "scored": forecast.scored,

@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any, Final, NamedTuple
 
-from forecast import errors, timed
+from forecast import Keep, errors, kept, timed
 from forecast import verdict as forecasts_verdict
 from journal import Journal
 
@@ -41,14 +41,12 @@ from pydlbench.analysis.step import break_down_step
 from pydlbench.backends.steps import operations
 from pydlbench.errors import PydlbenchError
 from pydlbench.ops.seen import meaning_of
-from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.own import OwnInput, OwnSpec
 from pydlbench.records.step import StepSpec
 from pydlbench.report.text import markdown_table
 from pydlbench.runner.options import Options
 from pydlbench.runner.session import Session
-from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 from pydlbench.units import Scale, percent
 
@@ -290,25 +288,6 @@ def tally(calls: Iterable[RecordedCall]) -> dict[str, Any]:
 # Forecast, run and broken down.
 
 
-def kept_forecast(
-    step: StepSpec, session: Session, store: Store, repetitions: int
-) -> ForecastRecord:
-    """Forecast a step, measure what the store lacks for it, and keep that."""
-    run = session.run
-    store.begin(run, "forecast")
-    status = "failed"
-    try:
-
-        def keep(table: str, document: dict[str, Any], key: str) -> None:
-            store.add(run.id, Entry.from_document(table, document, key))
-
-        found = forecast_step(step, session, store, visits=repetitions, keep=keep)
-        status = "done"
-    finally:
-        store.finish(session.run, status)
-    return found
-
-
 class Measure(Stage):
     """Forecasts a step, runs it, and breaks it down."""
 
@@ -322,28 +301,28 @@ class Measure(Stage):
         options = Options(threads=self.args.threads, budget_s=0.25, estimate=True)
         missing = [part for part in self.args.parts or PARTS if not self.known(part, case)]
         if "forecast" in missing:
-            with Session(options) as session:
-                told = forecast(step, session, self.store, self.args.repetitions)
-            self.add("forecast", case, **told)
+            with Session(options) as session, kept(session, self.store, "forecast") as keep:
+                self.add("forecast", case, **self._forecast(step, session, keep))
         if "step" in missing:
             (ran,) = timed([step], self.args.threads)
             processes_s = list(ran.rounds_s.values())
             self.add("step", case, processes_s=processes_s, disturbed=ran.disturbed)
         if "breakdown" in missing:
-            with Session(options) as session:
-                self.add("breakdown", case, **broken_down(step, session))
+            with Session(options) as session, kept(session, self.store, "breakdown") as keep:
+                self.add("breakdown", case, **broken_down(step, session, keep))
         return None
 
+    def _forecast(self, step: StepSpec, session: Session, keep: Keep) -> dict[str, Any]:
+        """Forecast a step from what is measured for it now, and return the record without terms."""
+        begin = time.monotonic()
+        made = forecast_step(
+            step, session, self.store, visits=self.args.repetitions, keep=keep
+        ).to_dict()
+        del made["terms"]
+        return {**made, "took_s": time.monotonic() - begin}
 
-def forecast(step: StepSpec, session: Session, store: Store, repetitions: int) -> dict[str, Any]:
-    """Forecast a step from what is measured for it now, and kept; return what is said of it."""
-    begin = time.monotonic()
-    told = kept_forecast(step, session, store, repetitions).to_dict()
-    del told["terms"]
-    return {**told, "took_s": time.monotonic() - begin}
 
-
-def broken_down(step: StepSpec, session: Session) -> dict[str, Any]:
+def broken_down(step: StepSpec, session: Session, keep: Keep) -> dict[str, Any]:
     """Break a step down as the command does; return the numbers that are judged."""
     begin = time.monotonic()
     moments: list[tuple[float, str]] = []
@@ -352,6 +331,7 @@ def broken_down(step: StepSpec, session: Session) -> dict[str, Any]:
         moments.append((time.monotonic(), what))
 
     found = break_down_step(step, session, tell=tell).to_dict()
+    keep("breakdown", found, "")
     tell("end")
     parts: dict[str, float] = {}
     for (start, what), (end, _) in pairwise(moments):
