@@ -27,20 +27,22 @@ _ROOM_LOGGED = 1 / 8
 
 
 class ReadyCalls:
-    """Distinct calls of a step made ready in a process of its framework, on operands made up.
+    """Distinct calls of a step made ready in a process of its framework.
 
-    Operands of all calls lie in memory together where they have room; else as many as have are made
-    ready at a time, anew in each visit. Pages that are freed are kept.
+    Operands of all calls lie in memory together where they have room; else they are made up, and
+    as many calls as have room are made ready at a time, anew in each visit. Freed pages are kept.
 
     Args:
         step: how the step runs.
         session: whose worker is asked.
         calls: those of one signature are one.
         logging: in a process of its own, whose libraries log what they execute in each call.
+        of_step: on the operands that the step has, which is run for that; else on made-up ones.
 
     Attributes:
         kernel: of all calls; None where they have no room together.
         facts: what the worker says of calls.
+        notes: what is made up all the same.
         refused: by signature, why a call could not be made ready.
         executions: by signature, what was logged; of those that were made ready so far.
     """
@@ -52,6 +54,7 @@ class ReadyCalls:
         calls: Sequence[RecordedCall],
         *,
         logging: bool = False,
+        of_step: bool = False,
     ) -> None:
         self._step, self._session, self._logging = step, session, logging
         # Forwards and backwards a call may be the same.
@@ -64,7 +67,12 @@ class ReadyCalls:
         self.refused: dict[str, str] = {}
         self.executions: dict[str, Mapping[str, int]] = {}
         self.facts = OperatorsFacts()
-        self.kernel = self._prepare(0) if len(self._batches) == 1 else None
+        together = len(self._batches) == 1
+        self._more = {"of_step": True} if of_step and together else {}
+        self.kernel = self._prepare(0) if together else None
+        self.notes = self.facts.notes
+        if of_step and not together:
+            self.notes = ("calls alone on values that are made up: those of the step have no room",)
 
     def visit(self, request: Request) -> Iterator[tuple[tuple[str, ...], Chunk]]:
         """Sample all calls; yields those of a batch with their chunk, call by call.
@@ -91,6 +99,7 @@ class ReadyCalls:
             # What is fed is an operator of its own.
             spec=msgspec.structs.replace(self._step, feed="resident").to_dict(),
             signatures=[each.signature for each in self._batches[number]],
+            **self._more,
         )
         self.refused |= kernel.facts.refused
         self.executions |= kernel.facts.executions

@@ -236,14 +236,14 @@ class _Measured:
             workers.append(session.worker("native", step.device))
         else:
             workers += [session.worker(), session.worker(warm=True)]
-        if self._logs_calls():
+        if self._makes_calls():
             workers.append(session.worker(step.framework, step.device, warm=True, logging=True))
         start_together(workers)
 
-    def _logs_calls(self) -> bool:
+    def _makes_calls(self) -> bool:
         step = self._step
-        logs = capabilities.declaration(step.framework).steps.logs_calls
-        return logs and step.mode == "eager" and not step.on_gpu
+        makes = capabilities.declaration(step.framework).steps.makes_calls
+        return makes and step.mode == "eager" and not step.on_gpu
 
     def prepare(self) -> None:
         """Make all ready that stays over the rounds."""
@@ -402,8 +402,10 @@ class _Measured:
         own = [call for call in self._listed.calls if kind_of(call) != "feed"]
         if not own:
             return
-        ready = ReadyCalls(step, session, own)
+        ready = ReadyCalls(step, session, own, of_step=self._makes_calls())
         self._kernels.append(ready.kernel)
+        if not step.on_gpu:
+            self.notes += ready.notes
         self._alone = CallsAlone(ready, [], width=self._repeats, repeats=self._repeats)
         # They take about as long as in the step. They have run once, and are not warm; what is made
         # ready anew in each visit is no warmer after one more.
@@ -412,7 +414,7 @@ class _Measured:
         self._add(ALONE, self._alone.sample, self._parts_policy(_ALONE_ROUND_S), first)
         if step.on_gpu:
             return
-        if not self._logs_calls():
+        if not self._makes_calls():
             reason = f"nothing logs what {step.framework} {step.mode} executes in each call"
             self._no_log(reason)
             return

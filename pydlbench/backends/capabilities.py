@@ -42,7 +42,8 @@ class Steps:
         layout_words: what its users call each, where they choose one.
         apart: modes in which each call computes one layer.
         joined: modes whose calls compute several layers together.
-        logs_calls: whether what libraries log is known of each call; else of a step.
+        makes_calls: whether it makes single calls on the operands of a step, and what libraries
+            log is known of each; else they are made up, and a log is of a step.
         pads_alike: whether its convolutions pad both ends of a side alike, and images are copied
             where a layer does otherwise.
         fuses_optimizers: whether it has optimizers that read and write each tensor once.
@@ -55,7 +56,7 @@ class Steps:
     layout_words: dict[str, str] = field(default_factory=dict)
     apart: tuple[str, ...] = ()
     joined: tuple[str, ...] = ()
-    logs_calls: bool = False
+    makes_calls: bool = False
     pads_alike: bool = False
     fuses_optimizers: bool = False
     other_ways: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)

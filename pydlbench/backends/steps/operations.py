@@ -163,9 +163,9 @@ def record_calls(backend: FrameworkBackend, spec: dict[str, Any]) -> OperatorsKe
 
 
 def prepare_calls(
-    backend: FrameworkBackend, spec: dict[str, Any], signatures: list[str]
+    backend: FrameworkBackend, spec: dict[str, Any], signatures: list[str], *, of_step: bool = False
 ) -> OperatorsKernel | DeviceOperators:
-    """Make calls ready, each to be timed alone, on operands made up from their signatures.
+    """Make calls ready, each to be timed alone.
 
     Each has run once. One that cannot be made ready is in the facts' ``refused`` and costs no
     other; the facts' ``names`` are the signatures of those that are timed.
@@ -175,9 +175,13 @@ def prepare_calls(
         spec: a :class:`StepSpec`, of whose step the calls are; of a model of the user's own its
             file may define operators.
         signatures: of :class:`RecordedCall`.
+        of_step: on copies of the operands that the step has, which is run for that; else on ones
+            made up from their signatures. The facts' ``notes`` name calls that have these all the
+            same.
     """
     step = StepSpec.from_dict(spec)
-    return worker_of(step.framework).prepare_calls(backend, step, signatures)
+    more = {"of_step": True} if of_step else {}
+    return worker_of(step.framework).prepare_calls(backend, step, signatures, **more)
 
 
 def prepare_logged_calls(

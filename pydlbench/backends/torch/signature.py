@@ -56,7 +56,7 @@ class _Writer:
         self._device = torch.device(device)
         self._starts: dict[int, int] = {}
         for each in tensors:
-            storage, begin = each.untyped_storage()._cdata, _begin(each)
+            storage, begin = each.untyped_storage()._cdata, first_byte(each)
             self._starts[storage] = min(begin, self._starts.get(storage, begin))
         self._first: dict[int, int] = {}
         self._number = 0
@@ -82,7 +82,7 @@ class _Writer:
         storage = tensor.untyped_storage()._cdata
         start = self._starts[storage]
         shared = self._first.setdefault(storage, number)
-        at = _begin(tensor) - start + start % ALIGNMENT
+        at = first_byte(tensor) - start + start % ALIGNMENT
         words = [str(stride) for stride in tensor.stride()]
         words += [f"at={at}"] if at else []
         words += [f"of={shared}"] if shared != number else []
@@ -91,7 +91,7 @@ class _Writer:
         return f"{str(tensor.dtype).removeprefix('torch.')}[{shape}]({', '.join(words)})"
 
 
-def _begin(tensor: torch.Tensor) -> int:
+def first_byte(tensor: torch.Tensor) -> int:
     """Return the byte of its memory at which a tensor begins."""
     return int(tensor.storage_offset() * tensor.element_size())
 

@@ -28,12 +28,13 @@ from pydlbench.backends.torch.fusion import fold_normalisations
 from pydlbench.backends.torch.net import Net, by_node
 from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.torch.recording import RecordedStep, record
+from pydlbench.backends.torch.replay import StepOperands
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.errors import UnsupportedError
 from pydlbench.words import FP8_PRECISIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.backends.torch.recording import Naming, Recording
+    from pydlbench.backends.torch.replay import Operands
     from pydlbench.records.step import StepSpec
 
 
@@ -197,6 +199,19 @@ class TorchSubject(StepModel):
         return RecordedStep(
             step=lambda: list(tensors_in(step.run())), recording=again(), again=again
         )
+
+    def operands(self, signatures: Sequence[str]) -> dict[str, Operands]:
+        """Return copies of the operands of calls by signature, from a step that is not the first.
+
+        Args:
+            signatures: of the calls, as recorded; those that the step does not make have none.
+        """
+        step = TorchStep(self, self.definition, eager=True)
+        step.run()
+        kept = StepOperands(self.spec.device, signatures)
+        with kept:
+            step.run()
+        return kept.copied
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

@@ -37,9 +37,10 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.records.agreement import DISTURBANCE, DISTURBED
 from pydlbench.records.operator import OperatorsFacts
+from pydlbench.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
@@ -119,7 +120,7 @@ def _empty(made: TorchModel, fake: Callable[[torch.Tensor], torch.Tensor]) -> No
 
 
 def prepare_calls(
-    backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str]
+    backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str], *, of_step: bool = False
 ) -> OperatorsKernel | DeviceOperators:
     """Make calls ready; see ``operations.prepare_calls``."""
     if spec.mode != "eager":
@@ -127,7 +128,8 @@ def prepare_calls(
     feeding = {text: TimedCall(_subject(backend, spec).fed) for text in signatures if is_feed(text)}
     groups = [text for text in signatures if is_group(text)]
     single = [text for text in signatures if text not in feeding and not is_group(text)]
-    calls, refused = _made_ready(spec, single)
+    operands = _operands(backend, spec, single) if of_step else {}
+    calls, refused = _made_ready(spec, single, operands)
     if spec.on_gpu:
         runtime = device.runtime_of(backend)
         with _guard(spec)():
@@ -140,8 +142,24 @@ def prepare_calls(
     together, not_together = compiled.make_ready(groups, spec.seed)
     refused |= not_together
     ready: dict[str, TimedOperator] = {**feeding, **calls, **together}
-    facts = OperatorsFacts(names=tuple(ready), dispatch_s=chain.call_cost(), refused=refused)
+    doubts: tuple[str, ...] = ()
+    if unknown := calls.keys() - operands.keys() if of_step else ():
+        names = ", ".join(sorted({text.partition("(")[0] for text in unknown}))
+        doubts = (
+            f"{counted(len(unknown), 'distinct call')} alone on values that are made up: {names}",
+        )
+    facts = OperatorsFacts(
+        names=tuple(ready), dispatch_s=chain.call_cost(), refused=refused, notes=doubts
+    )
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
+
+
+def _operands(
+    backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str]
+) -> dict[str, replay.Operands]:
+    """Return copies of what a step's calls have; of the step itself nothing stays."""
+    with _subject(backend, spec) as made:
+        return made.operands(signatures)
 
 
 def _subject(backend: FrameworkBackend, spec: StepSpec) -> TorchSubject:
@@ -151,13 +169,15 @@ def _subject(backend: FrameworkBackend, spec: StepSpec) -> TorchSubject:
 
 
 def _made_ready(
-    spec: StepSpec, signatures: Sequence[str]
+    spec: StepSpec,
+    signatures: Sequence[str],
+    operands: Mapping[str, replay.Operands] | None = None,
 ) -> tuple[dict[str, replay.CallOperator], dict[str, str]]:
     """Return the calls that ran, and why others did not, by signature."""
     if spec.own is not None:
         load_own(spec.model)  # its file may define operators
     with settings.tf32(spec.precision):
-        return replay.make_ready(signatures, spec.device, spec.seed, _waiting(spec))
+        return replay.make_ready(signatures, spec.device, spec.seed, _waiting(spec), operands)
 
 
 def prepare_logged_calls(

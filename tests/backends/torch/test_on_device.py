@@ -26,7 +26,7 @@ def backend(monkeypatch):
     """A GPU's backend, whose tensors live on the CPU and whose time is invented."""
     made = replay.make_ready
 
-    def on_the_cpu(signatures, _device, seed, _wait):
+    def on_the_cpu(signatures, _device, seed, *_):
         return made(signatures, "cpu", seed)
 
     monkeypatch.setattr(replay, "make_ready", on_the_cpu)

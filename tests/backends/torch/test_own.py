@@ -201,8 +201,12 @@ def test_a_model_is_timed_listed_call_by_call_and_run_as_a_chain(
     assert {one.direction for one in listed.calls} == (
         {"forward"} if phase == "forward" else directions - left[phase]
     )
-    again = operations.prepare_calls(backend, step, [one.signature for one in listed.calls])
+    signatures = [one.signature for one in listed.calls]
+    again = operations.prepare_calls(backend, step, signatures)
     assert again.facts.refused == {}
+    # On the step's operands, too: it makes the very calls that were recorded.
+    again = operations.prepare_calls(backend, step, signatures, of_step=True)
+    assert (again.facts.refused, again.facts.notes) == ({}, ())
 
 
 def test_a_module_comes_with_the_line_that_calls_it_and_inputs_as_they_are_asked_for(own, backend):

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from pydlbench.backends.steps import operations  # noqa: E402
 from pydlbench.backends.torch import replay  # noqa: E402
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
-from pydlbench.backends.torch.replay import CallOperator, make_ready  # noqa: E402
+from pydlbench.backends.torch.replay import CallOperator, StepOperands, make_ready  # noqa: E402
 from pydlbench.backends.torch.signature import parse, signature  # noqa: E402
 from pydlbench.errors import UnsupportedError  # noqa: E402
 from pydlbench.ops.seen.aten import leaves  # noqa: E402
@@ -95,6 +95,48 @@ def test_indices_that_repeat_one_place_in_memory_are_drawn_for_it_once():
     assert drawn.stride() == (0, 1)
     assert len(drawn.unique()) > 1
     assert made.call().shape == (3, 7, 2)
+
+
+def test_operands_of_a_step_are_copies_from_before_the_call():
+    block = torch.arange(48.0).view(6, 8)
+    bias = torch.arange(2.0).expand(4, 2)
+    calls = [(block[2:, 1:3], block[:4, 1:3]), (block[2:, 1:3], bias)]
+    texts = [text_of(aten.add_.Tensor, *arguments) for arguments in calls]
+    before = [[each.clone() for each in arguments] for arguments in calls[:1]]
+    step = StepOperands("cpu", [*texts, "aten.relu.default(float32[3](1))"])
+    with step:
+        calls[0][0].add_(calls[0][1])
+        before += [[each.clone() for each in calls[1]]]
+        calls[1][0].add_(calls[1][1])
+        calls[0][0].add_(calls[0][1])  # the first of a signature counts
+    assert list(step.copied) == texts
+    for text, values in zip(texts, before, strict=True):
+        (target, other), keywords = step.copied[text]
+        assert torch.equal(target, values[0])
+        assert torch.equal(other, values[1])
+        assert signature(aten.add_.Tensor, (target, other), keywords, "cpu") == text
+        made = CallOperator(parse(text), "cpu", operands=step.copied[text])
+        made.run()
+        made.settle()
+        assert torch.equal(made.arguments[0], values[0])
+
+
+def test_a_sum_of_gradients_has_its_operands_although_a_mode_makes_it_another_call():
+    one, other = torch.ones(3), torch.full((3,), 2.0)
+    text = text_of(aten.add_.Tensor, one, other)
+    step = StepOperands("cpu", [text])
+    with step:
+        one + other
+    (target, added), _ = step.copied[text]
+    assert (target.tolist(), added.tolist()) == ([1.0] * 3, [2.0] * 3)
+
+
+def test_calls_that_a_step_does_not_make_are_named():
+    unknown = text_of(aten.relu.default, torch.empty(3))
+    backend, case = create("cpu"), StepSpec(model="mnist", batch=2).to_dict()
+    facts = operations.prepare_calls(backend, case, [unknown], of_step=True).facts
+    assert facts.names == (unknown,)
+    assert "aten.relu.default" in facts.notes[0]
 
 
 def test_what_is_overwritten_is_as_before_in_each_run():
