@@ -2,7 +2,8 @@
 
 A log is of calls that ran behind others; calls alone are timed with their operands in caches. What
 is taken from the log is therefore a share of the very call that was logged, less what writing the
-log costs, and that share of the call alone. Whatever disturbs a call disturbs its log as well.
+log costs, and that share of the call alone; in rounds without a log the median share. Whatever
+disturbs a call disturbs its log as well.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def log_experiments(
     kernels: dict[int, float] = {}
     creation: dict[int, float] = {}
     overhead: dict[int, float] = {}
-    for number in (visit.round for visit in table.series(LOG)):
+    for number in (visit.round for visit in table.series(ALONE)):
         reordered_s = executed_s = created_s = overhead_s = 0.0
         for key, count in own.items():
             executed, reordered, created = (in_round(each, number) for each in shares[key[0]])

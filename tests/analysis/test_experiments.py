@@ -1,5 +1,7 @@
 """Experiments of a breakdown, made of invented columns."""
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
@@ -34,6 +36,9 @@ PARTS = StepParts(
         ("relu", "forward"): (NativeKernel(subject="nrelu", limit_s=1 * MS),),
     },
 )
+
+
+SUBJECTS = (STEP, TRACED, ALONE, WAKEUP, LOG, "nconv", "nrelu", PAGES, PAGES_KEPT)
 
 
 def table_of(
@@ -136,6 +141,23 @@ def test_what_the_log_leaves_of_a_call_is_its_overhead():
     assert terms["unexplained choice"] == pytest.approx(0, abs=1e-9)
     assert terms["call overhead"] == pytest.approx(1.3 * MS)
     assert terms["choice of other calls"] == pytest.approx(1 * MS)
+
+
+def test_rounds_without_a_log_have_its_shares_and_their_own_calls():
+    table = Table()
+    for visit in (visit for series in map(table_of().series, SUBJECTS) for visit in series):
+        slow = 3 if visit.subject == "nconv" and visit.round % 2 else 1
+        if visit.subject != LOG or visit.round % 2 == 0:
+            table.add(dataclasses.replace(visit, seconds=[slow * each for each in visit.seconds]))
+    experiments = log_experiments(table, PARTS, ("conv", "relu"), {"conv": 4}, 0.1 * MS)
+    kernels = next(each for each in experiments if each.term == "another kernel").seconds
+    assert [kernels[number] for number in (0, 1)] == pytest.approx([2 * MS, (2 - 2 * 20) * MS])
+    (term,) = (
+        each
+        for each in break_down(table, PARTS, experiments).terms
+        if each.term == "unexplained choice"
+    )
+    assert [term.seconds, term.ci_low, term.ci_high] == pytest.approx([0.0] * 3, abs=1e-9)
 
 
 def test_calls_with_other_kernels_than_the_fastest_are_explained_by_them():
