@@ -217,6 +217,8 @@ class _Forecaster:
             call
             for call in {call.signature: call for call in calls}.values()
             if call.signature in rows.times.keys() - rows.fresh
+            # One that took less than its call costs has no ratio.
+            if rows.times[call.signature].seconds > 0
         ]
         stored.sort(key=lambda call: -call.count * rows.times[call.signature].seconds)
         if not stored or not self._measures:
@@ -228,7 +230,11 @@ class _Forecaster:
             measure_rows(self._spec, self._session, self.place, chosen, again, visits=1)
         )  # not kept: one visit is less than what is stored
         cache_bytes = self._session.cache_bytes()
-        timed = [call for call in chosen if call.signature in again.times]
+        timed = [
+            call
+            for call in chosen
+            if call.signature in again.times and again.times[call.signature].seconds > 0
+        ]
         ratios = {
             name: [
                 again.times[call.signature].seconds / rows.times[call.signature].seconds

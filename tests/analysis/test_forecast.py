@@ -232,6 +232,21 @@ def test_what_the_store_has_is_not_measured_but_timed_again_and_scaled_by_class(
         assert known.seconds == pytest.approx(first.seconds)
 
 
+@pytest.mark.parametrize("free", ["stored", "again"])
+def test_a_row_of_no_time_tells_nothing_of_its_class(invented, store_path, run_record, free):
+    now, _ = invented
+    with Store.open(store_path) as store:
+        store.begin(run_record, "forecast")
+
+        def keep(table, document, key):
+            store.add(run_record.id, Entry.from_document(table, document, key))
+
+        now["large"] = 0.0 if free == "stored" else 2e-3
+        forecast_step(CASE, Session(), store, keep=keep)
+        now["large"] = 2e-3 if free == "stored" else 0.0
+        assert forecast_step(CASE, Session(), store).factors == {}
+
+
 @pytest.mark.usefixtures("invented")
 def test_page_faults_of_other_calls_are_counted_anew(store_path, run_record, monkeypatch):
     counts = iter([5000.0] * 3 + [7000.0] * 3)
