@@ -36,8 +36,8 @@ _EACH_S = 0.04
 _LEAST, _MOST = 3, 15
 # How often fresh blocks are asked for in a visit of page faults.
 _REPLAYS = 9
-# No allocator of glibc's keeps a block beyond 32 MiB: each of these has fresh pages.
-_FRESH = tuple(n for number in range(1, 9) for n in (36 << 20, -number))
+# No allocator of glibc's keeps a block beyond 32 MiB: each of these, so many, has fresh pages.
+_FRESH, _BLOCKS = 36 << 20, 8
 # Operands that lie in memory together take no more than this share of what is available: what is
 # overwritten is there twice. In bytes where nobody knows that; operators where theirs are unknown.
 _ROOM = 1 / 8
@@ -229,7 +229,9 @@ def _visit_faults(session: Session) -> dict[str, _Visit]:
         worker = session.worker("native", "cpu", warm=warm)
         worker.close()
         try:
-            kernel = worker.build(operations.prepare_lifetimes, OperatorsFacts, blocks=[*_FRESH])
+            kernel = worker.build(
+                operations.prepare_fresh_blocks, OperatorsFacts, size=_FRESH, count=_BLOCKS
+            )
             # The allocator learns from the first ones what it gives back.
             kernel.sample(Request(samples=1, untimed=_LEAST))
             chunk, ours = _sampled(kernel, Request(samples=_REPLAYS), session)

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from pydlbench.workers.host import RemoteKernel
 
 # A block that the C library's allocator always asks the system for, and gives back.
-_BLOCK: Final = (1 << 26, -1)
+_BLOCK: Final = 1 << 26
 # Of a native kernel, in seconds, all of its visits together.
 _KERNEL_BUDGET_S: Final = 0.25
 # Seconds of samples in a round, of what stays over the rounds and takes as long as a step or
@@ -440,7 +440,9 @@ class _Measured:
         self._add(WAKEUP, kernel.sample, self._kernel_policy())
         for name, warm in ((PAGES, False), (PAGES_KEPT, True)):
             worker = self._session.worker("native", "cpu", warm=warm)
-            kernel = worker.build(operations.prepare_lifetimes, OperatorsFacts, blocks=list(_BLOCK))
+            kernel = worker.build(
+                operations.prepare_fresh_blocks, OperatorsFacts, size=_BLOCK, count=1
+            )
             self._kernels.append(kernel)
             self._add(name, kernel.sample, self._kernel_policy())
 

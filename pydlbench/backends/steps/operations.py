@@ -1,4 +1,4 @@
-"""What a host can ask a framework's process for: steps, operators, replays of blocks, logs.
+"""What a host can ask a framework's process for: steps, operators, fresh memory, logs.
 
 Each operation is a function that the host names and the worker calls with its backend (see
 ``Worker.build``); its arguments cross as JSON and are read into structs here. Frameworks,
@@ -153,7 +153,7 @@ def record_calls(backend: FrameworkBackend, spec: dict[str, Any]) -> OperatorsKe
         spec: a :class:`StepSpec`.
 
     Returns:
-        A kernel whose facts have ``calls``, and ``blocks`` where they are known.
+        A kernel whose facts have ``calls``.
 
     Raises:
         UnsupportedError: the framework has not what is asked for.
@@ -201,17 +201,18 @@ def prepare_logged_calls(
     return worker_of(step.framework).prepare_logged_calls(backend, step, signatures)
 
 
-def prepare_lifetimes(backend: Backend, blocks: list[int]) -> OperatorsKernel:
-    """Make a replay of a step's blocks in its order ready, in any process.
+def prepare_fresh_blocks(backend: Backend, size: int, count: int) -> OperatorsKernel:
+    """Make touching blocks of fresh memory ready, in any process.
 
     Args:
         backend: not asked.
-        blocks: see :class:`~pydlbench.backends.steps.operators.Lifetimes`.
+        size: bytes of a block.
+        count: blocks in a run.
     """
-    from pydlbench.backends.steps.operators import lifetimes
+    from pydlbench.backends.steps.operators import fresh_blocks
 
     del backend
-    return lifetimes(blocks)
+    return fresh_blocks(size, count)
 
 
 def prepare_wakeups(backend: Backend) -> OperatorsKernel:

@@ -23,7 +23,6 @@ from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import TypeAlias
 
     from pydlbench.records.step import StepSpec
     from pydlbench.timing.chunk import Chunk, Request
@@ -209,44 +208,32 @@ class LoggedOperators:
 # Pages are touched by as many threads as compute, each in a part of its own, as a framework's
 # threads do.
 
-if TYPE_CHECKING:
-    _Bytes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
-
-
 # One byte of this many is written: NumPy lets other threads run from 500 elements on, which are a
 # quarter of a megabyte then.
 _STRIDE = 512
-# Smaller blocks are not worth a thread, to frameworks neither.
-_SHARED = 1 << 19
-# Of a step's blocks, those below a page share theirs with others.
-_WORTH = 1 << 12
-# PyTorch's and TensorFlow's blocks begin on a cache line.
-_ALIGNMENT = 64
 
 
-class Lifetimes:
-    """A step's blocks, asked for, touched and given back in its order.
+class FreshBlocks:
+    """Blocks of memory, each asked for, touched and given back before the next.
 
-    Played with the C library's default allocator and with one that keeps its pages, it takes as
-    much longer with the first as a step's fresh pages take there: how many blocks find fresh ones
-    depends on the order, and calls and touches are the same in both. What a framework's libraries
-    ask for within a call is not among the blocks.
+    With the C library's default allocator a large block has new pages each time, with one that
+    keeps its pages only the first time. Calls and touches are the same in both.
 
     Args:
-        blocks: what the step asks of the allocator, in order: a number above zero is a block of so
-            many bytes, ``-n`` gives the n-th block back, counted from 1.
-        cpus: that touch large blocks, a thread on each.
+        size: bytes of a block.
+        count: blocks in a run.
+        cpus: that touch a block, a thread on each.
     """
 
-    def __init__(self, blocks: Sequence[int], cpus: Sequence[int]) -> None:
-        self._blocks = tuple(blocks)
+    def __init__(self, size: int, count: int, cpus: Sequence[int]) -> None:
+        self._size, self._count = size, count
         library = ctypes.CDLL(None)
-        self._allocate = library.posix_memalign
-        self._allocate.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
+        self._allocate = library.malloc
+        self._allocate.argtypes = [ctypes.c_size_t]
+        self._allocate.restype = ctypes.c_void_p
         self._free = library.free
         self._free.argtypes = [ctypes.c_void_p]
         self._free.restype = None
-        self._place = ctypes.c_void_p()
         self._threads = max(1, len(cpus))
         others = list(cpus[1:])
 
@@ -256,42 +243,34 @@ class Lifetimes:
         self._pool = ThreadPoolExecutor(max(1, len(others)), initializer=bind_next)
 
     def run(self) -> float:
-        """Play a step; what it has not given back is given back behind it."""
-        addresses: list[int] = []
+        """Ask for each block, touch it and give it back; return the seconds.
+
+        Raises:
+            MemoryError: there is no memory for a block.
+        """
         start = time.perf_counter()
-        for number in self._blocks:
-            if number < 0:
-                self._free(addresses[-number - 1])
-                addresses[-number - 1] = 0
-                continue
-            address = self._address_of(number)
-            addresses.append(address)
-            if number >= _WORTH:
-                self._touch(self._parts(address, number))
-        seconds = time.perf_counter() - start
-        for address in filter(None, addresses):
+        for _ in range(self._count):
+            address = self._allocate(self._size)
+            if not address:
+                raise MemoryError(f"no block of {self._size} bytes")
+            self._touch(address)
             self._free(address)
-        return seconds
+        return time.perf_counter() - start
 
-    def _address_of(self, size: int) -> int:
-        """Return the address of a new block."""
-        if self._allocate(ctypes.byref(self._place), _ALIGNMENT, size):
-            raise MemoryError(f"{size} bytes of a step's allocations")
-        return self._place.value or 0
-
-    def _parts(self, address: int, size: int) -> list[_Bytes]:
-        """Return some bytes of each page of a block, for each thread that touches it."""
-        block = (ctypes.c_uint8 * size).from_address(address)
+    def _touch(self, address: int) -> None:
+        """Write a byte of each page, each thread in a part of its own."""
+        block = (ctypes.c_uint8 * self._size).from_address(address)
         view = np.ctypeslib.as_array(block)
-        count = self._threads if size >= _SHARED else 1
-        bounds = [size * number // count for number in range(count + 1)]
-        return [view[a:b:_STRIDE] for a, b in itertools.pairwise(bounds)]
-
-    def _touch(self, parts: list[_Bytes]) -> None:
+        bounds = [self._size * number // self._threads for number in range(self._threads + 1)]
+        parts = [view[a:b:_STRIDE] for a, b in itertools.pairwise(bounds)]
         others = [self._pool.submit(_write, part) for part in parts[1:]]
         _write(parts[0])
         for each in others:
             each.result()
+
+
+def _write(part: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> None:
+    part[:] = 1
 
 
 class Wakeups:
@@ -327,15 +306,14 @@ def wakeups() -> OperatorsKernel:
     return OperatorsKernel([Wakeups(cpus)], OperatorsFacts(names=("wake-up",)), cpus)
 
 
-def lifetimes(blocks: Sequence[int]) -> OperatorsKernel:
-    """Return the kernel that plays a step's blocks; its chunks count the faults.
+def fresh_blocks(size: int, count: int) -> OperatorsKernel:
+    """Return the kernel that touches fresh memory; its chunks count the faults.
 
     Args:
-        blocks: see :class:`Lifetimes`.
+        size: see :class:`FreshBlocks`.
+        count: likewise.
     """
     cpus = own_cpus()
-    return OperatorsKernel([Lifetimes(blocks, cpus)], OperatorsFacts(names=("blocks",)), cpus)
-
-
-def _write(part: _Bytes) -> None:
-    part[:] = 1
+    return OperatorsKernel(
+        [FreshBlocks(size, count, cpus)], OperatorsFacts(names=("blocks",)), cpus
+    )
