@@ -52,6 +52,7 @@ REORDERS: Final = "reorders"
 CREATION: Final = "primitive creation"
 DISPATCH: Final = "dispatch"
 OVERHEAD: Final = "call overhead"
+OWN_KERNELS: Final = "own kernels"
 FRESH_MEMORY: Final = "fresh memory"
 WAKEUPS: Final = "wake-up of threads"
 #: Those that a log tells.
@@ -85,7 +86,8 @@ def log_experiments(
     What a kernel takes longer than the fastest native one has a sign: it is below zero where the
     framework's is the faster one in a round, or somebody disturbed the native one. A call without
     all that its log has is overhead, and not below zero: a log that claims more than the call
-    leaves unexplained time below zero.
+    leaves unexplained time below zero. Calls in which no library logs anything run the framework's
+    own kernels: what they take longer than the native layers is named by that.
 
     Args:
         table: with visits of :data:`LOG` and of calls alone.
@@ -96,14 +98,69 @@ def log_experiments(
         threads: of the framework.
 
     Returns:
-        None of these where no call with a native layer has a log.
+        None of these where no call with a native layer was logged.
     """
-    counted = Counter((call.signature, call.direction) for call in parts.calls)
-    own = {
-        key: count
-        for key, count in counted.items()
-        if key[0] in executing and key[0] in parts.alone and parts.native.get(key)
+    logged = set(names) & set(parts.alone)
+    counted = Counter(
+        (call.signature, call.direction)
+        for call in parts.calls
+        if call.signature in logged and (call.signature, call.direction) in parts.native
+    )
+    own = {key: count for key, count in counted.items() if key[0] in executing}
+    others = {key: count for key, count in counted.items() if key[0] not in executing}
+    experiments = _of_libraries(table, parts, own, names, executing, dispatch_s, threads)
+    if others:
+        signatures = frozenset(signature for signature, _ in others)
+        experiments.append(
+            Experiment(
+                term=OWN_KERNELS,
+                level="alone",
+                seconds=_longer(table, parts, others),
+                how=f"{sum(others.values())} calls in which oneDNN and MKL log nothing: what the "
+                "framework's own kernels, started, take longer than the native layers",
+                signatures=signatures,
+                whole=signatures,
+            )
+        )
+    return experiments
+
+
+def _longer(
+    table: Table, parts: StepParts, counts: Mapping[tuple[str, str], int]
+) -> dict[int, float]:
+    """Return by round what calls take longer alone than the native layers that stand for them.
+
+    Args:
+        table: with visits of calls alone and of native kernels.
+        parts: of the step.
+        counts: executions of the calls, by signature and direction.
+    """
+    alone = by_part(table.series(ALONE), parts.alone, parts.repeats)
+    subjects = {kernel.subject for key in counts for kernel in parts.native[key]}
+    native = {subject: table.series(subject).by_round() for subject in subjects}
+    return {
+        visit.round: sum(
+            count
+            * (
+                in_round(alone[key[0]][-1], visit.round)
+                - sum(in_round(native[each.subject], visit.round) for each in parts.native[key])
+            )
+            for key, count in counts.items()
+        )
+        for visit in table.series(ALONE)
     }
+
+
+def _of_libraries(
+    table: Table,
+    parts: StepParts,
+    own: Mapping[tuple[str, str], int],
+    names: Sequence[str],
+    executing: Mapping[str, int],
+    dispatch_s: float,
+    threads: int,
+) -> list[Experiment]:
+    """Return what logs tell of calls in which libraries execute something; ``own`` counts them."""
     if not own:
         return []
     alone = by_part(table.series(ALONE), parts.alone, parts.repeats)
@@ -186,26 +243,12 @@ def kernel_experiment(
     ]
     if not own:
         return None
-    others = [key for key in own if Counter(ran[key[0]]) != Counter(fastest[key])]
-    alone = by_part(table.series(ALONE), parts.alone, parts.repeats)
-    subjects = {kernel.subject for key in others for kernel in parts.native[key]}
-    native = {subject: table.series(subject).by_round() for subject in subjects}
-    seconds = {
-        visit.round: sum(
-            counted[key]
-            * (
-                in_round(alone[key[0]][-1], visit.round)
-                - sum(in_round(native[each.subject], visit.round) for each in parts.native[key])
-            )
-            for key in others
-        )
-        for visit in table.series(ALONE)
-    }
-    calls, known = sum(counted[key] for key in others), sum(counted[key] for key in own)
+    others = {key: counted[key] for key in own if Counter(ran[key[0]]) != Counter(fastest[key])}
+    calls, known = sum(others.values()), sum(counted[key] for key in own)
     return Experiment(
         term=ANOTHER_KERNEL,
         level="alone",
-        seconds=seconds,
+        seconds=_longer(table, parts, others),
         how=f"{calls} of {known} calls launch other kernels than the fastest native layers, by the "
         "driver's names: what they take longer alone than those",
         signatures=frozenset(key[0] for key in own),

@@ -93,9 +93,12 @@ def test_logs_tell_reorders_and_other_kernels_of_the_calls_in_which_they_log():
             "primitive creation": 0.5 * MS,
             "dispatch": 0.2 * MS,
             "call overhead": 1.3 * MS,
+            "own kernels": 1 * MS,
         }
     )
-    assert {one.signatures for one in found} == {frozenset({"conv"})}
+    *libraries, others = found
+    assert {one.signatures for one in libraries} == {frozenset({"conv"})}
+    assert others.signatures == others.whole == frozenset({"relu"})
 
 
 def test_whatever_disturbs_a_logged_call_disturbs_its_log_as_well():
@@ -140,7 +143,20 @@ def test_what_the_log_leaves_of_a_call_is_its_overhead():
     terms = {one.term: one.seconds for one in break_down(table, PARTS, experiments).terms}
     assert terms["unexplained choice"] == pytest.approx(0, abs=1e-9)
     assert terms["call overhead"] == pytest.approx(1.3 * MS)
+    assert terms["own kernels"] == pytest.approx(1 * MS)
+
+
+def test_a_call_whose_log_is_not_known_is_covered_by_no_experiment():
+    table = table_of()
+    table.forget(LOG)
+    row = (30 * MS, 35 * MS, 28 * MS, 6 * MS, 0.5 * MS)
+    table.add(Visit(subject=LOG, round=0, seconds=[30 * MS], parts=[row]))
+    experiments = log_experiments(table, PARTS, ("conv",), {"conv": 4}, 0.1 * MS)
+    found = break_down(table, PARTS, experiments)
+    terms = {one.term: one.seconds for one in found.terms}
+    assert "own kernels" not in terms
     assert terms["choice of other calls"] == pytest.approx(1 * MS)
+    assert "choice: no experiment covers 1 of 3 calls" in found.not_measured
 
 
 def test_rounds_without_a_log_have_its_shares_and_their_own_calls():
@@ -192,8 +208,8 @@ def test_a_log_of_five_seconds_shows():
     assert found.unexplained < -200
 
 
-def test_without_a_call_that_logs_there_is_no_experiment():
-    assert log_experiments(table_of(), PARTS, ("conv", "relu"), {}, 0.0) == []
+def test_without_a_call_that_was_logged_there_is_no_experiment():
+    assert log_experiments(table_of(), PARTS, (), {}, 0.0) == []
 
 
 def test_page_faults_of_the_timed_steps_cost_what_one_costs():
