@@ -342,7 +342,8 @@ _GRADIENTS: Final = 2
 _ACTIVATIONS: Final = 2
 #: What a breakdown holds at a time: the step, the same traced, and the same with kept pages; of a
 #: forward step in PyTorch also that with folded batch norm; on a CPU one more whose library logs
-#: what it executes, in the modes that have a log. The operands of its operators, each distinct one
+#: what it executes, in the modes that have a log, and in PyTorch's eager mode one from which calls
+#: alone have their operands, in a process that keeps its pages. These operands, each distinct one
 #: once, have room in the factor of the activations.
 _CHECKED: Final = 3
 _LOGGED: Final = ("eager", "graph")
@@ -364,6 +365,7 @@ def check_memory_of_parts(model: Model, step: StepSpec, available: int | None) -
     folds = normalised and step.framework == "torch" and not step.backward
     held = _CHECKED + folds + (not step.on_gpu and step.mode in _LOGGED)
     processes = 1 if step.on_gpu else held + 1
+    held += not step.on_gpu and step.mode == "eager"
     there = msgspec.structs.replace(step, device="cpu")
     check_memory(model, there, available, held, processes)
 
