@@ -7,11 +7,12 @@ The steps of a model are forecast from rows that are measured for them or stored
 four fresh processes each, in turn. The truth is the geometric mean of the four. An oracle that
 knows it misses a single process by as much as a process scatters: no forecast can do better. So
 what counts is the error of the forecast over that of the oracle, and how often the truth lies in
-the printed interval. Of two steps of a model that differ in one word (batch, layout, mode...) the
-forecast ratio is held against the one of their rounds.
+the printed interval. Of two steps of a model that differ in one setting (batch, layout, mode...)
+the forecast ratio is held against the one of their rounds.
 
-What is finished is a line of the journal (``--journal``) at once; called again, the script goes on
-there. Forecasts after the ninth have an interval of what the earlier ones missed by.
+When the steps of a model are finished, each is a line of the journal (``--journal``); called
+again, the script goes on there. Forecasts after the ninth have an interval of what the earlier ones
+missed by.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
 from pydlbench.grouping import grouped
 from pydlbench.models import build_model
+from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.step import StepPreparation, StepRecord, StepSpec
 from pydlbench.report.text import markdown_table
 from pydlbench.runner.options import Options
@@ -84,7 +86,7 @@ _STEP_S = 6.0
 def read() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--minutes", type=float, help="begin no step after so long")
+    parser.add_argument("--minutes", type=float, help="begin no model after so long")
     parser.add_argument("--repetitions", type=int, default=2, help="of each operator (2)")
     parser.add_argument("--models", nargs="+", metavar="NAME", help="only these")
     parser.add_argument("--journal", type=Path, default=Path("forecast.jsonl"))
@@ -144,18 +146,17 @@ def cases(model: str) -> list[Case]:
 
 
 def timed(steps: Sequence[StepSpec], threads: int | None = None) -> list[StepRecord]:
-    """Run steps in fresh processes, in turn; ``rounds_s`` has what each takes in which.
-
-    Raises:
-        PydlbenchError: one cannot be run.
-    """
+    """Run steps in fresh processes, in turn; ``rounds_s`` has what each takes in which."""
     with Session(Options(budget_s=_STEP_S, threads=threads)) as session:
         how = StepPreparation(checks=False)
-        records = run_in_turn(steps, session, visits=PROCESSES, preparation=how)
-    for record in records:
-        if not record.ok or len(record.rounds_s) < PROCESSES:
-            raise PydlbenchError(record.reason or "; ".join(record.warnings))
-    return records
+        return run_in_turn(steps, session, visits=PROCESSES, preparation=how)
+
+
+def lacks(record: StepRecord) -> str:
+    """Return why a step has not all of its times; empty where it has."""
+    if record.ok and len(record.rounds_s) == PROCESSES:
+        return ""
+    return record.reason or "; ".join(record.warnings)
 
 
 @contextlib.contextmanager
@@ -184,34 +185,46 @@ def kept(session: Session, store: Store, kind: str) -> Iterator[Keep]:
         store.finish(session.run, status)
 
 
-def score(cases: Sequence[Case], store: Store, repetitions: int) -> list[dict[str, Any]]:
-    """Forecast steps, run them in turn, and return both of each.
+def score(
+    cases: Sequence[Case], store: Store, repetitions: int
+) -> tuple[dict[Case, dict[str, Any]], list[str]]:
+    """Forecast steps, and run those that have a forecast in turn.
 
-    Raises:
-        PydlbenchError: nothing came of it.
+    Returns:
+        Both of each step, and why others lack one.
     """
+    forecasts: dict[Case, ForecastRecord] = {}
+    reasons = []
     with Session(Options()) as session, kept(session, store, "forecast") as keep:
-        forecasts = []
         for case in cases:
-            forecast = forecast_step(case.step, session, store, visits=repetitions, keep=keep)
-            if forecast.status != "ok":
-                raise PydlbenchError(f"{case.name}: {forecast.reason}")
+            try:
+                forecast = forecast_step(case.step, session, store, visits=repetitions, keep=keep)
+                if forecast.status != "ok":
+                    raise PydlbenchError(str(forecast.reason))
+            except PydlbenchError as error:
+                reasons.append(f"{case.name}: {' '.join(str(error).split())}")
+                continue
             keep("forecast", forecast.to_dict(), f"forecast {case.name}")
-            forecasts.append(forecast)
-        steps = timed([case.step for case in cases])
-        for case, step in zip(cases, steps, strict=True):
+            forecasts[case] = forecast
+        steps = timed([case.step for case in forecasts])
+        for case, step in zip(forecasts, steps, strict=True):
+            if reason := lacks(step):
+                reasons.append(f"{case.name}: {reason}")
             keep("step", step.to_dict(), f"step {case.name}")
-    return [
-        {
-            "when": now_utc(),
+    when = now_utc()
+    entries = {
+        case: {
+            "when": when,
             "forecast_s": forecast.seconds,
             "interval_s": [forecast.ci_low, forecast.ci_high],
             "scored": forecast.scored,
             "faults_s": forecast.faults_s,
             "processes_s": list(step.rounds_s.values()),
         }
-        for forecast, step in zip(forecasts, steps, strict=True)
-    ]
+        for (case, forecast), step in zip(forecasts.items(), steps, strict=True)
+        if not lacks(step)
+    }
+    return entries, reasons
 
 
 # -----------------------------------------------------------------------------
@@ -229,8 +242,8 @@ _HOW = (
     "mean. `oracle`: what that misses a single process by, in the median."
 )
 _HOW_RATIOS = (
-    "Steps of a model that differ in one word. `measured`: the geometric mean of their ratios in "
-    "each round of the processes; `oracle`: what that misses a single round by, in the median."
+    "Steps of a model that differ in one setting. `measured`: the geometric mean of their ratios "
+    "in each round of the processes; `oracle`: what that misses a single round by, in the median."
 )
 
 
@@ -265,19 +278,19 @@ def cells(case: Case, entry: Mapping[str, Any] | None) -> list[str]:
 
 
 class Ratio(NamedTuple):
-    """Two steps of a model that differ in one word.
+    """Two steps of a model that differ in one setting.
 
     Attributes:
         numerator: the step that is changed.
         denominator: the step that it is held against.
-        word: framework, phase, or the change.
+        setting: framework, phase, or the change.
         forecast: ratio of the forecasts.
         measured: ratios of the seconds, by round.
     """
 
     numerator: Case
     denominator: Case
-    word: str
+    setting: str
     forecast: float
     measured: list[float]
 
@@ -307,6 +320,8 @@ def ratios(entries: Mapping[Case, Mapping[str, Any]]) -> Iterator[Ratio]:
         if len(differ) != 1 or known.get(differ[0]) != getattr(other, differ[0]):
             continue
         numerator, denominator = entries[one], entries[other]
+        if numerator["when"] != denominator["when"]:  # they did not run in turn
+            continue
         measured = [
             above / below
             for above, below in zip(
@@ -359,7 +374,7 @@ def verdict_of_ratios(every: Iterable[Ratio]) -> list[str]:
     if not every:
         return ["no ratio was scored"]
     lines = []
-    for word, some in {"all": every, **grouped(every, lambda ratio: ratio.word)}.items():
+    for word, some in {"all": every, **grouped(every, lambda ratio: ratio.setting)}.items():
         scores = [deviation(ratio.forecast, ratio.measured) for ratio in some]
         missed = median(abs(error) for error, _ in scores)
         target = ""
@@ -419,19 +434,17 @@ def main() -> int:
     code = 0
     try:
         with Store.open(args.store) as store:
-            for model, steps in every.items():
+            for steps in every.values():
                 missing = [case for case in steps if case.name not in journal]
                 if not missing:
                     continue
                 if args.minutes is not None and time.monotonic() - begin > 60 * args.minutes:
                     print(f"{args.minutes:g} minutes are over; the same command goes on")
                     break
-                try:
-                    scored = score(missing, store, args.repetitions)
-                except PydlbenchError as error:
-                    print(f"{model}: {' '.join(str(error).split())}")
-                    continue
-                for case, entry in zip(missing, scored, strict=True):
+                scored, reasons = score(missing, store, args.repetitions)
+                if reasons:
+                    print("\n".join(reasons), flush=True)
+                for case, entry in scored.items():
                     journal.add(case.name, entry)
                     print(f"{case.name}: {' '.join(cells(case, entry)[5:])}", flush=True)
     except KeyboardInterrupt:

@@ -31,6 +31,7 @@ from statistics import geometric_mean, median
 from typing import Any, Final, NamedTuple
 
 from forecast import Keep, errors, kept, timed
+from forecast import lacks as lacks_times
 from forecast import verdict as forecasts_verdict
 from journal import Journal
 
@@ -305,6 +306,8 @@ class Measure(Stage):
                 self.add("forecast", case, **self._forecast(step, session, keep))
         if "step" in missing:
             (ran,) = timed([step], self.args.threads)
+            if reason := lacks_times(ran):
+                raise PydlbenchError(reason)
             processes_s = list(ran.rounds_s.values())
             self.add("step", case, processes_s=processes_s, disturbed=ran.disturbed)
         if "breakdown" in missing:
@@ -336,10 +339,10 @@ def broken_down(step: StepSpec, session: Session, keep: Keep) -> dict[str, Any]:
     parts: dict[str, float] = {}
     for (start, what), (end, _) in pairwise(moments):
         parts[what] = parts.get(what, 0.0) + end - start
-    kept = ("measured_s", "levels", "terms", "additivity_error", "unexplained", "unexplained_low")
+    names = ("measured_s", "levels", "terms", "additivity_error", "unexplained", "unexplained_low")
     more = ("unexplained_high", "not_measured", "contradictions", "disturbed", "notes", "batch")
     return {
-        **{name: found[name] for name in (*kept, *more)},
+        **{name: found[name] for name in (*names, *more)},
         "took_s": time.monotonic() - begin,
         "parts_s": {name: round(seconds, 1) for name, seconds in parts.items()},
     }

@@ -72,7 +72,9 @@ class ReadyCalls:
         self.kernel = self._prepare(0) if together else None
         self.notes = self.facts.notes
         if of_step and not together:
-            self.notes = ("calls alone on values that are made up: those of the step have no room",)
+            self.notes = (
+                "calls alone on values that are made up: there is no room for those of the step",
+            )
 
     def visit(self, request: Request) -> Iterator[tuple[tuple[str, ...], Chunk]]:
         """Sample all calls; yields those of a batch with their chunk, call by call.

@@ -56,7 +56,7 @@ OWN_KERNELS: Final = "own kernels"
 FRESH_MEMORY: Final = "fresh memory"
 WAKEUPS: Final = "wake-up of threads"
 #: Those that a log tells.
-LOG_TERMS: Final = (ANOTHER_KERNEL, REORDERS, CREATION, OVERHEAD)
+LOG_TERMS: Final = (ANOTHER_KERNEL, REORDERS, CREATION, OVERHEAD, OWN_KERNELS)
 
 # Of a step: an upper bound below this explains nothing that matters.
 _NEGLIGIBLE: Final = 0.01
@@ -98,7 +98,7 @@ def log_experiments(
         threads: of the framework.
 
     Returns:
-        None of these where no call with a native layer was logged.
+        None of these where no library logs anything of a call with a native layer.
     """
     logged = set(names) & set(parts.alone)
     counted = Counter(
@@ -107,6 +107,8 @@ def log_experiments(
         if call.signature in logged and (call.signature, call.direction) in parts.native
     )
     own = {key: count for key, count in counted.items() if key[0] in executing}
+    if not own:
+        return []
     others = {key: count for key, count in counted.items() if key[0] not in executing}
     experiments = _of_libraries(table, parts, own, names, executing, dispatch_s, threads)
     if others:
@@ -117,7 +119,7 @@ def log_experiments(
                 level="alone",
                 seconds=_longer(table, parts, others),
                 how=f"{sum(others.values())} calls in which oneDNN and MKL log nothing: what the "
-                "framework's own kernels, started, take longer than the native layers",
+                "framework's own code takes longer than the native layers, with the start of each",
                 signatures=signatures,
                 whole=signatures,
             )
@@ -161,8 +163,6 @@ def _of_libraries(
     threads: int,
 ) -> list[Experiment]:
     """Return what logs tell of calls in which libraries execute something; ``own`` counts them."""
-    if not own:
-        return []
     alone = by_part(table.series(ALONE), parts.alone, parts.repeats)
     subjects = {kernel.subject for key in own for kernel in parts.native[key]}
     native = {subject: table.series(subject).by_round() for subject in subjects}

@@ -42,8 +42,8 @@ class Steps:
         layout_words: what its users call each, where they choose one.
         apart: modes in which each call computes one layer.
         joined: modes whose calls compute several layers together.
-        makes_calls: whether it makes single calls on the operands of a step, and what libraries
-            log is known of each; else they are made up, and a log is of a step.
+        makes_calls: whether single calls are made on the operands of a step, and what libraries
+            log is known of each; else operands are made up, and a log is of a step.
         pads_alike: whether its convolutions pad both ends of a side alike, and images are copied
             where a layer does otherwise.
         fuses_optimizers: whether it has optimizers that read and write each tensor once.

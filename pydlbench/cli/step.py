@@ -194,7 +194,7 @@ def _precisions(given: Sequence[str], on: Sequence[str]) -> list[str]:
 
 
 # -----------------------------------------------------------------------------
-# The steps of one batch and phase: checked, then timed interleaved.
+# The steps of one batch and phase: checked and timed in turn.
 
 
 @dataclass(frozen=True, kw_only=True)

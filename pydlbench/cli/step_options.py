@@ -53,9 +53,9 @@ class Options(ModelOptions, TableOutput):
 
     description = (
         "Time real steps of a model in PyTorch, TensorFlow or JAX, or of an ONNX file in "
-        "onnxruntime, and list the modules and calls that dominate. That each framework computes "
-        "the model is checked first; then all steps are timed in turn. With --protocol, run a "
-        "published benchmark as its script does and print what that prints."
+        "onnxruntime, and list the modules and calls that dominate. Steps are timed in turn, each "
+        "in new processes; in the first its framework is checked to compute the model. With "
+        "--protocol, run a published benchmark as its script does and print what that prints."
     )
     model: str = MODEL(argument="?", default="")
     framework: tuple[str, ...] | None = FRAMEWORK(

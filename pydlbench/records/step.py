@@ -365,7 +365,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
         reason: why it was skipped or failed.
         images_per_s: images over the median; of a model of the user's own samples of its batch.
         samples_s: every sample in order of time, disturbed ones included.
-        rounds_s: median by number of the round; rounds of steps that ran in turn pair up.
+        rounds_s: median by number of the round; those of steps that ran in turn pair up.
         inner: steps per sample.
         faults: page faults per step.
         busy: share of the threads' time in which they had a CPU, spinning included.

@@ -71,7 +71,7 @@ def run_in_turn(
 
     Each visit of a step has a new process, in which nothing else ran: what a process has given back
     decides how many page faults the next step has. Checks are made in the first visits. With one
-    visit a step has all its rounds in it.
+    visit a step has all its rounds in it, and they do not take turns.
 
     Args:
         steps: the steps.
@@ -203,8 +203,8 @@ class _Turns:
     def _start(self) -> Session:
         """Return the next visit's session; its process starts with that of the visit after it."""
         place = self._started % len(self._sessions)
-        if self._started:  # what is done would keep a GPU's memory
-            self._sessions[place - 1].renew()
+        # What is done would keep a GPU's memory; before the first visit others may have run.
+        self._sessions[place - 1 if self._started else 0].renew()
         if place == 0:
             workers = []
             for ahead, (_, index) in zip(self._sessions, self._pending, strict=False):
@@ -231,7 +231,9 @@ class _Turns:
             preparation=number,
             size=self._sizes.get(index),
         )
-        errors = self._study.take([subject], first=number * rounds, rounds=rounds)
+        # Rounds of the same number pair up; in a single visit steps do not take turns.
+        first = number if self._visits > 1 else index * rounds
+        errors = self._study.take([subject], first=first, rounds=rounds)
         self._facts.setdefault(index, kernel.facts)
         if subject.size is not None:
             self._sizes[index] = subject.size
@@ -244,6 +246,8 @@ class _Turns:
     def _lose(self, index: int, error: PydlbenchError) -> None:
         """Visit a step no more; what earlier visits have measured stays."""
         self._pending = deque(visit for visit in self._pending if visit[1] != index)
+        if len(self._sessions) > 1 and self._started % 2:
+            self._sessions[1].renew()  # what was started ahead may have been its own
         if index in self._study.table:
             self._ended[index] = " ".join(str(error).split())
         else:

@@ -26,7 +26,7 @@ class StepSession(Session):
         trace: bool,
         progress: Callable[[int, int, str], None],
     ) -> list[StepRecord]:
-        """Check steps, unless ``checks`` is off, time them interleaved, and trace each.
+        """Check steps, unless ``checks`` is off, time them in turn, and trace each.
 
         ``visits`` is how many fresh processes each has; None is as the session's options say.
         """

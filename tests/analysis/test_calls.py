@@ -34,8 +34,9 @@ class Process:
         self.where = where
         return self
 
-    def build(self, _builder, _facts, spec, signatures):
+    def build(self, _builder, _facts, spec, signatures, **more):
         del spec
+        self.more = more
         self.open += 1
         self.builds += 1
         known = [one for one in signatures if one in EXECUTIONS]
@@ -89,3 +90,14 @@ def test_a_log_knows_in_which_calls_libraries_execute_anything():
         assert session.where == {"warm": True, "logging": True}
         assert (log.kernel is None) is (room is not None)
         assert log.executions == EXECUTIONS
+
+
+def test_calls_have_the_operands_of_the_step_where_all_have_room_together():
+    for room, more, notes in ((None, {"of_step": True}, 0), (250, {}, 1)):
+        session = Process(room)
+        ready = ReadyCalls(CASE, session, CALLS, of_step=True)
+        visited(ready)
+        assert (session.more, len(ready.notes)) == (more, notes)
+    session = Process()
+    ReadyCalls(CASE, session, CALLS)
+    assert session.more == {}

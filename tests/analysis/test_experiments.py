@@ -208,8 +208,9 @@ def test_a_log_of_five_seconds_shows():
     assert found.unexplained < -200
 
 
-def test_without_a_call_that_was_logged_there_is_no_experiment():
-    assert log_experiments(table_of(), PARTS, (), {}, 0.0) == []
+@pytest.mark.parametrize("names", [(), ("conv", "relu")])
+def test_where_no_library_logs_anything_there_is_no_experiment(names):
+    assert log_experiments(table_of(), PARTS, names, {}, 0.0) == []
 
 
 def test_page_faults_of_the_timed_steps_cost_what_one_costs():

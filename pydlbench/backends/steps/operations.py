@@ -176,8 +176,8 @@ def prepare_calls(
             file may define operators.
         signatures: of :class:`RecordedCall`.
         of_step: on copies of the operands that the step has, which is run for that; else on ones
-            made up from their signatures. The facts' ``notes`` name calls that have these all the
-            same.
+            made up from their signatures. The facts' ``notes`` name calls that have these
+            nevertheless.
     """
     step = StepSpec.from_dict(spec)
     more = {"of_step": True} if of_step else {}

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pydlbench.backends.steps.repeated import made_ready
 from pydlbench.backends.torch.chain import below_autograd
-from pydlbench.backends.torch.signature import ALIGNMENT, first_byte, parse, signature
+from pydlbench.backends.torch.signature import ALIGNMENT, first_byte, parse, signature, strided
 from pydlbench.errors import UnsupportedError
 from pydlbench.grouping import grouped
 from pydlbench.ops.meaning import Value
@@ -163,11 +163,21 @@ class StepOperands(TorchDispatchMode):  # type: ignore[misc]  # an unknown class
         """Copy what is wanted, and make the call."""
         del types
         kwargs = kwargs or {}
-        text = signature(func, args, kwargs, self._device)
-        for name in (text, text.replace(_SUM, _SUM_IN_PLACE, 1)):
-            if name in self._wanted and name not in self.copied:
-                self.copied[name] = _copies(args, kwargs)
+        name = signature(func, args, kwargs, self._device)
+        if torch._C._current_graph_task_id() != -1 and name not in self._wanted:
+            name = name.replace(_SUM, _SUM_IN_PLACE, 1)
+        if (
+            name in self._wanted
+            and name not in self.copied
+            and all(map(_is_plain, leaves([args, kwargs], torch.Tensor)))
+        ):
+            self.copied[name] = _copies(args, kwargs)
         return func(*args, **kwargs)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is what its memory and strides say."""
+    return strided(tensor) and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
 
 
 def _copies(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Operands:

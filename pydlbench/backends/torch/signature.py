@@ -37,7 +37,7 @@ def signature(
         keywords: by name.
         device: that the call runs on: ``cpu`` or ``cuda:N``.
     """
-    tensors = [each for each in leaves([arguments, keywords], torch.Tensor) if _strided(each)]
+    tensors = [each for each in leaves([arguments, keywords], torch.Tensor) if strided(each)]
     writer = _Writer(tensors, device)
     parts = [writer.text(each) for each in arguments]
     parts += [f"{name}={writer.text(each)}" for name, each in keywords.items()]
@@ -77,7 +77,7 @@ class _Writer:
 
     def _tensor(self, tensor: torch.Tensor) -> str:
         number, self._number = self._number, self._number + 1
-        if not _strided(tensor):
+        if not strided(tensor):
             return f"<{str(tensor.layout).removeprefix('torch.')} tensor>"
         storage = tensor.untyped_storage()._cdata
         start = self._starts[storage]
@@ -96,7 +96,7 @@ def first_byte(tensor: torch.Tensor) -> int:
     return int(tensor.storage_offset() * tensor.element_size())
 
 
-def _strided(tensor: torch.Tensor) -> bool:
+def strided(tensor: torch.Tensor) -> bool:
     """Whether it is plain memory with strides: neither sparse nor oneDNN's own nor nested."""
     return tensor.layout == torch.strided and not tensor.is_nested
 

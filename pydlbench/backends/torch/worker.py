@@ -6,6 +6,7 @@ Calls are listed, and timed one by one and in groups that a compiler runs as one
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -27,6 +28,7 @@ from pydlbench.backends.steps.operators import (
     check_on_cpu,
 )
 from pydlbench.backends.steps.own import load_own
+from pydlbench.backends.steps.repeated import one_line
 from pydlbench.backends.steps.serving import model_of
 from pydlbench.backends.torch import chain, compiled, links, replay, settings
 from pydlbench.backends.torch.compiled import groups_of
@@ -128,7 +130,13 @@ def prepare_calls(
     feeding = {text: TimedCall(_subject(backend, spec).fed) for text in signatures if is_feed(text)}
     groups = [text for text in signatures if is_group(text)]
     single = [text for text in signatures if text not in feeding and not is_group(text)]
-    operands = _operands(backend, spec, single) if of_step else {}
+    operands: dict[str, replay.Operands] = {}
+    doubts: list[str] = []
+    if of_step:
+        try:
+            operands = _operands(backend, spec, single)
+        except Exception as error:  # noqa: BLE001 - a user's step raises what it likes
+            doubts.append(f"no operands of the step: {one_line(error)}")
     calls, refused = _made_ready(spec, single, operands)
     if spec.on_gpu:
         runtime = device.runtime_of(backend)
@@ -142,14 +150,13 @@ def prepare_calls(
     together, not_together = compiled.make_ready(groups, spec.seed)
     refused |= not_together
     ready: dict[str, TimedOperator] = {**feeding, **calls, **together}
-    doubts: tuple[str, ...] = ()
     if unknown := calls.keys() - operands.keys() if of_step else ():
         names = ", ".join(sorted({text.partition("(")[0] for text in unknown}))
-        doubts = (
-            f"{counted(len(unknown), 'distinct call')} alone on values that are made up: {names}",
+        doubts.append(
+            f"{counted(len(unknown), 'distinct call')} alone on values that are made up: {names}"
         )
     facts = OperatorsFacts(
-        names=tuple(ready), dispatch_s=chain.call_cost(), refused=refused, notes=doubts
+        names=tuple(ready), dispatch_s=chain.call_cost(), refused=refused, notes=tuple(doubts)
     )
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
@@ -159,7 +166,10 @@ def _operands(
 ) -> dict[str, replay.Operands]:
     """Return copies of what a step's calls have; of the step itself nothing stays."""
     with _subject(backend, spec) as made:
-        return made.operands(signatures)
+        operands = made.operands(signatures)
+    del made
+    gc.collect()  # a step and its model refer to each other
+    return operands
 
 
 def _subject(backend: FrameworkBackend, spec: StepSpec) -> TorchSubject:

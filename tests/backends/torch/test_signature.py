@@ -122,13 +122,48 @@ def test_operands_of_a_step_are_copies_from_before_the_call():
 
 
 def test_a_sum_of_gradients_has_its_operands_although_a_mode_makes_it_another_call():
-    one, other = torch.ones(3), torch.full((3,), 2.0)
-    text = text_of(aten.add_.Tensor, one, other)
+    value = torch.ones(3, requires_grad=True)
+    text = text_of(aten.add_.Tensor, torch.empty(3), torch.empty(3))
     step = StepOperands("cpu", [text])
     with step:
-        one + other
+        (value.detach() + value.detach()).sum()  # not a sum of gradients
+        ((3 * value).sum() + (2 * value).sum()).backward()
     (target, added), _ = step.copied[text]
-    assert (target.tolist(), added.tolist()) == ([1.0] * 3, [2.0] * 3)
+    assert sorted(map(tuple, (target.tolist(), added.tolist()))) == [(2.0,) * 3, (3.0,) * 3]
+
+
+@pytest.mark.parametrize(
+    "operand",
+    [
+        torch.tensor([True, False, True]),
+        torch.arange(3),
+        torch.tensor([1 + 2j, 3j]),
+        torch.empty(0, 3),
+        torch.arange(6, dtype=torch.uint8)[1:3],
+        torch.arange(20.0)[:12].view(3, 4)[1:, ::2],
+    ],
+)
+def test_operands_of_all_types_are_copied(operand):
+    text = text_of(aten.clone.default, operand)
+    step = StepOperands("cpu", [text])
+    with step:
+        aten.clone.default(operand)
+    ((copied,), _) = step.copied[text]
+    assert torch.equal(copied, operand)
+    assert text_of(aten.clone.default, copied) == text
+    if operand.numel():
+        assert copied.data_ptr() != operand.data_ptr()
+
+
+@pytest.mark.parametrize(
+    "operand", [torch.eye(3).to_sparse(), torch.tensor([1 + 2j, 3j]).conj()], ids=["sparse", "conj"]
+)
+def test_what_is_more_than_its_memory_is_not_copied(operand):
+    text = text_of(aten.clone.default, operand)
+    step = StepOperands("cpu", [text])
+    with step:
+        aten.clone.default(operand)
+    assert step.copied == {}
 
 
 def test_calls_that_a_step_does_not_make_are_named():
