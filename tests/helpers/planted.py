@@ -85,6 +85,9 @@ class Bench:
     def interference(self):
         return Interference()
 
+    def renew(self):
+        """Nothing has run in its processes."""
+
     def canary(self):
         return 1.0
 
