@@ -163,15 +163,12 @@ class StepOperands(TorchDispatchMode):  # type: ignore[misc]  # an unknown class
         """Copy what is wanted, and make the call."""
         del types
         kwargs = kwargs or {}
-        name = signature(func, args, kwargs, self._device)
-        if torch._C._current_graph_task_id() != -1 and name not in self._wanted:
-            name = name.replace(_SUM, _SUM_IN_PLACE, 1)
-        if (
-            name in self._wanted
-            and name not in self.copied
-            and all(map(_is_plain, leaves([args, kwargs], torch.Tensor)))
-        ):
-            self.copied[name] = _copies(args, kwargs)
+        names = {signature(func, args, kwargs, self._device)}
+        if torch._C._current_graph_task_id() != -1:
+            names |= {name.replace(_SUM, _SUM_IN_PLACE, 1) for name in names}
+        names &= self._wanted - self.copied.keys()
+        if names and all(map(_is_plain, leaves([args, kwargs], torch.Tensor))):
+            self.copied |= {name: _copies(args, kwargs) for name in names}
         return func(*args, **kwargs)
 
 
