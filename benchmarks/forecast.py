@@ -21,9 +21,11 @@ import argparse
 import contextlib
 import itertools
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any, NamedTuple
@@ -400,7 +402,7 @@ def markdown(entries: Mapping[Case, Mapping[str, Any] | None]) -> str:
     return "\n\n".join(
         [
             "# Forecasts, and the steps that ran later",
-            f"{read_cpu_facts().name}. {_HOW}",
+            f"{machine()}. {_HOW}",
             "\n".join(f"- {line}" for line in verdict(list(known.values()))),
             markdown_table(
                 TITLES,
@@ -414,6 +416,19 @@ def markdown(entries: Mapping[Case, Mapping[str, Any] | None]) -> str:
                 RATIOS, [pair.cells for pair in pairs], [n > 2 for n in range(len(RATIOS))]
             ),
             "",
+        ]
+    )
+
+
+def machine() -> str:
+    """Return the processor and the versions of what ran on it."""
+    facts = read_cpu_facts()
+    names = ("pydlbench", "torch", "tensorflow")
+    versions = (f"{name} {metadata.version(name)}" for name in names)
+    return ", ".join(
+        [
+            f"{facts.name} (family {facts.family}, model {facts.model}), {os.cpu_count()} CPUs",
+            *versions,
         ]
     )
 
