@@ -48,6 +48,7 @@ from pydlbench.steps.run import run_in_turn
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 from pydlbench.units import Scale, percent
+from pydlbench.version import __version__
 from pydlbench.words import FRAMEWORK_MODES
 
 _ALL = ("torch forward", "torch training", "tensorflow forward", "tensorflow training")
@@ -423,14 +424,11 @@ def markdown(entries: Mapping[Case, Mapping[str, Any] | None]) -> str:
 def machine() -> str:
     """Return the processor and the versions of what ran on it."""
     facts = read_cpu_facts()
-    names = ("pydlbench", "torch", "tensorflow")
-    versions = (f"{name} {metadata.version(name)}" for name in names)
-    return ", ".join(
-        [
-            f"{facts.name} (family {facts.family}, model {facts.model}), {os.cpu_count()} CPUs",
-            *versions,
-        ]
-    )
+    distributions = metadata.packages_distributions()
+    names = dict.fromkeys(distributions[module][0] for module in ("torch", "tensorflow"))
+    versions = [f"{name} {metadata.version(name)}" for name in names]
+    processor = f"{facts.name} (family {facts.family}, model {facts.model}), {os.cpu_count()} CPUs"
+    return ", ".join([processor, f"pydlbench {__version__}", *versions])
 
 
 def main() -> int:
