@@ -42,7 +42,7 @@ class ReadyCalls:
     Attributes:
         kernel: of all calls; None where they have no room together.
         facts: what the worker says of calls.
-        notes: what is made up all the same.
+        notes: which operands are made up although the step's were wanted.
         refused: by signature, why a call could not be made ready.
         executions: by signature, what was logged; of those that were made ready so far.
     """

@@ -154,7 +154,7 @@ class StepOperands(TorchDispatchMode):  # type: ignore[misc]  # an unknown class
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return that nothing within is compiled: else PyTorch imports its compiler, in seconds."""
+        """Return False; see ``recording.Recorder``."""
         return False
 
     def __torch_dispatch__(

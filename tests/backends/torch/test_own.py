@@ -209,6 +209,25 @@ def test_a_model_is_timed_listed_call_by_call_and_run_as_a_chain(
     assert (again.facts.refused, again.facts.notes) == ({}, ())
 
 
+FAILING = """
+    class Net(nn.Linear):
+        def forward(self, x):
+            raise ValueError("enough")
+
+    def build():
+        return Net(4, 3), torch.randn(2, 4)
+"""
+
+
+def test_a_step_that_fails_while_operands_are_copied_costs_no_call(own, backend):
+    step = own(FAILING)
+    call = "aten.relu.default(float32[3](1))"
+    facts = operations.prepare_calls(backend, step, [call], of_step=True).facts
+    assert (facts.names, facts.refused) == ((call,), {})
+    assert "enough" in facts.notes[0]
+    assert "aten.relu.default" in facts.notes[1]
+
+
 def test_a_module_comes_with_the_line_that_calls_it_and_inputs_as_they_are_asked_for(own, backend):
     step = own(CONVOLVED, phase="training", own=OwnSpec(optimizer="adam-fused"))
     file = step["model"].rpartition(":")[0]
