@@ -64,7 +64,6 @@ class RawChunk(TypedDict):
     """Samples in seconds per execution, with the disturbance counters read around them."""
 
     seconds: npt.NDArray[np.float64]
-    involuntary: npt.NDArray[np.int64]
     clock_hz: npt.NDArray[np.float64]
     run_delay_s: float
     steal_s: float

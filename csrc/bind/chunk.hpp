@@ -20,7 +20,6 @@ pybind11::dict sample(Sampled& sampled, int samples, int inner, int untimed, boo
   }
   pybind11::dict result;
   result["seconds"] = array_of(std::move(chunk.seconds));
-  result["involuntary"] = array_of(std::move(chunk.involuntary));
   result["clock_hz"] = array_of(std::move(chunk.clock_hz));
   result["run_delay_s"] = chunk.run_delay_seconds;
   result["steal_s"] = chunk.steal_seconds;

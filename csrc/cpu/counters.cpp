@@ -1,7 +1,6 @@
 #include "cpu/counters.hpp"
 
 #include <dirent.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,12 +11,6 @@
 #include <string>
 
 namespace pydlbench::cpu {
-
-long involuntary_switches() {
-  rusage usage{};
-  if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
-  return usage.ru_nivcsw;
-}
 
 std::map<long, double> run_queue_delays() {
   // /proc/self/schedstat covers the main thread only, so each task is read. Format: time on the

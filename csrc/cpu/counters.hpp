@@ -1,13 +1,10 @@
-// The kernel's interference counters: context switches and waiting times.
+// The kernel's interference counters: waiting and stolen times.
 #pragma once
 
 #include <map>
 #include <vector>
 
 namespace pydlbench::cpu {
-
-// Involuntary context switches of all threads of this process so far.
-long involuntary_switches();
 
 // Seconds that each thread of this process has waited on a run queue so far (Linux schedstat), by
 // thread id; empty where the system does not tell.

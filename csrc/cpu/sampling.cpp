@@ -33,7 +33,6 @@ Chunk take_chunk(const SampleRequest& request, const std::vector<int>& cpus,
   PYDLBENCH_CHECK(samples > 0 && inner > 0 && untimed >= 0, "at least one sample of one execution");
   Chunk chunk{};
   chunk.seconds.reserve(static_cast<std::size_t>(samples));
-  chunk.involuntary.reserve(static_cast<std::size_t>(samples));
   if (with_canary) chunk.canary.push_back(canary());
   const auto delays_before = run_queue_delays();
   const double stolen_before = stolen_time(cpus);
@@ -42,11 +41,9 @@ Chunk take_chunk(const SampleRequest& request, const std::vector<int>& cpus,
   if (untimed > 0) execute(untimed);
   for (int i = 0; i < samples; ++i) {
     if (before) before(inner);
-    const long switches = involuntary_switches();
     const double start = now();
     execute(inner);
     const double end = now();
-    chunk.involuntary.push_back(involuntary_switches() - switches);
     chunk.seconds.push_back((end - start) / inner);
     // Right behind the load, while the core still runs at the load's clock.
     if (end - clock_read >= kClockPeriod || i + 1 == samples) {

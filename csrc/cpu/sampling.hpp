@@ -1,7 +1,6 @@
 // The clock around whatever is executed, with the counters of disturbance beside it.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -9,11 +8,10 @@ namespace pydlbench::cpu {
 
 // The raw record of a chunk of samples; what it means is decided elsewhere.
 struct Chunk {
-  std::vector<double> seconds;            // per execution, one per sample
-  std::vector<std::int64_t> involuntary;  // context switches forced upon us during each sample
-  std::vector<double> clock_hz;           // core clock, read beside the samples
-  double run_delay_seconds;               // longest run-queue wait of a thread
-  double steal_seconds;                   // taken by the hypervisor from the CPUs used
+  std::vector<double> seconds;   // per execution, one per sample
+  std::vector<double> clock_hz;  // core clock, read beside the samples
+  double run_delay_seconds;      // longest run-queue wait of a thread
+  double steal_seconds;          // taken by the hypervisor from the CPUs used
   double wall_seconds;
   std::vector<double> canary;  // FLOP/s of canary() right before and after; empty unless requested
 };

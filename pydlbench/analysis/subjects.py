@@ -110,7 +110,7 @@ class CallsAlone:
         chunk = chunks[0]
         if len(chunks) > 1:  # each of them had rounds of its own, and counters
             rows = [tuple(row)]
-            chunk = msgspec.structs.replace(chunk, faults=None, voluntary=None)
+            chunk = msgspec.structs.replace(chunk, faults=None, voluntary=None, involuntary=None)
         return with_parts(chunk, [sum(row[:: self.width]) for row in rows], rows)
 
 
@@ -122,6 +122,4 @@ def with_parts(chunk: Chunk, seconds: Sequence[float], parts: Sequence[Sequence[
         seconds: of each sample.
         parts: of each sample.
     """
-    return msgspec.structs.replace(
-        chunk, seconds=tuple(seconds), parts=tuple(map(tuple, parts)), involuntary=()
-    )
+    return msgspec.structs.replace(chunk, seconds=tuple(seconds), parts=tuple(map(tuple, parts)))

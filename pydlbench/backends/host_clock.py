@@ -46,9 +46,13 @@ class Account:
 
     Args:
         cpus: those that the process is pinned to.
+
+    Attributes:
+        faults: how often fresh memory was touched, once it is left.
     """
 
     def __init__(self, cpus: Sequence[int]) -> None:
+        self.faults = 0
         self._cpus = tuple(cpus)
         self._names = {f"cpu{cpu}" for cpu in cpus}
         self._counted: dict[str, Any] = {}
@@ -57,8 +61,8 @@ class Account:
         """Begin to count."""
         self._collecting = gc.isenabled()
         gc.disable()
-        self._delays, self._ticks, self._faults = _delays(), self._of_cpus(), page_faults()
-        self._given = _voluntary()
+        self._delays, self._ticks = _delays(), self._of_cpus()
+        self._usage = resource.getrusage(resource.RUSAGE_SELF)
         self._begin, self._used = time.monotonic(), time.process_time()
         return self
 
@@ -67,7 +71,8 @@ class Account:
         wall, used = time.monotonic() - self._begin, time.process_time() - self._used
         if self._collecting:
             gc.enable()
-        self._faults = page_faults() - self._faults
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        self.faults = usage.ru_minflt - self._usage.ru_minflt
         # A thread that is new counts from zero.
         waits = [delay - self._delays.get(task, 0) for task, delay in _delays().items()]
         busy, stolen = (
@@ -79,34 +84,26 @@ class Account:
             "steal_s": max(0.0, stolen),
             "wall_s": wall,
             "cpu_s": used,
-            "voluntary": _voluntary() - self._given,
+            "voluntary": usage.ru_nvcsw - self._usage.ru_nvcsw,
+            "involuntary": usage.ru_nivcsw - self._usage.ru_nivcsw,
             # Ticks at both ends are whole ones, and this process's own time is known exactly: the
             # difference may be too small, and negative.
             "others_s": busy - used if self._ticks[0] else None,
         }
 
-    def chunk(
-        self, seconds: Sequence[float], *, faults: float, involuntary: Sequence[int] = ()
-    ) -> Chunk:
+    def chunk(self, seconds: Sequence[float], *, faults: float) -> Chunk:
         """Return the samples with what was counted around them; see :class:`Chunk`.
 
         Args:
             seconds: the samples.
             faults: page faults per execution.
-            involuntary: context switches by sample.
         """
         return Chunk(
             seconds=tuple(seconds),
-            involuntary=tuple(involuntary),
             threads=len(self._cpus),
             faults=faults,
             **self._counted,
         )
-
-    @property
-    def faults(self) -> int:
-        """How often fresh memory was touched."""
-        return self._faults
 
     def _of_cpus(self) -> tuple[int, int]:
         """Return ticks that the CPUs were busy, and stolen ones; zeros where nobody counts."""
@@ -137,16 +134,6 @@ def _delays() -> dict[str, int]:
         except (OSError, IndexError, ValueError):
             continue  # the thread has ended, or the kernel does not count
     return counts
-
-
-def _involuntary() -> int:
-    """Return how often threads of this process were taken off their CPU until now."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-
-
-def _voluntary() -> int:
-    """Return how often threads of this process gave their CPU away until now: to wait."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
 class Operator(Protocol):
@@ -244,17 +231,14 @@ class HostClock:
             call()
         wait()
         seconds: list[float] = []
-        switches: list[int] = []
         inner = range(request.inner)
         with Account(self._cpus) as account:
             for _ in range(request.samples):
-                forced = _involuntary()
                 start = now()
                 for _ in inner:
                     call()
                 wait()
                 end = now()
-                switches.append(_involuntary() - forced)
                 seconds.append((end - start) / request.inner)
         calls = request.samples * request.inner
-        return account.chunk(seconds, faults=account.faults / calls, involuntary=switches)
+        return account.chunk(seconds, faults=account.faults / calls)

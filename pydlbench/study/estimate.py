@@ -190,6 +190,7 @@ class _Disturbances:
                 steal_s=visit.steal_s,
                 wall_s=visit.wall_s,
                 policy=_POLICY,
+                involuntary=visit.involuntary,
             ) or _slow_reads(visit, best)
             if words:
                 self.words[visit.round] = words

@@ -52,6 +52,7 @@ class Visit:
         clock_hz: median core clock; None where nobody read it.
         faults: page faults per execution; None where nobody counted.
         voluntary: voluntary context switches of all threads; likewise.
+        involuntary: involuntary ones; likewise.
         run_delay_s: how long the thread that waited most was kept from a CPU.
         others_s: CPU time of others on the same CPUs; None where nobody counted.
         steal_s: CPU time that the hypervisor took.
@@ -73,6 +74,7 @@ class Visit:
     clock_hz: float | None = None
     faults: float | None = None
     voluntary: int | None = None
+    involuntary: int | None = None
     run_delay_s: float = 0.0
     others_s: float | None = None
     steal_s: float = 0.0
@@ -122,6 +124,7 @@ def visit_of(
         clock_hz=median(chunk.clock_hz) if chunk.clock_hz else None,
         faults=chunk.faults,
         voluntary=chunk.voluntary,
+        involuntary=chunk.involuntary,
         run_delay_s=waited_s(chunk),
         others_s=chunk.others_s,
         steal_s=chunk.steal_s,

@@ -54,11 +54,8 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         seconds: seconds per execution, one per sample.
-        involuntary: involuntary context switches of all threads during each sample; empty if the
-            platform does not count them.
         clock_hz: core-clock readings taken in the chunk; may be empty.
-        run_delay_s: time spent runnable but waiting for a CPU, of the thread that waited most. An
-            involuntary switch always waits, so 0 with switches means "not counted".
+        run_delay_s: time spent runnable but waiting for a CPU, of the thread that waited most.
         steal_s: time the hypervisor took from the used CPUs, summed over them.
         wall_s: wall time between the two readings of the counters.
         threads: threads that the kernel ran on, one CPU each.
@@ -71,6 +68,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
             measured.
         faults: page faults per execution; None if not counted.
         voluntary: voluntary context switches of all threads; None if not counted.
+        involuntary: involuntary ones; None if not counted.
         cpu_s: CPU time of the process within ``wall_s``, summed over its threads, spinning ones
             included; None if not counted.
         others_s: CPU time of other processes on the used CPUs within ``wall_s``. It is counted in
@@ -81,11 +79,10 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
     Raises:
         ValueError: if there is no sample, a time or counter is negative or not finite,
-            or ``involuntary`` or ``parts`` has another length than ``seconds``.
+            or ``parts`` has another length than ``seconds``.
     """
 
     seconds: tuple[float, ...]
-    involuntary: tuple[int, ...] = ()
     clock_hz: tuple[float, ...] = ()
     run_delay_s: float = 0.0
     steal_s: float = 0.0
@@ -97,6 +94,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     enqueue_s: tuple[float, ...] = ()
     faults: float | None = None
     voluntary: int | None = None
+    involuntary: int | None = None
     cpu_s: float | None = None
     others_s: float | None = None
     canary: tuple[float, ...] = ()
@@ -107,9 +105,10 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("chunk without samples")
         if not all(math.isfinite(x) and x >= 0 for x in (*self.seconds, *self.enqueue_s)):
             raise ValueError("chunk with a sample that is negative or not finite")
-        self._check_lengths()
-        if any(count < 0 for count in self.involuntary):
-            raise ValueError("chunk with a negative switch count")
+        if self.parts and len(self.parts) != len(self.seconds):
+            raise ValueError(
+                f"chunk with {len(self.seconds)} samples but {len(self.parts)} of parts"
+            )
         if not all(math.isfinite(x) and x > 0 for x in self.clock_hz):
             raise ValueError("chunk with a clock reading that is not positive")
         for name in ("run_delay_s", "steal_s", "wall_s"):
@@ -120,11 +119,3 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("chunk with a canary that is not positive")
         if self.threads < 1:
             raise ValueError(f"chunk with {self.threads} threads")
-
-    def _check_lengths(self) -> None:
-        for name in ("involuntary", "parts"):
-            values = getattr(self, name)
-            if values and len(values) != len(self.seconds):
-                raise ValueError(
-                    f"chunk with {len(self.seconds)} samples but {len(values)} of {name}"
-                )

@@ -46,6 +46,7 @@ def seen_beside(
     steal_s: float,
     wall_s: float,
     policy: Policy,
+    involuntary: int | None = None,
 ) -> str | None:
     """Return a description of the interference in a round, or None.
 
@@ -56,13 +57,15 @@ def seen_beside(
         steal_s: CPU time that the hypervisor took.
         wall_s: wall time of the samples.
         policy: the limits.
+        involuntary: involuntary context switches; None if not counted.
     """
     if disturbance is not None:
         return disturbance
     if (shared := slow_canary(() if fma is None else (fma,), policy)) is not None:
         return shared
     if wait_s > max(policy.chunk_wait_fraction * wall_s, policy.chunk_wait_floor_s):
-        return f"waited {wait_s * 1e3:.3g} ms of {wall_s * 1e3:.3g} ms for a CPU"
+        switches = f" ({involuntary} involuntary switches)" if involuntary else ""
+        return f"waited {wait_s * 1e3:.3g} ms of {wall_s * 1e3:.3g} ms for a CPU{switches}"
     # Half a tick of slack: sums of ticks are floats.
     steal_limit = (policy.chunk_steal_ticks - 0.5) * policy.steal_tick_s
     if steal_s >= max(steal_limit, policy.chunk_steal_fraction * wall_s):

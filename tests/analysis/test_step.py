@@ -28,7 +28,7 @@ class Kernel:
 
     def sample(self, request):
         self.requests.append(request)
-        return Chunk(seconds=self.seconds, faults=5.0, involuntary=(0,) * len(self.seconds))
+        return Chunk(seconds=self.seconds, faults=5.0)
 
 
 def calls_alone(*batches, width=1):

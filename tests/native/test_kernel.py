@@ -90,10 +90,8 @@ def test_only_fp32_can_be_looked_at_in_place(conv, precision):
 )
 def test_samples_come_in_the_numbers_asked_for(found, inputs, samples, inner, untimed):
     chunk = _cpu.Kernel(found[0], _cpu.Arena(inputs)).sample(samples, inner, untimed)
-    assert chunk["seconds"].shape == chunk["involuntary"].shape == (samples,)
+    assert chunk["seconds"].shape == (samples,)
     assert (chunk["seconds"] > 0).all()
-    assert (chunk["involuntary"] >= 0).all()
-    assert chunk["involuntary"].dtype == np.int64
     assert len(chunk["clock_hz"]) >= 1
     assert (chunk["clock_hz"] > 1e8).all()
     assert chunk["wall_s"] >= inner * chunk["seconds"].sum()

@@ -59,7 +59,10 @@ class FrameworkWorker(Protocol):
     def prepare_calls(
         self, backend: Any, spec: StepSpec, signatures: Sequence[str]
     ) -> OperatorsKernel | DeviceOperators:
-        """Make calls ready; see ``operations.prepare_calls``."""
+        """Make calls ready; see ``operations.prepare_calls``.
+
+        That of a framework whose steps ``makes_calls`` also takes ``of_step``.
+        """
 
     def prepare_logged_calls(
         self, backend: Any, spec: StepSpec, signatures: Sequence[str]

@@ -35,7 +35,9 @@ def test_samples_are_counted_and_results_are_of_each_call(name):
     backend = backend_of(name)
     kernel = backend.prepare(KernelSpec(layer=GEMM), Preparation())
     chunk = kernel.sample(Request(samples=3, inner=2, untimed=1))
-    assert len(chunk.seconds) == len(chunk.involuntary) == 3
+    assert len(chunk.seconds) == 3
+    assert chunk.voluntary is not None
+    assert chunk.involuntary is not None
     assert min(chunk.seconds) > 0
     assert chunk.threads == len(backend.cpus)
     assert kernel.facts.timing == "steady"

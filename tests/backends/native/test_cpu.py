@@ -57,7 +57,9 @@ def test_a_prepared_kernel_is_verified_and_runs(backend, layer, pass_):
     assert facts.workspace_bytes >= 0
     assert facts.setup_s > 0
     chunk = kernel.sample(Request(samples=4, inner=2, untimed=1))
-    assert len(chunk.seconds) == len(chunk.involuntary) == 4
+    assert len(chunk.seconds) == 4
+    assert chunk.voluntary is not None
+    assert chunk.involuntary is not None
     assert min(chunk.seconds) > 0
     assert chunk.threads == _cpu.library()["threads"]
 

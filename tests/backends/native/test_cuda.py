@@ -299,7 +299,7 @@ def test_what_is_timed_in_the_end(native, backend, words, settings):
     assert fake_cuda.Kernel.made[-1].requests[-1] == (3, 2, 1)
     assert chunk.seconds == (1e-3,) * 3
     assert chunk.clock_hz == (1.98e9,) * 3
-    assert chunk.involuntary == ()
+    assert chunk.involuntary is None
 
 
 def test_behind_a_flush_a_trial_is_single_executions(native, backend):
