@@ -94,8 +94,8 @@ _NORM: Final = "batch_norm"
 _BEYOND: Final = 1.05
 _WITH_FEWER_FLOPS: Final = ("conv", "deconv")
 _UNFUSED: Final = (
-    "fused activations: {framework} {mode} has no step with them (native layers are not fused "
-    "either, so that no difference depends on it; diagnose measures modes that fuse)"
+    "no experiment on fused activations: {framework} {mode} has no step with them; native layers "
+    "are not fused either, so that no difference depends on it; diagnose measures modes that fuse"
 )
 #: Steps with one thing changed: in a process that stays, and in ones that are new in each round.
 _HOWS: Final = {
@@ -280,8 +280,9 @@ class _Measured:
         self._tell("native layers")
         self._find_native()
         if any(_NORM in call.operator for call in self._calls):
-            self._folds = True
-            self._not_made.append(_UNFUSED.format(framework=step.framework, mode=step.mode))
+            # Statistics of a minibatch cannot be folded into weights.
+            self._folds = not step.backward
+            self.notes.append(_UNFUSED.format(framework=step.framework, mode=step.mode))
         self._tell("calls alone")
         self._make_calls()
         if not step.on_gpu:
