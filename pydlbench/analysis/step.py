@@ -598,11 +598,22 @@ class _Measured:
             types=self._facts.types or None,
             notes=tuple(
                 dict.fromkeys(
-                    (*self._facts.notes, *self._listed.notes, *self.notes, *self._below_limits())
+                    (
+                        *self._facts.notes,
+                        *self._listed.notes,
+                        *self.notes,
+                        *self._below_limits(),
+                        *self._taken_again(),
+                    )
                 )
             ),
             seconds=time.monotonic() - self._begin,
         )
+
+    def _taken_again(self) -> list[str]:
+        """Say how many visits others disturbed, so that there was a second one."""
+        again = self._study.table.again
+        return [f"{again} timings were disturbed by others and taken again"] if again else []
 
     def _below_limits(self) -> list[str]:
         """Say which native layers are faster than limits that count the FLOPs of direct kernels."""

@@ -177,10 +177,7 @@ def _warnings(samples: Series, estimated: Estimate, on_gpu: bool) -> tuple[str, 
             f"{samples.gate_timeouts} samples were taken again: enqueueing them waited for the GPU "
             "behind the closed launch gate"
         )
-    if estimated.disturbed and not estimated.contended:
-        words.append(
-            f"disturbed rounds: {estimated.disturbed} of {estimated.rounds}: {estimated.reason}"
-        )
+    words += estimated.warnings
     seconds = list(samples.by_round().values())
     third = max(1, len(seconds) // 3)
     first, last = median(seconds[:third]), median(seconds[-third:])

@@ -285,11 +285,6 @@ def record_of(step: StepSpec, session: Session, facts: StepFacts, samples: Serie
     estimated = estimate(samples)
     time = summary_of(samples)
     wrong = [check for check in facts.checks if check.status != "ok"]
-    warnings = []
-    if estimated.disturbed:
-        warnings.append(
-            f"disturbed rounds: {estimated.disturbed} of {estimated.rounds}: {estimated.reason}"
-        )
     return StepRecord(
         spec=msgspec.structs.replace(step, batch=facts.batch),
         status="failed" if wrong else "ok",
@@ -312,7 +307,7 @@ def record_of(step: StepSpec, session: Session, facts: StepFacts, samples: Serie
         environment=facts.environment,
         types=facts.types or None,
         notes=facts.notes,
-        warnings=tuple(warnings),
+        warnings=estimated.warnings,
         disturbed=estimated.disturbed,
         contended=estimated.contended,
         contention_reason=estimated.reason if estimated.contended else None,

@@ -52,6 +52,7 @@ class Estimate:
         disturbed: beside how many of them somebody else used the machine.
         undisturbed: of times the median of the other rounds; None where there are none.
         reason: what was seen there, in words; empty without any.
+        again: how many of its rounds were taken again, because others disturbed the first try.
     """
 
     median: float
@@ -60,6 +61,7 @@ class Estimate:
     disturbed: int
     undisturbed: float | None = None
     reason: str
+    again: int = 0
 
     @property
     def contended(self) -> bool:
@@ -70,6 +72,16 @@ class Estimate:
         if self.rounds == 0 or 2 * self.disturbed < self.rounds:
             return False
         return self.undisturbed is None or self.undisturbed < _AS_LONG * self.median
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is to be said of its rounds."""
+        words = []
+        if self.disturbed and not self.contended:
+            words.append(f"disturbed rounds: {self.disturbed} of {self.rounds}: {self.reason}")
+        if self.again:
+            words.append(f"disturbed and taken again: {self.again} of {self.rounds} rounds")
+        return tuple(words)
 
     def above(self, limit: float) -> bool:
         """Whether it is above a limit beyond doubt."""
@@ -86,7 +98,7 @@ def estimate(series: Series) -> Estimate:
     values = series.by_round()
     others = [value for number, value in values.items() if number not in disturbances.words]
     whole = _estimate(values, disturbances.shares, disturbances.words)
-    return replace(whole, undisturbed=median(others) if others else None)
+    return replace(whole, undisturbed=median(others) if others else None, again=series.again)
 
 
 def contrast(own: Series, other: Series) -> Estimate | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pydlbench.errors import PydlbenchError
 from pydlbench.study.table import Interference, Table, visit_of
 from pydlbench.timing.chunk import Request
+from pydlbench.timing.guards import disturbed, waited_s
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ ROUNDS: Final = 9
 _MOST_UNTIMED: Final = 10_000
 # What a clock reads as free took so long: the reading of one takes some 20 ns itself.
 _LEAST_S: Final = 1e-9
+# Disturbed visits are taken again until so many second ones were disturbed, too: then the machine
+# is not going to be quiet.
+_MOST_IN_VAIN: Final = 3
 
 
 def random_order(seed: int) -> random.Random:
@@ -92,6 +96,7 @@ class Study:
         self.table = Table()
         self._order = order
         self._interference = interference
+        self._in_vain = 0
 
     def take(
         self, subjects: Sequence[Subject], first: int = 0, rounds: int = 1
@@ -124,32 +129,46 @@ class Study:
             self._order.shuffle(waiting)
             if self._interference is not None and before is None:
                 before = self._interference()
-            taken: list[tuple[Subject, Request, Chunk]] = []
+            taken: list[tuple[Subject, Request, Chunk, bool]] = []
             after: Interference | None = None
             try:
                 for subject in waiting:
                     request = request_for(subject, alone=alone and number > first)
                     try:
-                        chunk = subject.sample(request)
+                        chunk, again = self._sample(subject, request)
                     except PydlbenchError as error:
                         errors[subject.key] = error
                         continue
                     subject.size = _sized(subject, request, chunk)
-                    taken.append((subject, request, chunk))
+                    taken.append((subject, request, chunk, again))
                 after = None if self._interference is None else self._interference()
             finally:  # also of a round that is interrupted
                 self._add(taken, number, _slower(before, after))
             before = after
         return errors
 
+    def _sample(self, subject: Subject, request: Request) -> tuple[Chunk, bool]:
+        """Take a visit, and where others disturbed it another one at once.
+
+        Returns:
+            The visit beside which others took less of the CPUs, whatever its time; and whether
+            there were two.
+        """
+        chunk = subject.sample(request)
+        if self._in_vain >= _MOST_IN_VAIN or disturbed(chunk, subject.policy) is None:
+            return chunk, False
+        second = subject.sample(request)
+        self._in_vain += disturbed(second, subject.policy) is not None
+        return min(chunk, second, key=lambda each: waited_s(each) + each.steal_s), True
+
     def _add(
         self,
-        taken: Sequence[tuple[Subject, Request, Chunk]],
+        taken: Sequence[tuple[Subject, Request, Chunk, bool]],
         number: int,
         interference: Interference,
     ) -> None:
         """Add the visits of a round to the table."""
-        for subject, request, chunk in taken:
+        for subject, request, chunk, again in taken:
             self.table.add(
                 visit_of(
                     subject.key,
@@ -159,6 +178,7 @@ class Study:
                     preparation=subject.preparation,
                     process=subject.process,
                     interference=interference,
+                    again=again,
                 )
             )
 

@@ -62,6 +62,8 @@ class Visit:
         disturbance: what the backend saw that speaks against it, in words.
         gpu: what was read from a GPU meanwhile.
         gate_timeouts: see :class:`~pydlbench.timing.chunk.Chunk`.
+        again: others disturbed a visit of it in this round, so that there was a second one; this is
+            the one beside which they took less of the CPUs.
     """
 
     subject: Hashable
@@ -84,6 +86,7 @@ class Visit:
     disturbance: str | None = None
     gpu: GpuReadings | None = None
     gate_timeouts: int = 0
+    again: bool = False
 
     @property
     def median(self) -> float:
@@ -100,6 +103,7 @@ def visit_of(
     preparation: int,
     process: int,
     interference: Interference,
+    again: bool = False,
 ) -> Visit:
     """Return a chunk of samples as a visit.
 
@@ -111,6 +115,7 @@ def visit_of(
         preparation: which of the subject's was sampled.
         process: that held it.
         interference: bursts before and after the round; one of the backend's own counts before.
+        again: see :class:`Visit`.
     """
     fma = min(chunk.canary) if chunk.canary else interference.fma
     return Visit(
@@ -134,6 +139,7 @@ def visit_of(
         disturbance=chunk.disturbance,
         gpu=chunk.gpu,
         gate_timeouts=chunk.gate_timeouts,
+        again=again,
     )
 
 
@@ -203,6 +209,11 @@ class Series:
         return sum(visit.gate_timeouts for visit in self.visits)
 
     @property
+    def again(self) -> int:
+        """How many of its visits were taken again, see :class:`Visit`."""
+        return sum(visit.again for visit in self.visits)
+
+    @property
     def clock_hz(self) -> float | None:
         """Median core clock over the rounds; None where nobody read it."""
         return _middle(visit.clock_hz for visit in self.visits)
@@ -269,6 +280,11 @@ class Table:
             ValueError: it had none.
         """
         return Series(self._visits.get(subject, ()))
+
+    @property
+    def again(self) -> int:
+        """How many visits of all were taken again, see :class:`Visit`."""
+        return sum(visit.again for visits in self._visits.values() for visit in visits)
 
     def rounds(self, subject: Hashable) -> int:
         """Return how many visits a subject had."""

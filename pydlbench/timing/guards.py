@@ -73,6 +73,29 @@ def seen_beside(
     return None
 
 
+def disturbed(chunk: Chunk, policy: Policy) -> str | None:
+    """Return a description of what disturbed a chunk while it was taken, or None.
+
+    Threads of a process with more of them than CPUs wait for each other: where other processes took
+    next to nothing of the CPUs, waits are not theirs.
+
+    Args:
+        chunk: samples with their counters.
+        policy: the limits.
+    """
+    least_s = max(policy.others_fraction * chunk.wall_s, policy.others_floor_s)
+    crowded = chunk.others_s is not None and chunk.others_s < least_s
+    return seen_beside(
+        disturbance=chunk.disturbance,
+        fma=None,
+        wait_s=0.0 if crowded else waited_s(chunk),
+        steal_s=chunk.steal_s,
+        wall_s=chunk.wall_s,
+        policy=policy,
+        involuntary=chunk.involuntary,
+    )
+
+
 def slow_canary(shares: Sequence[float], policy: Policy) -> str | None:
     """Return a description of other use of the cores that bursts detected, or None.
 

@@ -201,3 +201,50 @@ def test_a_long_step_is_warm_in_a_new_process_after_one_run_or_two(machine, stud
     requests = [request for _, request in host.requests]
     assert [(request.samples, request.untimed) for request in requests] == sizes
     assert len(study.table.series("step").seconds) == 3
+
+
+def others(*waits_s, others_s=None):
+    """Return a subject's ``sample`` whose chunks take a second, and waits, in turn, for others."""
+    waits = list(waits_s)
+
+    def sample(_request):
+        wait_s = waits.pop(0) if len(waits) > 1 else waits[0]
+        return Chunk(
+            seconds=(1 + wait_s,), wall_s=1 + wait_s, run_delay_s=wait_s, others_s=others_s
+        )
+
+    return sample
+
+
+def long_subject(sample):
+    """Return a subject that needs no visit to be warm."""
+    return Subject(key="a", sample=sample, policy=LONG, size=Size(execution_s=1.0, wall_s=1.0))
+
+
+LONG = step_policy(Policy(budget_s=4.0), settled=True)
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "seconds", "again"),
+    [
+        ((0.01, 0.5), 1.01, 0),
+        ((0.5, 0.0), 1.0, 1),
+        ((0.2, 0.5), 1.2, 1),
+    ],
+)
+def test_a_disturbed_visit_is_taken_again(study, waits_s, seconds, again):
+    study.take([long_subject(others(*waits_s))])
+    series = study.table.series("a")
+    assert list(series.seconds) == [seconds]
+    assert series.again == study.table.again == again
+
+
+def test_on_a_machine_that_stays_busy_visits_are_not_taken_again(study):
+    study.take([long_subject(others(0.5))], rounds=9)
+    assert study.table.rounds("a") == 9
+    assert study.table.again == 3
+
+
+def test_threads_that_wait_for_each_other_are_not_others(study):
+    study.take([long_subject(others(0.5, others_s=0.001))])
+    assert study.table.again == 0
