@@ -588,6 +588,7 @@ class _Measured:
             mode=str(step.mode),
             device=step.device,
             layout=step.layout,
+            feed=step.feed,
             library=self._facts.library,
             threads=len(self._session.cpus),
             processes=table.series(STEP).processes,

@@ -203,6 +203,7 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": 
         mode: of the framework.
         device: ``cpu`` or ``cuda:N``.
         layout: of images: ``nhwc`` or ``nchw``.
+        feed: ``resident`` or ``host``.
         library: name and version of the framework.
         threads: that computed; on a GPU the host's.
         processes: fresh ones in which the step was timed.
@@ -227,6 +228,7 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": 
     mode: str
     device: str = "cpu"
     layout: str = "nhwc"
+    feed: str = "resident"
     library: str
     threads: int
     processes: int

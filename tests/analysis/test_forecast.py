@@ -4,11 +4,13 @@ import math
 
 import msgspec
 import pytest
+from breakdown_records import document_of, make_record
 
 from pydlbench.analysis import forecast
 from pydlbench.analysis.forecast import believed, conclude, forecast_step
 from pydlbench.analysis.rows import FAULT, Rows, batches, stored_rows
 from pydlbench.analysis.scores import ASSUMED, LEAST, Interval, interval, scored
+from pydlbench.records.breakdown import Level
 from pydlbench.records.forecast import ForecastRecord, OperatorTime, Place, StepFaults
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.own import OwnSpec
@@ -304,13 +306,20 @@ def step_document(seconds, **changes):
     return {**case, "status": "ok", "time_s": {"median": seconds}}
 
 
+def broken_down(measured_s, forecast_s, **changes):
+    known = {"batch": 4, "library": "torch 2.0", "measured": Level(median=measured_s, n=6)}
+    return document_of(
+        make_record(**{"model": "mnist", "forecast_s": forecast_s, **known, **changes})
+    )
+
+
 def test_a_step_scores_its_newest_forecast_once(store_path, run_record):
     def forecast_of(seconds, batch=4):
         rows = Rows(times={"a": row("a", seconds)})
         made = conclude(CASE, PLACE, listed_as((call("a"),)), rows)
         return msgspec.structs.replace(made, batch=batch).to_dict()
 
-    check = {**CASE.to_dict(), **PLACE.to_dict(), "model": "other", "forecast_error": -0.2}
+    check = broken_down(1.0, 0.8, model="other")
     with Store.open(store_path) as store:
         store.begin(run_record, "forecast")
         for table, document in (
@@ -331,6 +340,24 @@ def test_a_step_scores_its_newest_forecast_once(store_path, run_record):
         wanted = [math.log(0.8), 0.0, math.log(1.1)]
         assert sorted(scored(store, PLACE)) == pytest.approx(wanted)
     assert scored(None, PLACE) == []
+
+
+def test_a_breakdown_and_the_forecast_that_it_made_are_one_score(store_path, run_record):
+    rows = Rows(times={"a": row("a", 1.1)})
+    made = msgspec.structs.replace(conclude(CASE, PLACE, listed_as((call("a"),)), rows), batch=4)
+    with Store.open(store_path) as store:
+        store.begin(run_record, "breakdown")
+        for table, document in (
+            ("forecast", made.to_dict()),
+            ("breakdown", broken_down(1.0, 1.1)),
+            ("step", step_document(1.0)),
+        ):
+            store.add(run_record.id, Entry.from_document(table, document))
+        assert scored(store, PLACE) == pytest.approx([math.log(1.1)])
+        # A step whose images come from the host is another one.
+        fed = Entry.from_document("breakdown", broken_down(1.0, 1.2, feed="host"))
+        store.add(run_record.id, fed)
+        assert sorted(scored(store, PLACE)) == pytest.approx([math.log(1.1), math.log(1.2)])
 
 
 def test_a_user_s_file_that_was_edited_scores_no_forecast_of_the_earlier_one(

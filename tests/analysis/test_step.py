@@ -96,13 +96,12 @@ def test_the_smallest_kernels_that_make_a_quarter_of_the_sum_are_visited_seldom(
 
 
 # The host needs 30 us for each call, 3 us of them besides it, and 40 us for each step.
-def gpu_breakdown(*device_s, share=0.9):
+def gpu_breakdown(*device_s, share=0.9, **changes):
     works = [convolution(4 + number, 27e-6, seconds) for number, seconds in enumerate(device_s)]
-    gpu = Gpu(steps={MODEL: works})
-    case = StepSpec(model=MODEL, own=OwnSpec(), framework="torch", mode="eager", device="cuda:0")
-    session = GpuSession(gpu, native_s=2e-6)
+    case = {"model": MODEL, "own": OwnSpec(), "framework": "torch", "device": "cuda:0", **changes}
+    session = GpuSession(Gpu(steps={case["model"]: works}), native_s=2e-6)
     session.share = share
-    found = break_down_step(case, session)
+    found = break_down_step(StepSpec(**case), session)
     return found, {one.term: one.seconds for one in found.terms}
 
 
@@ -128,6 +127,12 @@ def test_on_a_gpu_that_is_behind_its_host_the_step_is_its_kernels():
     assert terms[IDLE_BETWEEN] == terms[IDLE_IN_CALLS] == 0
     assert found.device == "cuda:0"
     assert not {FRESH_MEMORY, WAKEUPS, REORDERS} & terms.keys()
+
+
+@pytest.mark.parametrize("feed", ["resident", "host"])
+def test_a_breakdown_says_from_where_its_images_come(feed):
+    found, _ = gpu_breakdown(200e-6, model="mnist", own=None, feed=feed)
+    assert found.feed == feed
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.9, False), (2.5, True)])
