@@ -89,13 +89,10 @@ def forecast_step(
     tell("operators of the step")
     made = _Forecaster(spec, session, store, measures, visits, keep, tell)
     steps = listed(spec, session)
-    rows = made.rows(steps.calls)
-    factors, untold = made.factors(steps.calls, rows)
     faults = None if spec.on_gpu else made.faults(program_of(steps))
-    if faults is not None and faults.counts:
-        cost = made.rows([FAULT])
-        rows.times |= cost.times
-        rows.fresh |= cost.fresh
+    costs = [FAULT] if faults is not None and faults.counts else []
+    rows = made.rows([*steps.calls, *costs])
+    factors, untold = made.factors(steps.calls, rows)
     known = interval(scored(store, made.place))
     known = known._replace(reach=known.reach + untold)
     return conclude(spec, made.place, steps, rows, faults, factors=factors, known=known)
@@ -220,7 +217,13 @@ class _Forecaster:
             # One that took less than its call costs has no ratio.
             if rows.times[call.signature].seconds > 0
         ]
-        stored.sort(key=lambda call: -call.count * rows.times[call.signature].seconds)
+        # Forwards and backwards a call may be the same.
+        taken_s = summed(
+            (call.signature, call.count * rows.times[call.signature].seconds)
+            for call in calls
+            if call.signature in rows.times
+        )
+        stored.sort(key=lambda call: -taken_s[call.signature])
         if not stored or not self._measures:
             return {}, 0.0
         self._tell("stored operators again")
@@ -229,7 +232,7 @@ class _Forecaster:
         list(
             measure_rows(self._spec, self._session, self.place, chosen, again, visits=1)
         )  # not kept: one visit is less than what is stored
-        cache_bytes = self._session.cache_bytes()
+        cache_bytes = self._session.cache_bytes(self._spec.device)
         timed = [
             call
             for call in chosen
@@ -242,17 +245,9 @@ class _Forecaster:
             ]
             for name, same in grouped(timed, lambda call: class_of(call, cache_bytes)).items()
         }
-        whole_s = sum(
-            call.count * rows.times[call.signature].seconds
-            for call in calls
-            if call.signature in rows.times
-        )
+        whole_s = sum(taken_s.values())
         shares = summed(
-            (
-                class_of(call, cache_bytes),
-                call.count * rows.times[call.signature].seconds / whole_s,
-            )
-            for call in stored
+            (class_of(call, cache_bytes), taken_s[call.signature] / whole_s) for call in stored
         )
         factors, untold = believed(ratios, shares)
         for call in stored:

@@ -171,8 +171,8 @@ class Session:
     def processor(self, _):
         return "CPU"
 
-    def cache_bytes(self):
-        return 1000
+    def cache_bytes(self, device):
+        return {"cpu": 1000, "cuda:0": 20_000}[device]
 
 
 @pytest.fixture
@@ -182,10 +182,11 @@ def invented(monkeypatch):
     asked = []
 
     def measured(*given, **_):
-        calls, rows = given[3:]
+        place, calls, rows = given[2:]
         for one in calls:
             asked.append(one.signature)
-            rows.times[one.signature] = row(one.signature, *[now[one.signature]] * 2)
+            visits = [now[one.signature]] * 2
+            rows.times[one.signature] = row(one.signature, *visits, place=place)
             rows.fresh.add(one.signature)
             yield rows.times[one.signature]
 
@@ -232,6 +233,44 @@ def test_what_the_store_has_is_not_measured_but_timed_again_and_scaled_by_class(
         known = forecast_step(CASE, Session(), store, measures=False)
         assert asked == []
         assert known.seconds == pytest.approx(first.seconds)
+
+
+def test_a_call_that_is_made_forwards_and_backwards_counts_with_both(
+    invented, store_path, run_record, monkeypatch
+):
+    now, _ = invented
+    backwards = msgspec.structs.replace(call("small", 6, size=400), direction="backward")
+    calls = (call("small", 2, size=400), backwards, call("large", 1, size=4000))
+    monkeypatch.setattr(forecast, "listed", lambda *_: listed_as(calls))
+    with Store.open(store_path) as store:
+        store.begin(run_record, "forecast")
+
+        def keep(table, document, key):
+            store.add(run_record.id, Entry.from_document(table, document, key))
+
+        first = forecast_step(CASE, Session(), store, keep=keep)
+        now["small"] *= 1.1
+        again = forecast_step(CASE, Session(), store, keep=keep)
+    assert again.seconds == first.seconds
+    # Of 10 ms the small one takes 8.
+    wider = math.log(again.ci_high / again.seconds) - math.log(first.ci_high / first.seconds)
+    assert wider == pytest.approx(0.8 * math.log(1.1))
+
+
+def test_on_a_gpu_classes_of_calls_are_by_its_own_cache(invented, store_path, run_record):
+    now, _ = invented
+    step = msgspec.structs.replace(CASE, device="cuda:0")
+    with Store.open(store_path) as store:
+        store.begin(run_record, "forecast")
+
+        def keep(table, document, key):
+            store.add(run_record.id, Entry.from_document(table, document, key))
+
+        forecast_step(step, Session(), store, keep=keep)
+        for name in now:
+            now[name] *= 1.5
+        again = forecast_step(step, Session(), store, keep=keep)
+    assert again.factors == pytest.approx({"cache": 1.5})
 
 
 @pytest.mark.parametrize("free", ["stored", "again"])
