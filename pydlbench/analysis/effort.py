@@ -25,7 +25,7 @@ from pydlbench.timing.statistics import median_interval
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pydlbench.records.measurement import Measurement, TimeSummary
+    from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.repetitions import Effort
 
@@ -42,19 +42,21 @@ def half_width_s(
 ) -> float:
     """Return half of the width of the interval of a weighted sum of rows, in seconds.
 
-    It is that of the rounds' sums, of the rows that have visits enough for an interval; a row with
-    more visits than another counts with its first ones. To this the other rows are added as
-    independent errors (root of the sum of squares): those of some visits with half of the range of
-    these, those of a single visit with the half-width of their own interval (the quartiles where
-    there is none). A disturbed visit that was left out moves its row's later ones by a round, and
-    rows that an earlier task of a sweep has measured have rounds of their own time.
+    It is that of the rounds' sums, of the rows that have visits enough: four, or as many as any row
+    has where none has four; a row with more visits than another counts with its first ones. To this
+    the other rows are added as independent errors (root of the sum of squares), each with the
+    half-width of its own interval (the quartiles where there is none). A disturbed visit that was
+    left out moves its row's later ones by a round, and rows that an earlier task of a sweep has
+    measured have rounds of their own time.
 
     Args:
         weights: how often each row is in the sum.
         rows: at least these; one without a time counts as nothing.
     """
     times = {spec: time for spec in weights if (time := rows[spec].time) is not None}
-    complete = {spec: each for spec, each in times.items() if len(each.visit_s) >= LEAST_ROUNDS}
+    most = max((len(each.visit_s) for each in times.values()), default=0)
+    enough = max(2, min(LEAST_ROUNDS, most))
+    complete = {spec: each for spec, each in times.items() if len(each.visit_s) >= enough}
     rounds = min((len(each.visit_s) for each in complete.values()), default=0)
     sums = [
         sum(weights[spec] * each.visit_s[number] for spec, each in complete.items())
@@ -64,14 +66,8 @@ def half_width_s(
     squares = 0.0 if interval is None else ((interval.high - interval.low) / 2) ** 2
     for spec, entry in times.items():
         if spec not in complete:
-            squares += (weights[spec] * _own_half_width_s(entry)) ** 2
+            squares += (weights[spec] * Timed.from_summary(entry).half_width_s) ** 2
     return math.sqrt(squares)
-
-
-def _own_half_width_s(time: TimeSummary) -> float:
-    if len(time.visit_s) > 1:
-        return (max(time.visit_s) - min(time.visit_s)) / 2
-    return Timed.from_summary(time).half_width_s
 
 
 def sharing(weights: Mapping[KernelSpec, float], hot: Mapping[KernelSpec, KernelSpec]) -> Effort:

@@ -9,6 +9,7 @@ from invented_evidence import row
 from pydlbench.analysis.effort import half_width_s, sharing
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
+from pydlbench.timing.statistics import median_interval
 
 LARGE, SMALL = (KernelSpec(layer=build_layer("gemm", m=4, k=16, n=n)) for n in (64, 8))
 COLD = msgspec.structs.replace(LARGE, cache="all-cold")
@@ -16,11 +17,17 @@ COLD = msgspec.structs.replace(LARGE, cache="all-cold")
 
 def visited(case, *seconds, bound="memory"):
     made = row(case, sorted(seconds)[len(seconds) // 2], roof=min(seconds) / 2)
-    time = msgspec.structs.replace(
-        made.time, repetitions=len(seconds), visit_s=seconds, ci_low=None, ci_high=None
-    )
+    own = median_interval(seconds)
+    ends = {} if own is None else {"ci_low": own.low, "ci_high": own.high}
+    time = msgspec.structs.replace(made.time, repetitions=len(seconds), visit_s=seconds, **ends)
     roofline = msgspec.structs.replace(made.roofline, bound=bound)
     return msgspec.structs.replace(made, time=time, roofline=roofline)
+
+
+def half_of(*seconds):
+    """Return half of the interval of a median."""
+    interval = median_interval(seconds)
+    return (interval.high - interval.low) / 2
 
 
 def test_drift_that_all_rows_share_is_in_the_interval_of_their_sum():
@@ -41,10 +48,20 @@ def test_rows_with_fewer_visits_are_added_as_independent_errors():
         SMALL: visited(SMALL, 0.1, 0.12, 0.14),
     }
     short = {**rows, LARGE: visited(LARGE, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5)}
-    expected = math.hypot(2 * 0.25, 3 * 0.02)
-    assert half_width_s(weights, short) == pytest.approx(expected)
+    own_s = half_of(0.1, 0.12, 0.14)
+    assert half_width_s(weights, short) == pytest.approx(math.hypot(2 * 0.25, 3 * own_s))
     # The seventh visit has an interval that leaves out nothing either.
-    assert half_width_s(weights, rows) == pytest.approx(math.hypot(2 * 4.0, 3 * 0.02))
+    assert half_width_s(weights, rows) == pytest.approx(math.hypot(2 * 4.0, 3 * own_s))
+
+
+@pytest.mark.parametrize("drift", [(1.0, 1.1), (1.0, 1.05, 1.1)])
+def test_two_or_three_rounds_have_sums_as_well_where_nobody_has_more(drift):
+    specs = [KernelSpec(layer=build_layer("gemm", m=4, k=16, n=n)) for n in range(1, 101)]
+    rows = {spec: visited(spec, *drift) for spec in specs}
+    single = {COLD: row(COLD, 3.0, width=4.0)}
+    weights = {**dict.fromkeys(specs, 1.0), COLD: 2.0}
+    expected = math.hypot(100 * half_of(*drift), 2 * 4.0)
+    assert half_width_s(weights, {**rows, **single}) == pytest.approx(expected)
 
 
 def test_who_hardly_moves_the_sum_has_three_visits():
