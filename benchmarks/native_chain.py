@@ -39,11 +39,13 @@ from pydlbench.runner.rows import summary_of
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.session import StepSession
 from pydlbench.study.estimate import contrast
+from pydlbench.study.estimate import estimate as estimate_series
 from pydlbench.study.loop import Study, Subject, random_order
+from pydlbench.study.table import Series
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.policy import Policy
 from pydlbench.units import Scale
-from pydlbench.words import FRAMEWORK_MODES
+from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
 from pydlbench.workers.host import RemoteKernel, releasing
 
 MODELS = ("alexnet-owt:16", "vgg11:4", "resnet50:4")
@@ -58,7 +60,7 @@ def read() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--models", nargs="+", default=list(MODELS), metavar="NAME:BATCH")
     parser.add_argument("--phases", nargs="+", default=list(PHASES), choices=PHASES)
-    modes = [mode for modes in FRAMEWORK_MODES.values() for mode in modes]
+    modes = [mode for framework in FRAMEWORKS for mode in FRAMEWORK_MODES[framework]]
     parser.add_argument("--modes", nargs="+", default=modes, choices=modes, help="to choose among")
     parser.add_argument("--time", type=float, default=6.0, help="seconds of sampling for each step")
     parser.add_argument("--rounds", type=int, default=8, help="at least, whatever the time")
@@ -116,8 +118,8 @@ def measured(case: StepSpec, args: argparse.Namespace) -> Row:
         kernels: list[RemoteKernel[Any]] = [chain]
         with releasing(kernels):
             steps: list[StepSpec] = []
-            for framework, known in FRAMEWORK_MODES.items():
-                modes = [mode for mode in known if mode in args.modes]
+            for framework in FRAMEWORKS:
+                modes = [mode for mode in FRAMEWORK_MODES[framework] if mode in args.modes]
                 if modes:
                     kernel, own = fastest_mode(case, framework, modes, session)
                     kernels.append(kernel)
@@ -131,13 +133,31 @@ def measured(case: StepSpec, args: argparse.Namespace) -> Row:
             for error in study.take(subjects, rounds=args.rounds).values():
                 raise error
     own, *others = (study.table.series(number) for number in range(len(kernels)))
+    named = zip(steps, others, strict=True)
+    return {
+        "status": "ok",
+        "hot_s": hot,
+        "cold_s": cold,
+        "missing": missing,
+        **compared(own, {step.framework: (str(step.mode), series) for step, series in named}),
+        **described(chain.facts),
+    }
+
+
+def compared(own: Series, others: dict[str, tuple[str, Series]]) -> Row:
+    """Return the time of a chain, and its ratios to steps.
+
+    Args:
+        own: the chain's visits.
+        others: by framework, the mode of its step, and the step's visits in the same rounds.
+    """
     ratios = {}
-    for step, samples in zip(steps, others, strict=True):
+    for framework, (mode, samples) in others.items():
         ratio = contrast(own, samples)
         assert ratio is not None, "they shared all rounds"
         interval = ratio.interval
-        ratios[step.framework] = {
-            "mode": step.mode,
+        ratios[framework] = {
+            "mode": mode,
             "median_s": samples.median,
             "ratio": ratio.median,
             "low": None if interval is None else interval.low,
@@ -147,16 +167,11 @@ def measured(case: StepSpec, args: argparse.Namespace) -> Row:
         }
     time_s = summary_of(own)
     return {
-        "status": "ok",
-        "hot_s": hot,
-        "cold_s": cold,
-        "missing": missing,
         "chain_s": time_s.median,
         "low_s": time_s.ci_low,
         "high_s": time_s.ci_high,
-        "contended": own.contended,
+        "contended": estimate_series(own).contended,
         "ratios": ratios,
-        **described(chain.facts),
     }
 
 
