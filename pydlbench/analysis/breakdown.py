@@ -34,7 +34,7 @@ from pydlbench.records.breakdown import (
     Levels,
     Term,
 )
-from pydlbench.steps.traced import Rounds, alike, calls_in_context
+from pydlbench.steps.traced import Rounds, alike, calls_in_context, limit_of_module
 from pydlbench.study.estimate import estimate_values, seen_in_rounds
 from pydlbench.timing.statistics import median, middle_rounds, sum_known
 from pydlbench.units import Scale
@@ -769,7 +769,7 @@ def _modules(calls: Sequence[BrokenDownCall], step_s: float) -> tuple[BrokenDown
             module=module,
             seconds=(seconds := sum(each.in_context_s for each in own)),
             share=seconds / step_s,
-            limit_s=sum_known(each.limit_s for each in own),
+            limit_s=limit_of_module(own),
             alone_s=sum_known(each.alone_s for each in own),
             native_s=sum_known(each.native_s for each in own),
         )

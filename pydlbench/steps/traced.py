@@ -328,13 +328,25 @@ def _modules(calls: Sequence[CallInContext], step_s: float) -> tuple[ModuleInCon
     modules = []
     for module, own in grouped(calls, lambda call: call.module).items():
         seconds = sum(call.in_context_s for call in own)
-        unknown = sum(call.in_context_s for call in own if call.limit_s is None)
-        known_s = sum(call.limit_s or 0.0 for call in own)
-        limit_s = known_s if unknown <= _UNKNOWN * seconds else None
         modules.append(
-            ModuleInContext(module=module, seconds=seconds, share=seconds / step_s, limit_s=limit_s)
+            ModuleInContext(
+                module=module, seconds=seconds, share=seconds / step_s, limit_s=limit_of_module(own)
+            )
         )
     return tuple(sorted(modules, key=lambda row: -row.seconds))
+
+
+def limit_of_module(calls: Sequence[CallInContext]) -> float | None:
+    """Return the sum of a module's rooflines; None where too much of it has none.
+
+    Args:
+        calls: of the module. Those without a roofline take no more than a tenth of it, or there is
+            no sum.
+    """
+    seconds = sum(call.in_context_s for call in calls)
+    unknown_s = sum(call.in_context_s for call in calls if call.limit_s is None)
+    known_s = sum(call.limit_s or 0.0 for call in calls)
+    return known_s if unknown_s <= _UNKNOWN * seconds else None
 
 
 def _dominant(

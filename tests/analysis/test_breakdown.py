@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace as replace_call
 
 from pydlbench.analysis.breakdown import (
     ALONE,
@@ -331,6 +332,21 @@ def test_calls_without_a_layer_and_calls_not_run_alone_have_terms_of_their_own()
     assert rows["relu1"].native_s is None
     assert rows["relu1"].alone_s == pytest.approx(6 * MS)
     assert rows["flat"].alone_s is None
+
+
+@pytest.mark.parametrize(("seconds", "limit"), [(0.5 * MS, 16 * MS), (5 * MS, None)])
+def test_a_small_call_without_a_layer_does_not_hide_the_limit_of_its_module(
+    seconds: float, limit: float | None
+) -> None:
+    machine = Machine()
+    machine.in_context.append(seconds)
+    machine.alone["add"] = seconds
+    add = replace_call(CONVOLUTION, operator="aten.add", signature="add")
+    found = break_down(machine.table(), machine.parts(calls=(*CALLS, add)))
+    rows = {row.module: row for row in found.modules}
+    assert rows["conv1"].seconds == pytest.approx(30 * MS + seconds)
+    assert rows["conv1"].limit_s == (None if limit is None else pytest.approx(limit))
+    assert rows["conv1"].native_s is None
 
 
 def test_without_calls_alone_lower_levels_have_reasons() -> None:
