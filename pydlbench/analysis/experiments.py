@@ -9,7 +9,7 @@ disturbs a call disturbs its log as well.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pydlbench.analysis.breakdown import (
     ALONE,
@@ -27,7 +27,7 @@ from pydlbench.study.estimate import estimate_values
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.analysis.breakdown import StepParts
     from pydlbench.study.table import Series, Table
@@ -117,7 +117,7 @@ def log_experiments(
             Experiment(
                 term=OWN_KERNELS,
                 level="alone",
-                seconds=_longer(table, parts, others),
+                seconds=_by_round(table, parts, others, _longer),
                 how=f"{sum(others.values())} calls in which oneDNN and MKL log nothing: what the "
                 "framework's own code takes longer than the native layers, with the start of each",
                 signatures=signatures,
@@ -127,15 +127,20 @@ def log_experiments(
     return experiments
 
 
-def _longer(
-    table: Table, parts: StepParts, counts: Mapping[tuple[str, str], int]
+def _by_round(
+    table: Table,
+    parts: StepParts,
+    counts: Mapping[tuple[str, str], int],
+    of_call: Callable[[str, int, float, float], float],
 ) -> dict[int, float]:
-    """Return by round what calls take longer alone than the native layers that stand for them.
+    """Return by round a sum over calls.
 
     Args:
         table: with visits of calls alone and of native kernels.
         parts: of the step.
         counts: executions of the calls, by signature and direction.
+        of_call: returns what one execution adds, by its signature, the round, the seconds that it
+            takes alone and those of the native layers that stand for it.
     """
     alone = by_part(table.series(ALONE), parts.alone, parts.repeats)
     subjects = {kernel.subject for key in counts for kernel in parts.native[key]}
@@ -143,14 +148,29 @@ def _longer(
     return {
         visit.round: sum(
             count
-            * (
-                in_round(alone[key[0]][-1], visit.round)
-                - sum(in_round(native[each.subject], visit.round) for each in parts.native[key])
+            * of_call(
+                key[0],
+                visit.round,
+                in_round(alone[key[0]][-1], visit.round),
+                sum(in_round(native[each.subject], visit.round) for each in parts.native[key]),
             )
             for key, count in counts.items()
         )
         for visit in table.series(ALONE)
     }
+
+
+def _longer(_signature: str, _number: int, alone_s: float, native_s: float) -> float:
+    """Return what a call takes longer alone than the native layers that stand for it."""
+    return alone_s - native_s
+
+
+class _Logged(NamedTuple):
+    """What a log has of a call, as shares of it: executed, reorders among that, and creation."""
+
+    executed: float
+    reordered: float
+    created: float
 
 
 def _of_libraries(
@@ -163,57 +183,55 @@ def _of_libraries(
     threads: int,
 ) -> list[Experiment]:
     """Return what logs tell of calls in which libraries execute something; ``own`` counts them."""
-    alone = by_part(table.series(ALONE), parts.alone, parts.repeats)
-    subjects = {kernel.subject for key in own for kernel in parts.native[key]}
-    native = {subject: table.series(subject).by_round() for subject in subjects}
     shares = _logged_shares(table.series(LOG), names, executing, threads)
-    reorders: dict[int, float] = {}
-    kernels: dict[int, float] = {}
-    creation: dict[int, float] = {}
-    overhead: dict[int, float] = {}
-    for number in (visit.round for visit in table.series(ALONE)):
-        reordered_s = executed_s = created_s = overhead_s = 0.0
-        for key, count in own.items():
-            executed, reordered, created = (in_round(each, number) for each in shares[key[0]])
-            seconds = in_round(alone[key[0]][-1], number)
-            layers_s = sum(in_round(native[each.subject], number) for each in parts.native[key])
-            reordered_s += count * seconds * reordered
-            executed_s += count * (seconds * (executed - reordered) - layers_s)
-            created_s += count * seconds * created
-            overhead_s += count * max(0.0, seconds * (1 - executed - created) - dispatch_s)
-        reorders[number], kernels[number] = reordered_s, executed_s
-        creation[number], overhead[number] = created_s, overhead_s
     calls = sum(own.values())
     signatures = frozenset(key[0] for key in own)
     log = "by the log of oneDNN and MKL of each call, as a share of the call"
 
-    def explained(term: str, seconds: Mapping[int, float], how: str) -> Experiment:
+    def explained(
+        term: str, how: str, of_call: Callable[[_Logged, float, float], float]
+    ) -> Experiment:
+        """Return an experiment by what it has of a call: its shares, itself, its native layers."""
+
+        def seconds_of(signature: str, number: int, alone_s: float, native_s: float) -> float:
+            logged = _Logged(*(in_round(each, number) for each in shares[signature]))
+            return of_call(logged, alone_s, native_s)
+
+        seconds = _by_round(table, parts, own, seconds_of)
         return Experiment(term=term, level="alone", seconds=seconds, how=how, signatures=signatures)
 
     return [
         explained(
             ANOTHER_KERNEL,
-            kernels,
             f"what they execute in {calls} calls without reorders, {log}, minus the fastest native "
             "kernels in that round",
+            lambda logged, alone_s, native_s: (
+                alone_s * (logged.executed - logged.reordered) - native_s
+            ),
         ),
-        explained(REORDERS, reorders, f"reorders of {calls} calls, {log}"),
+        explained(
+            REORDERS,
+            f"reorders of {calls} calls, {log}",
+            lambda logged, alone_s, _: alone_s * logged.reordered,
+        ),
         explained(
             CREATION,
-            creation,
             f"primitives that oneDNN makes or takes from its cache in {calls} calls, {log}",
+            lambda logged, alone_s, _: alone_s * logged.created,
         ),
         explained(
             DISPATCH,
-            dict.fromkeys(kernels, calls * dispatch_s),
             f"{dispatch_s * 1e6:.1f} us for each of {calls} calls: an operator that computes "
             "nothing",
+            lambda *_: dispatch_s,
         ),
         explained(
             OVERHEAD,
-            overhead,
             f"what {calls} calls take besides what their libraries execute and make, {log}, "
             "without dispatch: memory, descriptors, starting threads",
+            lambda logged, alone_s, _: max(
+                0.0, alone_s * (1 - logged.executed - logged.created) - dispatch_s
+            ),
         ),
     ]
 
@@ -248,7 +266,7 @@ def kernel_experiment(
     return Experiment(
         term=ANOTHER_KERNEL,
         level="alone",
-        seconds=_longer(table, parts, others),
+        seconds=_by_round(table, parts, others, _longer),
         how=f"{calls} of {known} calls launch other kernels than the fastest native layers, by the "
         "driver's names: what they take longer alone than those",
         signatures=frozenset(key[0] for key in own),
