@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from pydlbench.backends.steps.device_trace import fitted
 from pydlbench.grouping import grouped
 from pydlbench.records.breakdown import (
     LEVELS,
@@ -34,7 +33,7 @@ from pydlbench.records.breakdown import (
     Levels,
     Term,
 )
-from pydlbench.steps.traced import Rounds, alike, calls_in_context, limit_of_module
+from pydlbench.steps.traced import Rounds, alike, calls_in_context, limit_of_module, scaled
 from pydlbench.study.estimate import estimate_values, seen_in_rounds
 from pydlbench.timing.statistics import median, middle_rounds, sum_known
 from pydlbench.units import Scale
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
     from pydlbench.records.trace import ProgramCall
-    from pydlbench.study.estimate import Estimate
     from pydlbench.study.table import Series, Table, Visit
 
 #: Subjects of the table: real steps; those whose C library gives no freed page back to the system,
@@ -160,10 +158,8 @@ class _Column(NamedTuple):
 
     Attributes:
         term: see :class:`~pydlbench.records.breakdown.Term`; so are ``kind``, ``level``, ``how``.
-        seconds: by round.
+        seconds: by round; rounds without it have its median, which tells nothing of its scatter.
         detail: which calls stand out.
-        measured: the rounds in which it was; others have its median, which tells nothing of its
-            scatter. None is all.
     """
 
     term: str
@@ -172,7 +168,6 @@ class _Column(NamedTuple):
     how: str
     seconds: Mapping[int, float]
     detail: str = ""
-    measured: Collection[int] | None = None
 
 
 def break_down(
@@ -212,16 +207,13 @@ class _Analysis:
             f"{name}: {reason}" for some in missing.values() for name, reason in some.items()
         ]
         self._incomplete = {level for level, some in missing.items() if some}
-        rounds = _Rounds(table, parts)
-        self._steps = rounds.steps
-        self._step = rounds.step_s
-        self._disturbed = seen_in_rounds(self._steps).keys() & self._step.keys()
-        quiet = [number for number in self._step if number not in self._disturbed]
+        self._rounds = rounds = _Rounds(table, parts)
+        self._disturbed = seen_in_rounds(rounds.steps).keys() & rounds.step_s.keys()
+        quiet = [number for number in rounds.step_s if number not in self._disturbed]
         # Of fewer the middle would be that of a few rounds.
-        self._quiet = quiet if 2 * len(quiet) >= len(self._step) else list(self._step)
+        self._quiet = quiet if 2 * len(quiet) >= len(rounds.step_s) else list(rounds.step_s)
         self._experiments = [*experiments, *rounds.caches]
-        self._calls, self._gaps, self._host = rounds.calls, rounds.gaps, rounds.host
-        known = next(iter(self._calls.values()))
+        known = next(iter(rounds.calls.values()))
         every = range(len(parts.calls))
         self._by_itself = [place for place in every if known[place].alone is not None]
         self._layered = [place for place in self._by_itself if known[place].native is not None]
@@ -236,7 +228,9 @@ class _Analysis:
 
     def result(self) -> Breakdown:
         self._make_columns()
-        flat = [column.seconds[number] for number in self._quiet for column in self._columns]
+        flat = [
+            in_round(column.seconds, number) for number in self._quiet for column in self._columns
+        ]
         middles = middle_rounds(flat, len(self._columns))
         step_s = sum(middles)
         terms = tuple(
@@ -245,7 +239,7 @@ class _Analysis:
         )
         levels, reasons = self._levels(terms)
         calls = self._call_rows()
-        step = self._estimate(self._step)
+        step = estimate_values(self._rounds.step_s, self._rounds.steps)
         unexplained = [term.share for term in terms if term.kind == "unexplained"]
         low, high = self._unexplained(sum(unexplained))
         return Breakdown(
@@ -292,14 +286,15 @@ class _Analysis:
             lambda call: call.in_context,
             "calls that could not be prepared alone: their share of the traced step",
         )
-        for name in self._parts.gaps:
-            seconds = {number: gaps[name] for number, gaps in self._gaps.items()}
+        for place, name in enumerate(self._parts.gaps):
+            every = [gaps_s[place] for gaps_s in self._rounds.in_step.gaps_s]
+            seconds = dict(zip(self._rounds.step_s, every, strict=True))
             self._columns.append(_Column(name, "experiment", "step", _HOW_GAPS, seconds))
         if self._parts.gaps:  # nothing else is between the kernels of calls
             return
         between = {
-            number: step_s - sum(call.in_context for call in self._calls[number])
-            for number, step_s in self._step.items()
+            number: step_s - sum(call.in_context for call in self._rounds.calls[number])
+            for number, step_s in self._rounds.step_s.items()
         }
         how = _HOWS["step"]
         self._columns.append(_Column(DIFFERENCES["step"], "difference", "step", how, between))
@@ -318,7 +313,7 @@ class _Analysis:
         seconds = {
             number: sum(of_call(every[place]) for place in calls)
             - sum(in_round(experiment.seconds, number) for experiment in explained)
-            for number, every in self._calls.items()
+            for number, every in self._rounds.calls.items()
         }
         detail = "" if kind == "limit" else self._detail(calls, of_call)
         if detail and kind == "unexplained":
@@ -337,15 +332,13 @@ class _Analysis:
             if each.level == level and any(_is_about(each, self._call(place)) for place in calls)
         ]
         for experiment in own:
-            seconds = {number: in_round(experiment.seconds, number) for number in self._step}
             detail = self._detail(
                 [place for place in calls if self._call(place).signature in experiment.whole],
                 of_call,
             )
             kind = "difference" if experiment.whole else "experiment"
-            how, measured = experiment.how, experiment.seconds.keys()
             self._columns.append(
-                _Column(experiment.term, kind, level, how, seconds, detail, measured)
+                _Column(experiment.term, kind, level, experiment.how, experiment.seconds, detail)
             )
         about = [
             place for place in calls if any(_is_about(each, self._call(place)) for each in own)
@@ -408,36 +401,28 @@ class _Analysis:
 
         gaps = {
             name: median(
-                sum(of_call(every[place]) for place in own) for every in self._calls.values()
+                sum(of_call(every[place]) for place in own) for every in self._rounds.calls.values()
             )
             for name, own in grouped(calls, name_of).items()
         }
-        least = _WORTH * median(self._step.values())
+        least = _WORTH * median(self._rounds.step_s.values())
         ranked = sorted(gaps, key=lambda name: -abs(gaps[name]))[:_NAMED]
         worth = [name for name in ranked if abs(gaps[name]) > least]
         return ", ".join(f"{name} {Scale.fit(gaps[name]).signed(gaps[name])}" for name in worth)
 
     # --- numbers over rounds ------------------------------------------------------------------
 
-    def _estimate(self, values: Mapping[int, float], *, signed: bool = False) -> Estimate:
-        return estimate_values(values, self._steps, signed=signed)
-
     def _interval(
         self, values: Mapping[int, float], middle: float, *, signed: bool = False
     ) -> tuple[float | None, float | None]:
         """Return the interval over rounds, which covers the number that is printed."""
-        interval = self._estimate(values, signed=signed).interval
+        interval = estimate_values(values, self._rounds.steps, signed=signed).interval
         if interval is None:
             return None, None
         return min(interval.low, middle), max(interval.high, middle)
 
     def _term(self, column: _Column, seconds: float, step_s: float) -> Term:
-        own = {
-            number: each
-            for number, each in column.seconds.items()
-            if column.measured is None or number in column.measured
-        }
-        low, high = self._interval(own, seconds, signed=column.kind != "limit")
+        low, high = self._interval(column.seconds, seconds, signed=column.kind != "limit")
         return Term(
             term=column.term,
             kind=column.kind,
@@ -464,8 +449,8 @@ class _Analysis:
             else:
                 middle = sum(terms[number].seconds for number in own)
                 sums = {
-                    number: sum(self._columns[each].seconds[number] for each in own)
-                    for number in self._step
+                    number: sum(in_round(self._columns[each].seconds, number) for each in own)
+                    for number in self._rounds.step_s
                 }
                 low, high = self._interval(sums, middle)
                 levels[name] = Level(median=middle, ci_low=low, ci_high=high, n=len(sums))
@@ -482,7 +467,7 @@ class _Analysis:
             return None, None
         shares = {
             number: sum(each.seconds[number] for each in own) / step_s
-            for number, step_s in self._step.items()
+            for number, step_s in self._rounds.step_s.items()
         }
         return self._interval(shares, share, signed=True)
 
@@ -490,11 +475,9 @@ class _Analysis:
 
     def _call_rows(self) -> tuple[BrokenDownCall, ...]:
         """Return calls that are alike as one, the longest first."""
-        steps_s = [self._step[number] for number in self._quiet]
-        taken = [[call.in_context for call in self._calls[number]] for number in self._quiet]
-        host = [self._host[number] for number in self._quiet] if self._parts.gaps else []
-        rounds = Rounds(steps_s, steps_s, taken, host_s=host)
-        in_context, _ = calls_in_context(self._parts.calls, rounds)
+        numbers = list(self._rounds.step_s)
+        quiet = self._rounds.in_step.only([numbers.index(number) for number in self._quiet])
+        in_context, _ = calls_in_context(self._parts.calls, quiet)
         places_of = alike(self._parts.calls)
         rows = []
         for row in in_context:
@@ -513,7 +496,7 @@ class _Analysis:
     ) -> float | None:
         """Return the median over rounds of what calls take together; None where one is unknown."""
         sums = [
-            sum_known(of_call(self._calls[number][place]) for place in places)
+            sum_known(of_call(self._rounds.calls[number][place]) for place in places)
             for number in self._quiet
         ]
         known = [total for total in sums if total is not None]
@@ -529,10 +512,11 @@ class _Analysis:
         alike_places = grouped(
             places, lambda place: (self._call(place).signature, self._call(place).direction)
         )
-        least_s = _WORTH * median(self._step.values())
+        least_s = _WORTH * median(self._rounds.step_s.values())
         longer: list[tuple[float, int, float]] = []
         for place, *others in alike_places.values():
-            pairs = [(every[place].native, every[place].alone) for every in self._calls.values()]
+            every = [calls[place] for calls in self._rounds.calls.values()]
+            pairs = [(call.native, call.alone) for call in every]
             known = [(native, alone) for native, alone in pairs if native is not None and alone]
             if known and (ratio := median(native / alone for native, alone in known)) > _DOUBTFUL:
                 longer_s = median(native - alone for native, alone in known)
@@ -546,7 +530,7 @@ class _Analysis:
                 break
             doubtful[place] = ratio
             rest_s -= longer_s
-        disturbed, rounds = len(self._disturbed), len(self._step)
+        disturbed, rounds = len(self._disturbed), len(self._rounds.step_s)
         if len(doubtful) > 1 and 2 * disturbed > rounds:
             together = (
                 f"{len(doubtful)} native layers take {min(doubtful.values()):.1f} to "
@@ -567,8 +551,8 @@ class _Rounds:
     Attributes:
         step_s: of the step, by round.
         calls: of each call of the step, by round.
-        gaps: on a GPU by round, of what else the step has.
-        host: on a GPU by round, of the host in each call.
+        in_step: the same rounds of the step without a trace: of its calls, on a GPU also of what
+            else it has, and of the host in each call.
         steps: the subjects that decide whether a round was disturbed.
         caches: the experiment on these; none where calls ran only once in a row.
     """
@@ -582,9 +566,8 @@ class _Rounds:
         self.step_s = {number: plain[number] for number in sorted(plain.keys() & shares.keys())}
         if not self.step_s:
             raise ValueError("steps and traced steps have no round in common")
-        self.gaps: dict[int, dict[str, float]] = {}
-        self.host: dict[int, list[float]] = {}
-        in_context = self._in_context(shares, traced.by_round(), parts)
+        self.in_step = _without_trace(self.step_s, traced.by_round(), shares, parts)
+        in_context = dict(zip(self.step_s, self.in_step.calls_s, strict=True))
         self.steps: list[Series] = [steps, traced]
         self.steps += [table.series(name) for name in (STEP_KEPT, ALONE) if name in table]
         alone: dict[str, dict[int, float]] = {}
@@ -627,23 +610,19 @@ class _Rounds:
                 for call, taken in zip(parts.calls, in_context[number], strict=True)
             ]
 
-    def _in_context(
-        self, shares: Mapping[int, list[float]], traced_s: Mapping[int, float], parts: StepParts
-    ) -> dict[int, list[float]]:
-        """Return the seconds of each call by round; note gaps, and the host in each call."""
-        count, others = len(parts.calls), len(parts.gaps)
-        behind = count + others
-        in_context = {}
-        for number, step_s in self.step_s.items():
-            parted = shares[number]
-            in_context[number] = [share * step_s for share in parted[:count]]
-            if not others:
-                continue
-            device_s = [share * traced_s[number] for share in parted[:behind]]
-            in_context[number], gaps_s = fitted(device_s[:count], device_s[count:], step_s)
-            self.gaps[number] = dict(zip(parts.gaps, gaps_s, strict=True))
-            self.host[number] = [share * step_s for share in parted[behind:]]
-        return in_context
+
+def _without_trace(
+    steps_s: Mapping[int, float],
+    traced_s: Mapping[int, float],
+    shares: Mapping[int, Sequence[float]],
+    parts: StepParts,
+) -> Rounds:
+    """Return what steps consist of, by the shares of the traced step of the same round."""
+    flat: list[float] = []
+    for number, step_s in steps_s.items():
+        whole_s = traced_s[number]
+        flat += whole_s, step_s, *(share * whole_s for share in shares[number])
+    return scaled(Rounds.of_seconds(flat, len(parts.calls), len(parts.gaps)))
 
 
 def _shares(visit: Visit, parts: int) -> list[float]:

@@ -98,6 +98,20 @@ class Rounds:
         ]
         return list(middle_rounds(flat, calls + 1))
 
+    def only(self, places: Sequence[int]) -> Rounds:
+        """Return some of the rounds, by their places."""
+
+        def some(rows: Sequence[Sequence[float]]) -> list[Sequence[float]]:
+            return [rows[place] for place in places] if rows else []
+
+        return Rounds(
+            [self.traced_s[place] for place in places],
+            [self.plain_s[place] for place in places],
+            some(self.calls_s),
+            some(self.gaps_s),
+            some(self.host_s),
+        )
+
     def __add__(self, other: Rounds) -> Rounds:
         return Rounds(
             [*self.traced_s, *other.traced_s],
@@ -186,9 +200,9 @@ def traced_rounds(
             return real, tracing_of(facts, "stamps", stamped, notes)
     if rounds is None:
         raise UnsupportedError("; ".join(notes))
-    scaled = "idle time is" if rounds.gaps_s else "seconds are"
-    notes.append(f"{scaled} scaled to the step without a trace")
-    return _scaled(rounds), tracing_of(facts, way, rounds, notes)
+    shorter = "idle time is" if rounds.gaps_s else "seconds are"
+    notes.append(f"{shorter} scaled to the step without a trace")
+    return scaled(rounds), tracing_of(facts, way, rounds, notes)
 
 
 def _sampled(
@@ -221,7 +235,7 @@ def rounds_wanted(round_s: float, most: int = _MOST) -> int:
     return max(_ROUNDS, min(most, int(_ENOUGH_S / round_s)))
 
 
-def _scaled(rounds: Rounds) -> Rounds:
+def scaled(rounds: Rounds) -> Rounds:
     """Return rounds of the step without a trace: all is shorter, on a GPU but for its kernels."""
 
     def shorter(rows: Sequence[Sequence[float]]) -> list[list[float]]:
