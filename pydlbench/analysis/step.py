@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -47,6 +48,7 @@ from pydlbench.analysis.subjects import CallsAlone, TracedStep
 from pydlbench.backends import capabilities
 from pydlbench.backends.steps import operations
 from pydlbench.errors import PydlbenchError, UnsupportedError
+from pydlbench.grouping import summed
 from pydlbench.ops.table import without_sides
 from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.operator import OperatorsFacts
@@ -160,14 +162,10 @@ def seldom(seconds: Mapping[KernelSpec, float]) -> frozenset[KernelSpec]:
     Args:
         seconds: of each in the sum.
     """
-    rest = _TAIL * sum(seconds.values())
-    small = []
-    for spec in sorted(seconds, key=seconds.__getitem__):
-        rest -= seconds[spec]
-        if rest < 0:
-            break
-        small.append(spec)
-    return frozenset(small)
+    smallest = sorted(seconds, key=seconds.__getitem__)
+    sums = accumulate(seconds[spec] for spec in smallest)
+    tail = _TAIL * sum(seconds.values())
+    return frozenset(spec for spec, total in zip(smallest, sums, strict=True) if total <= tail)
 
 
 def _size(seconds: float) -> Size:
@@ -377,14 +375,17 @@ class _Measured:
 
     def _native_seconds(self) -> dict[KernelSpec, float]:
         """Return what each native kernel takes in a step, all of its executions together."""
-        seconds = dict.fromkeys(self._rows, 0.0)
-        for each in self._mapped.values():
-            for term in each.terms:
-                spec = term.hot.nameless
-                row = self._rows.get(spec)
-                if row is not None and row.ok and row.time is not None:
-                    seconds[spec] += each.count * row.time.median
-        return seconds
+        timed = {
+            spec: row.time.median
+            for spec, row in self._rows.items()
+            if row.ok and row.time is not None
+        }
+        return summed(
+            (spec, each.count * timed[spec])
+            for each in self._mapped.values()
+            for term in each.terms
+            if (spec := term.hot.nameless) in timed
+        )
 
     def _native_sampler(self, spec: KernelSpec, row: Measurement) -> Callable[[Request], Chunk]:
         variant = f"{row.algorithm} {row.layout}" if row.algorithm else None
