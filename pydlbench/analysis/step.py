@@ -104,6 +104,8 @@ _HOWS: Final = {
     STEP_KEPT: "in a process whose C library keeps freed pages",
     STEP_FOLDED: "its batch normalisations are folded into the convolutions before them",
 }
+# Of a process whose C library keeps freed pages, see ``workers.environment.ALLOCATORS``.
+_KEEPS_PAGES: Final = "kept pages"
 # Every fourth round has no step with folded batch norm: three processes tell nearly as much as
 # four.
 _NOT_FOLDED: Final = LEAST_ROUNDS
@@ -248,16 +250,11 @@ class _Measured:
         step, session = self._step, self._session
         self._tell("traced step")
         how = StepPreparation(checks=False)
-        # A GPU's memory is not the C library's.
-        begun = None if step.on_gpu else begin_step(step, session, preparation=how, warm=True)
-        try:
-            kernel = prepare_step(step, session, preparation=how)
-        except PydlbenchError:
-            if begun is not None:  # its answer would be taken for that of the next request
-                session.worker(step.framework, step.device, warm=True).close(kill=True)
-            raise
+        # Both are built side by side, each on one core. A GPU's memory is not the C library's.
+        begun = begin_step(step, session, preparation=how)
+        kept = None if step.on_gpu else self._prepare_kept()
+        kernel = begun()
         self._kernels.append(kernel)
-        kept = None if begun is None else self._wait_for_kept(begun)
         self._facts, self._trace = kernel.facts, kernel.trace()
         rounds, self._tracing = traced_rounds(kernel, self._trace, briefly=True)
         self._calls, self._gaps = self._trace.calls, self._trace.gaps
@@ -286,12 +283,13 @@ class _Measured:
         if not step.on_gpu:
             self._make_probes()
 
-    def _wait_for_kept(
-        self, begun: Callable[[], RemoteKernel[StepFacts]]
-    ) -> RemoteKernel[StepFacts] | None:
-        """Return the step in the process that keeps its pages; None where it cannot be made."""
+    def _prepare_kept(self) -> RemoteKernel[StepFacts] | None:
+        """Return the step in a process that keeps its pages; None where it cannot be made ready."""
+        how = StepPreparation(checks=False)
         try:
-            kernel = begun()
+            kernel = prepare_step(
+                self._step, self._session, allocator=_KEEPS_PAGES, preparation=how
+            )
         except PydlbenchError as error:
             self._lacks(STEP_KEPT, error)
             return None
@@ -462,10 +460,10 @@ class _Measured:
                 ahead += (self._sibling,) * self._folds
                 start_together([each.worker(step.framework, step.device) for each in ahead])
             # Both are built side by side, each on one core.
-            kernel = begin_step(step, fresh, preparation=how)
+            begun = begin_step(step, fresh, preparation=how)
             folds = self._folds and number % _NOT_FOLDED > 0
-            folded = self._begin_folded(number) if folds else list
-            steps = [self._fresh_step(STEP, kernel(), number), *folded()]
+            folded = self._prepare_folded(number) if folds else []
+            steps = [self._fresh_step(STEP, begun(), number), *folded]
             due = [subject for subject in self._subjects if self._is_due(subject.key, number)]
             errors = self._study.take([*steps, *due], first=number)
             self._sizes |= {str(subject.key): subject.size for subject in steps}
@@ -497,28 +495,16 @@ class _Measured:
             size=self._sizes.get(key),
         )
 
-    def _begin_folded(self, number: int) -> Callable[[], list[Subject]]:
-        """Begin the step with folded batch norm; returns what waits for it."""
-
-        def lose(error: PydlbenchError) -> list[Subject]:
+    def _prepare_folded(self, number: int) -> list[Subject]:
+        """Return the step with folded batch norm; nothing where it cannot be made ready."""
+        how = StepPreparation(checks=False, folded=True)
+        try:
+            kernel = prepare_step(self._step, self._sibling, preparation=how)
+        except PydlbenchError as error:
             self._folds = False
             self._lacks(STEP_FOLDED, error)
             return []
-
-        how = StepPreparation(checks=False, folded=True)
-        try:
-            begun = begin_step(self._step, self._sibling, preparation=how)
-        except PydlbenchError as error:
-            lose(error)
-            return list
-
-        def wait() -> list[Subject]:
-            try:
-                return [self._fresh_step(STEP_FOLDED, begun(), number)]
-            except PydlbenchError as error:
-                return lose(error)
-
-        return wait
+        return [self._fresh_step(STEP_FOLDED, kernel, number)]
 
     def _is_due(self, key: Hashable, number: int) -> bool:
         """Whether a subject is visited in a round; in others its median stands for it."""

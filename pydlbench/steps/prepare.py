@@ -43,7 +43,7 @@ def prepare_step(
 
 
 def begin_step(
-    step: StepSpec, session: Session, *, preparation: StepPreparation, warm: bool = False
+    step: StepSpec, session: Session, *, preparation: StepPreparation
 ) -> Callable[[], RemoteKernel[StepFacts]]:
     """Begin what :func:`prepare_step` does, beside what other processes make ready.
 
@@ -51,12 +51,11 @@ def begin_step(
         step: the step.
         session: whose workers are used.
         preparation: with which checks.
-        warm: in a process of its own whose allocator keeps the pages that were freed.
 
     Returns:
         Waits for the kernel and returns it; raises what is raised in the process.
     """
-    worker = session.worker(step.framework, step.device, warm=warm)
+    worker = session.worker(step.framework, step.device)
     worker.begin_build(operations.prepare_step, spec=step.to_dict(), preparation=preparation)
     return partial(worker.built, StepFacts)
 
