@@ -55,9 +55,10 @@ from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepPreparation
 from pydlbench.records.trace import program_hash
 from pydlbench.steps.prepare import begin_step, prepare_step
+from pydlbench.steps.run import step_policy
 from pydlbench.steps.traced import traced_rounds, tracing_of
 from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, random_order
-from pydlbench.timing.policy import STEP_BUDGET_S, Policy, gpu_policy, step_policy
+from pydlbench.timing.policy import STEP_BUDGET_S, Policy
 from pydlbench.workers.host import releasing, start_together
 
 if TYPE_CHECKING:
@@ -315,11 +316,6 @@ class _Measured:
         """Say why a step with one thing changed is not measured."""
         self._not_made.append(f"{changed}: {' '.join(str(error).split())}")
 
-    def _step_policy(self) -> Policy:
-        policy = Policy(budget_s=STEP_BUDGET_S, visits=self._rounds)
-        policy = step_policy(policy, settled=not self._step.backward)
-        return gpu_policy(policy, self._facts.timing) if self._step.on_gpu else policy
-
     def _parts_policy(self, round_s: float = _PARTS_ROUND_S) -> Policy:
         """Of subjects that stay over the rounds, and take as long as a step or longer."""
         return Policy(
@@ -486,10 +482,11 @@ class _Measured:
 
     def _fresh_step(self, key: str, kernel: RemoteKernel[StepFacts], number: int) -> Subject:
         """Return a step in a process that is new in this round."""
+        policy = Policy(budget_s=STEP_BUDGET_S, visits=self._rounds)
         return Subject(
             key=key,
             sample=kernel.sample,
-            policy=self._step_policy(),
+            policy=step_policy(self._step, self._facts, policy),
             process=number + 1,
             preparation=number,
             size=self._sizes.get(key),

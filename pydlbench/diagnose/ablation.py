@@ -411,7 +411,7 @@ def _of_step(experiment: StepChange, seen: Observations, session: Session) -> Sa
         if wrong := [check for check in changed.facts.checks if check.status != "ok"]:
             raise PrimitiveError(f"its check {wrong[0].name} failed: {wrong[0].detail}")
         policies = [
-            step_policy(own, session, kernel.facts)
+            step_policy(own, kernel.facts, Policy(budget_s=session.options.budget_s))
             for own, kernel in zip((spec, other), kernels, strict=True)
         ]
         seed, rounds = session.options.seed, _rounds(seen.step_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,9 +37,14 @@ if TYPE_CHECKING:
 _READ: Final = 200
 
 
-def step_policy(step: StepSpec, session: Session, facts: StepFacts) -> Policy:
-    """Return the constants of sampling for a step."""
-    policy = Policy(budget_s=session.options.budget_s)
+def step_policy(step: StepSpec, facts: StepFacts, policy: Policy) -> Policy:
+    """Return the constants of sampling for a step.
+
+    Args:
+        step: the step.
+        facts: of its kernel.
+        policy: the constants for a kernel on a CPU.
+    """
     policy = policies.step_policy(policy, settled=not step.backward)
     return gpu_policy(policy, facts.timing) if step.on_gpu else policy
 
@@ -222,11 +226,12 @@ class _Turns:
     def _sample(self, index: int, number: int, kernel: RemoteKernel[StepFacts]) -> bool:
         """Sample a step, and return whether it has got a visit."""
         rounds = ROUNDS if self._visits == 1 else 1
-        policy = step_policy(self._steps[index], self._session, kernel.facts)
+        budget_s = self._session.options.budget_s
+        policy = Policy(budget_s=budget_s, visits=max(rounds, self._visits))
         subject = Subject(
             key=index,
             sample=kernel.sample,
-            policy=dataclasses.replace(policy, visits=max(rounds, self._visits)),
+            policy=step_policy(self._steps[index], kernel.facts, policy),
             process=number + 1,
             preparation=number,
             size=self._sizes.get(index),
