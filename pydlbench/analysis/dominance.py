@@ -35,13 +35,13 @@ class Timed:
     Attributes:
         seconds: its median.
         half_width_s: half of its interval, in seconds.
-        confidence: level of that; None where it is no interval but the distance of the quartiles,
-            which tells large parts of a sum from small ones and promises nothing.
+        known: false where that is no interval but the distance of the quartiles, which tells large
+            parts of a sum from small ones and promises nothing.
     """
 
     seconds: float
     half_width_s: float
-    confidence: float | None = CONFIDENCE
+    known: bool = True
 
     @classmethod
     def from_summary(cls, time: TimeSummary) -> Timed:
@@ -49,11 +49,9 @@ class Timed:
 
         A single sample leaves the quartiles.
         """
-        if time.ci_low is not None and time.ci_high is not None:
-            half, confidence = (time.ci_high - time.ci_low) / 2, time.confidence
-        else:
-            half, confidence = (time.q3 - time.q1) / 2, None
-        return cls(seconds=time.median, half_width_s=half, confidence=confidence)
+        if time.ci_low is None or time.ci_high is None:
+            return cls(seconds=time.median, half_width_s=(time.q3 - time.q1) / 2, known=False)
+        return cls(seconds=time.median, half_width_s=(time.ci_high - time.ci_low) / 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +61,9 @@ class Dominance:
     Attributes:
         name: the part's.
         share: of the whole, 0 to 1 where that is their sum.
-        ci_low: lower end of its interval; None where a time in it has no interval.
+        ci_low: lower end of its interval, whose level is that of the times' own
+            (:data:`~pydlbench.timing.statistics.CONFIDENCE`); None where a time in it has none.
         ci_high: upper end, likewise.
-        confidence: level of the interval, that of the times' own; the lowest of them.
         rivals: the parts that cannot be told from it, the largest first: one of them may be it.
     """
 
@@ -73,7 +71,6 @@ class Dominance:
     share: float
     ci_low: float | None = None
     ci_high: float | None = None
-    confidence: float = CONFIDENCE
     rivals: tuple[str, ...] = ()
 
     @property
@@ -89,7 +86,7 @@ class Dominance:
             "median": self.share,
             "ci_low": self.ci_low,
             "ci_high": self.ci_high,
-            "confidence": self.confidence,
+            "confidence": CONFIDENCE,
         }
 
 
@@ -113,15 +110,12 @@ def dominance(
     first, *others = sorted(sums, key=lambda name: -sums[name])
     share = sums[first] / total
     width = _half_width(parts[first], whole, share, times) / total
-    levels = [times[key].confidence for key in whole.keys() | parts[first].keys()]
-    known = [level for level in levels if level is not None]
-    complete = len(known) == len(levels)
+    complete = all(times[key].known for key in whole.keys() | parts[first].keys())
     return Dominance(
         name=first,
         share=share,
         ci_low=max(0.0, share - width) if complete else None,
         ci_high=min(1.0, share + width) if complete else None,
-        confidence=min(known, default=CONFIDENCE),
         rivals=tuple(
             name
             for name in others

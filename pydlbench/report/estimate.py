@@ -197,8 +197,9 @@ def estimate_conclusion(step: StepEstimate, rows: Sequence[Measurement] = ()) ->
 def _leads(step: StepEstimate, largest: EstimatedLayer) -> str:
     """Say what dominates, with the interval of its share, or what cannot be told apart."""
     who = dominates(largest.name, largest.count, step.dominant_rivals)
-    share: dict[str, Any] = {"median": largest.share, **(step.dominant_share or {})}
-    text = share_text(Dominance(name=largest.name, share=share.pop("median"), **share))
+    share = {"median": largest.share, **(step.dominant_share or {})}
+    low, high = share.get("ci_low"), share.get("ci_high")
+    text = share_text(Dominance(name=largest.name, share=share["median"], ci_low=low, ci_high=high))
     doubt = ", which their intervals cannot tell apart" if step.dominant_rivals else ""
     return f"{who}: {text} of the step{doubt}"
 

@@ -12,6 +12,7 @@ from pydlbench.ops.table import ITEM_BYTES, without_sides
 from pydlbench.records.measurement import MATERIAL, NEAR_ROOF, disturbed_share, is_tied, less_exact
 from pydlbench.report.columns import AXES, axis_values, by_problem, label, varying
 from pydlbench.timing.guards import HARMFUL
+from pydlbench.timing.statistics import CONFIDENCE
 from pydlbench.units import counted, format_seconds, listed, number, percent, time_in, time_unit
 
 if TYPE_CHECKING:
@@ -532,9 +533,7 @@ def share_text(leader: Dominance) -> str:
         return percent(leader.share)
     narrow = leader.ci_high - leader.ci_low < _WIDE
     low, high = (f"{100 * end:.{int(narrow)}f}" for end in (leader.ci_low, leader.ci_high))
-    return (
-        f"{percent(leader.share, decimal=narrow)} ({100 * leader.confidence:g} % {low} .. {high})"
-    )
+    return f"{percent(leader.share, decimal=narrow)} ({100 * CONFIDENCE:g} % {low} .. {high})"
 
 
 def disturbance(rows: Sequence[Measurement]) -> list[str]:
