@@ -36,8 +36,8 @@ from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
 from pydlbench.report.text import markdown_table
 from pydlbench.runner.options import Options
 from pydlbench.runner.rows import summary_of
+from pydlbench.runner.session import Session
 from pydlbench.steps.prepare import prepare_step
-from pydlbench.steps.session import StepSession
 from pydlbench.study.estimate import contrast
 from pydlbench.study.estimate import estimate as estimate_series
 from pydlbench.study.loop import Study, Subject, random_order
@@ -76,7 +76,7 @@ def read() -> argparse.Namespace:
 
 
 def native_rows(
-    case: StepSpec, session: StepSession
+    case: StepSpec, session: Session
 ) -> tuple[dict[KernelSpec, Measurement], float, float, int]:
     """Return the step's native rows, their sums with hot and with cold caches, what is missing."""
     model = build_model(case.model, case.batch, **case.options)
@@ -87,7 +87,7 @@ def native_rows(
 
 
 def fastest_mode(
-    case: StepSpec, framework: str, modes: Sequence[str], session: StepSession
+    case: StepSpec, framework: str, modes: Sequence[str], session: Session
 ) -> tuple[RemoteKernel[StepFacts], StepSpec]:
     """Return a framework's step in the mode that a few trials find to be the fastest."""
     best: tuple[float, RemoteKernel[StepFacts], StepSpec] | None = None
@@ -108,7 +108,7 @@ def fastest_mode(
 def measured(case: StepSpec, args: argparse.Namespace) -> Row:
     """Return one row of the table."""
     options = Options(estimate=True, budget_s=args.budget or 0.1)
-    with StepSession(options) as session:
+    with Session(options) as session:
         rows: dict[KernelSpec, Measurement] = {}
         hot = cold = None
         missing = 0

@@ -49,8 +49,7 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
 
     Args:
         args: the command's options.
-        session_factory: gives a :class:`pydlbench.steps.session.StepSession` for the options of
-            ``session.Options`` as keywords.
+        session_factory: gives a session for the options of ``session.Options`` as keywords.
 
     Returns:
         0; 1 if no row is ok, or the frameworks disagree; 3 under ``--fail-on``; 130 after Ctrl-C.
@@ -226,7 +225,8 @@ class StepTask(ModelTask, StepsTask):
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Time the steps in turn."""
-        from pydlbench.steps.run import planned_rounds
+        from pydlbench.records.step import StepPreparation
+        from pydlbench.steps.run import planned_rounds, run_in_turn
 
         self.check(session)
         cases = [row.spec for row in self.rows]
@@ -234,8 +234,12 @@ class StepTask(ModelTask, StepsTask):
             view.advance(0, len(cases), f"{cases[0].label}: agreement")
             yield Result("agreement", _compare(session, cases))
         visits = None if self.width is None else planned_rounds(view.store(), cases, self.width)
-        records = session.steps(
-            cases, visits=visits, checks=self.checks, trace=self.trace, progress=view.advance
+        records = run_in_turn(
+            *(cases, session),
+            visits=visits,
+            preparation=StepPreparation(checks=self.checks),
+            trace=self.trace,
+            progress=view.advance,
         )
         for row, record in zip(self.rows, records, strict=True):
             yield Result("step", record.to_dict(), row, detail=record)
@@ -250,12 +254,14 @@ class StepTask(ModelTask, StepsTask):
 
 def _compare(session: Any, cases: Sequence[StepSpec]) -> dict[str, Any]:
     """Hold the two frameworks' numbers against each other."""
+    from pydlbench.steps.agreement import agree
+
     step = cases[0]
     # Whichever is named first, PyTorch's are what the other's are held against.
-    two = sorted({spec.framework for spec in cases}, key=tuple(FRAMEWORK_MODES).index)
+    first, second = sorted({spec.framework for spec in cases}, key=tuple(FRAMEWORK_MODES).index)
     where = {"batch": step.batch, "phase": step.phase}
     try:
-        agreement = session.agreement(step, tuple(two))
+        agreement = agree(step, session, (first, second))
     except PydlbenchError as error:  # its rows may do all the same
         return {**where, "status": "failed", "detail": str(error)}
     check = agreement.check

@@ -91,9 +91,11 @@ class ProtocolTask(StepsTask):
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
         """Play it; what it prints goes to standard output at once."""
+        from pydlbench.protocols.runner import run_in_worker
+
         spec = self.rows[0].spec
         view.advance(0, 1, spec.protocol)
-        record = session.protocol(spec, _print, self.note)
+        record = run_in_worker(spec, session, _print, self.note)
         yield Result("protocol", {**spec.to_dict(), **record.to_dict()}, self.rows[0])
 
 

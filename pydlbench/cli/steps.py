@@ -24,7 +24,6 @@ from pydlbench.words import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from pydlbench.cli.options import ExplainedStep
     from pydlbench.cli.step_options import Options as StepOptions
@@ -422,10 +421,3 @@ class StepsTask(Task):
 
     opens: ClassVar[str] = "steps"
     kind: ClassVar[str] = "step"
-
-    def open(self) -> AbstractContextManager[Any]:
-        """Return a session that times steps."""
-        from pydlbench.runner.options import Options
-        from pydlbench.steps.session import StepSession
-
-        return StepSession(Options(**self.options))

@@ -15,8 +15,8 @@ from pydlbench.records.own import OwnSpec
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import Check, StepSpec
 from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
 from pydlbench.steps import agreement
-from pydlbench.steps.session import StepSession
 from pydlbench.timing.chunk import Request
 
 OWN = """
@@ -204,7 +204,7 @@ def test_a_real_chain_agrees_with_the_framework_and_can_be_timed(phase, own, tmp
     if own is not None:
         name = f"{tmp_path / 'mine.py'}:build"
         (tmp_path / "mine.py").write_text(OWN)
-    with StepSession(Options()) as session:
+    with Session(Options()) as session:
         case = StepSpec(model=name, batch=None if own else 4, phase=phase, own=own)
         kernel = prepare_native_chain(case, session)
         assert [one.status for one in kernel.facts.checks] == ["ok"] * len(kernel.facts.checks)

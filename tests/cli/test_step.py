@@ -8,6 +8,7 @@ import json
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -55,19 +56,24 @@ class FakeSession:
     @contextmanager
     def open(self, **options: Any) -> Any:
         self.opened.append(options)
-        yield self
+        with (
+            patch("pydlbench.steps.run.run_in_turn", self.run_in_turn),
+            patch("pydlbench.steps.agreement.agree", self.agree),
+            patch("pydlbench.protocols.runner.run_in_worker", self.run_in_worker),
+        ):
+            yield self
 
-    def steps(
-        self, cases: Any, *, visits: Any, checks: bool, trace: bool, progress: Any
+    def run_in_turn(
+        self, cases: Any, _: Any, *, visits: Any, preparation: Any, trace: bool, progress: Any
     ) -> list[StepRecord]:
         if len(self.groups) == self.interrupt_at:
             raise KeyboardInterrupt
         progress(0, len(cases), cases[0].label)
         self.groups.append(list(cases))
-        self.checks.append(checks)
+        self.checks.append(preparation.checks)
         self.visits.append(visits)
         self.traces.append(trace)
-        return [self._record(case, checks) for case in cases]
+        return [self._record(case, preparation.checks) for case in cases]
 
     def _record(self, case: Any, checks: bool) -> StepRecord:
         for key in (case.mode, case.device):
@@ -99,7 +105,7 @@ class FakeSession:
             parameters=20,
         )
 
-    def agreement(self, case: Any, frameworks: tuple[str, str]) -> Agreement:
+    def agree(self, case: Any, _: Any, frameworks: tuple[str, str]) -> Agreement:
         assert case.model
         return Agreement(
             frameworks=frameworks,
@@ -110,7 +116,7 @@ class FakeSession:
             tensors={"output": self.error},
         )
 
-    def protocol(self, case: Any, write: Any, note: Any) -> ProtocolResult:
+    def run_in_worker(self, case: Any, _: Any, write: Any, note: Any) -> ProtocolResult:
         self.played.append(case)
         write("step 0")
         note("invented")

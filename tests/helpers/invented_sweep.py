@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from breakdown_records import record_of
 from invented_rows import row_of, time_of
@@ -14,11 +16,11 @@ from pydlbench.devices.cpu.affinity import choose_cpus
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.devices.cpu.record import start_record
 from pydlbench.records.run import RunRecord
-from pydlbench.records.step import StepRecord
+from pydlbench.records.step import StepPreparation, StepRecord
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunInfo
@@ -82,10 +84,24 @@ class Sessions(InventedSession):
             contended=any(word in case.label for word in self.disturbed),
         )
 
-    def steps(
-        self, cases: Any, *, visits: Any, checks: bool, trace: bool, progress: Any
+    @contextmanager
+    def open(self, **options: Any) -> Iterator[InventedSession]:
+        steps = patch("pydlbench.steps.run.run_in_turn", self.run_in_turn)
+        with super().open(**options), steps:
+            yield self
+
+    def run_in_turn(
+        self,
+        cases: Any,
+        session: Any,
+        *,
+        visits: Any,
+        preparation: StepPreparation,
+        trace: bool,
+        progress: Any,
     ) -> list[StepRecord]:
-        assert checks
+        assert session is self
+        assert preparation.checks
         assert trace
         assert visits is None
         progress(0, len(cases), cases[0].label)
