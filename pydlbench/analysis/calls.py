@@ -1,4 +1,4 @@
-"""The calls of a step made ready, each to be timed alone, with what libraries log of them."""
+"""The calls of a step as a subject, each alone, with what libraries log of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pydlbench.analysis.rows import batches
+from pydlbench.analysis.subjects import with_parts
 from pydlbench.backends.steps import operations
+from pydlbench.backends.steps.operators import LoggedOperators
+from pydlbench.errors import UnsupportedError
 from pydlbench.records.operator import OperatorsFacts
+from pydlbench.timing.statistics import median, middle_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,10 +31,11 @@ _ROOM_LOGGED = 1 / 8
 
 
 class ReadyCalls:
-    """Distinct calls of a step made ready in a process of its framework.
+    """Distinct calls of a step, made ready in a process of its framework.
 
-    Operands of all calls lie in memory together where they have room; else they are made up, and
-    as many calls as have room are made ready at a time, anew in each visit. Freed pages are kept.
+    They are a subject: a sample is a round of all of them, whose parts they are. Operands of all
+    calls lie in memory together where they have room; else they are made up, and as many calls as
+    have room are made ready at a time, anew in each visit. Freed pages are kept.
 
     Args:
         step: how the step runs.
@@ -38,6 +43,8 @@ class ReadyCalls:
         calls: those of one signature are one.
         logging: in a process of its own, whose libraries log what they execute in each call.
         of_step: on the operands that the step has, which is run for that; else on made-up ones.
+        repeats: how often each runs in a row, see
+            :class:`~pydlbench.backends.steps.operators.OperatorsKernel`.
 
     Attributes:
         kernel: of all calls; None where they have no room together.
@@ -45,6 +52,7 @@ class ReadyCalls:
         notes: which operands are made up although the step's were wanted.
         refused: by signature, why a call could not be made ready.
         executions: by signature, what was logged; of those that were made ready so far.
+        names: of the calls, once they were sampled, in the order of their parts.
     """
 
     def __init__(
@@ -55,8 +63,11 @@ class ReadyCalls:
         *,
         logging: bool = False,
         of_step: bool = False,
+        repeats: int = 1,
     ) -> None:
         self._step, self._session, self._logging = step, session, logging
+        self._repeats = repeats
+        self.names: list[str] = []
         # Forwards and backwards a call may be the same.
         once = list({call.signature: call for call in calls}.values())
         self._batches = [once]
@@ -75,6 +86,37 @@ class ReadyCalls:
             self.notes = (
                 "calls alone on values that are made up: there is no room for those of the step",
             )
+
+    def sample(self, request: Request) -> Chunk:
+        """Run rounds of all calls."""
+        names: list[str] = []
+        row: list[float] = []
+        rows: list[tuple[float, ...]] = []
+        chunks: list[Chunk] = []
+        per_call = LoggedOperators.PARTS if self._logging else self._repeats
+        for some, chunk in self.visit(msgspec.structs.replace(request, inner=self._repeats)):
+            chunks.append(chunk)
+            names += some
+            width = per_call * len(some)
+            rows = [
+                tuple(chunk.seconds[begin : begin + width])
+                for begin in range(0, len(chunk.seconds), width)
+            ]
+            # Logs are of the very execution that they explain.
+            if self._logging:
+                row += middle_rounds(chunk.seconds, width)
+            else:
+                row += map(median, zip(*rows, strict=True))
+        if not chunks:
+            raise UnsupportedError("no call could be prepared to run alone")
+        if self.names and self.names != names:
+            raise UnsupportedError("other calls could be made ready than in the first round")
+        self.names = names
+        chunk = chunks[0]
+        if len(chunks) > 1:  # each of them had rounds of its own, and counters
+            rows = [tuple(row)]
+            chunk = msgspec.structs.replace(chunk, faults=None, voluntary=None, involuntary=None)
+        return with_parts(chunk, [sum(row[::per_call]) for row in rows], rows)
 
     def visit(self, request: Request) -> Iterator[tuple[tuple[str, ...], Chunk]]:
         """Sample all calls; yields those of a batch with their chunk, call by call.

@@ -30,7 +30,6 @@ from pydlbench.analysis.experiments import (
     FRESH_MEMORY,
     LOG,
     LOG_TERMS,
-    LOGGED,
     PAGES,
     PAGES_KEPT,
     STEP_FOLDED,
@@ -44,7 +43,7 @@ from pydlbench.analysis.experiments import (
 )
 from pydlbench.analysis.mapped import map_calls
 from pydlbench.analysis.operators import kind_of, listed
-from pydlbench.analysis.subjects import CallsAlone, TracedStep
+from pydlbench.analysis.subjects import TracedStep
 from pydlbench.backends import capabilities
 from pydlbench.backends.steps import operations
 from pydlbench.errors import PydlbenchError, UnsupportedError
@@ -214,8 +213,8 @@ class _Measured:
         self._listed = OperatorsFacts()
         self._mapped: dict[tuple[str, str], MappedCall] = {}
         self._seldom: frozenset[KernelSpec] = frozenset()
-        self._alone: CallsAlone | None = None
-        self._logged: CallsAlone | None = None
+        self._alone: ReadyCalls | None = None
+        self._logged: ReadyCalls | None = None
         # On a GPU each call is timed by itself, behind a read of its first tensor.
         self._repeats = 1 if step.on_gpu else _REPEATS
         self._gaps: Sequence[str] = ()
@@ -398,16 +397,17 @@ class _Measured:
         own = [call for call in self._listed.calls if kind_of(call) != "feed"]
         if not own:
             return
-        ready = ReadyCalls(step, session, own, of_step=self._makes_calls())
+        self._alone = ready = ReadyCalls(
+            *(step, session, own), of_step=self._makes_calls(), repeats=self._repeats
+        )
         self._kernels.append(ready.kernel)
         if not step.on_gpu:
             self.notes += ready.notes
-        self._alone = CallsAlone(ready, [], width=self._repeats, repeats=self._repeats)
         # They take about as long as in the step. They have run once, and are not warm; what is made
         # ready anew in each visit is no warmer after one more.
         size = _size(self._repeats * self._calls_s)
         first = size if ready.kernel is None else replace(size, process=_NOT_WARM)
-        self._add(ALONE, self._alone.sample, self._parts_policy(_ALONE_ROUND_S), first)
+        self._add(ALONE, ready.sample, self._parts_policy(_ALONE_ROUND_S), first)
         if step.on_gpu:
             return
         if not self._makes_calls():
@@ -415,13 +415,12 @@ class _Measured:
             self._no_log(reason)
             return
         try:
-            log = ReadyCalls(step, session, own, logging=True)
+            self._logged = log = ReadyCalls(step, session, own, logging=True)
         except PydlbenchError as error:
             self._no_log(" ".join(str(error).split()))
             return
         self._kernels.append(log.kernel)
-        self._logged = CallsAlone(log, [], width=LOGGED)
-        self._add(LOG, self._logged.sample, self._parts_policy(), size)
+        self._add(LOG, log.sample, self._parts_policy(), size)
 
     def _no_log(self, reason: str) -> None:
         """Say why nothing is known of what only a log tells."""
@@ -535,7 +534,7 @@ class _Measured:
                     in_place.add(key)
         if self._alone is not None:
             for call in self._listed.calls:
-                if why := self._alone.ready.refused.get(call.signature):
+                if why := self._alone.refused.get(call.signature):
                     lacks[call.operator] = why
         parts = StepParts(
             calls=self._calls,
@@ -651,14 +650,14 @@ class _Measured:
         if ALONE not in table:
             self._no_log("calls alone were not measured")
             return []
-        counted = {name: sum(each.values()) for name, each in logged.ready.executions.items()}
+        counted = {name: sum(each.values()) for name, each in logged.executions.items()}
         executing = {name: counted[name] for name in logged.names if counted.get(name)}
         experiments = log_experiments(
             table,
             parts,
             logged.names,
             executing,
-            self._alone.ready.facts.dispatch_s,
+            self._alone.facts.dispatch_s,
             threads=len(self._session.cpus),
         )
         if not experiments:
@@ -677,7 +676,7 @@ class _Measured:
             key: [name for each in kernels for name in launched[each.subject]]
             for key, kernels in parts.native.items()
         }
-        facts = self._alone.ready.facts
+        facts = self._alone.facts
         self.notes += facts.notes
         named = kernel_experiment(table, parts, facts.kernels, fastest)
         return [] if named is None else [named]

@@ -1,4 +1,4 @@
-"""What a breakdown samples: traced steps and calls alone, as samples with parts."""
+"""Traced steps as subjects, and samples with parts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pydlbench.errors import UnsupportedError
 from pydlbench.steps.traced import Rounds
-from pydlbench.timing.statistics import median, middle_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pydlbench.analysis.calls import ReadyCalls
     from pydlbench.records.step import StepFacts
     from pydlbench.timing.chunk import Chunk, Request
     from pydlbench.workers.host import RemoteKernel
@@ -63,55 +60,6 @@ class TracedStep:
             ]
             steps_s = rounds.plain_s
         return with_parts(chunk, steps_s, parts)
-
-
-@dataclass(frozen=True, slots=True)
-class CallsAlone:
-    """Distinct calls as a subject: a sample is a round of all of them, whose parts they are.
-
-    Attributes:
-        ready: made ready, all at a time or as many as have room.
-        names: of the calls, once they were sampled, in the order of their parts.
-        width: values of a call in a round.
-        repeats: how often each runs in a row, see
-            :class:`~pydlbench.backends.steps.operators.OperatorsKernel`.
-    """
-
-    ready: ReadyCalls
-    names: list[str]
-    width: int = 1
-    repeats: int = 1
-
-    def sample(self, request: Request) -> Chunk:
-        """Run rounds of all calls."""
-        names: list[str] = []
-        row: list[float] = []
-        rows: list[tuple[float, ...]] = []
-        chunks: list[Chunk] = []
-        request = msgspec.structs.replace(request, inner=self.repeats)
-        for some, chunk in self.ready.visit(request):
-            chunks.append(chunk)
-            names += some
-            width = self.width * len(some)
-            rows = [
-                tuple(chunk.seconds[begin : begin + width])
-                for begin in range(0, len(chunk.seconds), width)
-            ]
-            # Logs are of the very execution that they explain.
-            if self.width > self.repeats:
-                row += middle_rounds(chunk.seconds, width)
-            else:
-                row += map(median, zip(*rows, strict=True))
-        if not chunks:
-            raise UnsupportedError("no call could be prepared to run alone")
-        if self.names and self.names != names:
-            raise UnsupportedError("other calls could be made ready than in the first round")
-        self.names[:] = names
-        chunk = chunks[0]
-        if len(chunks) > 1:  # each of them had rounds of its own, and counters
-            rows = [tuple(row)]
-            chunk = msgspec.structs.replace(chunk, faults=None, voluntary=None, involuntary=None)
-        return with_parts(chunk, [sum(row[:: self.width]) for row in rows], rows)
 
 
 def with_parts(chunk: Chunk, seconds: Sequence[float], parts: Sequence[Sequence[float]]) -> Chunk:

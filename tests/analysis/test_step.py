@@ -5,11 +5,13 @@ from types import SimpleNamespace
 import pytest
 from invented_gpu import MODEL, Gpu, GpuSession, convolution
 
+from pydlbench.analysis.calls import ReadyCalls
 from pydlbench.analysis.experiments import FRESH_MEMORY, REORDERS, WAKEUPS
 from pydlbench.analysis.step import break_down_step, seldom
-from pydlbench.analysis.subjects import CallsAlone, TracedStep, with_parts
+from pydlbench.analysis.subjects import TracedStep, with_parts
 from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
 from pydlbench.errors import UnsupportedError
+from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.own import OwnSpec
 from pydlbench.records.step import StepSpec
 from pydlbench.runner.options import Options
@@ -31,11 +33,36 @@ class Kernel:
         return Chunk(seconds=self.seconds, faults=5.0)
 
 
-def calls_alone(*batches, width=1):
-    """Return distinct calls that are made ready batch by batch: their names and their seconds."""
-    chunks = [(names, Chunk(seconds=seconds, faults=1.0)) for names, seconds in batches]
-    ready = SimpleNamespace(visit=lambda _: iter(chunks))
-    return CallsAlone(ready, [], width)
+class Process:
+    """A session and its worker, whose calls take invented seconds.
+
+    Args:
+        rounds: by name of a call, the seconds of each of its rounds, one time or several.
+        room: bytes of memory; a call takes 60. None where nobody knows.
+    """
+
+    def __init__(self, rounds, room):
+        self.rounds, self.room = rounds, room
+
+    def room_bytes(self, _device):
+        return self.room
+
+    def worker(self, *_, **__):
+        return self
+
+    def build(self, _builder, _facts, signatures, **_):
+        rounds = zip(*(self.rounds[name] for name in signatures), strict=True)
+        seconds = tuple(each for times in rounds for some in times for each in some)
+        return SimpleNamespace(
+            facts=OperatorsFacts(names=tuple(signatures)),
+            sample=lambda _: Chunk(seconds=seconds, faults=1.0),
+            release=lambda: None,
+        )
+
+
+def calls_alone(rounds, *, room=None, **how):
+    calls = [RecordedCall(signature=name, operator=name, bytes=60) for name in rounds]
+    return ReadyCalls(StepSpec(model="mnist", batch=2), Process(rounds, room), calls, **how)
 
 
 def test_a_traced_step_is_a_sample_whose_parts_are_its_calls():
@@ -55,7 +82,7 @@ def test_time_stamps_time_the_calls_of_the_step_that_ran_beside_them():
 
 
 def test_rounds_of_calls_alone_are_samples():
-    alone = calls_alone((("conv", "relu"), (0.03, 0.01, 0.04, 0.02)))
+    alone = calls_alone({"conv": [(0.03,), (0.04,)], "relu": [(0.01,), (0.02,)]})
     chunk = alone.sample(REQUEST)
     assert chunk.seconds == pytest.approx((0.04, 0.06))
     assert chunk.parts == ((0.03, 0.01), (0.04, 0.02))
@@ -63,9 +90,12 @@ def test_rounds_of_calls_alone_are_samples():
 
 
 def test_batches_of_calls_that_have_no_room_together_are_one_sample():
-    alone = calls_alone(
-        (("conv", "relu"), (0.03, 0.01, 0.05, 0.03)), (("pool",), (0.02, 0.04, 0.06))
-    )
+    rounds = {
+        "conv": [(0.03,), (0.05,)],
+        "relu": [(0.01,), (0.03,)],
+        "pool": [(0.02,), (0.04,), (0.06,)],
+    }
+    alone = calls_alone(rounds, room=4 * 2 * 60)
     chunk = alone.sample(REQUEST)
     assert alone.names == ["conv", "relu", "pool"]
     assert chunk.parts == (pytest.approx((0.04, 0.02, 0.04)),)
@@ -73,7 +103,7 @@ def test_batches_of_calls_that_have_no_room_together_are_one_sample():
 
 
 def test_of_several_values_of_a_call_the_first_is_its_time():
-    alone = calls_alone((("conv", "relu"), (0.03, 1.0, 0.01, 1.0)), width=2)
+    alone = calls_alone({"conv": [(0.03, 1.0)], "relu": [(0.01, 1.0)]}, repeats=2)
     chunk = alone.sample(REQUEST)
     assert chunk.seconds == pytest.approx((0.04,))
     assert chunk.parts == ((0.03, 1.0, 0.01, 1.0),)
@@ -81,7 +111,7 @@ def test_of_several_values_of_a_call_the_first_is_its_time():
 
 def test_without_any_call_there_is_no_sample():
     with pytest.raises(UnsupportedError, match="no call"):
-        calls_alone().sample(REQUEST)
+        calls_alone({}).sample(REQUEST)
 
 
 def test_parts_are_as_many_as_samples():
