@@ -17,7 +17,7 @@ from pydlbench.runner.execute import kernel_of
 from pydlbench.store.documents import Loaded
 from pydlbench.store.place import cpu_identity, gpu_name, machine_name
 from pydlbench.store.store import Store
-from pydlbench.words import CASTS, FEEDS, FRAMEWORKS, ONNX_FRAMEWORK, TIMINGS
+from pydlbench.words import CASTS, FRAMEWORKS, ONNX_FRAMEWORK, TIMINGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -206,7 +206,6 @@ def _step_words(kind: str, document: Mapping[str, Any]) -> list[str]:
         return ["estimate", *words[:at], *words[at + 2 :]]
     if kind != "step":
         return ["breakdown", *words]
-    words += ["--feed", spec.feed] if spec.feed != FEEDS[0] else []
     words += ["--cast", spec.cast] if spec.cast != CASTS[0] else []
     return ["step", *words]
 

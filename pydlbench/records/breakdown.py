@@ -203,7 +203,7 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": 
         mode: of the framework.
         device: ``cpu`` or ``cuda:N``.
         layout: of images: ``nhwc`` or ``nchw``.
-        feed: ``resident`` or ``host``.
+        feed: ``resident`` images and labels, or new ones from the ``host`` in each step.
         library: name and version of the framework.
         threads: that computed; on a GPU the host's.
         processes: fresh ones in which the step was timed.

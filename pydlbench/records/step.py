@@ -237,6 +237,7 @@ def step_words(step: StepSpec | BreakdownRecord) -> list[str]:
         plain = f"{name.replace('_', '-')}={value}"
         words += ["--set", plain if own is None else f"{name}={value}"]
     words += own.words() if own is not None else []
+    words += ["--feed", step.feed] if step.feed != FEEDS[0] else []
     words += ["--framework", step.framework]
     words += ["--device", step.device] if step.device != "cpu" else []
     # A framework's first mode needs no word.

@@ -4,6 +4,7 @@ import dataclasses
 import shlex
 
 import pytest
+from breakdown_records import make_record
 from planted import World, run
 
 from pydlbench.cli import breakdown, diagnose, layers, step
@@ -13,6 +14,7 @@ from pydlbench.ops.table import build_layer
 from pydlbench.records.own import OwnSpec
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import StepSpec
+from pydlbench.report.breakdown import conclusion
 
 COMMANDS = {"layers": layers, "diagnose": diagnose, "breakdown": breakdown, "step": step}
 # What is planted, and how it is run.
@@ -65,12 +67,19 @@ def test_the_next_command_of_a_finding_is_read(fault):
         {"mode": "compiled", "precision": "bf16", "phase": "forward-backward"},
         {"framework": "tensorflow", "mode": "xla"},
         {"framework": "torch", "layout": "nchw", "options": {"lrn": "off"}},
+        {"feed": "host"},
     ],
 )
 def test_a_step_comes_back_as_it_was(words):
     case = StepSpec(model="alexnet", batch=3, **words)
     assert tasks_of(again(case)) == [case]
     tasks_of(again(case, "breakdown"))
+
+
+def test_a_breakdown_names_the_step_with_images_from_the_host():
+    record = make_record(feed="host")
+    command = conclusion(record)[-1].removeprefix("next: ")
+    assert [spec.feed for spec in tasks_of(command)] == ["host"]
 
 
 @pytest.mark.parametrize(
