@@ -317,6 +317,12 @@ class StepFacts(Record, frozen=True, kw_only=True):
     ungraphed: str = ""
     types: str = ""
 
+    @property
+    def wrong(self) -> str:
+        """Which checks failed, and how; empty where none did."""
+        failed = (check for check in self.checks if check.status != "ok")
+        return "; ".join(f"{check.name}: {check.detail}" for check in failed)
+
 
 class StepKernel:
     """A step that is ready to be timed, sampled exactly as a layer's kernel is.

@@ -289,11 +289,11 @@ def record_of(step: StepSpec, session: Session, facts: StepFacts, samples: Serie
     """
     estimated = estimate(samples)
     time = summary_of(samples)
-    wrong = [check for check in facts.checks if check.status != "ok"]
+    wrong = facts.wrong
     return StepRecord(
         spec=msgspec.structs.replace(step, batch=facts.batch),
         status="failed" if wrong else "ok",
-        reason="; ".join(f"{check.name}: {check.detail}" for check in wrong) or None,
+        reason=wrong or None,
         time=time,
         images_per_s=facts.batch / time.median,
         samples_s=tuple(samples.seconds),

@@ -21,6 +21,7 @@ from pydlbench.timing.statistics import median
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
+    from pydlbench.study.table import Series
     from pydlbench.timing.chunk import Chunk
     from pydlbench.timing.policy import Policy
 
@@ -181,6 +182,33 @@ class Study:
                     again=again,
                 )
             )
+
+
+def sampled_pair(
+    samplers: Sequence[Callable[[Request], Chunk]],
+    policies: Sequence[Policy],
+    order: random.Random,
+    rounds: int,
+) -> tuple[Series, Series]:
+    """Return the visits of two subjects that were sampled in alternation.
+
+    Args:
+        samplers: time the samples of a request, for each of the two.
+        policies: how large the visits of each are.
+        order: seeded source of the order in each round.
+        rounds: how many.
+
+    Raises:
+        PydlbenchError: one of them could not be sampled in all rounds.
+    """
+    study = Study(order)
+    subjects = [
+        Subject(key=number, sample=sample, policy=policy)
+        for number, (sample, policy) in enumerate(zip(samplers, policies, strict=True))
+    ]
+    for error in study.take(subjects, rounds=rounds).values():
+        raise error
+    return study.table.series(0), study.table.series(1)
 
 
 def request_for(subject: Subject, *, alone: bool = False) -> Request:
