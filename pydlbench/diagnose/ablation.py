@@ -14,7 +14,7 @@ from pydlbench.records.step import StepPreparation
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.run import step_policy
 from pydlbench.study.estimate import contrast
-from pydlbench.study.loop import LEAST_ROUNDS, ROUNDS, Study, Subject, random_order
+from pydlbench.study.loop import LEAST_ROUNDS, ROUNDS, random_order, sampled_pair
 from pydlbench.timing.policy import Policy
 from pydlbench.units import format_seconds, percent
 from pydlbench.workers.host import releasing
@@ -123,7 +123,7 @@ class Hypothesis:
         experiment: measures its cost.
         next: the command to run next.
         where: the layer and pass, if any: ``fc6 forward``.
-        part: the part of the step that is concerned, if it is no layer and pass.
+        part: the part of the step that is concerned, if it is not ``where``.
         most_s: upper limit of the saving in seconds; the largest is tried first.
     """
 
@@ -141,7 +141,7 @@ class Hypothesis:
     @property
     def parts(self) -> frozenset[str]:
         """The parts of the step that are concerned; :data:`ALL` for a change of everything."""
-        return frozenset({self.where or self.part or ALL})
+        return frozenset({self.part or self.where or ALL})
 
 
 # -----------------------------------------------------------------------------
@@ -154,43 +154,25 @@ def in_turn(
     kernels: Sequence[RemoteKernel[Any]],
     policies: Sequence[Policy],
     seed: int,
-    images: int,
     rounds: int = ROUNDS,
 ) -> tuple[Estimate, float]:
-    """Return the ratio of the second to the first per image, and the first's median in seconds.
+    """Return the ratio of the second to the first, and the first's median in seconds.
 
     Args:
         kernels: the two kernels.
         policies: sizes of the samples of each.
         seed: seed of the order in each round.
-        images: images of the second kernel over those of the first.
         rounds: number of rounds.
     """
-    study = Study(random_order(seed))
-    subjects = [
-        Subject(key=number, sample=kernel.sample, policy=dataclasses.replace(policy, visits=rounds))
-        for number, (kernel, policy) in enumerate(zip(kernels, policies, strict=True))
-    ]
-    for error in study.take(subjects, rounds=rounds).values():
-        raise error
-    own, changed = study.table.series(0), study.table.series(1)
+    own, changed = sampled_pair(
+        [kernel.sample for kernel in kernels],
+        [dataclasses.replace(policy, visits=rounds) for policy in policies],
+        random_order(seed),
+        rounds,
+    )
     ratio = contrast(changed, own)
     assert ratio is not None, "they shared all rounds"
-    return per_image(ratio, images), own.median
-
-
-def per_image(ratio: Estimate, images: int) -> Estimate:
-    """Convert a ratio of times into a ratio of times per image.
-
-    Args:
-        ratio: the ratio of two steps' times.
-        images: images of the first step over those of the second.
-    """
-    interval = ratio.interval
-    if interval is not None:
-        low, high = interval.low / images, interval.high / images
-        interval = dataclasses.replace(interval, low=low, high=high)
-    return dataclasses.replace(ratio, median=ratio.median / images, interval=interval)
+    return ratio, own.median
 
 
 def saving_of(
@@ -200,6 +182,7 @@ def saving_of(
     scope: str,
     how: str,
     *,
+    images: int = 1,
     count: int = 1,
     kept_s: float = 0.0,
 ) -> Saving:
@@ -211,12 +194,13 @@ def saving_of(
         step_s: time of the step in seconds.
         scope: ``step`` or ``layer``.
         how: what was compared.
+        images: images of the changed side over those of the unchanged one.
         count: number of occurrences in the step.
         kept_s: seconds of the difference that are needed in any case.
     """
 
     def saved(times: float) -> float:
-        return count * base_s * (1 - times) - kept_s
+        return count * base_s * (1 - times / images) - kept_s
 
     interval = ratio.interval
     return Saving(
@@ -228,6 +212,8 @@ def saving_of(
         subject=scope,
         how=how,
         rounds=ratio.rounds,
+        contended=ratio.contended,
+        otherwise=_disturbed([ratio.reason] if ratio.contended else []),
     )
 
 
@@ -247,10 +233,9 @@ def how_compared(
         base_s: time of the unchanged side in seconds.
         batch: images that times are given for.
     """
-    times = f"{format_seconds(base_s)} as it is, {format_seconds(ratio.median * base_s)}"
+    changed_s = ratio.median * base_s / experiment.images
+    times = f"{format_seconds(base_s)} as it is, {format_seconds(changed_s)}"
     words = f"{subject}, interleaved, {ratio.rounds} rounds: {times} with {experiment.what}"
-    if ratio.contended:
-        words += f"; other work disturbed them: {ratio.reason}"
     if experiment.images > 1:
         words += f", per {batch} images"
     return words
@@ -311,6 +296,7 @@ def saving_against_native(experiment: AgainstNative, step_s: float, session: Ses
     share = min(1.0, explained)  # no more than there is to win
     low, high = ratio["ci_low"], ratio["ci_high"]
     count = experiment.count
+    disturbed = [row.contention_reason or row.who for row in (own, best) if row.contended]
     saved = count * share * gap(ratio["median"])
     return Saving(
         seconds=saved,
@@ -330,8 +316,14 @@ def saving_against_native(experiment: AgainstNative, step_s: float, session: Ses
             if seconds > 0
         ),
         evidence=tuple(_line(cause) for cause in causes),
-        otherwise="" if causes else _unexplained(ratio),
+        contended=bool(disturbed),
+        otherwise=_disturbed(disturbed) or ("" if causes else _unexplained(ratio)),
     )
+
+
+def _disturbed(reasons: Sequence[str]) -> str:
+    """Return why nothing is concluded from what other work disturbed; empty if none did."""
+    return f"other work disturbed it: {reasons[0]}" if reasons else ""
 
 
 def _unexplained(ratio: Mapping[str, Any]) -> str:
@@ -408,18 +400,21 @@ def _of_step(experiment: StepChange, seen: Observations, session: Session) -> Sa
         how = StepPreparation(checks=experiment.checks)
         changed = prepare_step(other, session, allocator=experiment.allocator, preparation=how)
         kernels.append(changed)
-        if wrong := [check for check in changed.facts.checks if check.status != "ok"]:
-            raise PrimitiveError(f"its check {wrong[0].name} failed: {wrong[0].detail}")
+        if wrong := changed.facts.wrong:
+            raise PrimitiveError(f"a check failed: {wrong}")
         policies = [
             step_policy(own, kernel.facts, Policy(budget_s=session.options.budget_s))
             for own, kernel in zip((spec, other), kernels, strict=True)
         ]
-        seed, rounds = session.options.seed, _rounds(seen.step_s)
-        ratio, base = in_turn(kernels, policies, seed, experiment.images, rounds)
+        ratio, base = in_turn(kernels, policies, session.options.seed, _rounds(seen.step_s))
     words = how_compared("the whole step", experiment, ratio, base, seen.plan.batch)
     if experiment.kept_s:
         words += f"; less {format_seconds(experiment.kept_s)}: {experiment.kept_how}"
-    return saving_of(ratio, base, seen.step_s, "step", words, kept_s=experiment.kept_s)
+    return saving_of(
+        *(ratio, base, seen.step_s, "step", words),
+        images=experiment.images,
+        kept_s=experiment.kept_s,
+    )
 
 
 def _with_options(spec: StepSpec, options: Sequence[tuple[str, str]]) -> StepSpec:
@@ -434,10 +429,11 @@ def _of_layer(experiment: LayerChange, step_s: float, session: Session) -> Savin
         verdict = kernels[1].facts.correct
         if verdict.status == "failed":
             raise PrimitiveError(f"its result is wrong: {verdict.detail or 'checked'}")
-        options = session.options
-        policies = [Policy(budget_s=options.budget_s)] * 2
-        ratio, base = in_turn(kernels, policies, options.seed, experiment.images)
+        policies = [Policy(budget_s=session.options.budget_s)] * 2
+        ratio, base = in_turn(kernels, policies, session.options.seed)
     how = how_compared("the layer alone", experiment, ratio, base, experiment.spec.layer.batch)
     if experiment.count > 1:
         how += f"; {experiment.count} times in the step"
-    return saving_of(ratio, base, step_s, "layer", how, count=experiment.count)
+    return saving_of(
+        *(ratio, base, step_s, "layer", how), images=experiment.images, count=experiment.count
+    )

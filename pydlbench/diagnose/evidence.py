@@ -256,7 +256,7 @@ class Observations:
             seconds = sum(own) - native_s if own else native_s
             excesses.append(
                 Excess(
-                    name=names[0],
+                    name=f"{names[0]}{like(len(names))}",
                     terms=terms.get(names[0], ()),
                     seconds=seconds,
                     own_s=sum(own) / len(names) if own else None,
@@ -365,6 +365,11 @@ _JOINED: Final = ("attention", "recurrent")
 def like(count: int) -> str:
     """Return the suffix for the name of the first of several equal calls."""
     return f"{_LIKE}{count - 1} like it" if count > 1 else ""
+
+
+def part_of(name: str, pass_: str) -> str:
+    """Return the part of a step that a pass of a site is: that of the first of its equal calls."""
+    return f"{name.partition(_LIKE)[0]} {pass_}"
 
 
 def _alone(stands: MappedCall) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,8 +15,8 @@ import msgspec
 from pydlbench.analysis.experiments import DISPATCH, FRESH_MEMORY, MOST_PER_FAULT_S, REORDERS
 from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
 from pydlbench.diagnose.ablation import AgainstNative, Hypothesis, LayerChange, StepChange
-from pydlbench.diagnose.evidence import like
-from pydlbench.grouping import summed
+from pydlbench.diagnose.evidence import like, part_of
+from pydlbench.grouping import grouped, summed
 from pydlbench.models.passes import LOSS
 from pydlbench.ops.windows import on_padded_images
 from pydlbench.records.own import FUSED, OwnInput
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pydlbench.analysis.estimate import Term
-    from pydlbench.diagnose.evidence import Excess, Observations, Site
-    from pydlbench.ops.op import Layer
+    from pydlbench.diagnose.evidence import Excess, Observations
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
@@ -74,9 +72,6 @@ def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
     faults = seen.step.faults
     if faults is None or seen.spec.on_gpu:
         return
-    most = min(faults * MOST_PER_FAULT_S, seen.step_s)
-    if not seen.matters(most):
-        return
     symptom = f"{faults:.0f} page faults in each step: {format_bytes(faults * _PAGE)} of new memory"
     evidence = ["page faults counted by the kernel around the samples"]
     term = seen.difference(FRESH_MEMORY)
@@ -94,7 +89,7 @@ def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
             experiment=experiment,
             next=again(seen.spec, "breakdown"),  # it counts page faults, and what they cost
             part="allocation",
-            most_s=most,
+            most_s=min(faults * MOST_PER_FAULT_S, seen.step_s),
         )
 
 
@@ -160,8 +155,7 @@ def find_operators(seen: Observations) -> Iterator[Hypothesis]:
     else:
         kinds = ("layer",)  # alone, operators run in their best layout, which is not the step's
     for kind in kinds:
-        worth = [excess for excess in seen.excesses(kind) if seen.matters(excess.seconds)]
-        for excess in worth[:_MOST_OPERATORS]:
+        for excess in seen.excesses(kind)[:_MOST_OPERATORS]:
             yield from _of_excess(seen, excess)
 
 
@@ -170,8 +164,6 @@ def _of_excess(seen: Observations, excess: Excess) -> Iterator[Hypothesis]:
         most = excess.seconds
         if excess.own_s is None:  # nobody knows yet what the framework needs
             most = excess.count * seen.native_s(term)
-            if not seen.matters(most):
-                continue
         spec = seen.framework_case(term)
         yield Hypothesis(
             problem="slow operators",
@@ -181,6 +173,7 @@ def _of_excess(seen: Observations, excess: Excess) -> Iterator[Hypothesis]:
             experiment=AgainstNative(spec=spec, count=excess.count),
             next=layer_command(spec),
             where=f"{excess.name} {term.step_pass.pass_}",
+            part=part_of(excess.name, term.step_pass.pass_),
             most_s=most,
         )
 
@@ -203,16 +196,10 @@ def _symptom(seen: Observations, excess: Excess) -> str:
 _BLOCK: Final = 8
 
 
-def _convolutions(seen: Observations) -> Iterator[tuple[Site, Layer]]:
-    """Yield the convolutions with a relevant share of the step, and their layer."""
-    for site in seen.convolutions():
-        if site.layer.op == "conv" and seen.matters(site.seconds):
-            yield site, site.layer
-
-
 def find_channels(seen: Observations) -> Iterator[Hypothesis]:
     """Yield the same convolution with channels padded to a multiple of eight."""
-    for site, layer in _convolutions(seen):
+    for site in seen.convolutions():
+        layer = site.layer
         if layer.groups > 1 or not layer.in_channels % _BLOCK:
             continue
         whole = -(-layer.in_channels // _BLOCK) * _BLOCK
@@ -234,6 +221,7 @@ def find_channels(seen: Observations) -> Iterator[Hypothesis]:
                 ),
                 next=layer_command(msgspec.structs.replace(spec, layer=padded)),
                 where=f"{site.name} {term.step_pass.pass_}",
+                part=part_of(site.name, term.step_pass.pass_),
                 most_s=min(site.seconds, seen.step_s),
             )
 
@@ -246,7 +234,8 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
     """Yield the same convolution on images that were padded beforehand."""
     if not seen.framework.pads_alike:
         return
-    for site, layer in _convolutions(seen):
+    for site in seen.convolutions():
+        layer = site.layer
         if layer.pad_before[0] == layer.pad_after[0] and layer.pad_before[1] == layer.pad_after[1]:
             continue
         ready = on_padded_images(layer).replace(name=None)
@@ -270,6 +259,7 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
                 ),
                 next=layer_command(spec),
                 where=f"{site.name} {term.step_pass.pass_}",
+                part=part_of(site.name, term.step_pass.pass_),
                 most_s=site.seconds,
             )
 
@@ -292,16 +282,15 @@ _WAYS: Final = {
 def find_roofs(seen: Observations) -> Iterator[Hypothesis]:
     """Yield another algorithm and another batch for the layers that lose most."""
     gaps: list[tuple[float, Term, int, Measurement]] = []
-    for term, count in Counter(seen.plan.terms).items():
-        row = seen.rows[term.hot]
+    for spec, terms in grouped(seen.plan.terms, lambda term: term.hot).items():
+        term, count, row = terms[0], len(terms), seen.rows[spec]
         listed = term.step_pass.layer.kind in _KINDS
         if not listed or not row.ok or row.time is None or row.contended:
             continue
         if row.roofline is None or row.roofline.efficiency >= _FAR:
             continue
         gap = count * (row.time.median - row.roofline.time_s)
-        if seen.matters(gap):
-            gaps.append((gap, term, count, row))
+        gaps.append((gap, term, count, row))
     gaps.sort(key=lambda gap: -gap[0])
     for gap, term, count, row in gaps[:_MOST_LAYERS]:
         yield from _below(seen, gap, term, count, row)
@@ -336,6 +325,7 @@ def _below(
             experiment=experiment,
             next=layer_command(experiment.changed),
             where=where,
+            part=part_of(name, kernel_work.pass_),
             most_s=gap,
         )
 
@@ -392,7 +382,8 @@ def find_fusion(seen: Observations) -> Iterator[Hypothesis]:
     mode = compiling_mode(seen.spec)
     if mode is None:
         return
-    seconds, how = _pointwise(seen)
+    native = 0.0 if seen.model is None else seen.native.of_pointwise(seen.model)
+    seconds, who = _own_s(seen, "pointwise", native)
     if not seen.matters(seconds, _LARGE_POINTWISE):
         return
     yield Hypothesis(
@@ -400,23 +391,13 @@ def find_fusion(seen: Observations) -> Iterator[Hypothesis]:
         reason="pointwise layers bound by memory",
         symptom=f"{format_seconds(seconds)} of each step "
         f"({seen.share(seconds)}) go into layers that hardly compute",
-        evidence=(how,),
+        evidence=(f"pointwise layers, {who}",),
         cause="each of them reads its input from memory and writes it back; joined with the layer "
         "before, it would do neither",
         experiment=joining(seen, mode),
         next=again(seen.changed(mode=mode)),
         most_s=seen.step_s,
     )
-
-
-def _pointwise(seen: Observations) -> tuple[float, str]:
-    own = seen.calls("pointwise")
-    if own:
-        count = sum(calls.count for calls in own)
-        seconds = sum(calls.alone_s or 0.0 for calls in own)
-        return seconds, f"{count} calls, each timed alone in {seen.spec.framework}"
-    seconds = 0.0 if seen.model is None else seen.native.of_pointwise(seen.model)
-    return seconds, "native rows of the pointwise nodes, between hot and cold caches"
 
 
 # -----------------------------------------------------------------------------
@@ -576,8 +557,6 @@ def find_decay(seen: Observations) -> Iterator[Hypothesis]:
     if model is None or seen.spec.phase != "training" or not model.decays:
         return
     own, who = _own_s(seen, LOSS, seen.native.of_part("loss"))
-    if not seen.matters(own):
-        return
     yield Hypothesis(
         problem="L2 terms in the loss",
         symptom=f"the loss with its {len(model.decays)} L2 terms takes {format_seconds(own)} "

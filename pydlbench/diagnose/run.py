@@ -22,6 +22,7 @@ from pydlbench.diagnose.rules import RULES
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.grouping import grouped
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Tried, overlap
+from pydlbench.timing.statistics import sum_known
 from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
@@ -114,13 +115,11 @@ def _merge(same: Sequence[Finding]) -> Finding:
     if len(kept) == 1:
         return msgspec.structs.replace(first, alternatives=alternatives)
     savings = [finding.saving for finding in kept]
-    lows = [saving.low for saving in savings if saving.low is not None]
-    highs = [saving.high for saving in savings if saving.high is not None]
     saving = msgspec.structs.replace(
         first.saving,
         seconds=sum(saving.seconds for saving in savings),
-        low=sum(lows),
-        high=sum(highs),
+        low=sum_known(saving.low for saving in savings),
+        high=sum_known(saving.high for saving in savings),
         how=f"{len(kept)} layers and passes, each alone beside its own change",
         rounds=min(saving.rounds for saving in savings),
     )
@@ -146,18 +145,16 @@ def _merge(same: Sequence[Finding]) -> Finding:
 
 def _joined(same: Sequence[Finding]) -> tuple[Cause, ...]:
     """Return the causes of distinct layers, those of one name summed."""
-    causes: dict[str, Cause] = {}
-    for finding in same:
-        for cause in finding.causes:
-            before = causes.get(cause.name)
-            causes[cause.name] = cause if before is None else _both(before, cause)
-    return tuple(sorted(causes.values(), key=lambda cause: -(cause.seconds or 0.0)))
-
-
-def _both(first: Cause, second: Cause) -> Cause:
-    known = first.seconds is not None and second.seconds is not None
-    seconds = (first.seconds or 0.0) + (second.seconds or 0.0) if known else None
-    return msgspec.structs.replace(first, seconds=seconds, where=(*first.where, *second.where))
+    every = (cause for finding in same for cause in finding.causes)
+    causes = [
+        msgspec.structs.replace(
+            alike[0],
+            seconds=sum_known(cause.seconds for cause in alike),
+            where=tuple(where for cause in alike for where in cause.where),
+        )
+        for alike in grouped(every, lambda cause: cause.name).values()
+    ]
+    return tuple(sorted(causes, key=lambda cause: -(cause.seconds or 0.0)))
 
 
 def _alternative(finding: Finding, shown: str) -> str:
@@ -169,8 +166,6 @@ def _alternative(finding: Finding, shown: str) -> str:
     return f"{where}{finding.saving.how}: saves {seconds} ({share} of the step){following}"
 
 
-# Share of the step: hypotheses that can save at most this are not tested.
-_TRY = 0.01
 # Share of the time limit that experiments get at least, however long the observations took.
 _RESERVED = 0.5
 
@@ -252,6 +247,8 @@ def _attempt(
 ) -> Saving:
     """Run an experiment, and repeat it where chance could explain it: the smaller saving counts.
 
+    It is repeated in new processes of the framework.
+
     Raises:
         PydlbenchError: it cannot be run, or the time limit is too near.
     """
@@ -265,13 +262,14 @@ def _attempt(
         share = percent(saving.share)
         raise UnsupportedError(f"saved {share} of the step once; no time to repeat it")
     tell(f"{label} once more")
+    session.renew()
     again = try_out(experiment, seen, session)
     weaker = min(saving, again, key=lambda each: (each.real, each.seconds))
     return msgspec.structs.replace(weaker, how=f"{weaker.how}; the weaker of two such runs")
 
 
 def hypotheses(seen: Observations) -> dict[Experiment, list[Hypothesis]]:
-    """Return all hypotheses by experiment, the largest possible saving first.
+    """Return the hypotheses that can save enough by experiment, the largest saving first.
 
     Args:
         seen: the observations of the step.
@@ -282,7 +280,7 @@ def hypotheses(seen: Observations) -> dict[Experiment, list[Hypothesis]]:
         for hypothesis in rule(seen):
             # Frameworks that run only whole files have no layer to change.
             possible = layers or not isinstance(hypothesis.experiment, (AgainstNative, LayerChange))
-            if possible and hypothesis.most_s >= _TRY * seen.step_s:
+            if possible and seen.matters(hypothesis.most_s):
                 by_experiment.setdefault(hypothesis.experiment, []).append(hypothesis)
     return dict(
         sorted(by_experiment.items(), key=lambda entry: -max(each.most_s for each in entry[1]))

@@ -17,6 +17,9 @@ WORTH: Final = 0.01
 #: An interval that reaches further down than this part of its saving is measured a second time:
 #: of many experiments without any effect, a few look like savings once.
 _SURE: Final = 0.8
+#: What saves a smaller share of the step is measured a second time, too, in new processes: two
+#: preparations of the same differ by 1 to 2 %, which no round within one of them shows.
+_CLEAR: Final = 0.05
 
 
 class Cause(Record, frozen=True, kw_only=True):
@@ -46,6 +49,7 @@ class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high":
         subject: ``step`` if the whole step was run with the change, ``layer`` if one operator was.
         how: what ran beside what.
         rounds: how often.
+        contended: other work disturbed half of the rounds or more: it is no finding.
         causes: what it comes from, the largest first, where the experiment tells.
         evidence: what else it measured.
         otherwise: what to say of it if it is no finding.
@@ -58,6 +62,7 @@ class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high":
     subject: str
     how: str
     rounds: int
+    contended: bool = False
     causes: tuple[Cause, ...] = ()
     evidence: tuple[str, ...] = ()
     otherwise: str = ""
@@ -65,7 +70,7 @@ class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high":
     # The finding has the causes and the evidence.
     derived = ("share",)
     promised = ("share",)
-    unlisted = ("causes", "evidence", "otherwise")
+    unlisted = ("contended", "causes", "evidence", "otherwise")
 
     @property
     def share(self) -> float:
@@ -75,12 +80,14 @@ class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high":
     @property
     def real(self) -> bool:
         """Whether it saves something beyond doubt that is worth a reader's time."""
-        return self.low is not None and self.low > 0 and self.share >= WORTH
+        above_zero = self.low is not None and self.low > 0
+        return above_zero and self.share >= WORTH and not self.contended
 
     @property
     def sure(self) -> bool:
-        """Whether its interval is so narrow that chance alone hardly ever gives it."""
-        return self.low is not None and self.low >= _SURE * self.seconds
+        """Whether it is so large and its interval so narrow that chance alone hardly gives it."""
+        narrow = self.low is not None and self.low >= _SURE * self.seconds
+        return narrow and self.share >= _CLEAR
 
 
 class Finding(Record, frozen=True, kw_only=True):

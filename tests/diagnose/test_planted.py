@@ -6,6 +6,8 @@ from said import says
 
 from pydlbench.diagnose.run import diagnose
 from pydlbench.errors import UnsupportedError
+from pydlbench.grouping import grouped
+from pydlbench.models import build_model
 from pydlbench.records.step import StepSpec
 
 SLOW, UNPACKED, ONE_BY_ONE = "slow operators", "weights not packed", "operators run one by one"
@@ -46,6 +48,31 @@ def test_unpacked_weights_of_several_layers_are_one_finding_and_summed():
     assert one.next.startswith("pydlbench layers --shape 4x")
     assert says(one.symptom, "fc2", "torch")
     assert not says(one.symptom, "fc2", "32.0 ms")  # bias rows count too
+
+
+def equal_layers():
+    """Names of convolutions of a model that compute the same."""
+    convolutions = [node for node in build_model("vgg16", 4) if node.op == "conv"]
+    groups = grouped(convolutions, lambda node: node.layer.replace(name=None))
+    return [node.name for node in max(groups.values(), key=len)]
+
+
+def test_equal_layers_are_a_finding_with_their_number():
+    names = equal_layers()
+    found = run(World(step_s=0.3, unpacked_s=dict.fromkeys(names, 0.02)), model="vgg16")
+    (slow,) = [finding for finding in found.findings if finding.problem == SLOW]
+    assert slow.where == (f"{names[0]} and {len(names) - 1} like it forward",)
+    assert slow.saving.seconds == pytest.approx(0.02 * len(names), rel=0.01)
+    assert slow.parts == {f"{names[0]} forward"}
+
+
+def test_equal_layers_below_their_roof_are_tried_once():
+    found = run(World(step_s=0.1, efficiency=0.1), model="vgg16")
+    tried = [each.what for each in found.tried if each.what.endswith("with twice the batch")]
+    assert len(set(tried)) == len(tried) == 5
+    names = equal_layers()
+    assert f"{names[0]} and {len(names) - 1} like it forward with twice the batch" in tried
+    assert not any(text.startswith(f"{name} ") for text in tried for name in names[1:])
 
 
 def test_without_a_breakdown_large_layers_timed_interleaved_still_find_them():

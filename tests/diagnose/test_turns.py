@@ -2,7 +2,7 @@
 
 import pytest
 
-from pydlbench.diagnose.ablation import StepChange, how_compared, in_turn
+from pydlbench.diagnose.ablation import StepChange, how_compared, in_turn, saving_of
 from pydlbench.errors import WorkerError
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
@@ -27,8 +27,8 @@ class Kernel:
         )
 
 
-def compare(own, changed, images=1):
-    return in_turn([own, changed], [Policy(budget_s=0.1)] * 2, 1, images)
+def compare(own, changed):
+    return in_turn([own, changed], [Policy(budget_s=0.1)] * 2, 1)
 
 
 def test_ratio_and_base():
@@ -39,9 +39,12 @@ def test_ratio_and_base():
 
 
 def test_of_twice_as_many_images_times_are_compared_per_image():
-    ratio, _ = compare(Kernel(0.5), Kernel(0.8), images=2)
-    assert ratio.median == pytest.approx(0.8)
-    assert (ratio.interval.low, ratio.interval.high) == pytest.approx((0.8, 0.8))
+    ratio, base = compare(Kernel(0.5), Kernel(0.8))
+    saving = saving_of(ratio, base, base, "step", "in turn", images=2)
+    assert saving.seconds == pytest.approx(0.1)
+    assert (saving.low, saving.high) == pytest.approx((0.1, 0.1))
+    words = how_compared("the whole step", StepChange(what="more", images=2), ratio, base, 4)
+    assert "500 ms as it is, 400 ms with more, per 4 images" in words
 
 
 def test_few_disturbed_rounds_do_not_move_it():
@@ -50,10 +53,12 @@ def test_few_disturbed_rounds_do_not_move_it():
     assert (base, ratio.contended) == (pytest.approx(0.5), False)
 
 
-def test_where_most_rounds_were_disturbed_there_is_a_warning():
+def test_where_most_rounds_were_disturbed_there_is_no_finding():
     ratio, base = compare(Kernel(0.5, every=1), Kernel(0.4))
-    words = how_compared("the whole step", StepChange(what="more"), ratio, base, 1)
-    assert "with more; other work disturbed them: invented work" in words
+    saving = saving_of(ratio, base, base, "step", "in turn")
+    assert saving.low > 0
+    assert not saving.real
+    assert saving.otherwise == "other work disturbed it: invented work"
 
 
 def test_whoever_dies_ends_it():

@@ -3,6 +3,7 @@
 import dataclasses
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from pydlbench.diagnose import run as running
@@ -29,7 +30,8 @@ def diagnosed(monkeypatch):
 
     def diagnose(*savings, experiment=CHANGE, limit_s=1e6, each_s=0.0, look_s=0.0):
         clock = SimpleNamespace(now=1000.0)
-        results, ran, told = iter(savings), [], []
+        results, ran, told, renewed = iter(savings), [], [], []
+        session = SimpleNamespace(renew=lambda: renewed.append(len(ran)))
         case = StepSpec(model="mnist")
         step = StepRecord(spec=case, status="ok")
         because = Hypothesis(
@@ -54,7 +56,8 @@ def diagnosed(monkeypatch):
         monkeypatch.setattr(running, "observe", observe)
         monkeypatch.setattr(running, "hypotheses", lambda _: {experiment: [because]})
         monkeypatch.setattr(running, "try_out", try_out)
-        found = running.diagnose(case, None, limit_s, told.append)
+        found = running.diagnose(case, session, limit_s, told.append)
+        assert renewed == list(range(1, len(ran)))  # the second run has new processes
         assert len(told) == len(set(told)) == len(ran)
         return found, ran
 
@@ -90,6 +93,21 @@ def test_what_is_not_seen_again_is_no_finding(diagnosed, second):
     found, ran = diagnosed(saving(0.5, low=0.1), second)
     assert (found.findings, len(found.tried)) == ((), 1)
     assert ran == [CHANGE, CHANGE]
+
+
+def test_a_small_saving_runs_twice_however_narrow_its_interval_is(diagnosed):
+    """Rounds of one preparation do not show what preparations differ by."""
+    found, ran = diagnosed(saving(0.03, low=0.029), saving(0.02, low=0.019))
+    assert [each.saving.seconds for each in found.findings] == [0.02]
+    assert ran == [CHANGE, CHANGE]
+
+
+def test_what_other_work_disturbed_is_no_finding(diagnosed):
+    disturbed = msgspec.structs.replace(saving(0.5, low=0.45), contended=True, otherwise="busy")
+    found, ran = diagnosed(disturbed)
+    assert found.findings == ()
+    assert [each.result for each in found.tried] == ["busy"]
+    assert ran == [CHANGE]
 
 
 def test_a_stronger_second_run_changes_nothing(diagnosed):
