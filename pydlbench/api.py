@@ -172,10 +172,11 @@ def compare_runs(
         The rows with ratio, interval, verdict and the smallest change that each could have shown.
 
     Raises:
-        UsageError: no such run, or nothing in one is in the other.
+        UsageError: no such run, both are the same one, or nothing in one is in the other.
     """
-    from pydlbench.compare.comparison import Settings
-    from pydlbench.compare.stored import compare_named
+    from pydlbench.compare.comparison import MARGIN
+    from pydlbench.compare.rows import read_side
+    from pydlbench.compare.stored import compare_sides
 
-    settings = Settings() if same is None else Settings(margin=same)
-    return compare_named(a, b, store, settings).document()
+    first, second = (read_side(name, store) for name in (a, b))
+    return compare_sides(first, second, store, MARGIN if same is None else same).document()

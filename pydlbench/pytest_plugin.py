@@ -169,9 +169,10 @@ class _Gate:
         sides = (read_installation(self._python, _PYTHON), this_installation())
         pairs = pairs_of(specs)
         order = random_order(0)
-        for _ in range(self._limits.repetitions):
+        for number in range(self._limits.repetitions):
             take_pass(
                 pairs,
+                number,
                 lambda side, threads: open_session(sides[side], threads, 0),
                 self._limits.budget,
                 order,

@@ -33,7 +33,7 @@ from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pydlbench.compare.comparison import Comparison, Settings
+    from pydlbench.compare.comparison import Comparison
     from pydlbench.compare.match import Matching
     from pydlbench.compare.rerun import RerunPair
     from pydlbench.compare.rows import Row, Side
@@ -151,7 +151,7 @@ def run(args: Options, open_host: Callable[..., Any] | None = None) -> int:
         UsageError: bad input, no such run, or rows that cannot be matched.
         PydlbenchError: nothing was timed in both.
     """
-    from pydlbench.compare.comparison import Settings
+    from pydlbench.compare.comparison import MARGIN
     from pydlbench.compare.rows import side_of
     from pydlbench.compare.stored import compare_sides
     from pydlbench.store.documents import load
@@ -161,16 +161,16 @@ def run(args: Options, open_host: Callable[..., Any] | None = None) -> int:
     if args.published:
         with reading_runs(args.runs):
             return run_published(args, outputs)
-    settings = Settings() if args.same is None else Settings(margin=args.same)
+    margin = MARGIN if args.same is None else args.same
     if args.python:
-        return _run_installations(args, outputs, settings)
+        return _run_installations(args, outputs, margin)
     if len(args.runs) != 2:  # A and B
         raise UsageError(
             f"RUN: {len(args.runs)} given, two are compared; nearest: pydlbench compare last~1 last"
         )
     with without_collection():
         if args.interleave:
-            comparison, interrupted = _interleaved(args, settings, open_host)
+            comparison, interrupted = _interleaved(args, margin, open_host)
         else:
             with (
                 reading_runs(args.runs),
@@ -180,7 +180,7 @@ def run(args: Options, open_host: Callable[..., Any] | None = None) -> int:
                 if any(each.info.kind == "fleet" for each in runs):
                     return _fleets(args, runs, outputs)
                 a, b = map(side_of, args.runs, runs)
-                comparison, interrupted = compare_sides(a, b, store, settings), False
+                comparison, interrupted = compare_sides(a, b, store, margin), False
         if not comparison.rows:
             raise PydlbenchError(_nothing(comparison))
         with reading_runs([] if args.interleave else args.runs):
@@ -349,7 +349,7 @@ def _script_batch(protocol: str, model: str) -> int | None:
 # ``compare --python A --python B``: two installations, measured interleaved.
 
 
-def _run_installations(args: Options, outputs: Outputs, settings: Settings) -> int:
+def _run_installations(args: Options, outputs: Outputs, margin: float) -> int:
     """Have two installations measure in turn, and show what came of it; return the exit code.
 
     Raises:
@@ -376,7 +376,7 @@ def _run_installations(args: Options, outputs: Outputs, settings: Settings) -> i
     done, interrupted = _measure(args, pairs, opened)
     with Session() as session:
         device = session.run.device
-    comparison = compare_installations((a, b), pairs, device, settings, done)
+    comparison = compare_installations((a, b), pairs, device, margin, done)
     show(comparison, outputs, everything=args.all)
     if interrupted:
         return 130
@@ -424,13 +424,13 @@ def _wanted(
 
 
 def _interleaved(
-    args: Options, settings: Settings, open_host: Callable[..., Any] | None
+    args: Options, margin: float, open_host: Callable[..., Any] | None
 ) -> tuple[Comparison, bool]:
     """Measure both sides interleaved and compare them.
 
     Args:
         args: the command's options.
-        settings: what a verdict takes.
+        margin: ratios within 1 +- this count as the same.
         open_host: opens a session for a ``side`` (0 is A) with ``threads`` and ``seed``.
 
     Returns:
@@ -440,10 +440,8 @@ def _interleaved(
         UsageError: bad input, or nothing that can be measured here.
         PydlbenchError: not one pass was finished.
     """
-    from pydlbench.compare.installations import lost
-    from pydlbench.compare.interleaved import compare_interleaved
+    from pydlbench.compare.interleaved import compare_interleaved, measured_here
     from pydlbench.compare.match import match
-    from pydlbench.compare.rerun import measured_here, measured_sides
     from pydlbench.compare.rows import read_side
 
     with reading_store(args.store) or contextlib.nullcontext() as store:
@@ -458,11 +456,8 @@ def _interleaved(
     with opened(side=0, threads=None, seed=args.seed) as session:
         here = session.run
     notes += _elsewhere(a, b, here.device.get("name"))
-    notes = (*lost(rerun), *notes)
     a, b = (measured_here(side, here) for side in (a, b))
-    first, second, measured = measured_sides(a, b, matching, rerun)
-    passed = [pair.passes for pair in rerun if pair.passes.logs]
-    comparison = compare_interleaved(first, second, measured, passed, settings, done, notes)
+    comparison = compare_interleaved(a, b, matching, rerun, margin, done, notes)
     return comparison, interrupted
 
 
@@ -536,9 +531,10 @@ def _measure(
     with OneInterrupt() as interrupts:
         try:
             try:
-                for _ in range(args.repetitions):
+                for number in range(args.repetitions):
                     take_pass(
                         rerun,
+                        number,
                         lambda side, threads: open_host(side=side, threads=threads, seed=args.seed),
                         args.budget,
                         rng,

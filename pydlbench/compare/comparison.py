@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -42,21 +43,14 @@ _OF_SIDE: Final = tuple(
 _OF_ESTIMATE: Final = Estimate.__struct_fields__
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Settings of verdicts.
-
-    Attributes:
-        alpha: largest chance of any false FASTER or SLOWER among all rows of a comparison. With one
-            in a hundred a daily comparison gives a false alarm less than every third month.
-        margin: ratios within 1 +- this count as the same; FASTER and SLOWER exceed it. Two
-            preparations of the same kernel differ by 1 to 2 % in the best rows of repeatability.md.
-        confidence: level of the printed interval of each single ratio.
-    """
-
-    alpha: float = 0.01
-    margin: float = 0.02
-    confidence: float = 0.9
+#: Largest chance of any false FASTER or SLOWER among all rows of a comparison. With one in a
+#: hundred a daily comparison gives a false alarm less than every third month.
+ALPHA: Final = 0.01
+#: Ratios within 1 +- this count as the same; FASTER and SLOWER exceed it. Two preparations of the
+#: same kernel differ by 1 to 2 % in the best rows of repeatability.md.
+MARGIN: Final = 0.02
+#: Level of the printed interval of each single ratio.
+CONFIDENCE: Final = 0.9
 
 
 class ComparedRow(NamedTuple):
@@ -105,8 +99,8 @@ class Comparison:
         rows: rows that were timed on both sides.
         geomean: ratio of all rows that can have a verdict; None without such a row.
         differences: differences between the two environments.
-        settings: settings of the verdicts.
-        replicates: number of runs in the store with the same code as either side.
+        margin: ratios within 1 +- this count as the same.
+        replicates: number of independent runs of the same code as either side.
         assumed_sd: assumed scatter between runs, as a standard deviation of logarithms; None if it
             is known from replicates, and for interleaved sides.
         passes: how often both sides were prepared anew and measured; 0 for stored runs.
@@ -120,7 +114,7 @@ class Comparison:
     rows: Sequence[ComparedRow]
     geomean: Estimate | None
     differences: Sequence[Difference] = ()
-    settings: Settings = Settings()
+    margin: float = MARGIN
     replicates: int = 0
     assumed_sd: float | None = None
     passes: int = 0
@@ -128,18 +122,10 @@ class Comparison:
     installations: bool = False
 
     @property
-    def itself(self) -> bool:
-        """Whether both sides are the same measurement."""
-        same = (self.a.run_id, self.a.created_utc) == (self.b.run_id, self.b.created_utc)
-        return same and all(row.a == row.b for row in self.rows)
-
-    @property
     def counted(self) -> Mapping[str, int]:
         """The number of rows with each verdict."""
-        counts = dict.fromkeys(VERDICTS, 0)
-        for row in self.rows:
-            counts[row.verdict] += 1
-        return counts
+        counts = Counter(row.verdict for row in self.rows)
+        return {verdict: counts[verdict] for verdict in VERDICTS}
 
     def slower(self, threshold: float) -> list[ComparedRow]:
         """Return the rows that are SLOWER by more than a fraction, the slowest first."""
@@ -153,7 +139,7 @@ class Comparison:
         of that size could not be seen. Changes within the margin are none, whatever the fraction
         is.
         """
-        limit = 1 + max(threshold, self.settings.margin)
+        limit = 1 + max(threshold, self.margin)
         return [row for row in self.rows if not (row.slower(threshold) or row.tells(limit))]
 
     @property
@@ -171,7 +157,6 @@ class Comparison:
     def document(self) -> CompareDocument:
         """Return the JSON document."""
         geomean = self.geomean
-        settings = self.settings
         return CompareDocument(
             schema_version=SCHEMA_VERSION,
             a=self.a.to_dict(),
@@ -195,9 +180,9 @@ class Comparison:
             differences=tuple(difference.to_dict() for difference in self.differences),
             notes=self.notes,
             settings={
-                "alpha": settings.alpha,
-                "margin": settings.margin,
-                "confidence": settings.confidence,
+                "alpha": ALPHA,
+                "margin": self.margin,
+                "confidence": CONFIDENCE,
                 "correction": "Bonferroni",
                 "replicates": self.replicates,
                 "assumed_sd": self.assumed_sd,

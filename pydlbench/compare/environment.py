@@ -77,16 +77,6 @@ def differences(a: Side, b: Side, pairs: Sequence[Pair]) -> list[Difference]:
         b: the second run.
         pairs: matched rows.
     """
-    if a.run_id and a.run_id == b.run_id:
-        return [
-            Difference(
-                what="unknown",
-                a=a.name,
-                b=b.name,
-                text=f"{a.name} and {b.name} are the same run: only its own rows are compared",
-                counts=False,
-            )
-        ]
     known = [
         *_machines(a, b),
         *_threads(a, b, pairs),
@@ -95,7 +85,7 @@ def differences(a: Side, b: Side, pairs: Sequence[Pair]) -> list[Difference]:
         *_named("build", "the build of the native modules", _part(a, "build"), _part(b, "build")),
         *_named("system", "settings of the system", _part(a, "settings"), _part(b, "settings")),
         *_code(a, b),
-        *_systems(a, b),
+        *_unlike("system", "{} differ", _SYSTEM, a.environment, b.environment),
         *_unknown(a, b),
     ]
     return [*known, *_kernels(pairs), *_clocks(pairs)]
@@ -105,27 +95,28 @@ def _machines(a: Side, b: Side) -> list[Difference]:
     if a.machine and b.machine and a.machine != b.machine:
         text = f"the machines differ: {a.machine} and {b.machine}"
         return [Difference(what="machine", a=a.machine, b=b.machine, text=text)]
-    first, second = a.device.get("facts") or {}, b.device.get("facts") or {}
-    return [
-        Difference(
-            what="machine",
-            a=own,
-            b=other,
-            text=f"the machines differ in {words}"
-            + (f": {own} and {other}" if isinstance(own, (str, int, float)) else ""),
-        )
-        for words, own, other in _unlike(_FACTS, first, second)
-    ]
+    facts = [side.device.get("facts") or {} for side in (a, b)]
+    return list(_unlike("machine", "the machines differ in {}", _FACTS, *facts))
 
 
 def _unlike(
-    names: Mapping[str, str], first: Mapping[str, Any], second: Mapping[str, Any]
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the words for each name whose values are known and differ, with the two values."""
+    what: str, sentence: str, names: Mapping[str, str], first: Any, second: Any
+) -> Iterator[Difference]:
+    """Yield a difference for each name whose values are known and differ.
+
+    Args:
+        what: of the differences.
+        sentence: with a place for the name in words.
+        names: names of values, with these in words.
+        first: values of the first run by name.
+        second: those of the second run.
+    """
     for name, words in names.items():
         own, other = first.get(name), second.get(name)
-        if own is not None and other is not None and own != other:
-            yield words, own, other
+        if own is None or other is None or own == other:
+            continue
+        values = f": {own} and {other}" if isinstance(own, (str, int, float)) else ""
+        yield Difference(what=what, a=own, b=other, text=sentence.format(words) + values)
 
 
 def _threads(a: Side, b: Side, pairs: Sequence[Pair]) -> Iterator[Difference]:
@@ -177,20 +168,11 @@ def _named(
     )
 
 
-def _code(a: Side, b: Side) -> list[Difference]:
-    words = "pydlbench's own code that times kernels differs"
-    return [
-        Difference(what="code", a=own, b=other, text=f"{words}: {own} and {other}", counts=False)
-        for _, own, other in _unlike({"code": words}, a.environment, b.environment)
-        if own and other
-    ]
-
-
-def _systems(a: Side, b: Side) -> list[Difference]:
-    return [
-        Difference(what="system", a=own, b=other, text=f"{words} differ: {own} and {other}")
-        for words, own, other in _unlike(_SYSTEM, a.environment, b.environment)
-    ]
+def _code(a: Side, b: Side) -> Iterator[Difference]:
+    own, other = (side.environment.get("code") for side in (a, b))
+    if own and other and own != other:
+        text = f"pydlbench's own code that times kernels differs: {own} and {other}"
+        yield Difference(what="code", a=own, b=other, text=text, counts=False)
 
 
 def _unknown(a: Side, b: Side) -> Iterator[Difference]:

@@ -7,12 +7,12 @@ What the machine does in a round affects both and cancels.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.compare.comparison import MARGIN
 from pydlbench.compare.interleaved import compare_interleaved
 from pydlbench.compare.match import Matching, Pair
-from pydlbench.compare.rerun import RerunPair, RerunSide, measured_sides
+from pydlbench.compare.rerun import RerunPair, RerunSide
 from pydlbench.compare.rows import Row, Side, row_of_step
 from pydlbench.errors import PydlbenchError
 from pydlbench.records.specs import KernelSpec
@@ -22,7 +22,7 @@ from pydlbench.runner.session import Session
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pydlbench.compare.comparison import Comparison, Settings
+    from pydlbench.compare.comparison import Comparison
     from pydlbench.records.step import StepSpec
     from pydlbench.workers.installation import Installation
 
@@ -57,7 +57,7 @@ def compare_installations(
     installations: Installations,
     pairs: Sequence[RerunPair],
     device: Mapping[str, Any],
-    settings: Settings | None = None,
+    margin: float = MARGIN,
     finished: int | None = None,
 ) -> Comparison:
     """Compare two installations.
@@ -66,7 +66,7 @@ def compare_installations(
         installations: A and B.
         pairs: pairs that :func:`pydlbench.compare.rerun.take_pass` has measured.
         device: device of a run's record.
-        settings: settings of the verdicts.
+        margin: ratios within 1 +- this count as the same.
         finished: number of passes; None for the largest number of any pair.
 
     Raises:
@@ -83,23 +83,11 @@ def compare_installations(
         for installation in installations
     )
     matching = Matching(pairs=[Pair(row, row) for row in rows], only_a=[], only_b=[], untimed=[])
-    first, second, matched = measured_sides(a, b, matching, pairs)
-    measured = [pair.passes for pair in pairs if pair.passes.logs]
-    notes = lost(pairs)
-    if not measured:
-        raise PydlbenchError(f"nothing to compare: {notes[0] if notes else 'no pass was finished'}")
-    compared = compare_interleaved(first, second, matched, measured, settings, finished, notes)
+    compared = compare_interleaved(a, b, matching, pairs, margin, finished)
+    if not compared.rows:
+        reason = next(iter(compared.notes), "no pass was finished")
+        raise PydlbenchError(f"nothing to compare: {reason}")
     return dataclasses.replace(compared, installations=True)
-
-
-def lost(pairs: Sequence[RerunPair]) -> tuple[str, ...]:
-    """Return notes on what could not be measured."""
-    reasons = Counter(pair.passes.reason for pair in pairs if not pair.passes.logs)
-    return tuple(
-        f"{count} {'row' if count == 1 else 'rows'} could not be measured: {reason}"
-        for reason, count in reasons.items()
-        if reason is not None
-    )
 
 
 def _row(side: RerunSide) -> Row:

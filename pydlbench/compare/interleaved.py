@@ -9,130 +9,145 @@ that of the rows of its kind (:func:`pydlbench.compare.statistics.pooled`).
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import dataclass, field
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pydlbench.compare.comparison import ComparedRow, Comparison, Estimate, Settings
+from pydlbench.compare.comparison import MARGIN, ComparedRow, Comparison, Estimate
 from pydlbench.compare.environment import differences
-from pydlbench.compare.match import kinds_of
-from pydlbench.compare.statistics import Scatter, judge, pooled
+from pydlbench.compare.match import Pair, kinds_of
+from pydlbench.compare.statistics import Scatter, judge, scatter_of, spread_of
+from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from pydlbench.compare.match import Matching
-    from pydlbench.compare.rows import Side
+    from pydlbench.compare.rerun import RerunPair
+    from pydlbench.compare.rows import Row, Side
+    from pydlbench.compare.statistics import Spread
+    from pydlbench.records.run import RunRecord
 
 #: With fewer the interval of their mean is many times as wide as they differ.
 LEAST_PASSES: Final = 4
-
-
-@dataclass(slots=True, kw_only=True)
-class Passes:
-    """Results of a pair of rows, pass by pass.
-
-    Attributes:
-        logs: logarithm of B over A for each finished pass: the median of the rounds' ratios.
-        cycles: the same in cycles, for passes in which both clocks were read.
-        seconds: medians of A and of B.
-        clocks: clocks of A and of B, in Hz.
-        algorithms: algorithms of the two kernels that ran last; None before, and for steps.
-        libraries: libraries of the two that ran last, with their versions; None before.
-        reason: why the last failed pass failed; None if none did.
-    """
-
-    logs: list[float] = field(default_factory=list)
-    cycles: list[float] = field(default_factory=list)
-    seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
-    clocks: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
-    algorithms: list[str | None] = field(default_factory=lambda: [None, None])
-    libraries: list[str | None] = field(default_factory=lambda: [None, None])
-    reason: str | None = None
 
 
 def compare_interleaved(
     a: Side,
     b: Side,
     matching: Matching,
-    measured: Sequence[Passes],
-    settings: Settings | None = None,
+    rerun: Sequence[RerunPair],
+    margin: float = MARGIN,
     finished: int | None = None,
     notes: tuple[str, ...] = (),
 ) -> Comparison:
     """Compare two sides that were measured interleaved.
 
+    Pairs without a finished pass become untimed.
+
     Args:
-        a: the first side, as measured now.
+        a: the first side, with its machine and environment.
         b: the second side.
-        matching: matched rows of both.
-        measured: results of each pair.
-        settings: settings of the verdicts.
+        matching: matched rows; its pairs correspond to ``rerun``.
+        rerun: measured pairs.
+        margin: ratios within 1 +- this count as the same.
         finished: number of passes; None for the largest number of any pair.
         notes: notes for the reader.
     """
-    settings = settings or Settings()
+    measured = [pair for pair in rerun if pair.logs]
+    pairs, untimed = [], list(matching.untimed)
+    for pair, again in zip(matching.pairs, rerun, strict=True):
+        if again.logs:
+            pairs.append(Pair(*(_row(row, again, side) for side, row in enumerate(pair))))
+        else:
+            untimed.append(Pair(*(row._replace(status="failed") for row in pair)))
     if finished is None:
-        finished = max((len(passes.logs) for passes in measured), default=0)
-    logs = [passes.logs for passes in measured]
+        finished = max((len(pair.logs) for pair in measured), default=0)
+    passes = sorted({number for pair in measured for number in pair.logs})
+    logs = [[pair.logs.get(number, math.nan) for pair in measured] for number in passes]
+    spread = spread_of(np.array(logs, dtype=float).reshape(len(passes), len(measured)))
     against = [
         None
-        if len(passes.logs) >= LEAST_PASSES
-        else passes.reason or f"{len(passes.logs)} repetitions; a verdict takes {LEAST_PASSES}"
-        for passes in measured
+        if len(pair.logs) >= LEAST_PASSES
+        else pair.reason or f"{len(pair.logs)} repetitions; a verdict takes {LEAST_PASSES}"
+        for pair in measured
     ]
-    cycles = np.array([_mean(passes.cycles) if passes.cycles else math.nan for passes in measured])
-    means = np.array([_mean(values) for values in logs])
-    scatter = _scatter(logs, kinds_of(pair.a for pair in matching.pairs))
-    estimates = judge(means, scatter, against, settings, cycles)
-    rows = [
-        ComparedRow(
-            *pair,
-            estimate,
-            passes=[math.exp(log) for log in passes.logs],
-            libraries=(passes.libraries[0], passes.libraries[1]),
-        )
-        for pair, passes, estimate in zip(matching.pairs, measured, estimates, strict=True)
-    ]
+    cycles = np.array([_mean(pair.cycles) for pair in measured])
+    scatter = _of_means(spread, kinds_of(pair.a for pair in pairs))
+    estimates = judge(spread.means, scatter, against, margin, cycles)
     return Comparison(
-        a=a,
-        b=b,
-        matching=matching,
-        rows=rows,
-        geomean=_geomean(logs, settings),
-        differences=differences(a, b, matching.pairs),
-        settings=settings,
+        a=dataclasses.replace(a, rows=[pair.a for pair in pairs]),
+        b=dataclasses.replace(b, rows=[pair.b for pair in pairs]),
+        matching=dataclasses.replace(matching, pairs=pairs, untimed=untimed),
+        rows=[
+            ComparedRow(
+                *pair,
+                estimate,
+                passes=[math.exp(log) for log in again.logs.values()],
+                libraries=again.libraries,
+            )
+            for pair, again, estimate in zip(pairs, measured, estimates, strict=True)
+        ],
+        geomean=_geomean(spread, margin),
+        differences=differences(a, b, pairs),
+        margin=margin,
         passes=finished,
-        notes=notes,
+        notes=(*_lost(rerun), *notes),
     )
 
 
-def _scatter(logs: Sequence[Sequence[float]], kinds: NDArray[Any]) -> Scatter:
-    """Return the scatter of means of passes."""
-    counts = np.array([len(values) for values in logs])
-    sums = np.array([math.fsum((x - _mean(values)) ** 2 for x in values) for values in logs])
-    sd, freedom = pooled(sums, np.maximum(counts - 1, 0), kinds)
-    return Scatter(sd / np.sqrt(np.maximum(counts, 1)), freedom)
+def measured_here(side: Side, run: RunRecord) -> Side:
+    """Return a stored side as the side of a new run."""
+    return dataclasses.replace(side, run_id="", device=run.device, environment=run.environment)
+
+
+def _row(row: Row, pair: RerunPair, side: int) -> Row:
+    clocks = pair.clocks[side]
+    return row._replace(
+        median=median(pair.seconds[side]),
+        # Of a side by itself there is no interval: only the ratio of a pass is worth one.
+        ci_low=None,
+        ci_high=None,
+        n=len(pair.seconds[side]),
+        clock_hz=median(clocks) if clocks else None,
+        contended=None,
+        algorithm=pair.algorithms[side] or row.algorithm,
+    )
+
+
+def _lost(rerun: Iterable[RerunPair]) -> tuple[str, ...]:
+    """Return notes on what could not be measured."""
+    reasons = Counter(pair.reason for pair in rerun if not pair.logs)
+    return tuple(
+        f"{count} {'row' if count == 1 else 'rows'} could not be measured: {reason}"
+        for reason, count in reasons.items()
+        if reason is not None
+    )
 
 
 def _mean(logs: Sequence[float]) -> float:
-    return math.fsum(logs) / len(logs) if logs else 0.0
+    return math.fsum(logs) / len(logs) if logs else math.nan
 
 
-def _geomean(logs: Sequence[Sequence[float]], settings: Settings) -> Estimate | None:
+def _of_means(spread: Spread, kinds: NDArray[Any]) -> Scatter:
+    """Return the scatter of means of passes."""
+    sd, freedom = scatter_of([spread], kinds)
+    return Scatter(sd / np.sqrt(np.maximum(spread.counts, 1)), freedom)
+
+
+def _geomean(spread: Spread, margin: float) -> Estimate | None:
     """Return the ratio of all rows that can have a verdict, from the means of passes.
 
-    If a row lacks a pass, the scatter comes from as many passes as every row has.
+    What all rows of a pass have in common shows in the mean of those that it has.
     """
-    most = max((len(values) for values in logs), default=0)
-    kept = [values for values in logs if values and len(values) >= min(most, LEAST_PASSES)]
-    if not kept:
+    if not spread.counts.size:
         return None
-    least = min(len(values) for values in kept)
-    of_passes = [_mean([values[number] for values in kept]) for number in range(least)]
-    middle = np.array([_mean([_mean(values) for values in kept])])
-    return judge(middle, _scatter([of_passes], np.array(["all"])), [None], settings)[0]
+    kept = spread.counts >= min(spread.counts.max(), LEAST_PASSES)
+    middle = np.array([spread.means[kept].mean()])
+    scatter = _of_means(spread.of_means(kept), np.array(["all"]))
+    return judge(middle, scatter, [None], margin)[0]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pydlbench.compare.interleaved import Passes
-from pydlbench.compare.match import LAYER_KINDS, Matching, Pair
+from pydlbench.compare.match import LAYER_KINDS
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.models.catalog import find_layers
 from pydlbench.ops.descriptor import parse_problem
@@ -16,9 +14,9 @@ from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.study.estimate import contrast
-from pydlbench.study.loop import Study, Subject
+from pydlbench.study.loop import sampled_pair
 from pydlbench.timing.policy import Policy, gpu_policy, step_policy
-from pydlbench.timing.statistics import median, paired_ratio
+from pydlbench.timing.statistics import paired_ratio
 from pydlbench.words import TIMINGS
 from pydlbench.workers.host import releasing
 
@@ -27,12 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydlbench.backends.base import KernelFacts
-    from pydlbench.compare.rows import Row, Side
+    from pydlbench.compare.match import Pair
+    from pydlbench.compare.rows import Row
     from pydlbench.ops.op import Layer
-    from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepFacts
     from pydlbench.runner.session import Session
-    from pydlbench.study.table import Series
     from pydlbench.workers.host import RemoteKernel
 
     Prepared = RemoteKernel[KernelFacts] | RemoteKernel[StepFacts]
@@ -111,54 +108,6 @@ def _named(row: Row) -> Layer | None:
 
 
 # -----------------------------------------------------------------------------
-# The two sides as they were measured again: their rows, with the times of now.
-
-
-def measured_sides(
-    a: Side, b: Side, matching: Matching, rerun: Sequence[RerunPair]
-) -> tuple[Side, Side, Matching]:
-    """Return both sides and their pairs with the new times.
-
-    Pairs without a finished pass become untimed.
-
-    Args:
-        a: the first side, with its machine and environment.
-        b: the second side.
-        matching: matched rows; its pairs correspond to ``rerun``.
-        rerun: measured pairs.
-    """
-    pairs, lost = [], list(matching.untimed)
-    for pair, measured in zip(matching.pairs, rerun, strict=True):
-        if measured.passes.logs:
-            pairs.append(Pair(*(_row(row, measured, side) for side, row in enumerate(pair))))
-        else:
-            lost.append(Pair(*(row._replace(status="failed") for row in pair)))
-    changed = dataclasses.replace(matching, pairs=pairs, untimed=lost)
-    first, second = ([pair[side] for pair in pairs] for side in (0, 1))
-    return dataclasses.replace(a, rows=first), dataclasses.replace(b, rows=second), changed
-
-
-def measured_here(side: Side, run: RunRecord) -> Side:
-    """Return a stored side as the side of a new run."""
-    return dataclasses.replace(side, run_id="", device=run.device, environment=run.environment)
-
-
-def _row(row: Row, pair: RerunPair, side: int) -> Row:
-    passes = pair.passes
-    clocks = passes.clocks[side]
-    return row._replace(
-        median=median(passes.seconds[side]),
-        # Of a side by itself there is no interval: only the ratio of a pass is worth one.
-        ci_low=None,
-        ci_high=None,
-        n=len(passes.seconds[side]),
-        clock_hz=median(clocks) if clocks else None,
-        contended=None,
-        algorithm=passes.algorithms[side] or row.algorithm,
-    )
-
-
-# -----------------------------------------------------------------------------
 # A pass: every pair of kernels or steps is prepared anew, in new processes, and interleaved.
 #
 # What two runs of the same thing differ by is made anew in each pass (memory, processes, the
@@ -182,13 +131,37 @@ class RerunSide:
     spec: KernelSpec | StepSpec
     threads: int | None = None
 
+    @property
+    def nameless(self) -> tuple[KernelSpec | StepSpec, int | None]:
+        """What is measured: the same for two names of a kernel."""
+        spec = self.spec.nameless if isinstance(self.spec, KernelSpec) else self.spec
+        return spec, self.threads
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(slots=True, kw_only=True)
 class RerunPair:
-    """A pair of kernels or steps with its results so far."""
+    """A pair of kernels or steps with its results so far.
+
+    Attributes:
+        sides: what is measured.
+        logs: logarithm of B over A by the number of each finished pass: the median of the rounds'
+            ratios.
+        cycles: the same in cycles, for passes in which both clocks were read.
+        seconds: medians of A and of B.
+        clocks: clocks of A and of B, in Hz.
+        algorithms: algorithms of the two kernels that ran last; None before, and for steps.
+        libraries: libraries of the two that ran last, with their versions; None before.
+        reason: why the last failed pass failed; None if none did.
+    """
 
     sides: tuple[RerunSide, RerunSide]
-    passes: Passes = field(default_factory=Passes)
+    logs: dict[int, float] = field(default_factory=dict)
+    cycles: list[float] = field(default_factory=list)
+    seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    clocks: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    algorithms: tuple[str | None, str | None] = (None, None)
+    libraries: tuple[str | None, str | None] = (None, None)
+    reason: str | None = None
 
     @classmethod
     def from_rows(cls, pair: Pair) -> RerunPair:
@@ -204,7 +177,7 @@ class RerunPair:
             RerunSide(spec=spec_of(row), threads=row.threads if row.device == "cpu" else None)
             for row in pair
         )
-        if a == b:
+        if a.nameless == b.nameless:
             raise UnsupportedError(
                 "both sides would be the same, on the code and libraries of now; what else "
                 "differs between the runs (code, libraries, variables) cannot be measured again"
@@ -230,6 +203,7 @@ def policy(budget_s: float, spec: KernelSpec | StepSpec, timing: str) -> Policy:
 
 def take_pass(
     pairs: Sequence[RerunPair],
+    number: int,
     open_session: Callable[[int, int | None], Session],
     budget_s: float,
     rng: random.Random,
@@ -241,6 +215,7 @@ def take_pass(
 
     Args:
         pairs: the pairs.
+        number: of the pass.
         open_session: opens a session for a side (0 is A, 1 is B) with a number of threads.
         budget_s: seconds of sampling of each kernel.
         rng: seeded source of all orders.
@@ -253,9 +228,9 @@ def take_pass(
         for pair in order:
             progress(pair.sides[1].spec.label)
             try:
-                _measure_pair(pair, sessions, open_session, budget_s, rng)
+                _measure_pair(pair, number, sessions, open_session, budget_s, rng)
             except PydlbenchError as error:
-                pair.passes.reason = str(error)
+                pair.reason = str(error)
     finally:
         for session in sessions.values():
             session.close()
@@ -263,6 +238,7 @@ def take_pass(
 
 def _measure_pair(
     pair: RerunPair,
+    number: int,
     sessions: dict[tuple[int, int | None], Session],
     open_session: Callable[[int, int | None], Session],
     budget_s: float,
@@ -278,10 +254,10 @@ def _measure_pair(
             if place not in sessions:
                 sessions[place] = open_session(side, own.threads)
             if isinstance(own.spec, StepSpec):
-                kernels[side] = _step(own.spec, sessions[place], checks=not pair.passes.logs)
+                kernels[side] = _step(own.spec, sessions[place], checks=not pair.logs)
             else:
                 kernels[side] = sessions[place].prepare(own.spec)
-        _sample(pair, kernels, budget_s, rng)
+        _sample(pair, number, kernels, budget_s, rng)
 
 
 def _step(spec: StepSpec, session: Session, *, checks: bool) -> RemoteKernel[StepFacts]:
@@ -291,41 +267,31 @@ def _step(spec: StepSpec, session: Session, *, checks: bool) -> RemoteKernel[Ste
         PrimitiveError: it computes something else.
     """
     kernel = prepare_step(spec, session, preparation=StepPreparation(checks=checks))
-    wrong = [check for check in kernel.facts.checks if check.status != "ok"]
-    if wrong:
+    if wrong := kernel.facts.wrong:
         kernel.release()
-        raise PrimitiveError("; ".join(f"{check.name}: {check.detail}" for check in wrong))
+        raise PrimitiveError(wrong)
     return kernel
 
 
 def _sample(
-    pair: RerunPair, kernels: dict[int, Prepared], budget_s: float, rng: random.Random
+    pair: RerunPair, number: int, kernels: dict[int, Prepared], budget_s: float, rng: random.Random
 ) -> None:
-    study = Study(rng)
-    subjects = [
-        Subject(
-            key=side,
-            sample=kernels[side].sample,
-            policy=policy(budget_s, pair.sides[side].spec, kernels[side].facts.timing),
-        )
-        for side in (0, 1)
+    both = [kernels[side] for side in (0, 1)]
+    policies = [
+        policy(budget_s, side.spec, kernel.facts.timing)
+        for side, kernel in zip(pair.sides, both, strict=True)
     ]
-    for error in study.take(subjects, rounds=_ROUNDS).values():
-        raise error
-    _add(pair.passes, study.table.series(0), study.table.series(1))
-    both = [kernels[side].facts for side in (0, 1)]
-    pair.passes.algorithms[:] = [getattr(facts, "algorithm", None) for facts in both]
-    pair.passes.libraries[:] = [facts.library for facts in both]
-
-
-def _add(passes: Passes, a: Series, b: Series) -> None:
+    a, b = sampled_pair([kernel.sample for kernel in both], policies, rng, _ROUNDS)
     ratio = contrast(b, a)
     assert ratio is not None, "they shared all rounds"
-    passes.logs.append(math.log(ratio.median))
+    pair.logs[number] = math.log(ratio.median)
     first, second = a.cycles_by_round(), b.cycles_by_round()
     if first.keys() & second.keys():
-        passes.cycles.append(math.log(paired_ratio(second, first).median))
-    for number, samples in enumerate((a, b)):
-        passes.seconds[number].append(samples.median)
-        if samples.clock_hz is not None:
-            passes.clocks[number].append(samples.clock_hz)
+        pair.cycles.append(math.log(paired_ratio(second, first).median))
+    for side, series in enumerate((a, b)):
+        pair.seconds[side].append(series.median)
+        if series.clock_hz is not None:
+            pair.clocks[side].append(series.clock_hz)
+    own, other = (kernel.facts for kernel in both)
+    pair.algorithms = getattr(own, "algorithm", None), getattr(other, "algorithm", None)
+    pair.libraries = own.library, other.library

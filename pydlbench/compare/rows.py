@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydlbench.records.breakdown import LEVELS
+from pydlbench.records.measurement import MATERIAL
 from pydlbench.records.step import options_text
 from pydlbench.store.documents import load
 from pydlbench.store.entry import LAYER_COLUMNS, layer_values
@@ -25,11 +26,10 @@ _LEAST_S: Final = 1e-15
 _MOST_S: Final = 1e15
 # The limit is computed.
 _LEVELS: Final = tuple(name for name in reversed(LEVELS) if name != "limit")
-_COLUMNS: Final = tuple("pass_" if name == "pass" else name for name in LAYER_COLUMNS)
 
 
 class Row(NamedTuple):
-    """One measured thing; the fields are those of the store's layer columns, in their order.
+    """One measured thing; the fields are the first of the store's layer columns, in their order.
 
     Of a step ``layer`` is the model, ``pass_`` the phase, ``backend`` the framework, ``kind`` what
     it is (``step``, ``estimate``, ``breakdown step``, ``breakdown native`` and so on) and
@@ -59,9 +59,6 @@ class Row(NamedTuple):
     clock_hz: float | None
     contended: bool | int | None
     algorithm: str | None
-    flops: float | None
-    flops_executed: float | None
-    bytes: float | None
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -90,7 +87,9 @@ class Row(NamedTuple):
         return self.status == "ok" and self.median is not None and _LEAST_S < self.median < _MOST_S
 
 
-assert Row._fields == _COLUMNS  # the store's tuples are taken as they are
+_COLUMNS: Final = LAYER_COLUMNS[: len(Row._fields)]
+# The store's tuples are taken as they are.
+assert Row._fields == tuple("pass_" if name == "pass" else name for name in _COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +150,7 @@ def side_of(name: str, loaded: Loaded) -> Side:
     threads = loaded.record.device.get("threads")
     known = threads if isinstance(threads, int) else None
     # As Row._make does, without a call in Python for each of 100,000 rows.
-    rows = list(map(partial(tuple.__new__, Row), loaded.columns()))
+    rows = list(map(partial(tuple.__new__, Row), loaded.columns(_COLUMNS)))
     rows += [_estimate(entry.document, known) for entry in loaded.table("estimate")]
     rows += [row_of_step(entry.document) for entry in loaded.table("step")]
     for entry in loaded.table("breakdown"):
@@ -173,7 +172,7 @@ def side_of_documents(
         layers: JSON objects of its measurements.
         steps: of its steps.
     """
-    measured = [Row._make(layer_values(document)) for document in layers]
+    measured = [Row._make(layer_values(document)[: len(_COLUMNS)]) for document in layers]
     return _side(name, run, [*measured, *map(row_of_step, steps)])
 
 
@@ -247,6 +246,7 @@ def _estimate(document: Mapping[str, Any], threads: int | None) -> Row:
         middle + half if known else None,
         threads=document.get("threads") or threads,  # older ones have the run's
         status="failed" if document.get("missing") else "ok",
+        contended=(document.get("disturbed_share") or 0.0) > MATERIAL,
     )
 
 

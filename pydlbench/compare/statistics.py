@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from pydlbench.compare.comparison import FASTER, SAME, SLOWER, UNCLEAR, Estimate, Settings
+from pydlbench.compare.comparison import (
+    ALPHA,
+    CONFIDENCE,
+    FASTER,
+    SAME,
+    SLOWER,
+    UNCLEAR,
+    Estimate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,20 +53,15 @@ def two_sided(t: NDArray[Any], freedom: NDArray[Any]) -> NDArray[Any]:
 def _tail(t: NDArray[Any], n: int) -> NDArray[Any]:
     angle = np.arctan2(t, math.sqrt(n))
     sine, cosine = np.sin(angle), np.cos(angle)
-    if n % 2:
-        inner = np.zeros_like(t)
-        term = cosine.copy()
-        for k in range(1, n - 1, 2):
-            inner += term
-            term = term * cosine**2 * (k + 1) / (k + 2)
-        inside = 2 / math.pi * (angle + sine * inner)
-    else:
-        inside = np.zeros_like(t)
-        term = np.ones_like(t)
-        for k in range(0, n - 1, 2):
-            inside += term
-            term = term * cosine**2 * (k + 1) / (k + 2)
-        inside = sine * inside
+    odd = n % 2
+    inner = np.zeros_like(t)
+    term = cosine.copy() if odd else np.ones_like(t)
+    for k in range(odd, n - 1, 2):
+        inner += term
+        term *= cosine**2 * (k + 1) / (k + 2)
+    inside = sine * inner
+    if odd:
+        inside = 2 / math.pi * (angle + inside)
     # Beyond the precision of a difference from one; never zero, which nothing measured is.
     outside: NDArray[Any] = np.maximum(1 - inside, 1e-15)
     return outside
@@ -129,6 +132,65 @@ def pooled(sums: NDArray[Any], freedom: NDArray[Any], kinds: NDArray[Any]) -> Sc
     return Scatter(np.sqrt(variance), known)
 
 
+class Spread(NamedTuple):
+    """How far independent repetitions differ, row by row.
+
+    Attributes:
+        means: mean of each row's logarithms; 0 without any.
+        counts: how many repetitions have each row.
+        rest: logarithms minus these means: repetitions x rows, NaN where a repetition lacks a row.
+    """
+
+    means: NDArray[Any]
+    counts: NDArray[Any]
+    rest: NDArray[Any]
+
+    def of_means(self, usable: NDArray[Any]) -> Spread:
+        """Return the spread of the mean over some rows, as that of a single row."""
+        rest = self.rest[:, usable]
+        rest = rest[~np.isnan(rest).all(axis=1)]  # a repetition may have none of these rows
+        return spread_of(np.nanmean(rest, axis=1, keepdims=True))
+
+
+def spread_of(logs: NDArray[Any]) -> Spread:
+    """Return the spread of logarithms of times: repetitions x rows, NaN where there is none."""
+    counts = np.sum(~np.isnan(logs), axis=0)
+    means = np.nansum(logs, axis=0) / np.maximum(counts, 1)
+    return Spread(means, counts, logs - means)
+
+
+def freedom_of(spreads: Sequence[Spread]) -> int:
+    """Return how many repetitions there are besides the first of each spread."""
+    return sum(max(len(spread.rest) - 1, 0) for spread in spreads)
+
+
+def scatter_of(spreads: Sequence[Spread], kinds: NDArray[Any]) -> Scatter:
+    """Return the scatter of the rows of a single repetition.
+
+    Whatever moves a whole repetition is in all of its rows. So a row's scatter is known no better
+    than the number of repetitions allows, however many rows of its kind there are.
+
+    Args:
+        spreads: of the same rows, each with means of its own.
+        kinds: which rows scatter alike.
+    """
+    sums = np.sum([np.nansum(spread.rest**2, axis=0) for spread in spreads], axis=0)
+    freedom = np.sum([np.maximum(spread.counts - 1, 0) for spread in spreads], axis=0)
+    sd, known = pooled(sums, freedom, kinds)
+    return Scatter(sd, np.minimum(known, freedom_of(spreads)))
+
+
+def welch(first: Scatter, second: Scatter) -> NDArray[Any]:
+    """Return the degrees of freedom of a sum of two variances (Welch and Satterthwaite).
+
+    Infinite where both are known exactly; NaN where one is not known.
+    """
+    a, b = first.sd**2, second.sd**2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        freedom: NDArray[Any] = (a + b) ** 2 / (a**2 / first.freedom + b**2 / second.freedom)
+    return freedom
+
+
 # -----------------------------------------------------------------------------
 # Verdicts.
 
@@ -137,12 +199,12 @@ def judge(
     log: NDArray[Any],
     scatter: Scatter,
     against: Sequence[str | None],
-    settings: Settings,
+    margin: float,
     cycles: NDArray[Any] | None = None,
 ) -> list[Estimate]:
     """Return an estimate for each row.
 
-    FASTER and SLOWER take a ratio that chance reaches in one of 1 / ``alpha`` comparisons, all
+    FASTER and SLOWER take a ratio that chance reaches in one of 1 / ``ALPHA`` comparisons, all
     rows of a comparison together (Bonferroni), and that is beyond the margin: the resolution. SAME
     takes an interval within the margin. All else is UNCLEAR. The interval holds for a single row.
 
@@ -150,21 +212,21 @@ def judge(
         log: logarithms of B over A.
         scatter: of these logarithms where nothing has changed.
         against: why a row can have no verdict; None where it can.
-        settings: levels and margin.
+        margin: ratios within 1 +- this count as the same.
         cycles: logarithms of the ratios in cycles, NaN where a clock is not known.
     """
     usable = np.array([reason is None for reason in against], dtype=bool)
     freedom = np.clip(np.nan_to_num(scatter.freedom, nan=1.0), 1, MOST_FREEDOM).astype(int)
-    reach = quantiles(settings.confidence, freedom) * scatter.sd
-    each = settings.alpha / max(1, int(usable.sum()))
-    margin = math.log1p(settings.margin)
-    least = np.maximum(quantiles(1 - each, freedom) * scatter.sd, margin)
+    reach = quantiles(CONFIDENCE, freedom) * scatter.sd
+    each = ALPHA / max(1, int(usable.sum()))
+    within = math.log1p(margin)
+    least = np.maximum(quantiles(1 - each, freedom) * scatter.sd, within)
     with np.errstate(invalid="ignore"):
         verdicts = np.select(
             [
                 usable & (log > least),
                 usable & (log < -least),
-                usable & (np.abs(log) + reach < margin),
+                usable & (np.abs(log) + reach < within),
             ],
             [SLOWER, FASTER, SAME],
             UNCLEAR,

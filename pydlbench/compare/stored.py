@@ -1,13 +1,14 @@
 """Two stored runs: ratios of medians, beside what runs of the same code differ by.
 
 A ratio of two stored runs contains what the machine does over hours, which no repetition within a
-run sees. Replicates tell it: runs of the same code, machine, libraries and settings in the store.
-Their scatter gives each row a prediction interval, in which its ratio lies where nothing has
-changed, and the smallest change that can be told from it.
+run sees. Replicates tell it: runs of the same code, machine, libraries and settings in the store,
+half an hour apart or more. Their scatter gives each row a prediction interval, in which its ratio
+lies where nothing has changed, and the smallest change that can be told from it.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,27 +17,35 @@ import numpy as np
 
 from pydlbench.compare.comparison import (
     FASTER,
-    SAME,
+    MARGIN,
     SLOWER,
     UNCLEAR,
     ComparedRow,
     Comparison,
     Estimate,
-    Settings,
 )
 from pydlbench.compare.environment import differences
 from pydlbench.compare.match import key, kinds_of, match
 from pydlbench.compare.rows import Side, read_side
-from pydlbench.compare.statistics import MOST_FREEDOM, Scatter, judge, pooled
+from pydlbench.compare.statistics import (
+    Scatter,
+    freedom_of,
+    judge,
+    scatter_of,
+    spread_of,
+    welch,
+)
+from pydlbench.errors import UsageError
 from pydlbench.store.place import machine_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from pydlbench.compare.match import Matching, Pair
     from pydlbench.compare.rows import Row
+    from pydlbench.compare.statistics import Spread
     from pydlbench.store.reader import Reader
 
 #: Standard deviation of a row's logarithm from run to run, assumed while fewer than
@@ -49,41 +58,39 @@ LEAST_RUNS: Final = 4
 CONTENDED: Final = "other work disturbed it"
 # A median's interval, as 95 % of a normal distribution: of two rounds it is five times as wide.
 _OF_INTERVAL: Final = 2 * 1.96
-# Of a row with itself.
-_ITSELF: Final = Estimate(ratio=1.0, ci_low=1.0, ci_high=1.0, verdict=SAME)
-
-
-def compare_named(
-    a: str, b: str, store: Reader | None, settings: Settings | None = None
-) -> Comparison:
-    """Compare two runs by their names, with the replicates that a store has of them.
-
-    Args:
-        a: the first one, as :func:`pydlbench.store.documents.load` takes it.
-        b: the second one.
-        store: that has them; None where there is none, and both are files.
-        settings: what a verdict takes.
-
-    Raises:
-        UsageError: no such run, or nothing in one is in the other.
-    """
-    return compare_sides(read_side(a, store), read_side(b, store), store, settings)
+#: No replicates, neither of A nor of B.
+NONE: Final[tuple[tuple[Mapping[Any, float], ...], ...]] = ((), ())
 
 
 def compare_sides(
-    first: Side, second: Side, store: Reader | None, settings: Settings | None = None
+    first: Side, second: Side, store: Reader | None, margin: float = MARGIN
 ) -> Comparison:
-    """Compare two runs that were read, likewise."""
-    groups = [] if store is None else replicates(store, first, second)
-    return compare(first, second, match(first, second), settings, groups)
+    """Compare two runs with the replicates that a store has of them.
+
+    Args:
+        first: run A.
+        second: run B.
+        store: that has them; None where there is none, and both are files.
+        margin: ratios within 1 +- this count as the same.
+
+    Raises:
+        UsageError: both are the same run, or nothing in one is in the other.
+    """
+    if first.run_id and (first.run_id, first.created_utc) == (second.run_id, second.created_utc):
+        raise UsageError(
+            f"RUN: A and B are the same run, {first.run_id}; nearest: pydlbench compare last~1 last"
+        )
+    matching = match(first, second)
+    groups = NONE if store is None else replicates(store, first, second, matching.pairs)
+    return compare(first, second, matching, margin, groups)
 
 
 def compare(
     a: Side,
     b: Side,
     matching: Matching,
-    settings: Settings | None = None,
-    groups: Sequence[Sequence[Mapping[Any, float]]] = (),
+    margin: float = MARGIN,
+    groups: Sequence[Sequence[Mapping[Any, float]]] = NONE,
 ) -> Comparison:
     """Compare two stored runs.
 
@@ -91,51 +98,52 @@ def compare(
         a: the first one.
         b: the second one.
         matching: of both.
-        settings: what a verdict takes.
+        margin: ratios within 1 +- this count as the same.
         groups: replicates, of :func:`replicates`.
     """
-    settings = settings or Settings()
     pairs = matching.pairs
-    enough = _freedom(groups) >= LEAST_RUNS - 1
+    sides = [pair.a for pair in pairs], [pair.b for pair in pairs]
+    same = _same_rows(pairs)
+    if same:  # replicates of either side tell of both
+        spreads = [[spread(sides[0], runs) for runs in groups]] * 2
+    else:
+        spreads = [[spread(rows, runs)] for rows, runs in zip(sides, groups, strict=True)]
+    own = [np.array([_of_median(row) for row in rows]) for rows in sides]
+    scatter = _of_ratios(spreads, own, [kinds_of(rows) for rows in sides], same=same)
     log = np.log([pair.b.median / pair.a.median for pair in pairs])  # type: ignore[operator]  # both are timed
-    scatter = _scatter(pairs, enough, _of_runs(pairs, groups))
     # Other work may be all that a change comes from. A disturbed time is an upper bound: B is
     # SLOWER than a bound of A, and FASTER than A if a bound of B is.
     against = [
         CONTENDED if (pair.b if change > 0 else pair.a).contended else None
         for pair, change in zip(pairs, log.tolist(), strict=True)
     ]
-    estimates = [
-        _certain(pair, estimate)
-        for pair, estimate in zip(
-            pairs, judge(log, scatter, against, settings, log + _clocks(pairs)), strict=True
-        )
-    ]
+    judged = judge(log, scatter, against, margin, log + _clocks(pairs))
     usable = np.array([not _is_disturbed(pair) for pair in pairs], dtype=bool)
     geomean = None
     if usable.any():
-        kept = [pair for pair, use in zip(pairs, usable, strict=True) if use]
-        whole = _of_means(kept, groups) if enough else Scatter(*_assumed(1))
-        geomean = judge(np.array([log[usable].mean()]), whole, [None], settings)[0]
-    if (a.run_id, a.created_utc) == (b.run_id, b.created_utc):
-        itself = [pair.a == pair.b for pair in pairs]
-        estimates = [
-            _ITSELF if same else estimate for same, estimate in zip(itself, estimates, strict=True)
-        ]
-        geomean = _ITSELF if all(itself) else geomean
+        means = [[each.of_means(usable) for each in side] for side in spreads]
+        errors = [np.sqrt([np.sum(error[usable] ** 2)]) / usable.sum() for error in own]
+        whole = _of_ratios(means, errors, [np.array(["all"])] * 2, same=same)
+        geomean = judge(np.array([log[usable].mean()]), whole, [None], margin)[0]
     return Comparison(
         a=a,
         b=b,
         matching=matching,
         rows=[
-            ComparedRow(*pair, estimate) for pair, estimate in zip(pairs, estimates, strict=True)
+            ComparedRow(*pair, _certain(pair, estimate))
+            for pair, estimate in zip(pairs, judged, strict=True)
         ],
         geomean=geomean,
         differences=differences(a, b, pairs),
-        settings=settings,
-        replicates=sum(map(len, groups)),
-        assumed_sd=None if enough else RUN_SD,
+        margin=margin,
+        replicates=sum(len(runs) for runs in groups if len(runs) > 1),
+        assumed_sd=None if all(map(_is_known, spreads)) else RUN_SD,
     )
+
+
+def _same_rows(pairs: Sequence[Pair]) -> bool:
+    """Whether both sides measured the same with the same settings, by the same names."""
+    return all(key(pair.a) == key(pair.b) for pair in pairs)
 
 
 def _is_disturbed(pair: Pair) -> bool:
@@ -149,77 +157,49 @@ def _certain(pair: Pair, estimate: Estimate) -> Estimate:
     return msgspec.structs.replace(estimate, verdict=UNCLEAR, resolution=None, reason=CONTENDED)
 
 
-def _freedom(groups: Sequence[Sequence[Mapping[Any, float]]]) -> int:
-    """Return how many degrees of freedom replicates have beside the means of their groups."""
-    return sum(max(len(seconds) - 1, 0) for seconds in groups)
+# -----------------------------------------------------------------------------
+# The scatter of ratios of two runs where nothing has changed.
 
 
-def _assumed(rows: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    return np.full(rows, math.sqrt(2) * RUN_SD), np.full(rows, MOST_FREEDOM)
+def _of_ratios(
+    spreads: Sequence[Sequence[Spread]],
+    own: Sequence[NDArray[Any]],
+    kinds: Sequence[NDArray[Any]],
+    *,
+    same: bool,
+) -> Scatter:
+    """Return the scatter of ratios.
 
-
-def _of_runs(pairs: Sequence[Pair], groups: Sequence[Sequence[Mapping[Any, float]]]) -> Scatter:
-    """Return the scatter of ratios of two runs, as replicates tell it row by row.
-
-    Whatever moves a whole run is in every row; it is drawn once a run, so that a row's scatter is
-    known no better than the runs are many, however many rows of its kind there are.
+    Args:
+        spreads: of the replicates of A's rows, and of those of B's.
+        own: standard deviations of the logarithms of A's medians within the run, and of B's.
+        kinds: which rows of A, and which of B, scatter alike.
+        same: whether the same replicates tell of both.
     """
-    sums, freedom = np.zeros(len(pairs)), np.zeros(len(pairs))
-    for seconds in groups:
-        logs = _logs(pairs, seconds)
-        count = np.sum(~np.isnan(logs), axis=0)
-        mean = np.nansum(logs, axis=0) / np.maximum(count, 1)
-        sums += np.nansum((logs - mean) ** 2, axis=0)
-        freedom += np.maximum(count - 1, 0)
-    sd, known = pooled(sums, freedom, kinds_of(pair.a for pair in pairs))
-    return Scatter(math.sqrt(2) * sd, np.minimum(known, _freedom(groups)))
+    first, second = map(_of_runs, spreads, own, kinds)
+    freedom = first.freedom if same else welch(first, second)
+    return Scatter(np.hypot(first.sd, second.sd), freedom)
 
 
-def _of_means(pairs: Sequence[Pair], groups: Sequence[Sequence[Mapping[Any, float]]]) -> Scatter:
-    """Return the scatter of the ratio of two runs' means over rows."""
-    sums, freedom = 0.0, 0
-    for seconds in groups:
-        logs = _logs(pairs, seconds)
-        logs = logs[:, ~np.isnan(logs).all(axis=0)]
-        rest = logs - np.nansum(logs, axis=0) / np.maximum(np.sum(~np.isnan(logs), axis=0), 1)
-        rest = rest[~np.isnan(rest).all(axis=1)]  # a run may have none of these rows
-        if len(rest) > 1:
-            means = np.nanmean(rest, axis=1)
-            sums += float(np.sum((means - means.mean()) ** 2))
-            freedom += len(means) - 1
-    sd = math.sqrt(2 * sums / freedom) if freedom else math.sqrt(2) * RUN_SD
-    return Scatter(np.array([sd]), np.array([freedom or MOST_FREEDOM]))
-
-
-def _logs(pairs: Sequence[Pair], seconds: Sequence[Mapping[Any, float]]) -> NDArray[Any]:
-    """Return logarithms of replicates: runs x rows, NaN where a run has not the row."""
-    keys = [[key(row) for row in pair] for pair in pairs]
-    seconds_of = [
-        [next((run[name] for name in names if name in run), math.nan) for names in keys]
-        for run in seconds
-    ]
-    logs: NDArray[Any] = np.log(np.array(seconds_of, dtype=float).reshape(len(seconds), len(pairs)))
-    return logs
-
-
-def _scatter(pairs: Sequence[Pair], enough: bool, of_replicates: Scatter) -> Scatter:
-    """Return the scatter that counts: of replicates, or the assumed one; at least the rows' own.
+def _of_runs(spreads: Sequence[Spread], own: NDArray[Any], kinds: NDArray[Any]) -> Scatter:
+    """Return the scatter of a side's rows: that of replicates, or the assumed one; at least own.
 
     Medians of replicates contain that of the rounds: the rows' own, which few rounds tell badly,
     counts no more than twice as much.
     """
-    sd, freedom = _assumed(len(pairs))
-    own = np.array([math.hypot(*map(_of_median, pair)) for pair in pairs])
-    if enough:
-        known = ~np.isnan(of_replicates.sd)
-        own = np.where(known, np.minimum(own, 2 * of_replicates.sd), own)
-        sd, freedom = (
-            np.where(known, of_replicates.sd, sd),
-            np.where(known, of_replicates.freedom, freedom),
-        )
+    sd, freedom = scatter_of(spreads, kinds)
+    if _is_known(spreads):
+        known = ~np.isnan(sd)
+        own = np.where(known, np.minimum(own, 2 * sd), own)
+        sd, freedom = np.where(known, sd, RUN_SD), np.where(known, freedom, math.inf)
     else:
-        sd = np.fmax(sd, of_replicates.sd)
+        sd, freedom = np.fmax(sd, RUN_SD), np.full(sd.shape, math.inf)
     return Scatter(np.maximum(sd, own), freedom)
+
+
+def _is_known(spreads: Sequence[Spread]) -> bool:
+    """Whether replicates are enough to tell a scatter."""
+    return freedom_of(spreads) >= LEAST_RUNS - 1
 
 
 def _of_median(row: Row) -> float:
@@ -242,16 +222,15 @@ def _clocks(pairs: Sequence[Pair]) -> NDArray[Any]:
 
 
 # -----------------------------------------------------------------------------
-# Replicates of two runs: those of the store that repeat one of them.
+# Replicates: runs of the store that repeat a run.
 
 # Twenty replicates tell a standard deviation to 16 %; more would only take time to read.
 _RUNS: Final = 20
 _ROWS: Final = 20_000
 # Runs that are looked at for them.
 _LOOKED_AT: Final = 200
-# Replicates one behind the other differ by less than runs of different days do: twenty of them
-# would promise more than holds tomorrow.
-_PER_HOUR: Final = 4
+# Runs behind one another share what the machine does then.
+_APART: Final = dt.timedelta(minutes=30)
 
 
 def repeats(own: Side, other: Side) -> bool:
@@ -268,70 +247,74 @@ def repeats(own: Side, other: Side) -> bool:
     )
 
 
-def replicates(store: Reader, a: Side, b: Side) -> list[list[Mapping[Any, float]]]:
+def replicates(
+    store: Reader, a: Side, b: Side, pairs: Sequence[Pair]
+) -> list[list[Mapping[Any, float]]]:
     """Return runs that are repetitions of each other: seconds by key.
 
-    Replicates of A with A itself, and those of B with B. Where B repeats A, the two are what is
-    asked about, and only the others tell how far repetitions differ. Of the runs of an hour only a
-    few count.
+    Those of A with A itself, and those of B with B. Where B repeats A with the same rows, the two
+    are what is asked about, and only the others tell how far repetitions differ.
 
     Args:
         store: where the others are.
         a: the first run.
         b: the second one.
+        pairs: their matched rows.
     """
-    alike = repeats(a, b)
-    sides = [a] if alike else [a, b]
-    groups: list[list[Mapping[Any, float]]] = [[] for _ in sides]
-    keys = {key(row) for side in (a, b) for row in side.rows}
-    for number, _, seconds in repetitions(store, sides, keys, {a.run_id, b.run_id}):
-        groups[number].append(seconds)
-    if not alike:
-        for side, group in zip(sides, groups, strict=True):
-            if group:
-                group.append(seconds_of(side, keys))
-    return groups
+    if repeats(a, b) and _same_rows(pairs):
+        keys = {key(pair.a) for pair in pairs}
+        return [repetitions(store, a, keys, {a.run_id, b.run_id})]
+    return [
+        repetitions(store, a, {key(pair.a) for pair in pairs}, {b.run_id}),
+        repetitions(store, b, {key(pair.b) for pair in pairs}, {a.run_id}),
+    ]
 
 
 def repetitions(
-    store: Reader, sides: Sequence[Side], keys: Collection[Any], apart: Collection[str]
-) -> Iterator[tuple[int, str, dict[Any, float]]]:
-    """Yield stored runs that repeat one of some runs, the newest first: of each hour a few.
+    store: Reader, side: Side, keys: Collection[Any], apart: Collection[str] = ()
+) -> list[Mapping[Any, float]]:
+    """Return a run and the stored ones that repeat it, half an hour apart: seconds by key.
+
+    The run itself is the first; of the others the newest precede.
 
     Args:
-        store: where they are.
-        sides: the runs.
+        store: where the others are.
+        side: the run.
         keys: of the rows that are asked for.
-        apart: runs that are left out, by name.
-
-    Yields:
-        Which side a run repeats, when it began, and its seconds by key.
+        apart: runs that are left out, by name; the run itself may be one of them.
     """
-    machines = {machine_name(side.device) for side in sides}
-    runs = [0] * len(sides)
-    hours: dict[tuple[int, str], int] = {}
+    own = {} if side.run_id in apart else seconds_of(side, keys)
+    kept = [(_began(side.created_utc), own)] if own else []
     read = 0
     for info in store.runs(limit=_LOOKED_AT):
-        if info.id in apart or info.status in ("running", "killed"):
+        if len(kept) == _RUNS:
+            break
+        if info.id in (side.run_id, *apart) or info.status in ("running", "killed"):
             continue
-        if read + info.measurements > _ROWS or info.machine not in machines:
+        if read + info.measurements > _ROWS or info.machine != machine_name(side.device):
+            continue
+        began = _began(info.created_utc)
+        times = [time for time, _ in kept if time is not None]
+        if began is None or any(abs(began - time) < _APART for time in times):
             continue
         record = store.record(info.id)
-        side_of_run = Side(
-            name=info.id, rows=(), device=record.device, environment=record.environment
-        )
-        number = next((at for at, side in enumerate(sides) if repeats(side, side_of_run)), None)
-        if number is None or runs[number] == _RUNS:
-            continue
-        hour = number, info.created_utc[:13]
-        if hours.get(hour, 0) == _PER_HOUR:
+        other = Side(name=info.id, rows=(), device=record.device, environment=record.environment)
+        if not repeats(side, other):
             continue
         read += info.measurements
         seconds = seconds_of(read_side(info.id, store), keys)
         if seconds:
-            runs[number] += 1
-            hours[hour] = hours.get(hour, 0) + 1
-            yield number, info.created_utc, seconds
+            kept.append((began, seconds))
+    return [seconds for _, seconds in kept]
+
+
+def _began(text: str) -> dt.datetime | None:
+    """Return when a run began; None where that cannot be read: documents come from anywhere."""
+    try:
+        time = dt.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else time.replace(tzinfo=dt.UTC)
 
 
 def seconds_of(side: Side, keys: Collection[Any]) -> dict[Any, float]:
@@ -341,3 +324,15 @@ def seconds_of(side: Side, keys: Collection[Any]) -> dict[Any, float]:
         for row in side.rows
         if row.ok and row.median and not row.contended and (name := key(row)) in keys
     }
+
+
+def spread(rows: Sequence[Row], runs: Sequence[Mapping[Any, float]]) -> Spread:
+    """Return how far independent runs differ in some rows.
+
+    Args:
+        rows: the rows.
+        runs: seconds by key, of :func:`repetitions`.
+    """
+    names = [key(row) for row in rows]
+    seconds = [[run.get(name, math.nan) for name in names] for run in runs]
+    return spread_of(np.log(np.array(seconds, dtype=float).reshape(len(runs), len(rows))))

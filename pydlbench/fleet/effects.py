@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pydlbench.compare.statistics import MOST_FREEDOM, quantiles, two_sided
+from pydlbench.compare.statistics import MOST_FREEDOM, Scatter, quantiles, two_sided, welch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -124,13 +124,10 @@ def changed(before: Effects, after: Effects, beyond: float) -> Effects:
     Returns:
         The changes; SLOW is slower than before. The rounds are those of the run with fewer.
     """
-    squares = before.se**2, after.se**2
-    total = squares[0] + squares[1]
-    with np.errstate(invalid="ignore", divide="ignore"):  # Welch and Satterthwaite
-        worth = total**2 / (squares[0] ** 2 / before.freedom + squares[1] ** 2 / after.freedom)
+    worth = welch(Scatter(before.se, before.freedom), Scatter(after.se, after.freedom))
     freedom = np.clip(np.nan_to_num(worth, nan=1.0), 1, MOST_FREEDOM).astype(int)
     rounds = np.minimum(before.rounds, after.rounds)
-    return _judged(after.log - before.log, np.sqrt(total), freedom, rounds, beyond)
+    return _judged(after.log - before.log, np.hypot(before.se, after.se), freedom, rounds, beyond)
 
 
 def _judged(

@@ -7,8 +7,8 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pydlbench.compare.comparison import FASTER, SAME, SLOWER, UNCLEAR
-from pydlbench.compare.match import LAYER_KINDS, describe
+from pydlbench.compare.comparison import ALPHA, CONFIDENCE, FASTER, SAME, SLOWER, UNCLEAR
+from pydlbench.compare.match import AXES, LAYER_KINDS, describe
 from pydlbench.compare.stored import CONTENDED
 from pydlbench.records.comparison import FACTOR, least_change, ratio_text
 from pydlbench.records.fields import columns_of
@@ -100,9 +100,7 @@ def unclear_reasons(comparison: Comparison) -> list[str]:
 
 def legend(comparison: Comparison) -> list[str]:
     """Explain the columns and what a verdict takes."""
-    settings = comparison.settings
-    beyond = f"{100 * settings.margin:g} %"
-    level = f"{100 * settings.confidence:g} %"
+    level = f"{100 * CONFIDENCE:g} %"
     if comparison.passes:
         interval_of = f"its {level} interval is that of {comparison.passes} preparations"
     elif comparison.assumed_sd is None:
@@ -116,12 +114,12 @@ def legend(comparison: Comparison) -> list[str]:
             f"{100 * comparison.assumed_sd:g} % (standard deviation), as the store has too few of "
             "them"
         )
-    chance = f"the chance of a false verdict among all rows is {100 * settings.alpha:g} %"
+    chance = f"the chance of a false verdict among all rows is {100 * ALPHA:g} %"
     return [
         f"ratio: B over A; {interval_of}",
         "resolves: smaller changes cannot be detected",
         f"SLOWER, FASTER: beyond what it resolves; {chance}",
-        f"SAME: the interval lies within {beyond}; UNCLEAR: neither",
+        f"SAME: the interval lies within {_margin(comparison)}; UNCLEAR: neither",
     ]
 
 
@@ -238,8 +236,6 @@ def conclude(comparison: Comparison) -> list[str]:
     Args:
         comparison: with at least one row.
     """
-    if comparison.itself:
-        return ["A and B are the same measurement: it says nothing of how runs differ."]
     groups = groups_of(comparison.rows)
     total = len(comparison.rows)
     changed = [
@@ -302,7 +298,7 @@ def _next(comparison: Comparison, groups: dict[str, list[ComparedRow]]) -> list[
 
 
 def _margin(comparison: Comparison) -> str:
-    return f"{100 * comparison.settings.margin:g} %"
+    return f"{100 * comparison.margin:g} %"
 
 
 def _those(count: int) -> str:
@@ -321,19 +317,6 @@ _AXES: Final = (
 )
 # Whole steps have none of these: beside layers that is no difference.
 _OF_LAYERS: Final = frozenset(("cache", "fuse", "propagation"))
-_OF_AXIS: Final = {
-    "backend": ("backend", "mode"),
-    "mode": ("mode",),
-    "threads": ("threads",),
-    "batch": ("batch",),
-    "options": ("batch",),
-    "layout": ("layout_request",),
-    "cache": ("cache",),
-    "precision": ("precision",),
-    "fuse": ("fuse",),
-    "propagation": ("propagation",),
-    "device": ("device", "threads"),
-}
 
 
 def comparison_report(comparison: Comparison, *, everything: bool = True) -> list[Block]:
@@ -368,7 +351,7 @@ def _rows_table(comparison: Comparison, shown: Sequence[ComparedRow]) -> Table:
     """Return rows with what they differ in, both times, ratio, resolution and verdict."""
     rows = [row.document() for row in shown]
     unit = time_unit([side.median or 0.0 for row in shown for side in (row.a, row.b)])
-    level = f"{100 * comparison.settings.confidence:g}_%_interval"
+    level = f"{100 * CONFIDENCE:g}_%_interval"
     settings = " ".join(_varying(comparison, shown))
     libraries = "a.library=A b.library=B" if comparison.installations else ""
     names = (
@@ -394,7 +377,7 @@ def _shown(rows: Sequence[ComparedRow], everything: bool) -> Sequence[ComparedRo
 
 def _varying(comparison: Comparison, rows: Sequence[ComparedRow]) -> list[str]:
     """Return the settings along which rows differ, but for those they are matched across."""
-    across = _OF_AXIS.get(comparison.matching.axis or "", ())
+    across = AXES.get(comparison.matching.axis or "", ())
     varying = []
     for axis in _AXES:
         values = {getattr(row.b, axis) for row in rows}

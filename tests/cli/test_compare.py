@@ -325,10 +325,40 @@ def test_what_the_source_says_of_a_figure_stands_below_ours(steps, capsys):
     assert says(out, which, "no LRN layers")
 
 
+def renamed(path):
+    """The same document, of another run."""
+    document = json.loads(Path(path).read_text())
+    document["run"]["id"] = "another"
+    other = Path(path).with_name("another.json")
+    other.write_text(json.dumps(document))
+    return str(other)
+
+
 def test_steps_are_compared_like_layers(steps, capsys):
-    assert main(["compare", steps, steps, "--json", "-"]) == 0
+    assert main(["compare", steps, renamed(steps), "--json", "-"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert (row["kind"], row["ratio"], row["verdict"]) == ("step", 1.0, "SAME")
+    assert (row["kind"], row["ratio"]) == ("step", 1.0)
+
+
+def test_a_run_is_not_compared_with_itself(steps, capsys):
+    assert main(["compare", steps, steps]) == 2
+    assert says(capsys.readouterr().err, "same run", "nearest: pydlbench compare last~1 last")
+
+
+def test_of_a_sum_that_other_work_disturbed_there_is_no_verdict(tmp_path, run_record, capsys):
+    paths = []
+    for name, share in (("a", 0.04), ("b", 0.06)):
+        estimate = {"model": "mnist", "batch": 4, "phase": "forward", "precision": "fp32"}
+        estimate |= {"threads": 1, "disturbed_share": share}
+        estimate["estimate"] = {"time_s": 0.3 if name == "b" else 0.1, "half_width_s": 0.001}
+        run = run_record.to_dict() | {"id": name}
+        document = {"schema_version": 1, "run": run, "kind": "sweep", "estimates": [estimate]}
+        paths.append(tmp_path / f"{name}.json")
+        paths[-1].write_text(json.dumps(document))
+    assert main(["compare", *map(str, paths), "--json", "-"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["a"]["contended"], row["b"]["contended"]) == (False, True)
+    assert (row["verdict"], row["reason"]) == ("UNCLEAR", "other work disturbed it")
 
 
 def test_estimates_with_other_numbers_of_threads_are_two(tmp_path, run_record, capsys):
@@ -341,7 +371,7 @@ def test_estimates_with_other_numbers_of_threads_are_two(tmp_path, run_record, c
     path = tmp_path / "sweep.json"
     document = {"schema_version": 1, "run": run, "kind": "sweep", "estimates": estimates}
     path.write_text(json.dumps(document))
-    assert main(["compare", str(path), str(path), "--json", "-"]) == 0
+    assert main(["compare", str(path), renamed(path), "--json", "-"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(row["threads"], row["a"]["median"]) for row in found["rows"]] == [(1, 0.1), (2, 0.05)]
 
@@ -435,3 +465,17 @@ def test_another_commit_or_library_is_not_told_from_itself(write, capsys, pass_)
     told = capsys.readouterr()
     assert not told.out
     assert says(told.err, "--interleave", "libraries", "nearest: leave it out")
+
+
+def test_a_kernel_with_another_name_is_the_same_kernel(write, capsys):
+    a, b = (
+        write(
+            name,
+            (1.0,),
+            changes={0: {"layer": layer, "problem": "64x64:64x64", "kind": "gemm", "batch": 64}},
+            threads=1,
+        )
+        for name, layer in (("a", "64x64:64x64"), ("b", "mine/fc"))
+    )
+    assert main(["compare", a, b, *INTERLEAVED]) == 2
+    assert says(capsys.readouterr().err, "--interleave", "both sides would be the same")

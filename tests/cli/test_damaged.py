@@ -20,7 +20,8 @@ def write(run_record, measurement, tmp_path):
     def to(name, **changes):
         path = tmp_path / name
         row = {**measurement().to_dict(), **changes}
-        document = {"schema_version": 1, "interrupted": False, "run": run_record.to_dict()}
+        record = msgspec.structs.replace(run_record, id=name)
+        document = {"schema_version": 1, "interrupted": False, "run": record.to_dict()}
         path.write_text(json.dumps({**document, "measurements": [row]}))
         return str(path)
 

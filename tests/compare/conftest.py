@@ -20,7 +20,7 @@ ENVIRONMENT = {
 
 
 def make_row(layer="net/conv", median=10e-3, half_width=0.003, **changes):
-    """A row of a convolution: 100 FLOP per byte, known to 0.3 % within its run."""
+    """A row of a convolution, known to 0.3 % within its run."""
     known = half_width is not None and median is not None
     values = dict.fromkeys(Row._fields)
     values.update(
@@ -46,9 +46,6 @@ def make_row(layer="net/conv", median=10e-3, half_width=0.003, **changes):
         clock_hz=4e9,
         contended=0,
         algorithm="jit",
-        flops=1e9,
-        flops_executed=1e9,
-        bytes=1e7,
     )
     return Row(**{**values, **changes})
 

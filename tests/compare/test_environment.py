@@ -51,12 +51,6 @@ def test_what_may_change_times_is_named(differ, change, what, text):
     assert text in found.text
 
 
-def test_a_run_is_not_compared_with_itself_unawares(row, side):
-    one = side("last", [row()])
-    (found,) = differences(one, one, [])
-    assert "the same run" in found.text
-
-
 def test_a_run_without_a_record_may_differ(row, side):
     a, b = side("a", [row()]), side("b", [row()], device={}, environment={})
     assert [one.what for one in differences(a, b, [])] == ["unknown"]

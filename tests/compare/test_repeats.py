@@ -1,12 +1,13 @@
 """Simulated runs: false verdicts are counted, and what has really changed is found."""
 
 import dataclasses
+import math
 
 import pytest
 
-from pydlbench.compare.comparison import Settings
+from pydlbench.compare.comparison import MARGIN
 from pydlbench.compare.match import key, match
-from pydlbench.compare.stored import LEAST_RUNS, compare
+from pydlbench.compare.stored import LEAST_RUNS, NONE, RUN_SD, compare
 from pydlbench.report.compare import conclude, what_would_decide
 
 REPETITIONS = 60
@@ -15,8 +16,8 @@ FALSE = 3
 CALLED = {"FASTER", "SLOWER"}
 
 
-def compared(a, b, settings=None, groups=()):
-    return compare(a, b, match(a, b), settings, groups)
+def compared(a, b, margin=MARGIN, groups=NONE):
+    return compare(a, b, match(a, b), margin, groups)
 
 
 def verdicts(comparison):
@@ -172,14 +173,59 @@ def test_disturbed_rows_are_to_be_measured_again_in_the_conclusion_and_for_a_gat
     assert "more runs" not in advice + conclude(comparison)[1]
 
 
-def test_replicates_of_either_side_are_looked_up_by_its_own_rows(machine):
-    here = machine(run_sd=0.3, rows=6)
-    a, b = here.run("a"), here.run("b")
-    b = dataclasses.replace(b, rows=[row._replace(threads=1) for row in b.rows])
-    group = [{**seconds, **{key(row): 1.0 for row in b.rows}} for seconds in here.replicates(6)]
-    found = compared(a, b, groups=[group])
-    assert found.replicates == 6
-    assert found.rows[0].estimate.resolution > 1.5
+def other_backend(side, factor=1.0):
+    """The same rows, computed by torch; times are longer by a factor."""
+    rows = [row._replace(backend="torch", median=factor * row.median) for row in side.rows]
+    return dataclasses.replace(side, rows=rows)
+
+
+def seconds(sides):
+    return [{key(row): row.median for row in side.rows} for side in sides]
+
+
+def test_replicates_of_each_side_tell_of_its_own_rows(machine):
+    """Torch takes three times as long: that is the ratio, and no scatter between runs."""
+    here = machine(run_sd=0.01, row_sd=0.01)
+    groups = [
+        seconds(here.run() for _ in range(8)),
+        seconds(other_backend(here.run(), 3.0) for _ in range(8)),
+    ]
+    found = compared(here.run("a"), other_backend(here.run("b"), 3.0), groups=groups)
+    assert found.matching.axis == "backend"
+    assert (found.replicates, found.assumed_sd) == (16, None)
+    assert set(verdicts(found)) == {"SLOWER"}
+    assert all(row.estimate.resolution < 1.2 for row in found.rows)
+
+
+@pytest.mark.parametrize(("sd", "wide"), [(0.01, False), (0.2, True)])
+def test_the_scatter_of_a_ratio_has_that_of_both_sides(machine, sd, wide):
+    steady, other = machine(run_sd=0.01, row_sd=0.0), machine(run_sd=sd, row_sd=0.0)
+    groups = [
+        seconds(steady.run() for _ in range(8)),
+        seconds(other_backend(other.run()) for _ in range(8)),
+    ]
+    found = compared(steady.run("a"), other_backend(other.run("b")), groups=groups)
+    estimates = (found.rows[0].estimate, found.geomean)
+    assert [each.ci_high / each.ratio > 1.2 for each in estimates] == [wide, wide]
+
+
+def test_a_side_without_replicates_has_the_assumed_scatter(machine):
+    here = machine(run_sd=0.001, row_sd=0.001)
+    groups = [seconds(here.run() for _ in range(8)), seconds([other_backend(here.run())])]
+    found = compared(here.run("a"), other_backend(here.run("b")), groups=groups)
+    assert (found.assumed_sd, found.replicates) == (RUN_SD, 8)
+    reach = math.log(found.rows[0].estimate.ci_high / found.rows[0].estimate.ratio)
+    assert reach == pytest.approx(1.65 * RUN_SD, rel=0.02)
+
+
+def test_the_mean_of_rows_is_known_no_better_than_the_rows_are(row, side):
+    """Of a single row the mean is the row; of four alike its own error is half as large."""
+    rows = [row(f"net/wide{number}", half_width=0.6) for number in range(4)]
+    only = compared(side("a", rows[:1]), side("b", rows[:1]))
+    every = compared(side("a", rows), side("b", rows))
+    reach = math.log(only.geomean.ci_high)
+    assert reach == pytest.approx(math.log(only.rows[0].estimate.ci_high))
+    assert math.log(every.geomean.ci_high) == pytest.approx(reach / 2)
 
 
 def test_what_would_tell_more_depends_on_what_differs(machine):
@@ -223,9 +269,9 @@ def test_cycles_stand_beside_the_time_where_both_clocks_are_known(machine, at_cl
 
 def test_a_margin_may_be_asked_for(machine):
     here = machine(run_sd=0.0, row_sd=0.001)
-    found = compared(here.run("a"), here.run("b", {3: 1.25}), Settings(margin=0.5))
+    found = compared(here.run("a"), here.run("b", {3: 1.25}), 0.5)
     assert set(verdicts(found)) == {"SAME"}
-    found = compared(here.run("a"), here.run("b", {3: 1.55}), Settings(margin=0.5))
+    found = compared(here.run("a"), here.run("b", {3: 1.55}), 0.5)
     assert verdicts(found).count("SAME") == 10
     assert found.rows[3].verdict == "SLOWER"
 

@@ -46,18 +46,6 @@ def test_a_row_is_a_line_however_many_columns_there_are(row, side):
     assert {title for part in parts for title in part.split()} >= {"pass", "cache", "ratio"}
 
 
-def test_a_measurement_is_the_same_as_itself(row, side):
-    a = side("a", [row(contended=True), row("net/fc")])
-    found = compare(a, a, match(a, a))
-    assert [one.verdict for one in found.rows] == ["SAME", "SAME"]
-    assert found.geomean.verdict == "SAME"
-    assert found.itself
-    b = side("a", [row(contended=True), row("net/fc", median=row().median * 1.001)])
-    found = compare(a, b, match(a, b))
-    assert [one.verdict for one in found.rows] == ["SAME", "UNCLEAR"]
-    assert not found.itself
-
-
 def test_the_documents_names_are_those_of_its_structs(row, side):
     a, b = side("a", [row(), row("net/fc")]), side("b", [row(), row("net/fc")])
     found = compare(a, b, match(a, b)).to_dict()

@@ -94,8 +94,8 @@ class Machine:
             )
             for pair in backends
         ]
-        for _ in range(passes):
-            take_pass(measured, self.open, 0.05, self.rng)
+        for number in range(passes):
+            take_pass(measured, number, self.open, 0.05, self.rng)
         return measured
 
 

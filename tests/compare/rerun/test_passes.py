@@ -5,21 +5,18 @@ import statistics
 
 import pytest
 
-from pydlbench.compare.comparison import Settings
 from pydlbench.compare.interleaved import compare_interleaved
 from pydlbench.compare.match import Matching, Pair
 from pydlbench.compare.rerun import policy
 from pydlbench.compare.rows import Row, Side
 
 
-def judged(measured, **settings):
+def judged(measured):
     row = Row(**{**dict.fromkeys(Row._fields), "layer": "x", "status": "ok", "median": 1.0})
     pairs = [Pair(row, row) for _ in measured]
     side = Side(name="a", rows=[row])
     matching = Matching(pairs=pairs, only_a=[], only_b=[], untimed=[])
-    return compare_interleaved(
-        side, side, matching, [one.passes for one in measured], Settings(**settings)
-    )
+    return compare_interleaved(side, side, matching, measured)
 
 
 def test_three_percent_are_found_on_a_machine_that_drifts_by_more(machine):
@@ -89,13 +86,14 @@ def test_who_is_prepared_first_is_left_to_chance(machine):
 def test_what_cannot_be_prepared_costs_its_own_pair(machine):
     here = machine(refuses={"numba"})
     lost, kept = here.measure([("native", "numba"), ("native", "torch")])
-    assert lost.passes.logs == []
-    assert "numba has no such kernel" in lost.passes.reason
-    assert len(kept.passes.logs) == 8
+    assert lost.logs == {}
+    assert "numba has no such kernel" in lost.reason
+    assert len(kept.logs) == 8
     # What was prepared of the lost pair is let go of, too.
     assert {kernel.released for kernel in here.kernels} == {1}
-    row = judged([lost]).rows[0]
-    assert (row.verdict, row.estimate.reason) == ("UNCLEAR", lost.passes.reason)
+    found = judged([lost, kept])
+    assert (len(found.rows), len(found.matching.untimed)) == (1, 1)
+    assert lost.reason in found.notes[0]
 
 
 def test_too_few_passes_have_no_verdict(machine):
@@ -108,8 +106,8 @@ def test_too_few_passes_have_no_verdict(machine):
 def test_a_pass_is_worth_the_median_of_its_rounds(machine):
     here = machine(seconds={"torch": 1.5e-3}, preparation_sd=0, noise_sd=0, drift_sd=0)
     (one,) = here.measure([("native", "torch")], passes=4)
-    assert one.passes.logs == pytest.approx([math.log(1.5)] * 4)
-    assert statistics.median(one.passes.seconds[1]) == pytest.approx(1.5e-3)
+    assert one.logs == pytest.approx(dict.fromkeys(range(4), math.log(1.5)))
+    assert statistics.median(one.seconds[1]) == pytest.approx(1.5e-3)
 
 
 def test_a_small_budget_has_small_chunks(machine):
@@ -122,7 +120,7 @@ def test_a_small_budget_has_small_chunks(machine):
 def test_rows_that_lack_a_pass_are_in_the_geometric_mean(machine):
     here = machine(seconds={"torch": 1.21e-3}, preparation_sd=0.001)
     measured = here.measure([("native", "native"), ("native", "torch")])
-    measured[1].passes.logs.pop()
+    measured[1].logs.popitem()
     found = judged(measured)
     ratios = [row.estimate.ratio for row in found.rows]
     assert ratios == pytest.approx([1.0, 1.21], rel=0.01)
@@ -133,5 +131,33 @@ def test_rows_that_lack_a_pass_are_in_the_geometric_mean(machine):
 def test_a_row_without_a_verdict_is_not(machine):
     here = machine(seconds={"torch": 2e-3}, preparation_sd=0.001)
     measured = here.measure([("native", "native"), ("native", "torch")])
-    del measured[1].passes.logs[3:]
+    for number in range(3, 8):
+        del measured[1].logs[number]
     assert judged(measured).geomean.ratio == pytest.approx(1.0, rel=0.01)
+
+
+def invented(machine, *logs):
+    """Pairs that were measured in some passes, with these logarithms by pass."""
+    pairs = machine().measure([("native", "native")] * len(logs), passes=1)
+    for pair, own in zip(pairs, logs, strict=True):
+        pair.logs = own
+    return pairs
+
+
+def test_what_rows_have_in_common_is_taken_from_the_same_pass(machine):
+    """Each pass moves both rows alike, up and down in turn; each row lacks another pass."""
+    common = {number: 0.1 * (-1) ** number for number in range(9)}
+    lacks = [{number: log for number, log in common.items() if number != own} for own in (0, 8)]
+    geomean, every = (judged(invented(machine, *logs)).geomean for logs in (lacks, [common] * 2))
+    assert geomean.ci_high / geomean.ratio == pytest.approx(every.ci_high / every.ratio, rel=0.02)
+
+
+def test_many_rows_of_a_kind_know_their_scatter_no_better_than_their_passes_do(machine):
+    steady, others = (
+        {number: size * (-1) ** number for number in range(5)} for size in (0.01, 0.0101)
+    )
+    alone, among = (
+        judged(invented(machine, steady, *[others] * count)).rows[0].estimate for count in (0, 19)
+    )
+    assert among.ci_high > alone.ci_high
+    assert among.resolution > alone.resolution
