@@ -62,13 +62,13 @@ class OneInterrupt:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Delay a signal until the end of the block, which is completed."""
-        outermost, self._held = not self._held, True
+        """Delay a signal until the end of the block, which is completed. Blocks do not nest."""
+        self._held = True
         try:
             yield
         finally:
-            self._held = not outermost
-            if self._pending and outermost:
+            self._held = False
+            if self._pending:
                 self._pending = False
                 raise KeyboardInterrupt
 
@@ -80,55 +80,6 @@ class OneInterrupt:
             self._pending = True
         else:
             raise KeyboardInterrupt
-
-
-class Waiting:
-    """Results that are not stored yet; what the store refuses waits for the next attempt.
-
-    Attributes:
-        written: number of results that were stored.
-    """
-
-    def __init__(self) -> None:
-        self.written = 0
-        self._entries: list[Entry] = []
-        # Ctrl-C may have come behind the commit of the first one, or before.
-        self._uncertain = False
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def put(self, entry: Entry) -> None:
-        """Add an entry; it replaces a waiting one of the same row with fewer repetitions."""
-        # The first one may have been written when Ctrl-C came.
-        for number, waiting in enumerate(self._entries):
-            if (
-                waiting.key is not None
-                and waiting.key == entry.key
-                and (number or not self._uncertain)
-            ):
-                self._entries[number] = entry
-                return
-        self._entries.append(entry)
-
-    def write(self, store: Store, run_id: str) -> None:
-        """Store all waiting entries; after Ctrl-C nothing is missing and nothing is stored twice.
-
-        Raises:
-            StoreError: an entry cannot be written; it waits, as do those behind it.
-        """
-        try:
-            while self._entries:
-                entry = self._entries[0]
-                if not (self._uncertain and store.holds(run_id, entry)):
-                    self._uncertain = True
-                    store.add(run_id, entry)
-                self._entries.pop(0)
-                self.written += 1
-                self._uncertain = False
-        except StoreError:
-            self._uncertain = False  # a transaction that failed has left nothing
-            raise
 
 
 class Recorder:
@@ -187,7 +138,10 @@ class Recorder:
         self.begun = self._ended = self._warned = False
         self._kept: str | None = None
         self._next_description = 0.0
-        self._waiting = Waiting()
+        # What the store has refused so far. Each entry is written whole or not at all, and replaces
+        # one with its key: what Ctrl-C has interrupted can be written again.
+        self._waiting: dict[str | int, Entry] = {}
+        self._written = False
 
     def __enter__(self) -> Self:
         self.interrupts.__enter__()
@@ -271,7 +225,8 @@ class Recorder:
         """
         self.given += 1
         if self.store is not None or self._make is not None:
-            self._waiting.put(Entry.from_document(table, document, key))
+            entry = Entry.from_document(table, document, key)
+            self._waiting[self.given if key is None else key] = entry
             self._write()
 
     def describe(self, read: Callable[[], RunRecord]) -> None:
@@ -312,7 +267,7 @@ class Recorder:
         if self._waiting:
             count = len(self._waiting)
             self._tell(f"warning: {count} result{'s' * (count > 1)} could not be kept")
-        if self.begun and (self._waiting.written or not self._waiting):
+        if self.begun and (self._written or not self._waiting):
             self._kept = run.id
 
     def _begin(self) -> None:
@@ -329,13 +284,16 @@ class Recorder:
         self.begun = True
 
     def _write(self) -> None:
-        """Store all waiting entries."""
+        """Store all waiting entries; what the store refuses waits for the next attempt."""
         if self._run is None:
             return
         try:
             self._begin()
-            if self.store is not None:
-                self._waiting.write(self.store, self._run.id)
+            while self._waiting and self.store is not None:
+                first = next(iter(self._waiting))
+                self.store.add(self._run.id, self._waiting[first])
+                del self._waiting[first]
+                self._written = True
         except StoreError as error:
             self._warn(error)
 

@@ -127,15 +127,6 @@ class Store(Reader):
             for entry in entries:
                 self._insert(run_id, entry)
 
-    def holds(self, run_id: str, entry: Entry) -> bool:
-        """Whether an entry is the newest one of a run; used after an interrupted ``add``."""
-        rows = self._read(
-            "SELECT kind, document, samples FROM entries WHERE run = ? "
-            "ORDER BY number DESC LIMIT 1",
-            (run_id,),
-        )
-        return rows == [(entry.table, pack(entry.document), pack_samples(entry.samples))]
-
     def describe(self, run: RunRecord) -> None:
         """Store a run's device and environment as known so far."""
         document, _, machine = _columns(run)

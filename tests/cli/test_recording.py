@@ -19,7 +19,8 @@ def options(**values):
 
 def layer(recorder, row, samples=None):
     document = row.to_dict()
-    recorder.add("layer", document if samples is None else {**document, "samples_s": samples})
+    whole = document if samples is None else {**document, "samples_s": samples}
+    recorder.add("layer", whole, key=row.layer)
 
 
 def layers(path, run_id):

@@ -1,34 +1,36 @@
 """What waits while the store cannot be written."""
 
-import pytest
-
 from pydlbench.errors import StoreError
-from pydlbench.runner.recorder import Waiting
-from pydlbench.store.entry import Entry
+from pydlbench.runner.recorder import Recorder
 
 
 class Refusing:
-    """A store that refuses everything until it is mended."""
+    """A store that refuses all entries until it is mended."""
 
     def __init__(self):
         self.kept, self.broken = [], True
 
+    def begin(self, run, kind, *, request=None):
+        pass
+
     def add(self, _run, entry):
         if self.broken:
             raise StoreError("no space left on the device")
-        self.kept.append((entry.key, entry.document))
+        self.kept.append((entry.key, entry.document["visits"]))
 
 
-def test_of_a_row_that_waits_the_newest_is_kept_once():
-    waiting, store = Waiting(), Refusing()
+def test_of_a_row_that_waits_the_newest_is_kept_once(run_record):
+    store = Refusing()
+    recorder = Recorder(store, "layers")
+    recorder.start(run_record)
     for visit in range(6):
         for key in ("conv1", "conv2", None):
-            waiting.put(Entry("layer", {"visits": visit}, key=key))
-        with pytest.raises(StoreError):
-            waiting.write(store, "run")
-    assert (len(waiting), waiting.written) == (2 + 6, 0)  # what has no key is nobody's successor
+            recorder.add("layer", {"visits": visit}, key=key)
+    assert store.kept == []
     store.broken = False
-    waiting.write(store, "run")
-    assert (len(waiting), waiting.written) == (0, 8)
-    kept = [(key, document["visits"]) for key, document in store.kept]
-    assert [one for one in kept if one[0]] == [("conv1", 5), ("conv2", 5)]
+    recorder.add("layer", {"visits": 6}, key="conv2")
+    # What has no key is nobody's successor.
+    assert store.kept[:2] == [("conv1", 5), ("conv2", 6)]
+    assert store.kept[2:] == [(None, visit) for visit in range(6)]
+    recorder.add("layer", {"visits": 7}, key="conv1")
+    assert store.kept[8:] == [("conv1", 7)]

@@ -221,14 +221,6 @@ def test_a_resumed_run_goes_on(store, begun, entry):
     assert (info.status, info.measurements) == ("running", 2)
 
 
-def test_only_the_newest_entry_is_held(store, begun, entry):
-    first, second = entry(layer="one"), entry(layer="two", samples_s=(1.0,))
-    assert not store.holds(begun.id, first)
-    store.add_all(begun.id, [first, second])
-    assert store.holds(begun.id, second)
-    assert not store.holds(begun.id, first)
-
-
 def test_importing_the_store_imports_no_database():
     script = (
         "import sys, pydlbench.store.store, pydlbench.runner.recorder\n"
