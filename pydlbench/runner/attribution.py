@@ -92,57 +92,15 @@ class Account:
         return 0.0 if self.queued else self.empty_s or 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """Measurements of a slow backend and of the fastest one on the same problem.
-
-    Attributes:
-        own: the slow backend.
-        best: the fastest one, in the same rounds.
-        kind: kind of the layer: ``conv2d``, ``gemm``...
-        plain_over_packed: the fastest backend's time with plain weights over that with packed ones,
-            if it packs them and the slow one does not.
-    """
-
-    own: Account
-    best: Account
-    kind: str = ""
-    plain_over_packed: float | None = None
-
-    @property
-    def gap_s(self) -> float:
-        """The difference that is to be explained."""
-        return self.own.time_s - self.best.time_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
-    """One reason for a gap; its fields are those of the JSON object.
-
-    Attributes:
-        cause: ``allocation``, ``reorders``, ``dispatch``, ``one thread``, ``idle threads``,
-            ``weights not packed``, ``generic kernel``, ``slower kernel``, ``rest of the call`` (if
-            no kernel was timed alone) or ``unexplained``.
-        seconds: additional time compared with the fastest backend.
-        share: share of the gap; more than 1 if this backend would be the fastest without it.
-        how: the measurement, in words.
-    """
-
-    cause: str
-    seconds: float
-    share: float
-    how: str
-
-
 # -----------------------------------------------------------------------------
 # What a call takes besides its kernel: fresh pages, conversions of layouts, the call itself.
 #
-# Each part yields a cause's name, its seconds and the measurement in words.
+# Each part takes the accounts of a slow backend and of the fastest one, in the same rounds, and
+# yields a cause's name, its seconds and the measurement in words.
 
 
-def allocation(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
+def allocation(own: Account, best: Account) -> Iterator[tuple[str, float, str]]:
     """Yield the additional time for pages that are touched for the first time."""
-    own, best = evidence.own, evidence.best
     if own.allocation_s is None:
         return
     kept = format_seconds(own.time_s - own.allocation_s)
@@ -153,17 +111,15 @@ def allocation(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
     yield "allocation", seconds, how + _in_fastest(best.allocation_s)
 
 
-def reorders(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
+def reorders(own: Account, best: Account) -> Iterator[tuple[str, float, str]]:
     """Yield the additional time for layout conversions."""
-    own, best = evidence.own, evidence.best
     if own.reorder_s:
         how = f"operands brought into other layouts, {own.reorder_by}{_in_fastest(best.reorder_s)}"
         yield "reorders", own.reorder_s - (best.reorder_s or 0.0), how
 
 
-def dispatch(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
+def dispatch(own: Account, best: Account) -> Iterator[tuple[str, float, str]]:
     """Yield the additional time of a call that does nothing."""
-    own, best = evidence.own, evidence.best
     if own.empty_s is None:
         return
     how = f"{format_seconds(own.empty_s)} for a call that does nothing"
@@ -190,26 +146,34 @@ _LOWERED = re.compile(r"im2col|(^|[\s:_])gemm[:_]|\b[A-Z0-9]*GEMM\w*\(")
 _ONE_THREAD = 1.2
 
 
-def kernel(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
-    """Yield the additional time of the kernel: idle threads, unpacked weights, or other reasons."""
-    own, best = evidence.own, evidence.best
-    others = (part(evidence) for part in (allocation, reorders, dispatch))
-    room = evidence.gap_s - sum(max(0.0, cause[1]) for causes in others for cause in causes)
+def kernel(
+    own: Account, best: Account, room: float, kind: str, packing: float | None
+) -> Iterator[tuple[str, float, str]]:
+    """Yield the additional time of the kernel: idle threads, unpacked weights, or other reasons.
+
+    Args:
+        own: account of the slow backend.
+        best: account of the fastest one.
+        room: seconds of the gap that the other parts do not account for.
+        kind: see :func:`causes`.
+        packing: see :func:`causes`.
+    """
     taken, fastest = _kernel_s(own), _kernel_s(best)
     reference = best.time_s if fastest is None else fastest
-    longer = None if taken is None else taken - reference
-    rest = room if longer is None else longer
-    for part in (_idle, _packing_cause):
-        for name, seconds, how in part(evidence, max(0.0, rest)):
-            rest -= seconds
-            yield name, seconds, how
+    rest = room if taken is None else taken - reference
+    for name, seconds, how in _idle(own, best, max(0.0, rest)):
+        rest -= seconds
+        yield name, seconds, how
+    for name, seconds, how in _not_packed(best, packing, max(0.0, rest)):
+        rest -= seconds
+        yield name, seconds, how
     if taken is None or own.kernel is None:
         return
     how = f"{own.kernel} takes {format_seconds(taken)} {_by(own)}"
     how += f"; in the fastest {best.kernel or 'the whole call'} {format_seconds(reference)}"
     for words in (_reached(own, best, taken, reference), own.detail, _busy(own)):
         how += f"; {words}" if words else ""
-    name = "generic kernel" if _generic(own.kernel, evidence.kind) else "slower kernel"
+    name = "generic kernel" if _generic(own.kernel, kind) else "slower kernel"
     if own.kernel_s is None:
         name = "rest of the call"
     yield name, rest, how
@@ -250,9 +214,8 @@ def _busy(account: Account) -> str:
     return f"its {who} busy for {100 * account.busy:.0f} % of the time"
 
 
-def _idle(evidence: Evidence, most: float) -> Iterator[tuple[str, float, str]]:
+def _idle(own: Account, best: Account, most: float) -> Iterator[tuple[str, float, str]]:
     """Yield the time that idle threads would have saved, had they shared the work."""
-    own, best = evidence.own, evidence.best
     if own.busy is None or own.queued or own.threads < 2:
         return
     fastest_s = _idle_s(best) or 0.0
@@ -275,11 +238,12 @@ def _idle_s(account: Account) -> float | None:
     return max(0.0, idle - (account.threads - 1) * account.outside_s) / account.threads
 
 
-def _packing_cause(evidence: Evidence, most: float) -> Iterator[tuple[str, float, str]]:
-    best = evidence.best
-    if evidence.plain_over_packed is None:
+def _not_packed(
+    best: Account, packing: float | None, most: float
+) -> Iterator[tuple[str, float, str]]:
+    if packing is None:
         return
-    brings = best.time_s * (evidence.plain_over_packed - 1)
+    brings = best.time_s * (packing - 1)
     how = (
         f"the fastest takes {format_seconds(best.time_s + brings)} with the weights as they "
         f"are, {format_seconds(best.time_s)} with packed ones"
@@ -294,26 +258,44 @@ def _generic(kernel: str, kind: str) -> bool:
 
 
 # -----------------------------------------------------------------------------
-# From the evidence to the causes: each part of the gap, the largest first.
+# From the accounts to the causes: each part of the gap, the largest first.
 
 # A cause that accounts for less of the gap than this is not worth a reader's time.
 _WORTH = 0.05
 
 
-def causes(evidence: Evidence) -> list[Cause]:
-    """Return the causes of the gap, the largest first; empty without a gap or evidence."""
-    gap = evidence.gap_s
+def causes(
+    own: Account, best: Account, kind: str = "", packing: float | None = None
+) -> list[dict[str, Any]]:
+    """Return the causes of the gap, the largest first; empty without a gap or evidence.
+
+    Args:
+        own: account of a slow backend.
+        best: account of the fastest one on the same problem, in the same rounds.
+        kind: kind of the layer: ``conv2d``, ``gemm``...
+        packing: the fastest backend's time with plain weights over that with packed ones, if it
+            packs them and the slow one does not.
+
+    Returns:
+        A JSON object for each: ``cause`` (``allocation``, ``reorders``, ``dispatch``,
+        ``one thread``, ``idle threads``, ``weights not packed``, ``generic kernel``,
+        ``slower kernel``, or ``rest of the call`` if no kernel was timed alone); ``seconds``, the
+        additional time compared with the fastest backend; ``share`` of the gap, more than 1 if this
+        backend would be the fastest without it; and ``how``, the measurement in words.
+    """
+    gap = own.time_s - best.time_s
     if not gap > 0:
         return []
-    within = dataclasses.replace(evidence, own=_within(evidence.own), best=_within(evidence.best))
-    parts = (allocation, reorders, dispatch, kernel)
+    own, best = _within(own), _within(best)
+    parts = [*allocation(own, best), *reorders(own, best), *dispatch(own, best)]
+    room = gap - sum(max(0.0, seconds) for _, seconds, _ in parts)
+    parts += kernel(own, best, room, kind, packing)
     worth = [
-        Cause(cause=name, seconds=seconds, share=seconds / gap, how=how)
-        for part in parts
-        for name, seconds, how in part(within)
+        {"cause": name, "seconds": seconds, "share": seconds / gap, "how": how}
+        for name, seconds, how in parts
         if seconds >= _WORTH * gap
     ]
-    return sorted(worth, key=lambda cause: -cause.seconds)
+    return sorted(worth, key=lambda cause: -cause["seconds"])
 
 
 def _within(account: Account) -> Account:
@@ -331,7 +313,7 @@ def _within(account: Account) -> Account:
 
 
 # -----------------------------------------------------------------------------
-# From what was measured of two backends' runs to the evidence, and to the row with its causes.
+# From what was measured of two backends' runs to their accounts, and to the row with its causes.
 
 # Weights of products as they are, plain or transposed, in a kernel's layout.
 _UNPACKED = re.compile(r"\bweights g?(kn|nk)\b")
@@ -352,23 +334,17 @@ def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measuremen
     own, fastest = _account(run, row, row.time.median), _account(best, best.row, best_s)
     if run.spec.on_gpu and not _others(row, best.row):
         own = dataclasses.replace(own, kernel=None)
-    evidence = Evidence(
-        own=own,
-        best=fastest,
-        kind=run.spec.layer.kind,
-        plain_over_packed=_packing_gain(run, best),
-    )
-    known = causes(evidence)
+    known = causes(own, fastest, run.spec.layer.kind, _packing_gain(run, best))
+    gap = own.time_s - fastest.time_s
     # Negative if the causes add up to more than the gap.
-    rest = evidence.gap_s - sum(cause.seconds for cause in known)
-    unexplained = Cause(
-        cause="unexplained",
-        seconds=rest,
-        share=rest / evidence.gap_s if evidence.gap_s else 0.0,
-        how="the gap less the causes above",
-    )
-    listed = tuple(dataclasses.asdict(cause) for cause in (*known, unexplained))
-    return msgspec.structs.replace(row, causes=listed)
+    rest = gap - sum(cause["seconds"] for cause in known)
+    unexplained = {
+        "cause": "unexplained",
+        "seconds": rest,
+        "share": rest / gap if gap else 0.0,
+        "how": "the gap less the causes above",
+    }
+    return msgspec.structs.replace(row, causes=(*known, unexplained))
 
 
 def _others(row: Measurement, best: Measurement) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pydlbench.runner.attribution import Account, Evidence, causes
+from pydlbench.runner.attribution import Account, causes
 
 BEST = Account(time_s=10e-3, allocation_s=0.0, empty_s=0.0, reorder_s=0.0, kernel="brg:avx512")
 GENERIC = [
@@ -17,14 +17,12 @@ GENERIC = [
 TUNED = ["brg_conv_fwd:avx512_core", "jit:avx512_core", "brgemm:avx512_core", "brg_matmul:avx2"]
 
 
-def evidence(time_s, best=BEST, kind="conv2d", packing=None, **parts):
-    return Evidence(
-        own=Account(time_s=time_s, **parts), best=best, kind=kind, plain_over_packed=packing
-    )
+def caused(time_s, best=BEST, kind="conv2d", packing=None, **parts):
+    return causes(Account(time_s=time_s, **parts), best, kind, packing)
 
 
 def named(found):
-    return {cause.cause: pytest.approx(cause.seconds) for cause in causes(found)}
+    return {cause["cause"]: pytest.approx(cause["seconds"]) for cause in found}
 
 
 @pytest.mark.parametrize(
@@ -38,11 +36,10 @@ def named(found):
     ],
 )
 def test_each_fault_is_named_with_its_seconds_and_share(parts, name):
-    found = evidence(18e-3, **parts)
-    (cause,) = causes(found)
-    assert (cause.cause, cause.seconds) == (name, pytest.approx(6e-3))
-    assert cause.share == pytest.approx(0.75)
-    assert cause.how
+    (cause,) = caused(18e-3, **parts)
+    assert (cause["cause"], cause["seconds"]) == (name, pytest.approx(6e-3))
+    assert cause["share"] == pytest.approx(0.75)
+    assert cause["how"]
 
 
 FAST_KERNEL = {"kernel": "brg:avx512", "kernel_s": 4e-3}
@@ -129,18 +126,18 @@ FAULTS = {
 
 @pytest.mark.parametrize(("time_s", "parts", "expected"), FAULTS.values(), ids=FAULTS)
 def test_causes_have_their_seconds_and_the_rest_is_unexplained(time_s, parts, expected):
-    found = evidence(time_s, **parts)
+    found = caused(time_s, **parts)
     assert named(found) == expected
     if time_s > BEST.time_s:
-        assert sum(cause.share for cause in causes(found)) == pytest.approx(
+        assert sum(cause["share"] for cause in found) == pytest.approx(
             sum(expected.values()) / (time_s - BEST.time_s)
         )
 
 
 def test_causes_come_with_the_largest_first():
     _, parts, expected = FAULTS["all at once"]
-    assert [cause.cause for cause in causes(evidence(25e-3, **parts))] == list(expected)
+    assert [cause["cause"] for cause in caused(25e-3, **parts)] == list(expected)
 
 
 def test_a_call_that_takes_longer_empty_than_full_needs_no_log():
-    assert named(evidence(18e-3, empty_s=19e-3)) == {"dispatch": 19e-3}
+    assert named(caused(18e-3, empty_s=19e-3)) == {"dispatch": 19e-3}
