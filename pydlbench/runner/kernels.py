@@ -217,7 +217,6 @@ class Kernels:
         variant: str | None = None,
         alone: bool = False,
         finals: bool = True,
-        unchecked: bool = False,
     ) -> RemoteKernel[KernelFacts]:
         """Prepare a spec in its worker; raises what the backend raises.
 
@@ -228,13 +227,9 @@ class Kernels:
             alone: whether no other backend computes the same. An estimate then takes a short
                 search, and with cold caches the kernel of the hot row if that is known.
             finals: see ``Preparation``.
-            unchecked: whether an unverified variant is not verified; the caller verifies it before
-                its time is shown.
         """
         worker = self._workers.get(spec.backend, spec.device, warm=warm)
         plan = self._plan(spec, variant, warm=warm, alone=alone, finals=finals)
-        if unchecked:
-            plan = plan._replace(preparation=dataclasses.replace(plan.preparation, verified=True))
         if self._begun.get(worker) == (spec, plan.preparation):
             del self._begun[worker]
             kernel = worker.prepared()

@@ -239,18 +239,20 @@ class Problem:
         return False
 
     def _prepare_rival(self, run: BackendRun, rival: Arm) -> None:
-        """Prepare the second kernel of a run; if that fails, the first one is used."""
+        """Prepare the second kernel of a run; if that fails or it is wrong, the first one is used."""
         rival.kernel = None
         try:
             rival.kernel = self._kernels.prepare(
-                run.spec, variant=rival.variant, alone=self._alone, finals=False, unchecked=True
+                run.spec, variant=rival.variant, alone=self._alone, finals=False
             )
         except PydlbenchError as error:  # what the search has chosen is right
             run.rival = None
             if isinstance(error, WorkerError):
                 self._prepare_usual(run)
             return
-        if rival.facts is None:
+        if rival.kernel.facts.correct.status != "ok":
+            self._drop_rival(run, rival)
+        elif rival.facts is None:
             rival.facts = rival.kernel.facts
             rival.size = self._kernels.known_size(run.spec, rival.variant, rival.kernel.generation)
 
@@ -383,8 +385,6 @@ class Problem:
                 return
             near = max(to_first.median, back.median) <= NEAR
             faster = to_first.median < 1
-            if faster and not self._verified(run.spec, rival):
-                faster = near = False
             run.second = (first.variant if faster else rival.variant) if near else None
             if faster:
                 rival.facts = _chosen(rival, first)
@@ -392,16 +392,6 @@ class Problem:
         elif beyond_doubt:
             return
         self._drop_rival(run, rival)
-
-    def _verified(self, spec: KernelSpec, rival: Arm) -> bool:
-        """Whether the result of a rival is correct; its time is not used before."""
-        try:
-            kernel = self._kernels.prepare(spec, variant=rival.variant, finals=False)
-        except PydlbenchError:
-            return False
-        with releasing([kernel]):
-            rival.facts = kernel.facts
-        return rival.facts.correct.status == "ok"
 
     def _rows(
         self, runs: Sequence[BackendRun], *, complete: bool, reason: str = ""
