@@ -18,7 +18,7 @@ from pydlbench.study.ranking import clock_beside, ratio, ratios
 from pydlbench.workers.host import releasing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.records.measurement import Measurement
@@ -195,76 +195,60 @@ class Problem:
             ]
         )
         for number, run in enumerate(runs):
-            self._prepare_run(run, runs[:number])
-            if run.rival is not None and run.usual.kernel is not None and not run.rival.ready:
-                self._prepare_rival(run, run.rival)
+            for arm in self._wanted(run):
+                if not arm.ready and self._prepare_arm(run, arm):
+                    self._restore(run, arm, runs[: number + 1])
 
-    def _prepare_run(self, run: BackendRun, before: Sequence[BackendRun]) -> None:
-        """Prepare a run's usual kernel, and the one with kept pages if it is useful.
+    def _wanted(self, run: BackendRun) -> Iterator[Arm]:
+        """Yield the kernels of a run that the next round needs, the usual one first."""
+        yield run.usual
+        if run.usual.kernel is None:
+            return
+        if not self._alone and self._wants_warm(run) and self._kernels.allocates(run.spec):
+            yield run.warm
+        if run.rival is not None:
+            yield run.rival
 
-        Args:
-            run: gets its kernels, or a row with the reason why not.
-            before: runs that are prepared already; those that lose their process to a crash are
-                prepared again.
-        """
-        place = (run.spec.backend, run.spec.device)
-        same = [other for other in before if (other.spec.backend, other.spec.device) == place]
-        warm = not self._alone and self._wants_warm(run) and self._kernels.allocates(run.spec)
-        if not run.usual.ready and self._prepare_usual(run):
-            for other in same:
-                if other.usual.kernel is not None:
-                    self._prepare_usual(other)
-        if warm and run.usual.kernel is not None and not run.warm.ready and self._prepare_warm(run):
-            for other in same:
-                if other.warm.kernel is not None:
-                    self._prepare_warm(other)
-
-    def _prepare_usual(self, run: BackendRun) -> bool:
-        """Prepare the kernel as users run it; return whether the worker died of it."""
-        arm = run.usual
+    def _prepare_arm(self, run: BackendRun, arm: Arm) -> bool:
+        """Prepare a kernel of a run, or go on without it; return whether the worker died of it."""
+        warm = arm is run.warm
+        variant = run.usual.variant if warm else arm.variant
         arm.kernel = None
         try:
-            arm.kernel = self._kernels.prepare(
-                run.spec, variant=arm.variant, alone=self._alone, finals=False
+            kernel = self._kernels.prepare(
+                run.spec, warm=warm, variant=variant, alone=self._alone, finals=False
             )
         except PydlbenchError as error:
+            self._go_without(run, arm, error)
+            return isinstance(error, WorkerError)
+        arm.kernel = kernel
+        if arm is run.rival and kernel.facts.correct.status != "ok":
+            self._drop_rival(run, arm)
+        elif arm.facts is None:
+            arm.facts = kernel.facts
+            if arm is run.usual:
+                arm.variant = variant_of(run.spec, arm.facts)
+                rival = self._kernels.rival_of(run.spec, arm.facts)
+                run.rival = None if rival is None else Arm(rival)
+            arm.size = self._kernels.known_size(run.spec, arm.variant, kernel.generation)
+        return False
+
+    def _restore(self, run: BackendRun, arm: Arm, prepared: Sequence[BackendRun]) -> None:
+        """Prepare again what was in a process that has died of preparing an arm of a run."""
+        place = (run.spec.backend, run.spec.device, arm is run.warm)
+        for other in prepared:
+            for each in other.arms:
+                same = place == (other.spec.backend, other.spec.device, each is other.warm)
+                if same and each.kernel is not None:
+                    self._prepare_arm(other, each)
+
+    def _go_without(self, run: BackendRun, arm: Arm, error: PydlbenchError) -> None:
+        """Go on without a kernel of a run, which cannot be prepared or sampled."""
+        if arm is run.usual:
             self._lose(run, error)
-            return isinstance(error, WorkerError)
-        if arm.facts is None:
-            arm.facts = arm.kernel.facts
-            arm.variant = variant_of(run.spec, arm.facts)
-            arm.size = self._kernels.known_size(run.spec, arm.variant, arm.kernel.generation)
-            if (variant := self._kernels.rival_of(run.spec, arm.facts)) is not None:
-                run.rival = Arm(variant)
-        return False
-
-    def _prepare_rival(self, run: BackendRun, rival: Arm) -> None:
-        """Prepare the second kernel of a run; if that fails or it is wrong, the first one is used."""
-        rival.kernel = None
-        try:
-            rival.kernel = self._kernels.prepare(
-                run.spec, variant=rival.variant, alone=self._alone, finals=False
-            )
-        except PydlbenchError as error:  # what the search has chosen is right
-            run.rival = None
-            if isinstance(error, WorkerError):
-                self._prepare_usual(run)
-            return
-        if rival.kernel.facts.correct.status != "ok":
-            self._drop_rival(run, rival)
-        elif rival.facts is None:
-            rival.facts = rival.kernel.facts
-            rival.size = self._kernels.known_size(run.spec, rival.variant, rival.kernel.generation)
-
-    def _prepare_warm(self, run: BackendRun) -> bool:
-        """Prepare the same kernel where pages are kept; return whether the worker died of it."""
-        run.warm.kernel = None
-        try:
-            run.warm.kernel = self._kernels.prepare(run.spec, warm=True, variant=run.usual.variant)
-        except PydlbenchError as error:  # the column stays empty; the row itself does not
-            return isinstance(error, WorkerError)
-        run.warm.facts = run.warm.facts or run.warm.kernel.facts
-        return False
+        elif arm is run.rival:  # what the search has chosen is right
+            self._drop_rival(run, arm)
+        # Without kept pages a column stays empty.
 
     def _explain(self, runs: Sequence[BackendRun]) -> None:
         """Look for the causes of slow rows, of runs with samples and rows."""
@@ -283,7 +267,7 @@ class Problem:
                 if facts is not None and "kernel_s" not in facts.evidence:
                     sampled = run.warm.samples is not None
                     if sampled and not run.warm.ready:
-                        self._prepare_warm(run)
+                        self._prepare_arm(run, run.warm)
                     unlogged = run.warm.kernel if sampled else None
                     run.log = self._kernels.logged(run.spec, run.usual.variant, unlogged)
                 run.row = explained(row, run, best)
@@ -317,14 +301,14 @@ class Problem:
 
     def _sample(self, runs: Sequence[BackendRun]) -> None:
         rounds = ROUNDS if self._repetitions == 1 else 1
-        owners: dict[Arm, BackendRun] = {}
+        owners: dict[Hashable, tuple[BackendRun, Arm]] = {}
         subjects: dict[Arm, Subject] = {}
         for run in runs:
             for arm in run.arms if run.usual.kernel is not None else ():
                 if arm.kernel is None or (arm is run.warm and not self._wants_warm(run)):
                     continue
                 policy = self._kernels.sampling_policy(run.spec, arm.kernel.facts)
-                owners[arm] = run
+                owners[arm] = run, arm
                 subjects[arm] = Subject(
                     key=arm,
                     sample=arm.kernel.sample,
@@ -334,23 +318,19 @@ class Problem:
                     size=arm.size,
                 )
         errors = self._study.take([*subjects.values()], first=self._taken * rounds, rounds=rounds)
+        for arm, subject in subjects.items():
+            arm.size = subject.size or arm.size
         # Kernels that died with their process have the error of the first one sampled there.
         deaths: dict[tuple[str, str, bool], PydlbenchError] = {}
-        for arm in owners:
-            arm.size = subjects[arm].size or arm.size
-        order = list(errors)
-        for arm in sorted(owners.keys() & errors, key=order.index):
-            run, error = owners[arm], errors[arm]
+        for key, own_error in errors.items():
+            run, arm = owners[key]
+            error = own_error
             if isinstance(error, WorkerError):
                 place = (run.spec.backend, run.spec.device, arm is run.warm)
                 error = deaths.setdefault(place, error)
             if rounds > 1:  # the other rounds of a process that died do not count
                 self._study.table.forget(arm)
-            # Without kept pages a column stays empty; without a rival the first kernel is used.
-            if arm is run.usual:
-                self._lose(run, error)
-            elif arm is run.rival:
-                self._drop_rival(run, arm)
+            self._go_without(run, arm, error)
 
     def _drop_rival(self, run: BackendRun, rival: Arm) -> None:
         self._study.table.forget(rival)
