@@ -68,8 +68,7 @@ class _Plan(NamedTuple):
         summand: whether it is one of an estimate's native rows on a CPU.
         problem: the spec without the name of its layer, with hot caches.
         searched: result of a search for the same; None if there was none.
-        known: facts of a verified kernel; None if there is none.
-        seen: facts of a framework's call; None if there are none.
+        known: facts of a verified kernel, of such a process if possible; None if there is none.
     """
 
     preparation: Preparation
@@ -77,7 +76,6 @@ class _Plan(NamedTuple):
     problem: KernelSpec
     searched: KernelFacts | None
     known: KernelFacts | None
-    seen: KernelFacts | None
 
 
 class Kernels:
@@ -109,10 +107,9 @@ class Kernels:
         self._fastest: dict[KernelSpec, str] = {}
         # Results of searches, by nameless spec and whether the search was a short one.
         self._searched: dict[tuple[KernelSpec, bool], KernelFacts] = {}
-        # Verified kernels by nameless hot spec and variant, and whether the search was a short one.
-        self._verified: dict[tuple[KernelSpec, str], tuple[KernelFacts, bool]] = {}
-        # Facts of frameworks' calls by nameless hot spec, variant and whether pages are kept.
-        self._described: dict[tuple[KernelSpec, str, bool], KernelFacts] = {}
+        # Verified kernels, by nameless hot spec, variant, whether the search was a short one, which
+        # times no reorders, and whether pages are kept.
+        self._verified: dict[tuple[KernelSpec, str, bool, bool], KernelFacts] = {}
         # Kernels that earlier runs have stored, by nameless spec.
         self._kept: dict[KernelSpec, KeptKernel | None] = {}
         # Seconds of the candidates of searches, by nameless spec and variant.
@@ -239,8 +236,8 @@ class Kernels:
         self._keep_tried(spec, kernel.facts)
         if plan.searched is not None:
             kernel.facts = plan.searched
-        elif plan.seen is not None:
-            kernel.facts = plan.seen
+        elif known is not None and plan.preparation.described:
+            kernel.facts = known
         elif known is not None and kernel.facts.correct.status == "unchecked":
             kernel.facts = dataclasses.replace(
                 kernel.facts, correct=known.correct, reorder_s=known.reorder_s
@@ -248,10 +245,8 @@ class Kernels:
         if plan.preparation.variant is None or plan.preparation.kept:
             self._searched[spec.nameless, plan.summand] = kernel.facts
         name = variant_of(spec, kernel.facts)
-        if name is not None and known is None and kernel.facts.correct.status == "ok":
-            self._verified[plan.problem, name] = (kernel.facts, plan.summand)
-        if name is not None and spec.backend != "native" and not spec.on_gpu:
-            self._described.setdefault((plan.problem, name, warm), kernel.facts)
+        if name is not None and kernel.facts.correct.status == "ok":
+            self._verified.setdefault((plan.problem, name, plan.summand, warm), kernel.facts)
         if plan.summand and spec.cache == "hot":
             self.remember(spec, kernel.facts.algorithm, kernel.facts.layout)
         return kernel
@@ -270,21 +265,19 @@ class Kernels:
         kept = None if variant is not None else self.kept(spec)
         variant = variant if kept is None else kept.variant
         problem = hot.nameless
-        known, brief = self._verified.get((problem, variant or ""), (None, False))
-        if brief and not summand:
-            known = None  # its reorders have not been timed
-        seen = None if known is None else self._described.get((problem, variant or "", warm))
+        own = self._verified.get((problem, variant or "", summand, warm))
+        known = own or self._verified.get((problem, variant or "", summand, not warm))
         preparation = self._preparation(
             spec,
             variant,
             brief=summand,
             verified=known is not None,
-            described=seen is not None,
+            described=own is not None and spec.backend != "native" and not spec.on_gpu,
             finals=finals,
             kept=kept is not None,
         )
         searched = None if variant is None else searched
-        return _Plan(preparation, summand, problem, searched, known, seen)
+        return _Plan(preparation, summand, problem, searched, known)
 
     def _keep_tried(self, spec: KernelSpec, facts: KernelFacts) -> None:
         """Remember the times of a search; that of a single kernel is only a first execution."""
