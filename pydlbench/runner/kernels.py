@@ -112,8 +112,6 @@ class Kernels:
         self._verified: dict[tuple[KernelSpec, str, bool, bool], KernelFacts] = {}
         # Kernels that earlier runs have stored, by nameless spec.
         self._kept: dict[KernelSpec, KeptKernel | None] = {}
-        # Seconds of the candidates of searches, by nameless spec and variant.
-        self._tried_s: dict[tuple[KernelSpec, str], float] = {}
         self._begun: dict[Worker, tuple[KernelSpec, Preparation]] = {}
         self._without_empty_call: set[tuple[str, str, str | None]] = set()
 
@@ -233,7 +231,6 @@ class Kernels:
         else:
             kernel = worker.prepare(spec, plan.preparation)
         known = plan.known
-        self._keep_tried(spec, kernel.facts)
         if plan.searched is not None:
             kernel.facts = plan.searched
         elif known is not None and plan.preparation.described:
@@ -279,24 +276,22 @@ class Kernels:
         searched = None if variant is None else searched
         return _Plan(preparation, summand, problem, searched, known)
 
-    def _keep_tried(self, spec: KernelSpec, facts: KernelFacts) -> None:
-        """Remember the times of a search; that of a single kernel is only a first execution."""
-        if spec.backend == "native" and len(facts.candidates) > 1:
-            times = _times(facts.candidates)
-            self._tried_s |= {(spec.nameless, name): times[name] for name in times}
-
-    def known_size(self, spec: KernelSpec, variant: str | None, process: int) -> Size | None:
+    def known_size(
+        self, spec: KernelSpec, variant: str | None, searched: KernelFacts, process: int
+    ) -> Size | None:
         """Return how long a native kernel runs, from its search or from an earlier run.
 
         Args:
             spec: what it computes.
             variant: its name.
+            searched: facts with the candidates of the search; a single one was only executed once.
             process: number of its process. Short kernels that were not searched for here are warmed
                 up in it.
         """
         if variant is None or spec.backend != "native":
             return None
-        seconds = self._tried_s.get((spec.nameless, variant))
+        times = _times(searched.candidates) if len(searched.candidates) > 1 else {}
+        seconds = times.get(variant)
         warm = seconds is not None
         kept = self.kept(spec)
         if seconds is None and kept is not None and variant in (kept.variant, kept.rival):

@@ -230,7 +230,8 @@ class Problem:
                 arm.variant = variant_of(run.spec, arm.facts)
                 rival = self._kernels.rival_of(run.spec, arm.facts)
                 run.rival = None if rival is None else Arm(rival)
-            arm.size = self._kernels.known_size(run.spec, arm.variant, kernel.generation)
+            searched = run.usual.facts or kernel.facts
+            arm.size = self._kernels.known_size(run.spec, arm.variant, searched, kernel.generation)
         return False
 
     def _restore(self, run: BackendRun, arm: Arm, prepared: Sequence[BackendRun]) -> None:
