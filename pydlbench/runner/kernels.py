@@ -113,7 +113,6 @@ class Kernels:
         # Kernels that earlier runs have stored, by nameless spec.
         self._kept: dict[KernelSpec, KeptKernel | None] = {}
         self._begun: dict[Worker, tuple[KernelSpec, Preparation]] = {}
-        self._without_empty_call: set[tuple[str, str, str | None]] = set()
 
     @property
     def seed(self) -> int:
@@ -157,18 +156,14 @@ class Kernels:
     def empty_call_s(self, spec: KernelSpec) -> float | None:
         """Return the seconds of a call that does nothing, in the backend and mode of a spec.
 
-        It is measured each time, as it changes by more than a third during a run.
+        It is measured each time, as it changes by more than a third during a run. None if the
+        backend cannot tell.
         """
-        key = (spec.backend, spec.device, spec.mode)
-        if key in self._without_empty_call:
-            return None
         try:
             worker = self._workers.get(spec.backend, spec.device)
-            seconds = worker.probe("empty_call", mode=spec.mode, **_FEW_CALLS)["seconds"]
+            return float(worker.probe("empty_call", mode=spec.mode, **_FEW_CALLS)["seconds"])
         except PydlbenchError:
-            self._without_empty_call.add(key)
             return None
-        return float(seconds)
 
     def logged(
         self,

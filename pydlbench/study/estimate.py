@@ -112,9 +112,6 @@ def contrast(own: Series, other: Series) -> Estimate | None:
     shared = first.keys() & second.keys()
     if not shared:
         return None
-    if own is other:
-        disturbances = _Disturbances(own)
-        return _estimate(dict.fromkeys(sorted(shared), 1.0), {}, disturbances.words)
     mine, theirs = _Disturbances(own), _Disturbances(other)
     return _estimate(
         {number: first[number] / second[number] for number in sorted(shared)},
@@ -165,7 +162,7 @@ def _estimate(
         scaled = median(value * shares.get(number, 1.0) for number, value in values.items())
         ends = [interval.low, interval.high, scaled]
         ends += [median(undisturbed)] if undisturbed else []
-        interval = Interval(low=min(ends), high=max(ends), confidence=interval.confidence)
+        interval = Interval(low=min(ends), high=max(ends))
     return Estimate(
         median=middle,
         interval=interval,

@@ -21,7 +21,7 @@ class Policy:
     Times are wall seconds, widths and fractions are relative (0.005 is 0.5 %).
 
     Raises:
-        UsageError: if a user-facing constant is outside its range.
+        UsageError: the budget is not a positive number of seconds.
     """
 
     # --- the samples of a round -------------------------------------------------------------
@@ -86,9 +86,6 @@ class Policy:
             raise UsageError(
                 f"--budget {self.budget_s:g}: not a positive number of seconds; nearest: 0.1"
             )
-        for name in ("visits", "least_samples", "max_samples"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} {getattr(self, name)}: below one; nearest: 1")
 
 
 def gpu_policy(policy: Policy, timing: str, cache: str = "hot") -> Policy:

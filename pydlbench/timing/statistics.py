@@ -16,11 +16,10 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A confidence interval of a median; ``confidence`` is the level really reached."""
+    """A confidence interval of a median."""
 
     low: float
     high: float
-    confidence: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +31,14 @@ class Ratio:
 
 
 def quantile(values: Iterable[float], q: float) -> float:
-    """Return the ``q`` quantile with linear interpolation (Hyndman and Fan's type 7).
+    """Return the ``q`` quantile, 0 to 1, with linear interpolation (Hyndman and Fan's type 7).
 
     Raises:
-        ValueError: if there are no values or ``q`` is outside [0, 1].
+        ValueError: there are no values.
     """
     ordered = sorted(values)
     if not ordered:
         raise ValueError("quantile of no values")
-    if not 0 <= q <= 1:
-        raise ValueError(f"quantile {q} outside [0, 1]")
     position = q * (len(ordered) - 1)
     below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
@@ -141,13 +138,13 @@ def median_interval(values: Iterable[float], *, signed: bool = False) -> Interva
     ordered = sorted(values)
     ranks = interval_ranks(len(ordered), CONFIDENCE)
     if ranks is not None:
-        return Interval(low=ordered[ranks[0]], high=ordered[ranks[1]], confidence=ranks[2])
+        return Interval(low=ordered[ranks[0]], high=ordered[ranks[1]])
     if len(ordered) < min(_OF_RANGE):
         return None
     middle = median(ordered)
     half = _OF_RANGE[len(ordered)] * (ordered[-1] - ordered[0])
     low = middle - half
-    return Interval(low=low if signed else max(0.0, low), high=middle + half, confidence=CONFIDENCE)
+    return Interval(low=low if signed else max(0.0, low), high=middle + half)
 
 
 def paired_ratio(a: Mapping[int, float], b: Mapping[int, float]) -> Ratio:

@@ -117,12 +117,12 @@ def test_large_counts_follow_the_normal_approximation():
 @pytest.mark.parametrize("n", [6, 10, 25, 60])
 def test_coverage_by_simulation_on_a_skewed_distribution(n):
     rng = random.Random(20)
-    runs, covered, promised = 3000, 0, 0.0
+    runs, covered = 3000, 0
+    _, _, promised = interval_ranks(n, 0.95)
     for _ in range(runs):
         interval = median_interval([rng.lognormvariate(0, 1) for _ in range(n)])
         assert interval is not None
         covered += interval.low <= 1.0 <= interval.high
-        promised = interval.confidence
     # Four standard errors around what the binomial formula promises, on both sides.
     error = 4 * math.sqrt(promised * (1 - promised) / runs)
     assert covered / runs == pytest.approx(promised, abs=error)
@@ -138,7 +138,6 @@ def test_coverage_by_simulation_of_few_values(n):
         beside = median_interval([math.exp(log) for log in logs])
         assert interval is not None
         assert beside is not None
-        assert interval.confidence == beside.confidence == 0.95
         normal += interval.low <= 1.0 <= interval.high
         skewed += beside.low <= 1.0 <= beside.high
     # Four standard errors. Of lognormal values of this spread it holds in at least 94.98 % (of
@@ -151,8 +150,6 @@ def test_coverage_by_simulation_of_few_values(n):
 def test_no_values_is_an_error():
     with pytest.raises(ValueError, match="no values"):
         median([])
-    with pytest.raises(ValueError, match="outside"):
-        quantile([1.0], 1.5)
 
 
 def test_ratios_pair_by_round_number():
