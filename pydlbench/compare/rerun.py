@@ -16,7 +16,7 @@ from pydlbench.steps.prepare import prepare_step
 from pydlbench.study.estimate import contrast
 from pydlbench.study.loop import sampled_pair
 from pydlbench.timing.policy import Policy, gpu_policy, step_policy
-from pydlbench.timing.statistics import paired_ratio
+from pydlbench.timing.statistics import median
 from pydlbench.words import TIMINGS
 from pydlbench.workers.host import releasing
 
@@ -286,8 +286,9 @@ def _sample(
     assert ratio is not None, "they shared all rounds"
     pair.logs[number] = math.log(ratio.median)
     first, second = a.cycles_by_round(), b.cycles_by_round()
-    if first.keys() & second.keys():
-        pair.cycles.append(math.log(paired_ratio(second, first).median))
+    if shared := first.keys() & second.keys():
+        change = median(second[number] / first[number] for number in shared)
+        pair.cycles.append(math.log(change))
     for side, series in enumerate((a, b)):
         pair.seconds[side].append(series.median)
         if series.clock_hz is not None:

@@ -19,7 +19,7 @@ from pydlbench.report.csv import flat_lines
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.samples import Sampled, samples
 from pydlbench.report.text import csv_text
-from pydlbench.timing.statistics import paired_ratio
+from pydlbench.study.estimate import estimate_values
 from pydlbench.units import counted, format_flops, format_seconds, per_second, percent
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepRecord
     from pydlbench.report.blocks import Block
-    from pydlbench.timing.statistics import Ratio
+    from pydlbench.study.estimate import Estimate
 
 
 # -----------------------------------------------------------------------------
@@ -88,12 +88,11 @@ def _setting(record: StepRecord, *, named: bool) -> str:
     return "  ".join(words)
 
 
-def ratio(row: StepRow, other: StepRow) -> Ratio | None:
+def ratio(row: StepRow, other: StepRow) -> Estimate | None:
     """Return how many times as long a row takes, from the rounds that both were in."""
-    try:
-        return paired_ratio(row.record.rounds_s, other.record.rounds_s)
-    except ValueError:
-        return None
+    own, others = row.record.rounds_s, other.record.rounds_s
+    ratios = {number: own[number] / others[number] for number in own.keys() & others.keys()}
+    return estimate_values(ratios, ()) if ratios else None
 
 
 def fastest(rows: Sequence[StepRow]) -> StepRow | None:
@@ -106,7 +105,7 @@ def fastest(rows: Sequence[StepRow]) -> StepRow | None:
     )
 
 
-def device_ratio(row: StepRow, rows: Sequence[StepRow]) -> Ratio | None:
+def device_ratio(row: StepRow, rows: Sequence[StepRow]) -> Estimate | None:
     """Return how many times as long the CPU takes for a GPU's step of the same kind.
 
     Args:

@@ -1,4 +1,4 @@
-"""Order statistics: median, quartiles, intervals of the median, paired ratios; and sums."""
+"""Order statistics: median, quartiles, intervals of the median; and sums."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 Number = TypeVar("Number", int, float)
 
@@ -20,14 +20,6 @@ class Interval:
 
     low: float
     high: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
-    """Median of per-round ratios; ``interval`` is None of a single round."""
-
-    median: float
-    interval: Interval | None
 
 
 def quantile(values: Iterable[float], q: float) -> float:
@@ -145,25 +137,3 @@ def median_interval(values: Iterable[float], *, signed: bool = False) -> Interva
     half = _OF_RANGE[len(ordered)] * (ordered[-1] - ordered[0])
     low = middle - half
     return Interval(low=low if signed else max(0.0, low), high=middle + half)
-
-
-def paired_ratio(a: Mapping[int, float], b: Mapping[int, float]) -> Ratio:
-    """Return the median of the ratios a / b of common rounds, with its interval.
-
-    Changes of the machine that affect both kernels of a round cancel. The remaining spread is the
-    variance between rounds, which verdicts are based on.
-
-    Args:
-        a: values by round number.
-        b: likewise.
-
-    Raises:
-        ValueError: if there is no common round, or a value of ``b`` is not positive.
-    """
-    rounds = sorted(a.keys() & b.keys())
-    if not rounds:
-        raise ValueError("no round in common")
-    if any(not b[index] > 0 for index in rounds):
-        raise ValueError("ratio to a time that is not positive")
-    ratios = [a[index] / b[index] for index in rounds]
-    return Ratio(median=median(ratios), interval=median_interval(ratios))

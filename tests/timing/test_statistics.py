@@ -11,7 +11,6 @@ from pydlbench.timing.statistics import (
     median,
     median_interval,
     middle_rounds,
-    paired_ratio,
     quantile,
 )
 
@@ -150,25 +149,3 @@ def test_coverage_by_simulation_of_few_values(n):
 def test_no_values_is_an_error():
     with pytest.raises(ValueError, match="no values"):
         median([])
-
-
-def test_ratios_pair_by_round_number():
-    assert paired_ratio({0: 1.0, 1: 2.0, 3: 9.0}, {1: 4.0, 2: 5.0, 3: 3.0}).median == 1.75
-    with pytest.raises(ValueError, match="no round in common"):
-        paired_ratio({0: 1.0}, {1: 1.0})
-    with pytest.raises(ValueError, match="not positive"):
-        paired_ratio({0: 1.0}, {0: 0.0})
-
-
-def test_common_drift_cancels_in_the_ratio():
-    rng = random.Random(3)
-    drift = [1 + 0.1 * rng.random() for _ in range(20)]
-    a = {i: 1.03 * d * rng.gauss(1, 0.001) for i, d in enumerate(drift)}
-    b = {i: d * rng.gauss(1, 0.001) for i, d in enumerate(drift)}
-    ratio = paired_ratio(a, b)
-    assert ratio.interval is not None
-    assert ratio.interval.low > 1.02
-    assert ratio.interval.high < 1.04
-    separate = median_interval(a.values())
-    assert separate is not None
-    assert separate.high - separate.low > 0.02 * median(a.values())  # 3 % cannot be told
