@@ -52,7 +52,7 @@ class Workers:
             self._code_limits = {**_limits(code_limit_s), **start, "allows": "--time-limit"}
         self._python = python
         self._workers: dict[tuple[str, str, str, bool], Worker] = {}
-        self._canary = True
+        self._bursts = True
 
     def get(
         self,
@@ -98,35 +98,26 @@ class Workers:
             self._workers[key] = worker
         return self._workers[key]
 
-    def canary(self) -> float | None:
-        """Return the rate of the cores' FMA units now, relative to that of undisturbed cores.
+    def interference(self, *, reads: bool = True) -> Interference:
+        """Run bursts in the native worker while all others are stopped.
 
-        The native worker runs the burst while all others are stopped. None if there is no burst, or
-        if the worker died of it; the next call asks a new process.
+        A rate that cannot be measured is None. If there are no bursts on this machine, no more are
+        run; if the worker died of them, the next call asks a new process.
+
+        Args:
+            reads: read from cache and from memory, too, not only do FMAs on all cores.
         """
-        if not self._canary:
-            return None
-        try:
-            share: float | None = self.get("native", "cpu").probe("canary")["share"]
-        except WorkerError:
-            return None
-        except PydlbenchError:
-            share = None
-        self._canary = share is not None
-        return share
-
-    def interference(self) -> Interference:
-        """Run bursts in the native worker: FMAs on all cores, reads from cache and from memory.
-
-        A rate that cannot be measured is None.
-        """
-        fma = self.canary()
-        if fma is None:
-            return Interference()
-        try:
-            rates = self.get("native", "cpu").probe("reads")
-        except PydlbenchError:
-            return Interference(fma=fma)
+        fma: float | None = None
+        rates: dict[str, float | None] = {}
+        if self._bursts:
+            worker = self.get("native", "cpu")
+            try:
+                fma = worker.probe("canary")["share"]
+                self._bursts = fma is not None
+                if reads and self._bursts:
+                    rates = worker.probe("reads")
+            except PydlbenchError as error:
+                self._bursts = fma is not None or isinstance(error, WorkerError)
         return Interference(fma=fma, **rates)
 
     def start(self, wanted: Iterable[tuple[str, str]]) -> None:

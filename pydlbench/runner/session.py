@@ -80,13 +80,9 @@ class Session:
         """
         self._workers.renew(native=False)
 
-    def canary(self) -> float | None:
-        """Run an FMA burst; see :meth:`pydlbench.runner.machine.Workers.canary`."""
-        return self._workers.canary()
-
-    def interference(self) -> Interference:
+    def interference(self, *, reads: bool = True) -> Interference:
         """Measure interference; see :meth:`pydlbench.runner.machine.Workers.interference`."""
-        return self._workers.interference()
+        return self._workers.interference(reads=reads)
 
     @property
     def run(self) -> RunRecord:

@@ -26,6 +26,7 @@ from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
 from pydlbench.records.trace import ProgramCall, TraceFacts
 from pydlbench.runner.options import Options
+from pydlbench.study.table import Interference
 from pydlbench.timing.chunk import Chunk, GpuReadings
 
 if TYPE_CHECKING:
@@ -404,8 +405,8 @@ class GpuSession:
     def close(self) -> None:
         """There are no processes."""
 
-    def canary(self) -> float:
-        return 1.0
+    def interference(self, *, reads: bool = True) -> Interference:  # noqa: ARG002 - as a session's
+        return Interference()
 
     def cache_bytes(self, device: str) -> int:
         assert device == "cuda:0"

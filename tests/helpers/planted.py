@@ -82,14 +82,11 @@ class Bench:
         self.asked = []
         self.recorded = {}
 
-    def interference(self):
+    def interference(self, *, reads=True):  # noqa: ARG002 - as a session's
         return Interference()
 
     def renew(self):
         """Nothing has run in its processes."""
-
-    def canary(self):
-        return 1.0
 
     def worker(self, backend="native", device="cpu", *, warm=False, logging=False, allocator=None):
         del logging, device

@@ -85,7 +85,7 @@ def machine():
 @pytest.fixture
 def kernels(machine, monkeypatch):
     facts = SimpleNamespace(memory_available_bytes=None)
-    workers = SimpleNamespace(get=machine.worker, canary=lambda: None)
+    workers = SimpleNamespace(get=machine.worker)
     devices = SimpleNamespace(kept=lambda: Kept(None, ""))
     found = Kernels(Options(), facts, (0, 1), workers, devices)
     monkeypatch.setattr(found, "cold_bytes", lambda _: 0)
@@ -174,7 +174,7 @@ class Preparing:
 def preparing(estimate, path=None, **options):
     worker = Preparing()
     facts = SimpleNamespace(memory_available_bytes=1 << 30, caches=())
-    workers = SimpleNamespace(get=lambda *_, **__: worker, canary=lambda: None)
+    workers = SimpleNamespace(get=lambda *_, **__: worker)
     devices = SimpleNamespace(kept=lambda: Kept(path, "machine"))
     kernels = Kernels(Options(estimate=estimate, **options), facts, (0,), workers, devices)
     kernels.cold_bytes = lambda _: 0

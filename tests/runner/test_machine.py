@@ -13,7 +13,7 @@ from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.machine import Devices, Workers
 from pydlbench.runner.rows import measured_row
-from pydlbench.study.table import Series, Visit
+from pydlbench.study.table import Interference, Series, Visit
 
 FACTS = KernelFacts(
     accumulate="float32",
@@ -28,25 +28,43 @@ FACTS = KernelFacts(
 )
 
 
+SHARE, RATES = {"share": 1.0}, {"llc": 2e10, "memory": 1e10}
+WHOLE, ALONE, NOTHING = Interference(fma=1.0, **RATES), Interference(fma=1.0), Interference()
+
+
 @pytest.mark.parametrize(
-    ("error", "shares"),
-    [(WorkerError("killed"), [None, 1.0, 1.0]), (UnsupportedError("none here"), [None] * 3)],
-    ids=["died", "unsupported"],
+    ("answers", "expected"),
+    [
+        ([SHARE, RATES, SHARE, RATES], [WHOLE, WHOLE]),
+        ([WorkerError("killed"), SHARE, RATES], [NOTHING, WHOLE]),
+        ([SHARE, WorkerError("killed"), SHARE, RATES], [ALONE, WHOLE]),
+        ([SHARE, UnsupportedError("none here"), SHARE, RATES], [ALONE, WHOLE]),
+        ([UnsupportedError("none here")], [NOTHING, NOTHING]),
+        ([{"share": None}], [NOTHING, NOTHING]),
+    ],
 )
-def test_a_canary_that_died_is_asked_again_and_one_that_is_not_there_is_not(
-    monkeypatch, error, shares
+def test_bursts_that_died_are_run_again_and_those_that_are_not_there_are_not(
+    monkeypatch, answers, expected
 ):
-    answers = iter([error, {"share": 1.0}, {"share": 1.0}])
+    remaining = iter(answers)
 
     def probe(_name):
-        answer = next(answers)
+        answer = next(remaining)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     workers = Workers((0,), None)
     monkeypatch.setattr(workers, "get", lambda *_: SimpleNamespace(probe=probe))
-    assert [workers.canary() for _ in range(3)] == shares
+    assert [workers.interference() for _ in expected] == expected
+    assert list(remaining) == []
+
+
+def test_bursts_of_fmas_alone_read_nothing(monkeypatch):
+    workers = Workers((0,), None)
+    probe = {"canary": SHARE}.__getitem__
+    monkeypatch.setattr(workers, "get", lambda *_: SimpleNamespace(probe=probe))
+    assert workers.interference(reads=False) == ALONE
 
 
 def test_processes_start_side_by_side_and_all_are_waited_for(monkeypatch):
