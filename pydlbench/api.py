@@ -151,10 +151,10 @@ def _measured(command: str, model: str, options: Mapping[str, Any]) -> Any:
     if results.interrupted:
         raise KeyboardInterrupt
     (outcome,) = results.outcomes
-    if outcome.result.detail is None:
+    if outcome.detail is None:
         kind = UnsupportedError if outcome.status == "skipped" else PydlbenchError
         raise kind(outcome.reason or outcome.status)
-    return outcome.result.detail
+    return outcome.detail
 
 
 def compare_runs(

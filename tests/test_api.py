@@ -17,6 +17,7 @@ from pydlbench.cli.values import whole_number
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 from pydlbench.runner import measure
 from pydlbench.runner.options import Options
+from pydlbench.runner.tasks import Result
 from pydlbench.study.loop import LEAST_ROUNDS
 
 FUNCTIONS = {
@@ -35,9 +36,9 @@ def executed(monkeypatch):
 
     def execute(tasks, *_, **__):
         found.tasks[:] = tasks
-        result = SimpleNamespace(detail=found.detail)
-        outcome = SimpleNamespace(result=result, status=found.status, reason=found.reason)
-        return SimpleNamespace(trouble=None, interrupted=False, outcomes=[outcome])
+        document = {"status": found.status, "reason": found.reason}
+        result = Result("step", document, detail=found.detail)
+        return SimpleNamespace(trouble=None, interrupted=False, outcomes=[result])
 
     monkeypatch.setattr(api, "execute", execute)
     return found

@@ -68,12 +68,12 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
 
     def report(run: RunRecord, results: Results) -> list[Block]:
         (each,) = results.outcomes
-        return diagnosis_report(run, each.result.detail)
+        return diagnosis_report(run, each.detail)
 
     how: dict[str, Any] = {"sessions": session_factory, "what": "diagnoses"}
     code, results = answer(args, "diagnose", *read_tasks(args), report, **how)
     if code == 0 and args.fail_on is not None:
-        diagnoses = [outcome.result.detail for outcome in results.outcomes]
+        diagnoses = [outcome.detail for outcome in results.outcomes]
         shares = [finding.saving.share for diagnosis in diagnoses for finding in diagnosis.findings]
         return FINDING if any(share >= args.fail_on[1] for share in shares) else 0
     return code

@@ -119,15 +119,15 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
     from pydlbench.report.estimate import estimate_report
 
     def rows(results: Results) -> list[Measurement]:
-        return [row for outcome in results.outcomes for row in outcome.result.detail[1]]
+        return [row for outcome in results.outcomes for row in outcome.detail[1]]
 
     def report(run: RunRecord, results: Results) -> list[Block]:
         (each,) = results.outcomes
-        return estimate_report(run, *each.result.detail, top=None if args.all else args.top)
+        return estimate_report(run, *each.detail, top=None if args.all else args.top)
 
     how: dict[str, Any] = {"sessions": session_factory, "what": "estimates", "parts": rows}
     code, results = answer(args, "estimate", *read_tasks(args), report, **how)
-    if code == 0 and any(outcome.result.detail[0].missing for outcome in results.outcomes):
+    if code == 0 and any(outcome.detail[0].missing for outcome in results.outcomes):
         return 1 if args.fail_on is None else FINDING
     return code
 

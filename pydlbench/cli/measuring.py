@@ -72,8 +72,7 @@ def answer(
 
     def plain(results: Results) -> dict[str, Any]:
         entries = [
-            Entry.from_document(outcome.result.table, outcome.document)
-            for outcome in results.outcomes
+            Entry.from_document(outcome.table, outcome.document) for outcome in results.outcomes
         ]
         entries += [Entry.from_document("layer", row.to_dict()) for row in parts(results)]
         return run_document(kind, results.run, entries, interrupted=results.early, samples=True)

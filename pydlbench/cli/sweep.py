@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pydlbench.cli.options import CommandOptions, Option
-    from pydlbench.runner.execute import Outcome, Results
+    from pydlbench.runner.execute import Results
     from pydlbench.runner.sweep import SweepFile
     from pydlbench.runner.sweep import Table as SweepTable
-    from pydlbench.runner.tasks import Task
+    from pydlbench.runner.tasks import Result, Task
 
 # A file of a person; a machine's list of cases is a shell loop's matter.
 _MOST_BYTES: Final = 1 << 20
@@ -457,9 +457,9 @@ def show(file: SweepFile, results: Results, outputs: Outputs) -> None:
 
     def document() -> dict[str, Any]:
         refused = [
-            {**outcome.document, "place": outcome.task.place}
+            {**outcome.document, "place": outcome.place}
             for outcome in results.outcomes
-            if not outcome.result.table
+            if not outcome.table
         ]
         whole = run_document("sweep", results.run, entries, interrupted=results.early)
         return {**whole, "not_estimated": refused}
@@ -480,7 +480,7 @@ def _summary(file: SweepFile, results: Results) -> list[Block]:
 
     blocks: list[Block] = [Heading([file.title or file.path])]
     for table in file.tables:
-        outcomes = [outcome for outcome in results.outcomes if outcome.task.table == table.number]
+        outcomes = [outcome for outcome in results.outcomes if outcome.place == table.place]
         if outcomes:
             place = table.place.partition(": ")[2]
             blocks.append(Title(f"{place}  {_count(outcomes)}"))
@@ -496,13 +496,13 @@ def _summary(file: SweepFile, results: Results) -> list[Block]:
     return [*blocks, Lines(reasons, alarm=True), Lines(last)]
 
 
-def _count(outcomes: Sequence[Outcome]) -> str:
+def _count(outcomes: Sequence[Result]) -> str:
     ok = sum(outcome.status == "ok" for outcome in outcomes)
     total = counted(len(outcomes), "row")
     return total if ok == len(outcomes) else f"{ok} of {total} ok"
 
 
-def _of_table(kind: str, results: Results, outcomes: Sequence[Outcome]) -> Block:
+def _of_table(kind: str, results: Results, outcomes: Sequence[Result]) -> Block:
     """Return a conclusion for layers, a line for each step."""
     from pydlbench.records.measurement import Measurement
     from pydlbench.report.verdicts import conclude_run
@@ -516,9 +516,10 @@ def _of_table(kind: str, results: Results, outcomes: Sequence[Outcome]) -> Block
     return Table(("step", "result"), cells, (False, False))
 
 
-def _label(outcome: Outcome) -> str:
+def _label(outcome: Result) -> str:
+    assert outcome.row is not None, "the loop has set it"
     fields = outcome.row.fields
-    if outcome.task.kind == "layers":
+    if outcome.table == "layer":
         return outcome.row.label
     names = ("model", "set", "batch", "phase", "precision", "framework", "mode")
     words = [f"batch {fields[name]}" if name == "batch" else fields.get(name) for name in names]

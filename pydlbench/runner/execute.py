@@ -11,12 +11,11 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from pydlbench.errors import PydlbenchError, UnsupportedError
-from pydlbench.records.record import Record
 from pydlbench.runner.tasks import Result, View
 from pydlbench.store.entry import ANSWERED, Entry
 from pydlbench.store.resume import continued
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from pydlbench.runner.recorder import Recorder
     from pydlbench.runner.repetitions import Effort
     from pydlbench.runner.tasks import Row, Task
-
-_Record = TypeVar("_Record", bound=Record)
 
 
 # -----------------------------------------------------------------------------
@@ -143,48 +140,13 @@ def _repeated(
 # What came of it.
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of a row.
-
-    Attributes:
-        task: task of the row.
-        row: the row.
-        result: its result.
-    """
-
-    task: Task
-    row: Row
-    result: Result
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The JSON object."""
-        return self.result.document
-
-    @property
-    def status(self) -> str:
-        """``ok``, ``skipped`` or ``failed``."""
-        return _status(self.document)
-
-    @property
-    def reason(self) -> str | None:
-        """Why the status is not ``ok``."""
-        return self.document.get("reason")
-
-    def record(self, kind: type[_Record]) -> _Record:
-        """Return the record, as it was measured or as read from an earlier attempt."""
-        detail = self.result.detail
-        return detail if isinstance(detail, kind) else kind.from_dict(self.document)
-
-
 @dataclass(slots=True)
 class Results:
     """The results of a run.
 
     Attributes:
         total: number of rows.
-        outcomes: outcomes of finished rows, including those of the resumed run; after an
+        outcomes: results of finished rows, including those of the resumed run; after an
             interruption also of rows with some of their repetitions. In the order of the tasks.
         parts: results behind rows: kernels, agreements.
         run: time, command, device and environment.
@@ -196,7 +158,7 @@ class Results:
 
     total: int
     run: RunRecord
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[Result]
     parts: Mapping[str, Result]
     interrupted: bool = False
     trouble: PydlbenchError | None = None
@@ -210,7 +172,7 @@ class Results:
     @property
     def finished(self) -> int:
         """The number of rows that have all their repetitions."""
-        return sum(not _is_partial(outcome.document) for outcome in self.outcomes)
+        return sum(not outcome.partial for outcome in self.outcomes)
 
     @property
     def ok(self) -> bool:
@@ -226,10 +188,9 @@ class Results:
 
     def entries(self) -> list[Entry]:
         """Return all entries of the run, without raw samples."""
-        results = [*self.parts.values(), *(outcome.result for outcome in self.outcomes)]
         return [
             Entry.from_document(result.table, result.document, result.key)
-            for result in results
+            for result in (*self.parts.values(), *self.outcomes)
             if result.table
         ]
 
@@ -239,15 +200,6 @@ def _without_samples(result: Result) -> Result:
     plain = {name: value for name, value in result.document.items() if name != "samples_s"}
     record = result.detail and msgspec.structs.replace(result.detail, samples_s=None)
     return dataclasses.replace(result, document=plain, detail=record)
-
-
-def _status(document: Mapping[str, Any]) -> str:
-    return str(document.get("status", "ok"))
-
-
-def _is_partial(document: Mapping[str, Any]) -> bool:
-    """Whether a row lacks some of its repetitions."""
-    return document.get("stop_rule") == "interrupted"
 
 
 def _verdict(error: PydlbenchError) -> tuple[str, str]:
@@ -350,7 +302,7 @@ class _Loop:
         self._listed: set[int] = set()
         self.total = sum(len(task.rows) for task in tasks)
         # By row's identity; of those in ``_listed`` nothing more is to come.
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, Result] = {}
         self.parts: dict[str, Result] = {}
         # What an earlier attempt has finished, by key; and by row what was measured for it.
         self._done: dict[str, Result] = {}
@@ -380,8 +332,8 @@ class _Loop:
             self._recorder.start(self.described(), self._request)
 
     @property
-    def outcomes(self) -> list[Outcome]:
-        """The outcomes so far, in the order of the tasks."""
+    def outcomes(self) -> list[Result]:
+        """The results of rows so far, in the order of the tasks."""
         rows = [id(row) for task in self._tasks for row in task.rows]
         return [self._outcomes[row] for row in rows if row in self._outcomes]
 
@@ -480,8 +432,8 @@ class _Loop:
         with self._recorder.interrupts.held():
             row = result.row
             before = None if row is None else self.earlier(task, row)
-            worse = _is_partial(result.document) or _status(result.document) != "ok"
-            if before is not None and _status(before.document) == "ok" and worse:
+            worse = result.partial or result.status != "ok"
+            if before is not None and before.status == "ok" and worse:
                 # Measured again for the sake of another one: it is not given up for that.
                 result = before
             elif result.table:
@@ -493,8 +445,7 @@ class _Loop:
             self._list(task, row, result)
 
     def _list(self, task: Task, row: Row | None, result: Result) -> None:
-        partial = _is_partial(result.document)
-        if result.table == "layer" and _status(result.document) == "ok" and not partial:
+        if result.table == "layer" and result.status == "ok" and not result.partial:
             # For other tasks: estimates and layers share kernels.
             name = (
                 str(result.key).rpartition("/")[2]
@@ -507,9 +458,9 @@ class _Loop:
         if row is None:
             self.parts[result.key or str(len(self.parts))] = result
             return
-        if not partial:
+        if not result.partial:
             self._listed.add(id(row))
-        self._outcomes[id(row)] = Outcome(task, row, result)
+        self._outcomes[id(row)] = dataclasses.replace(result, row=row, place=task.place)
 
     # --- what an earlier attempt has finished -------------------------------------------------
 
@@ -520,12 +471,13 @@ class _Loop:
             document = dict(entry.document)
             if entry.samples is not None:
                 document["samples_s"] = entry.samples
-            if _status(document) not in ANSWERED:
+            result = Result(entry.table, document, key=entry.key)
+            if result.status not in ANSWERED:
                 incomplete.add(kernel_of(entry.key) or "")
-            elif document.get("interrupted") or _is_partial(document):
+            elif document.get("interrupted") or result.partial:
                 continue  # a diagnosis that Ctrl-C ended in the middle answers nothing yet
             elif entry.key is not None:
-                self._done[entry.key] = result = Result(entry.table, document, key=entry.key)
+                self._done[entry.key] = result
                 if row := kernel_of(entry.key):
                     self._behind.setdefault(row, []).append(result)
         # An estimate without a kernel that failed is not what was asked for.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydlbench.errors import PydlbenchError
 
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    from pydlbench.records.record import Record
     from pydlbench.records.specs import KernelSpec
     from pydlbench.store.store import Store
+
+_Record = TypeVar("_Record", bound="Record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ class Result:
         key: key of a result without a row.
         detail: record that the document was made of, or anything else that a command prints. It is
             not stored, so earlier results of a resumed run have none.
+        place: see :class:`Task`; the loop sets it.
     """
 
     table: str
@@ -54,6 +58,26 @@ class Result:
     row: Row | None = None
     key: str | None = None
     detail: Any = None
+    place: str = ""
+
+    @property
+    def status(self) -> str:
+        """``ok``, ``skipped`` or ``failed``."""
+        return str(self.document.get("status", "ok"))
+
+    @property
+    def reason(self) -> str | None:
+        """Why the status is not ``ok``."""
+        return self.document.get("reason")
+
+    @property
+    def partial(self) -> bool:
+        """Whether it lacks some of its repetitions."""
+        return self.document.get("stop_rule") == "interrupted"
+
+    def record(self, kind: type[_Record]) -> _Record:
+        """Return the record, as it was measured or as read from an earlier attempt."""
+        return self.detail if isinstance(self.detail, kind) else kind.from_dict(self.document)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
