@@ -258,7 +258,6 @@ def execute(
         finally:
             # Inside the outer try: no moment is left in which Ctrl-C could get past it.
             recorder.interrupts.ignore()
-            loop.take_the_rest()
     except KeyboardInterrupt:
         interrupted = True
     except PydlbenchError as error:
@@ -301,7 +300,7 @@ class _Loop:
         self._manager: AbstractContextManager[Any] | None = None
         self._listed: set[int] = set()
         self.total = sum(len(task.rows) for task in tasks)
-        # By row's identity; of those in ``_listed`` nothing more is to come.
+        # By row's identity; those in ``_listed`` are finished.
         self._outcomes: dict[int, Result] = {}
         self.parts: dict[str, Result] = {}
         # What an earlier attempt has finished, by key; and by row what was measured for it.
@@ -336,13 +335,6 @@ class _Loop:
         """The results of rows so far, in the order of the tasks."""
         rows = [id(row) for task in self._tasks for row in task.rows]
         return [self._outcomes[row] for row in rows if row in self._outcomes]
-
-    def take_the_rest(self) -> None:
-        """List rows that an earlier attempt has finished and this one has not reached."""
-        for task in self._tasks:
-            for row in task.rows:
-                if id(row) not in self._listed and (result := self.earlier(task, row)):
-                    self._list(task, row, result)
 
     def described(self) -> RunRecord:
         """Return the run's record, with what all its sessions have found on the devices.
@@ -397,10 +389,11 @@ class _Loop:
     def _view(self, task: Task) -> View:
         """Return what a task sees of the run while it measures."""
         before = len(self._listed)
+        missing = sum(id(row) not in self._listed for row in task.rows)
 
         def advance(done: float, total: int, label: str) -> None:
             self.start()  # not earlier: only now a GPU has told its name
-            here = len(task.rows) * min(done / max(total, 1), 1.0)
+            here = missing * min(done / max(total, 1), 1.0)
             # Finished rows count even if the task does not report them.
             self._progress(max(int(before + here), len(self._listed)), self.total, label)
 
@@ -492,11 +485,11 @@ class _Loop:
         return bool(self._done) and all(self.earlier(task, row) for row in task.rows)
 
     def _take_earlier(self, task: Task) -> None:
-        """List a task that an earlier attempt has finished, and remember its kernels."""
-        for row in task.rows:
-            for result in self._behind.get(row_key(task, row), ()) if self._behind else ():
+        """List what an earlier attempt has finished of a task, and remember its kernels."""
+        for row in task.rows if self._done else ():
+            for result in self._behind.get(row_key(task, row), ()):
                 self._list(task, None, result)
-            if self._is_done(task) and (earlier := self.earlier(task, row)):
+            if earlier := self.earlier(task, row):
                 self._list(task, row, earlier)
 
 

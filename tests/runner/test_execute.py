@@ -107,12 +107,12 @@ def test_what_is_finished_survives_an_interrupt(store_path):
     results = run(store_path, machine, [task("a", "b", "c", before=stop_at("b"))], request={"a": 1})
     assert (results.interrupted, results.ok, results.early) == (True, True, True)
     assert kept(store_path) == ("interrupted", ["a"])
-    again = Machine()
-    results = run(
-        store_path, again, [task("a", "b", "c"), task("d")], resumed="last", request={"a": 1}
-    )
+    again, progress = Machine(), Quiet()
+    tasks = [task("a", "b", "c"), task("d")]
+    run(store_path, again, tasks, resumed="last", request={"a": 1}, progress=progress)
     # Rows of one task are measured together.
     assert again.measured == ["a", "b", "c", "d"]
+    assert [seen[:2] for seen in progress.seen] == [(1, 4), (1, 4), (2, 4), (3, 4)]
     assert kept(store_path) == ("done", ["a", "b", "c", "d"])
     run(store_path, last := Machine(), [task("a"), task("d")], resumed="last", request={"a": 1})
     assert last.opened == []
