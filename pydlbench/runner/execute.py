@@ -77,7 +77,7 @@ def kernels(
         specs: what to measure.
         session: the session.
         view: the view of the task.
-        effort: see :class:`pydlbench.runner.repetitions.Repetitions`.
+        effort: see :func:`pydlbench.runner.repetitions.repeated_problems`.
 
     Returns:
         A measurement for each spec.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import uuid
 from typing import TYPE_CHECKING, Any, Self
@@ -10,7 +11,7 @@ from pydlbench.runner.kernels import Kernels, check_memory
 from pydlbench.runner.machine import Devices, Workers
 from pydlbench.runner.options import Options
 from pydlbench.runner.problem import by_problem
-from pydlbench.runner.repetitions import Repetitions
+from pydlbench.runner.repetitions import repeated_problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -116,7 +117,7 @@ class Session:
             specs: what to measure.
             progress: called with the number of finished rows (fractions included), the number of
                 all rows, and what comes next.
-            effort: see :class:`pydlbench.runner.repetitions.Repetitions`.
+            effort: see :func:`pydlbench.runner.repetitions.repeated_problems`.
             so_far: also yield a row after each of its repetitions, from the samples so far
                 (:attr:`Measurement.complete <pydlbench.records.measurement.Measurement>`).
             first_of: search for each kernel and take only the first of this many repetitions; the
@@ -128,38 +129,27 @@ class Session:
                 measured.
             UnsupportedError: there is no driver or no such GPU; likewise.
         """
-        repetitions = self._repetitions(specs, effort, first_of)
-
-        def show(label: str) -> None:
-            progress(repetitions.share * len(specs), len(specs), label)
-
-        try:
-            while not repetitions.finished:
-                for problem in repetitions.repeat(show):
-                    if first_of and problem.taken and not problem.finished:
-                        problem.conclude()
-                    if so_far or problem.finished:
-                        yield from problem.results
-        finally:
-            repetitions.close()
-        progress(len(specs), len(specs), "")
-
-    def _repetitions(
-        self, specs: Sequence[KernelSpec], effort: Effort | None, count: int | None
-    ) -> Repetitions:
         self.check_room(specs)
         for device in dict.fromkeys(spec.device for spec in specs if spec.on_gpu):
             self.devices.gpu(device, levels=())
-        wanted = count or self.options.repetitions
-        return Repetitions(
+        wanted = first_of or self.options.repetitions
+        repeated = repeated_problems(
             self._kernels,
             self._workers,
             list(by_problem(specs)),
             wanted or self._kernels.repetitions(specs),
+            lambda share, label: progress(share * len(specs), len(specs), label),
             renew=self.options.renew or wanted is not None or len(specs) > 1,
             memory_bytes=self.facts.memory_available_bytes,
             effort=effort,
         )
+        with contextlib.closing(repeated) as problems:
+            for problem in problems:
+                if first_of and problem.taken and not problem.finished:
+                    problem.conclude()
+                if so_far or problem.finished:
+                    yield from problem.results
+        progress(len(specs), len(specs), "")
 
     def sibling(self) -> Self:
         """Return a session with the same options and its own processes."""
