@@ -256,4 +256,4 @@ def _sampled(kernel: RemoteKernel[Any], request: Request, session: Session) -> t
 
 def _cores_are_ours(session: Session) -> bool:
     share = session.interference(reads=False).fma
-    return share is None or share >= _POLICY.canary_share
+    return share is None or share >= _POLICY.burst_share

@@ -112,7 +112,7 @@ class Workers:
         if self._bursts:
             worker = self.get("native", "cpu")
             try:
-                fma = worker.probe("canary")["share"]
+                fma = worker.probe("burst")["share"]
                 self._bursts = fma is not None
                 if reads and self._bursts:
                     rates = worker.probe("reads")

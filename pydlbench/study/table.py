@@ -117,7 +117,7 @@ def visit_of(
         interference: bursts before and after the round; one of the backend's own counts before.
         again: see :class:`Visit`.
     """
-    fma = min(chunk.canary) if chunk.canary else interference.fma
+    fma = min(chunk.bursts) if chunk.bursts else interference.fma
     return Visit(
         subject=subject,
         preparation=preparation,

@@ -73,7 +73,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
             included; None if not counted.
         others_s: CPU time of other processes on the used CPUs within ``wall_s``. It is counted in
             ticks, so it may be a tick too long or too short, and negative. None if not counted.
-        canary: FMA throughput of bursts on all threads right before and right after, each relative
+        bursts: FMA throughput of bursts on all threads right before and right after, each relative
             to idle cores; empty without bursts.
         parts: for each sample the seconds of its parts, such as a step's calls; empty if not timed.
 
@@ -97,7 +97,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     involuntary: int | None = None
     cpu_s: float | None = None
     others_s: float | None = None
-    canary: tuple[float, ...] = ()
+    bursts: tuple[float, ...] = ()
     parts: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
@@ -115,7 +115,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"chunk with {name} = {value}")
-        if not all(math.isfinite(x) and x > 0 for x in self.canary):
-            raise ValueError("chunk with a canary that is not positive")
+        if not all(math.isfinite(x) and x > 0 for x in self.bursts):
+            raise ValueError("chunk with a burst that is not positive")
         if self.threads < 1:
             raise ValueError(f"chunk with {self.threads} threads")

@@ -61,7 +61,7 @@ def seen_beside(
     """
     if disturbance is not None:
         return disturbance
-    if (shared := slow_canary(() if fma is None else (fma,), policy)) is not None:
+    if (shared := slow_bursts(() if fma is None else (fma,), policy)) is not None:
         return shared
     if wait_s > max(policy.chunk_wait_fraction * wall_s, policy.chunk_wait_floor_s):
         switches = f" ({involuntary} involuntary switches)" if involuntary else ""
@@ -96,14 +96,14 @@ def disturbed(chunk: Chunk, policy: Policy) -> str | None:
     )
 
 
-def slow_canary(shares: Sequence[float], policy: Policy) -> str | None:
+def slow_bursts(shares: Sequence[float], policy: Policy) -> str | None:
     """Return a description of other use of the cores that bursts detected, or None.
 
     Args:
-        shares: throughput of each burst, see :attr:`pydlbench.timing.chunk.Chunk.canary`.
+        shares: throughput of each burst, see :attr:`pydlbench.timing.chunk.Chunk.bursts`.
         policy: the limit.
     """
-    if not shares or min(shares) >= policy.canary_share:
+    if not shares or min(shares) >= policy.burst_share:
         return None
     return f"another process used the cores: FMA bursts reached {min(shares):.0%} of idle cores"
 

@@ -70,7 +70,7 @@ class Policy:
     others_floor_s: float = 0.03
     # FMA throughput of a burst relative to idle cores. Observed on two cores of a virtual machine:
     # 98 to 101 % in 95 of 100 bursts, 50 % while a neighbour uses the other half of a core.
-    canary_share: float = 0.9
+    burst_share: float = 0.9
     # Steal is counted in ticks of 10 ms, and single ticks happen on idle machines.
     steal_tick_s: float = 0.010
     chunk_steal_ticks: int = 2

@@ -493,7 +493,7 @@ class Busy(Host):
         visit = sum(one.backend is kernel.backend for one in self.kernels) - 1
         if (case.backend, visit) in self.busy:
             sample = kernel.sample
-            kernel.sample = lambda request: msgspec.structs.replace(sample(request), canary=(0.5,))
+            kernel.sample = lambda request: msgspec.structs.replace(sample(request), bursts=(0.5,))
         return kernel
 
 

@@ -62,7 +62,7 @@ def test_bursts_that_died_are_run_again_and_those_that_are_not_there_are_not(
 
 def test_bursts_of_fmas_alone_read_nothing(monkeypatch):
     workers = Workers((0,), None)
-    probe = {"canary": SHARE}.__getitem__
+    probe = {"burst": SHARE}.__getitem__
     monkeypatch.setattr(workers, "get", lambda *_: SimpleNamespace(probe=probe))
     assert workers.interference(reads=False) == ALONE
 

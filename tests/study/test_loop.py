@@ -159,7 +159,7 @@ def test_bursts_are_read_before_and_after_a_round_and_the_slower_one_counts(mach
 
 def test_bursts_of_a_chunk_count_before_those_around_it(study):
     def sample(request):
-        return Chunk(seconds=(1e-3,) * request.samples, canary=(0.99, 0.6))
+        return Chunk(seconds=(1e-3,) * request.samples, bursts=(0.99, 0.6))
 
     study.take([machine_less(sample)])
     (visit,) = study.table.series("a")

@@ -3,7 +3,7 @@
 import pytest
 
 from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.guards import seen_beside, slow_canary, waited_s
+from pydlbench.timing.guards import seen_beside, slow_bursts, waited_s
 from pydlbench.timing.policy import Policy
 
 QUIET = {"disturbance": None, "fma": 0.99, "wait_s": 0.0, "steal_s": 0.0, "wall_s": 0.05}
@@ -16,7 +16,7 @@ def seen(**changes):
 def test_nothing_is_quiet():
     assert seen() is None
     assert seen(fma=None) is None
-    assert slow_canary((), Policy()) is None
+    assert slow_bursts((), Policy()) is None
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_whoever_had_all_cpus_has_waited_for_nobody_else():
     assert waited_s(Chunk(seconds=(1.0,), run_delay_s=0.2)) == 0.2
 
 
-@pytest.mark.parametrize("canary", [(0.0,), (-1.0,), (float("nan"),)])
-def test_a_canary_is_positive(canary):
-    with pytest.raises(ValueError, match="canary"):
-        Chunk(seconds=(1e-3,), canary=canary)
+@pytest.mark.parametrize("bursts", [(0.0,), (-1.0,), (float("nan"),)])
+def test_a_burst_is_positive(bursts):
+    with pytest.raises(ValueError, match="burst"):
+        Chunk(seconds=(1e-3,), bursts=bursts)

@@ -31,7 +31,7 @@ from pydlbench.devices.kept import Kept, kept_path, machine_key
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.measurement import Correctness
 from pydlbench.timing.chunk import Chunk, Request
-from pydlbench.timing.guards import slow_canary
+from pydlbench.timing.guards import slow_bursts
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median
 from pydlbench.version import __version__
@@ -251,7 +251,7 @@ _KEPT = "the fastest kernel that an earlier run has found; --fresh searches agai
 _BRIEF = "found by the short search of an estimate; its reorders were not timed"
 
 
-class Canary:
+class FmaBursts:
     """What the FMA units of some cores do in a burst, as a share of what they do undisturbed.
 
     Somebody else on a core, a neighbour outside the virtual machine among them, takes his share of
@@ -276,8 +276,8 @@ class Canary:
             self._kept = Kept(kept_path(), machine_key(facts, cpus, {}))
 
     @classmethod
-    def on_cpus(cls, cpus: Sequence[int]) -> Canary | None:
-        """Return one, or None where this processor has no canary."""
+    def on_cpus(cls, cpus: Sequence[int]) -> FmaBursts | None:
+        """Return them, or None where this processor has none."""
         try:
             _cpu.canary(cpus)
             _cpu.clock_hz()
@@ -372,11 +372,11 @@ class CpuKernel(Generic[Facts]):
         kernel: _cpu.Kernel | _cpu.Chain,
         facts: Facts,
         threads: int,
-        canary: Canary | None = None,
+        bursts: FmaBursts | None = None,
     ) -> None:
         self._kernel = kernel
         self._threads = threads
-        self._canary = canary
+        self._bursts = bursts
         self.facts = facts
 
     def sample(self, request: Request) -> Chunk:
@@ -387,17 +387,17 @@ class CpuKernel(Generic[Facts]):
             untimed = 0
         before = resource.getrusage(resource.RUSAGE_SELF)
         raw = self._kernel.sample(
-            request.samples, request.inner, untimed, canary=self._canary is not None
+            request.samples, request.inner, untimed, canary=self._bursts is not None
         )
         after = resource.getrusage(resource.RUSAGE_SELF)
         clocks: tuple[float, ...] = tuple(raw["clock_hz"].tolist())
-        canary: tuple[float, ...] = ()
-        if self._canary is not None and clocks:
-            canary = self._canary.shares(raw["canary"].tolist(), median(clocks))
+        bursts: tuple[float, ...] = ()
+        if self._bursts is not None and clocks:
+            bursts = self._bursts.shares(raw["canary"].tolist(), median(clocks))
         return Chunk(
             seconds=tuple(raw["seconds"].tolist()),
             clock_hz=clocks,
-            canary=canary,
+            bursts=bursts,
             run_delay_s=max(0.0, raw["run_delay_s"]),
             steal_s=max(0.0, raw["steal_s"]),
             wall_s=raw["wall_s"],
@@ -417,7 +417,7 @@ class CpuBackend:
     def __init__(self, cpus: Sequence[int]) -> None:
         self.cpus = list(cpus)
         self._isa = frozenset(_cpu.isa())
-        self._canary = Canary.on_cpus(cpus)
+        self._bursts = FmaBursts.on_cpus(cpus)
         self._reads: ReadBursts | None = None
         self._inputs = RecentInputs()
 
@@ -447,13 +447,13 @@ class CpuBackend:
         """Run a CPU probe by name; see ``pydlbench._cpu``."""
         if name == "launch":
             return {"seconds": _cpu.launch_seconds()}
-        if name == "canary":
-            return self._canary.reading() if self._canary else {"share": None, "clock_hz": None}
+        if name == "burst":
+            return self._bursts.reading() if self._bursts else {"share": None, "clock_hz": None}
         if name == "reads":
             self._reads = self._reads or ReadBursts(self.cpus)
             return self._reads.rates()
         more: dict[str, Any] = {}
-        before = None if self._canary is None else self._canary.reading()["share"]
+        before = None if self._bursts is None else self._bursts.reading()["share"]
         if name == "fma_peak":
             result = _cpu.fma_peak(**arguments)
             more["clocks_hz"] = _clocks(arguments["cpus"])
@@ -461,10 +461,10 @@ class CpuBackend:
             result = _cpu.bandwidth(**arguments)
         else:
             raise UnsupportedError(
-                f"no such probe: {name}; there is: canary, reads, launch, fma_peak, bandwidth"
+                f"no such probe: {name}; there is: burst, reads, launch, fma_peak, bandwidth"
             )
-        if self._canary is not None and before is not None:
-            more["disturbance"] = slow_canary((before, self._canary.reading()["share"]), Policy())
+        if self._bursts is not None and before is not None:
+            more["disturbance"] = slow_bursts((before, self._bursts.reading()["share"]), Policy())
         return more | {
             field: getattr(result, field)
             for field in (
@@ -521,7 +521,7 @@ class CpuBackend:
             facts: what is known of it.
         """
         threads = _cpu.library()["threads"] or len(self.cpus)
-        return CpuKernel(kernel, facts, threads, self._canary)
+        return CpuKernel(kernel, facts, threads, self._bursts)
 
 
 def _clocks(cpus: Sequence[int]) -> list[float]:

@@ -280,20 +280,20 @@ def test_a_fault_in_any_result_of_several_is_seen(backend, monkeypatch, role):
         prepare(backend, BATCHNORM, propagation="training")
 
 
-def test_canaries_of_an_unknown_core_judge_by_the_same_burst(monkeypatch, tmp_path):
+def test_bursts_of_an_unknown_core_judge_by_the_same_burst(monkeypatch, tmp_path):
     """Of one process whose cores were shared all along, and of one whose clock was misread once."""
     monkeypatch.setenv("PYDLBENCH_PROBES", str(tmp_path / "probes.json"))
     monkeypatch.setattr(cpu, "flop_rate", lambda *_: None)
-    shared, alone = cpu.Canary([0]), cpu.Canary([0])
+    shared, alone = cpu.FmaBursts([0]), cpu.FmaBursts([0])
     assert shared.shares([32e9], 1e9) == (1.0,)
     assert alone.shares([64e9, 63e9, 640e9], 1e9)[1] == pytest.approx(63 / 64)
     assert shared.shares([32e9], 1e9) == (0.5,)
-    assert cpu.Canary([0]).shares([64e9], 1e9) == (1.0,)
+    assert cpu.FmaBursts([0]).shares([64e9], 1e9) == (1.0,)
 
 
-def test_the_canary_of_a_known_core_is_held_against_its_design(monkeypatch):
+def test_the_bursts_of_a_known_core_are_held_against_its_design(monkeypatch):
     rate = SimpleNamespace(flop_per_clock=64, assumed=False)
     monkeypatch.setattr(cpu, "flop_rate", lambda *_: rate)
-    canary = cpu.Canary([0])
-    assert canary.shares([128e9, 64e9], 1e9) == (2.0, 1.0)
-    assert canary.shares([32e9], 1e9) == (0.5,)
+    bursts = cpu.FmaBursts([0])
+    assert bursts.shares([128e9, 64e9], 1e9) == (2.0, 1.0)
+    assert bursts.shares([32e9], 1e9) == (0.5,)
