@@ -12,11 +12,11 @@ namespace pydlbench {
 
 // Samples whatever has `sample(SampleRequest)`, with the GIL released meanwhile.
 template <typename Sampled>
-pybind11::dict sample(Sampled& sampled, int samples, int inner, int untimed, bool canary) {
+pybind11::dict sample(Sampled& sampled, int samples, int inner, int untimed, bool bursts) {
   cpu::Chunk chunk;
   {
     const pybind11::gil_scoped_release release;
-    chunk = sampled.sample({samples, inner, untimed, canary});
+    chunk = sampled.sample({samples, inner, untimed, bursts});
   }
   pybind11::dict result;
   result["seconds"] = array_of(std::move(chunk.seconds));
@@ -24,7 +24,7 @@ pybind11::dict sample(Sampled& sampled, int samples, int inner, int untimed, boo
   result["run_delay_s"] = chunk.run_delay_seconds;
   result["steal_s"] = chunk.steal_seconds;
   result["wall_s"] = chunk.wall_seconds;
-  result["canary"] = array_of(std::move(chunk.canary));
+  result["bursts"] = array_of(std::move(chunk.bursts));
   return result;
 }
 

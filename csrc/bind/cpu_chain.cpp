@@ -107,7 +107,7 @@ void register_cpu_chain(py::module_& m) {
       .def("load", &cpu::Chain::load, py::call_guard<py::gil_scoped_release>())
       .def("run", &cpu::Chain::run, py::call_guard<py::gil_scoped_release>())
       .def("sample", &sample<cpu::Chain>, "samples"_a, "inner"_a = 1, "untimed"_a = 0,
-           "canary"_a = false)
+           "bursts"_a = false)
       .def("step_seconds", &step_seconds<cpu::Chain>)
       .def("tensor", &tensor, "name"_a)
       .def_property_readonly("steps", &steps)

@@ -110,7 +110,7 @@ void register_cpu_kernels(py::module_& m) {
            "candidate"_a, "arena"_a, "cache"_a = cpu::CacheState::hot, "cold_bytes"_a = 0,
            "cpus"_a = std::vector<int>{}, py::call_guard<py::gil_scoped_release>())
       .def("sample", &sample<cpu::Kernel>, "samples"_a, "inner"_a = 1, "untimed"_a = 0,
-           "canary"_a = false)
+           "bursts"_a = false)
       .def("touch", &cpu::Kernel::touch, py::call_guard<py::gil_scoped_release>())
       .def("run_poisoned", &cpu::Kernel::run_poisoned, py::call_guard<py::gil_scoped_release>())
       .def("output", &output)

@@ -108,7 +108,7 @@ void register_cpu_probes(py::module_& m) {
         "Core clock of the calling thread's CPU in Hz, from a chain of dependent multiplications.");
   m.def("fma_peak", &fma_peak, arg("precision"), arg("cpus"), arg("seconds") = 0.1, Release(),
         "Highest FLOP/s of the FMA units of all `cpus` together: fp32, bf16 or fp16.");
-  m.def("canary", &canary, arg("cpus") = std::vector<int>{}, Release(),
+  m.def("fma_burst", &fma_burst, arg("cpus") = std::vector<int>{}, Release(),
         "FLOP/s of the FMA units in a burst of 0.3 ms on all threads, or on those of `cpus`.");
   m.def("bandwidth", &bandwidth, arg("kind"), arg("bytes"), arg("cpus"), arg("seconds") = 0.05,
         arg("streaming") = true, Release(),

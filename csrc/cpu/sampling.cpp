@@ -29,11 +29,11 @@ void read_clock(std::vector<double>& readings) {
 
 Chunk take_chunk(const SampleRequest& request, const std::vector<int>& cpus,
                  const std::function<void(int)>& execute, const std::function<void(int)>& before) {
-  const auto [samples, inner, untimed, with_canary] = request;
+  const auto [samples, inner, untimed, with_bursts] = request;
   PYDLBENCH_CHECK(samples > 0 && inner > 0 && untimed >= 0, "at least one sample of one execution");
   Chunk chunk{};
   chunk.seconds.reserve(static_cast<std::size_t>(samples));
-  if (with_canary) chunk.canary.push_back(canary());
+  if (with_bursts) chunk.bursts.push_back(fma_burst());
   const auto delays_before = run_queue_delays();
   const double stolen_before = stolen_time(cpus);
   const double chunk_start = now();
@@ -54,7 +54,7 @@ Chunk take_chunk(const SampleRequest& request, const std::vector<int>& cpus,
   chunk.wall_seconds = now() - chunk_start;
   chunk.run_delay_seconds = longest_delay_since(delays_before);
   chunk.steal_seconds = stolen_time(cpus) - stolen_before;
-  if (with_canary) chunk.canary.push_back(canary());
+  if (with_bursts) chunk.bursts.push_back(fma_burst());
   return chunk;
 }
 

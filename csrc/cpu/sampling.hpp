@@ -13,14 +13,14 @@ struct Chunk {
   double run_delay_seconds;      // longest run-queue wait of a thread
   double steal_seconds;          // taken by the hypervisor from the CPUs used
   double wall_seconds;
-  std::vector<double> canary;  // FLOP/s of canary() right before and after; empty unless requested
+  std::vector<double> bursts;  // FLOP/s of fma_burst() right before and after, if requested
 };
 
 // A request: `samples` samples of `inner` executions each, after `untimed` executions;
-// `with_canary` runs the canary before and after.
+// `with_bursts` runs fma_burst() before and after.
 struct SampleRequest {
   int samples, inner, untimed;
-  bool with_canary;
+  bool with_bursts;
 };
 
 // Takes a chunk. `execute(n)` runs n times and returns when the last one is done; `before(n)`,

@@ -164,7 +164,7 @@ def test_other_python_threads_run_meanwhile():
 
 
 @pytest.mark.parametrize("cpus", [(), CPUS])
-def test_a_canary_does_what_the_fma_units_do(cpus):
+def test_a_burst_does_what_the_fma_units_do(cpus):
     """On the threads of the pool and on threads of its own."""
     rate = flop_rate(FACTS, "fp32")
     if rate is None or rate.assumed:
@@ -173,9 +173,9 @@ def test_a_canary_does_what_the_fma_units_do(cpus):
     if not cpus:
         cores = min(cores, _cpu.library()["threads"] or 1)
     limit = rate.flop_per_clock * cores
-    one_of((_cpu.canary(cpus) / _cpu.clock_hz() / limit for _ in iter(int, 1)), 0.5, 1.05)
+    one_of((_cpu.fma_burst(cpus) / _cpu.clock_hz() / limit for _ in iter(int, 1)), 0.5, 1.05)
 
 
-def test_a_canary_knows_its_cpus():
+def test_a_burst_knows_its_cpus():
     with pytest.raises(ValueError, match="given twice"):
-        _cpu.canary([CPUS[0], CPUS[0]])
+        _cpu.fma_burst([CPUS[0], CPUS[0]])

@@ -305,7 +305,7 @@ long slice_loops(const FmaKernel& kernel) {
 
 }  // namespace
 
-double canary(const std::vector<int>& cpus) {
+double fma_burst(const std::vector<int>& cpus) {
   static const FmaKernel kernel = choose_fma_kernel("fp32");
   static const long loops = slice_loops(kernel);
   double slowest = 0;

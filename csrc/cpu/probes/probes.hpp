@@ -28,12 +28,12 @@ double core_clock_hz(int iterations = kClockChain);
 // compiler of this module lacks the instructions.
 ProbeResult fma_peak(const std::string& precision, const std::vector<int>& cpus, double seconds);
 
-// The canary: FLOP/s of the FMA units in a burst of 0.3 ms on all threads, as many times the
+// FLOP/s of the FMA units in a burst of 0.3 ms on all threads, as many times the
 // slowest thread's own rate as there are threads. Whoever else uses a core, even a neighbour
 // outside the virtual machine whom no counter shows, halves what its FMA units do here, whatever is
 // being timed. On the threads of the OpenMP pool, or, so that none of these spins afterwards, on
 // threads of its own pinned to `cpus`. Throws Unsupported as fma_peak does.
-double canary(const std::vector<int>& cpus = {});
+double fma_burst(const std::vector<int>& cpus = {});
 
 // B/s of all `cpus` together for `kind` "read", "write", "copy" or "triad".
 //

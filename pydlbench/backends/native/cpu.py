@@ -279,7 +279,7 @@ class FmaBursts:
     def on_cpus(cls, cpus: Sequence[int]) -> FmaBursts | None:
         """Return them, or None where this processor has none."""
         try:
-            _cpu.canary(cpus)
+            _cpu.fma_burst(cpus)
             _cpu.clock_hz()
         except UnsupportedError:
             return None
@@ -291,7 +291,7 @@ class FmaBursts:
         Returns:
             What it did (``share``), and the core clock beside it (``clock_hz``).
         """
-        rate, clock_hz = _cpu.canary(self._cpus), _cpu.clock_hz()
+        rate, clock_hz = _cpu.fma_burst(self._cpus), _cpu.clock_hz()
         return {"share": self.shares([rate], clock_hz)[0], "clock_hz": clock_hz}
 
     def shares(self, flops_per_s: Sequence[float], clock_hz: float) -> tuple[float, ...]:
@@ -387,13 +387,13 @@ class CpuKernel(Generic[Facts]):
             untimed = 0
         before = resource.getrusage(resource.RUSAGE_SELF)
         raw = self._kernel.sample(
-            request.samples, request.inner, untimed, canary=self._bursts is not None
+            request.samples, request.inner, untimed, bursts=self._bursts is not None
         )
         after = resource.getrusage(resource.RUSAGE_SELF)
         clocks: tuple[float, ...] = tuple(raw["clock_hz"].tolist())
         bursts: tuple[float, ...] = ()
         if self._bursts is not None and clocks:
-            bursts = self._bursts.shares(raw["canary"].tolist(), median(clocks))
+            bursts = self._bursts.shares(raw["bursts"].tolist(), median(clocks))
         return Chunk(
             seconds=tuple(raw["seconds"].tolist()),
             clock_hz=clocks,
