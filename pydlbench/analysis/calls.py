@@ -12,7 +12,7 @@ from pydlbench.backends.steps import operations
 from pydlbench.backends.steps.operators import LoggedOperators
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.operator import OperatorsFacts
-from pydlbench.timing.statistics import median, middle_rounds
+from pydlbench.timing.statistics import median, middle_rounds, sum_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -115,7 +115,18 @@ class ReadyCalls:
         chunk = chunks[0]
         if len(chunks) > 1:  # each of them had rounds of its own, and counters
             rows = [tuple(row)]
-            chunk = msgspec.structs.replace(chunk, faults=None, voluntary=None, involuntary=None)
+            chunk = msgspec.structs.replace(
+                chunk,
+                faults=None,
+                voluntary=None,
+                involuntary=None,
+                others_s=sum_known(each.others_s for each in chunks),
+                cpu_s=sum_known(each.cpu_s for each in chunks),
+                **{
+                    name: sum(getattr(each, name) for each in chunks)
+                    for name in ("run_delay_s", "steal_s", "wall_s")
+                },
+            )
         return with_parts(chunk, [sum(row[::per_call]) for row in rows], rows)
 
     def visit(self, request: Request) -> Iterator[tuple[tuple[str, ...], Chunk]]:

@@ -92,4 +92,6 @@ def _key(document: Mapping[str, Any]) -> str:
     A user's file may be another one today: there the step's calls tell, too.
     """
     names = _STEP if document.get("own") is None else (*_STEP, "program")
-    return json.dumps([document.get(name) or None for name in names], sort_keys=True)
+    # Breakdowns of earlier versions do not say where their images came from.
+    known = {**document, "feed": document.get("feed") or "resident"}
+    return json.dumps([known.get(name) or None for name in names], sort_keys=True)

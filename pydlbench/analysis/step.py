@@ -58,6 +58,7 @@ from pydlbench.steps.run import step_policy
 from pydlbench.steps.traced import traced_rounds, tracing_of
 from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, random_order
 from pydlbench.timing.policy import STEP_BUDGET_S, Policy
+from pydlbench.units import counted
 from pydlbench.workers.host import releasing, start_together
 
 if TYPE_CHECKING:
@@ -597,7 +598,11 @@ class _Measured:
     def _taken_again(self) -> list[str]:
         """Say how many visits others disturbed, so that there was a second one."""
         again = self._study.table.again
-        return [f"{again} timings were disturbed by others and taken again"] if again else []
+        return (
+            [f"disturbed by others and taken once more: {counted(again, 'timing')}"]
+            if again
+            else []
+        )
 
     def _below_limits(self) -> list[str]:
         """Say which native layers are faster than limits that count the FLOPs of direct kernels."""

@@ -417,7 +417,8 @@ def devices(args: StepOptions) -> tuple[Sequence[str], tuple[str, ...]]:
 
 
 class StepsTask(Task):
-    """Whatever is measured in a session that times steps."""
+    """Steps that are measured."""
 
+    # Not in processes of layers: what has run in a process decides how many page faults a step has.
     opens: ClassVar[str] = "steps"
     kind: ClassVar[str] = "step"

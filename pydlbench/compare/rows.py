@@ -277,6 +277,10 @@ def _breakdown(document: Mapping[str, Any]) -> list[Row]:
             f"breakdown {name}",
             *map(level.get, ends),
             n=level.get("n"),
+            # Those of earlier versions do not say where their images came from.
+            problem=_problem(
+                {**document, "feed": document.get("feed") or "resident"}, ("options", "feed")
+            ),
             contended=2 * (document.get("disturbed") or 0) > rounds,
             layout_request=document.get("layout"),
         )

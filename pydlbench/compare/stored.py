@@ -275,7 +275,8 @@ def repetitions(
 ) -> list[Mapping[Any, float]]:
     """Return a run and the stored ones that repeat it, half an hour apart: seconds by key.
 
-    The run itself is the first; of the others the newest precede.
+    The run itself comes first, then the others from the newest to the oldest. Rows that one of them
+    lacks are those of a run within half an hour of it, which counts no further.
 
     Args:
         store: where the others are.
@@ -294,8 +295,10 @@ def repetitions(
         if read + info.measurements > _ROWS or info.machine != machine_name(side.device):
             continue
         began = _began(info.created_utc)
-        times = [time for time, _ in kept if time is not None]
-        if began is None or any(abs(began - time) < _APART for time in times):
+        if began is None:
+            continue
+        near = next((rows for time, rows in kept if time and abs(began - time) < _APART), None)
+        if near is not None and all(name in near for name in keys):
             continue
         record = store.record(info.id)
         other = Side(name=info.id, rows=(), device=record.device, environment=record.environment)
@@ -303,7 +306,9 @@ def repetitions(
             continue
         read += info.measurements
         seconds = seconds_of(read_side(info.id, store), keys)
-        if seconds:
+        if near is not None:
+            near |= {name: each for name, each in seconds.items() if name not in near}
+        elif seconds:
             kept.append((began, seconds))
     return [seconds for _, seconds in kept]
 

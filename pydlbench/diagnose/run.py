@@ -264,6 +264,9 @@ def _attempt(
     tell(f"{label} once more")
     session.renew()
     again = try_out(experiment, seen, session)
+    if again.contended:
+        share = percent(saving.share)
+        raise UnsupportedError(f"saved {share} of the step once; then {again.otherwise}")
     weaker = min(saving, again, key=lambda each: (each.real, each.seconds))
     return msgspec.structs.replace(weaker, how=f"{weaker.how}; the weaker of two such runs")
 

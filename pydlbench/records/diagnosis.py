@@ -49,7 +49,8 @@ class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high":
         subject: ``step`` if the whole step was run with the change, ``layer`` if one operator was.
         how: what ran beside what.
         rounds: how often.
-        contended: other work disturbed half of the rounds or more: it is no finding.
+        contended: other work disturbed half of the rounds or more: it is no finding. Of a row that
+            a native one is compared with, see ``Measurement.contended``.
         causes: what it comes from, the largest first, where the experiment tells.
         evidence: what else it measured.
         otherwise: what to say of it if it is no finding.

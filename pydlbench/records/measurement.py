@@ -178,7 +178,7 @@ class Roofline(Record, frozen=True, kw_only=True):
         return self.efficiency * high / low
 
 
-#: Fewer occasions know badly what the next one brings.
+#: Fewer runs know badly what the next one brings.
 OCCASIONS: Final = 3
 #: The share of later runs in which a row's median lies within what is expected.
 LATER_LEVEL: Final = 0.9

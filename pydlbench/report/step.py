@@ -91,7 +91,8 @@ def _setting(record: StepRecord, *, named: bool) -> str:
 def ratio(row: StepRow, other: StepRow) -> Estimate | None:
     """Return how many times as long a row takes, from the rounds that both were in."""
     own, others = row.record.rounds_s, other.record.rounds_s
-    ratios = {number: own[number] / others[number] for number in own.keys() & others.keys()}
+    both = [number for number in own.keys() & others.keys() if others[number] > 0]
+    ratios = {number: own[number] / others[number] for number in both}
     return estimate_values(ratios, ()) if ratios else None
 
 

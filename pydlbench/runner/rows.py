@@ -177,7 +177,9 @@ def _warnings(samples: Series, estimated: Estimate, on_gpu: bool) -> tuple[str, 
             f"{samples.gate_timeouts} samples were taken again: enqueueing them waited for the GPU "
             "behind the closed launch gate"
         )
-    words += estimated.warnings
+    words += estimated.second_tries
+    # Of a contended row, the reason has a place of its own.
+    words += () if estimated.contended else estimated.disturbances
     seconds = list(samples.by_round().values())
     third = max(1, len(seconds) // 3)
     first, last = median(seconds[:third]), median(seconds[-third:])

@@ -109,7 +109,7 @@ class Task(ABC):
 
     Attributes:
         kind: command that asks for such rows.
-        opens: kind of session; tasks with the same kind and the same options share one.
+        opens: who shares a session: tasks with the same word and the same options.
         rows: rows of the task.
         options: keywords of ``session.Options``.
         table: number of the sweep's table.

@@ -312,7 +312,7 @@ def record_of(step: StepSpec, session: Session, facts: StepFacts, samples: Serie
         environment=facts.environment,
         types=facts.types or None,
         notes=facts.notes,
-        warnings=estimated.warnings,
+        warnings=(*estimated.second_tries, *estimated.disturbances),
         disturbed=estimated.disturbed,
         contended=estimated.contended,
         contention_reason=estimated.reason if estimated.contended else None,

@@ -74,14 +74,18 @@ class Estimate:
         return self.undisturbed is None or self.undisturbed < _AS_LONG * self.median
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """What is to be said of its rounds."""
-        words = []
-        if self.disturbed and not self.contended:
-            words.append(f"disturbed rounds: {self.disturbed} of {self.rounds}: {self.reason}")
-        if self.again:
-            words.append(f"disturbed and taken again: {self.again} of {self.rounds} rounds")
-        return tuple(words)
+    def second_tries(self) -> tuple[str, ...]:
+        """A sentence on the rounds that were taken a second time; none where none was."""
+        if not self.again:
+            return ()
+        return (f"disturbed by others and taken once more: {self.again} of {self.rounds} rounds",)
+
+    @property
+    def disturbances(self) -> tuple[str, ...]:
+        """A sentence on what others did beside its rounds; none where nothing was seen."""
+        if not self.disturbed:
+            return ()
+        return (f"disturbed rounds: {self.disturbed} of {self.rounds}: {self.reason}",)
 
     def above(self, limit: float) -> bool:
         """Whether it is above a limit beyond doubt."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pydlbench.errors import PydlbenchError
 from pydlbench.study.table import Interference, Table, visit_of
 from pydlbench.timing.chunk import Request
-from pydlbench.timing.guards import disturbed, waited_s
+from pydlbench.timing.guards import disturbed, waited_for_others_s
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ ROUNDS: Final = 9
 _MOST_UNTIMED: Final = 10_000
 # What a clock reads as free took so long: the reading of one takes some 20 ns itself.
 _LEAST_S: Final = 1e-9
-# Disturbed visits are taken again until so many second ones were disturbed, too: then the machine
-# is not going to be quiet.
+# Disturbed visits are taken again until so many second ones in a row were disturbed, too: then the
+# machine is not going to be quiet.
 _MOST_IN_VAIN: Final = 3
 
 
@@ -136,31 +136,35 @@ class Study:
                 for subject in waiting:
                     request = request_for(subject, alone=alone and number > first)
                     try:
-                        chunk, again = self._sample(subject, request)
+                        chunk = subject.sample(request)
+                        taken.append((subject, request, chunk, False))
+                        if self._is_worth_another(chunk, subject.policy):
+                            chunk = self._better(chunk, subject, request)
+                            taken[-1] = subject, request, chunk, True
                     except PydlbenchError as error:
                         errors[subject.key] = error
                         continue
                     subject.size = _sized(subject, request, chunk)
-                    taken.append((subject, request, chunk, again))
                 after = None if self._interference is None else self._interference()
             finally:  # also of a round that is interrupted
                 self._add(taken, number, _slower(before, after))
             before = after
         return errors
 
-    def _sample(self, subject: Subject, request: Request) -> tuple[Chunk, bool]:
-        """Take a visit, and where others disturbed it another one at once.
+    def _is_worth_another(self, chunk: Chunk, policy: Policy) -> bool:
+        """Whether others disturbed a visit, and a second one is likely to be without them."""
+        return self._in_vain < _MOST_IN_VAIN and disturbed(chunk, policy) is not None
 
-        Returns:
-            The visit beside which others took less of the CPUs, whatever its time; and whether
-            there were two.
-        """
-        chunk = subject.sample(request)
-        if self._in_vain >= _MOST_IN_VAIN or disturbed(chunk, subject.policy) is None:
-            return chunk, False
+    def _better(self, chunk: Chunk, subject: Subject, request: Request) -> Chunk:
+        """Take a visit again; return the one that others disturbed less, whatever its time."""
+        policy = subject.policy
+
+        def loss(each: Chunk) -> tuple[bool, float]:
+            return each.disturbance is not None, waited_for_others_s(each, policy) + each.steal_s
+
         second = subject.sample(request)
-        self._in_vain += disturbed(second, subject.policy) is not None
-        return min(chunk, second, key=lambda each: waited_s(each) + each.steal_s), True
+        self._in_vain = 0 if disturbed(second, policy) is None else self._in_vain + 1
+        return min(chunk, second, key=loss)
 
     def _add(
         self,

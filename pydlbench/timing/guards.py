@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# Interference. No sample is dropped because of it, nor because of its time: a kernel's times may be
-# bimodal by nature.
+# Interference. No sample is dropped because of its time: a kernel's times may be bimodal by nature.
+# Of a visit that counters call disturbed there is a second one; counters choose between the two.
 #
 # No counter shows a neighbour on the same physical core outside the virtual machine. It slows all
 # samples alike, without a switch, a wait or (mostly) a tick of steal. Bursts of FMAs detect it.
@@ -73,8 +73,8 @@ def seen_beside(
     return None
 
 
-def disturbed(chunk: Chunk, policy: Policy) -> str | None:
-    """Return a description of what disturbed a chunk while it was taken, or None.
+def waited_for_others_s(chunk: Chunk, policy: Policy) -> float:
+    """Return how long a thread waited, in seconds; 0 where it may have waited for its own process.
 
     Threads of a process with more of them than CPUs wait for each other: where other processes took
     next to nothing of the CPUs, waits are not theirs.
@@ -85,10 +85,20 @@ def disturbed(chunk: Chunk, policy: Policy) -> str | None:
     """
     least_s = max(policy.others_fraction * chunk.wall_s, policy.others_floor_s)
     crowded = chunk.others_s is not None and chunk.others_s < least_s
+    return 0.0 if crowded else waited_s(chunk)
+
+
+def disturbed(chunk: Chunk, policy: Policy) -> str | None:
+    """Return a description of what disturbed a chunk while it was taken, or None.
+
+    Args:
+        chunk: samples with their counters.
+        policy: the limits.
+    """
     return seen_beside(
         disturbance=chunk.disturbance,
         fma=None,
-        wait_s=0.0 if crowded else waited_s(chunk),
+        wait_s=waited_for_others_s(chunk, policy),
         steal_s=chunk.steal_s,
         wall_s=chunk.wall_s,
         policy=policy,

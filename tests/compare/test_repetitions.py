@@ -52,6 +52,18 @@ def medians(store, side, apart=()):
     return [round(1e3 * next(iter(run.values()))) for run in repetitions(store, side, keys, apart)]
 
 
+def test_rows_that_a_run_lacks_are_those_of_another_within_half_an_hour(store):
+    keep(store, "whole", "09:00", 0.003)
+    whole = store.record("whole").id
+    row = measurement(median=0.004, **TORCH)
+    store.add(whole, Entry.from_document("layer", row.to_dict()))
+    keep(store, "part", "09:20", 0.005)
+    own = keep(store, "own", "12:00", 0.009)
+    keys = {key(each) for each in read_side("whole", store).rows}
+    runs = repetitions(store, own, keys)
+    assert sorted(sorted(run.values()) for run in runs) == [[0.004, 0.005], [0.009]]
+
+
 def test_runs_within_half_an_hour_of_each_other_count_once(store):
     for number, time in enumerate(["09:40", "10:00", "10:29", "10:30", "11:15"], start=1):
         keep(store, f"run{number}", time, number / 1e3)

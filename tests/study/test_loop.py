@@ -1,5 +1,6 @@
 """The one loop: rounds over subjects in random order, on an invented machine."""
 
+import contextlib
 import random
 
 import pytest
@@ -203,15 +204,20 @@ def test_a_long_step_is_warm_in_a_new_process_after_one_run_or_two(machine, stud
     assert len(study.table.series("step").seconds) == 3
 
 
-def others(*waits_s, others_s=None):
-    """Return a subject's ``sample`` whose chunks take a second, and waits, in turn, for others."""
-    waits = list(waits_s)
+def chunk(wait_s=0.0, **counters):
+    """Return a chunk of a second, and a wait for others."""
+    return Chunk(seconds=(1 + wait_s,), wall_s=1 + wait_s, run_delay_s=wait_s, **counters)
+
+
+def in_turn(*chunks):
+    """Return a ``sample`` that returns these or raises them, the last again and again."""
+    left_over = list(chunks)
 
     def sample(_request):
-        wait_s = waits.pop(0) if len(waits) > 1 else waits[0]
-        return Chunk(
-            seconds=(1 + wait_s,), wall_s=1 + wait_s, run_delay_s=wait_s, others_s=others_s
-        )
+        each = left_over.pop(0) if len(left_over) > 1 else left_over[0]
+        if isinstance(each, BaseException):
+            raise each
+        return each
 
     return sample
 
@@ -225,26 +231,45 @@ LONG = step_policy(Policy(budget_s=4.0), settled=True)
 
 
 @pytest.mark.parametrize(
-    ("waits_s", "seconds", "again"),
+    ("chunks", "seconds", "again"),
     [
-        ((0.01, 0.5), 1.01, 0),
-        ((0.5, 0.0), 1.0, 1),
-        ((0.2, 0.5), 1.2, 1),
+        ((chunk(0.01), chunk(0.5)), 1.01, 0),
+        ((chunk(0.5), chunk()), 1.0, 1),
+        ((chunk(0.2), chunk(0.5)), 1.2, 1),
+        ((chunk(steal_s=0.2), chunk(0.001)), 1.001, 1),
+        ((chunk(disturbance="too hot"), chunk(0.001)), 1.001, 1),
+        ((chunk(0.2), chunk(disturbance="too hot")), 1.2, 1),
     ],
 )
-def test_a_disturbed_visit_is_taken_again(study, waits_s, seconds, again):
-    study.take([long_subject(others(*waits_s))])
+def test_a_disturbed_visit_is_taken_again(study, chunks, seconds, again):
+    study.take([long_subject(in_turn(*chunks))])
     series = study.table.series("a")
     assert list(series.seconds) == [seconds]
     assert series.again == study.table.again == again
 
 
 def test_on_a_machine_that_stays_busy_visits_are_not_taken_again(study):
-    study.take([long_subject(others(0.5))], rounds=9)
+    study.take([long_subject(in_turn(chunk(0.5)))], rounds=9)
     assert study.table.rounds("a") == 9
     assert study.table.again == 3
 
 
+def test_a_neighbour_who_has_gone_costs_no_later_second_try(study):
+    study.take([long_subject(in_turn(*[chunk(0.5), chunk()] * 9))], rounds=9)
+    assert study.table.again == 9
+
+
+@pytest.mark.parametrize("kind", [WorkerError, KeyboardInterrupt])
+def test_a_second_try_that_fails_leaves_the_first(study, kind):
+    ends = contextlib.suppress(KeyboardInterrupt)
+    errors = {}
+    with ends:
+        errors = study.take([long_subject(in_turn(chunk(0.5), kind("died")))])
+    assert list(errors) == (["a"] if kind is WorkerError else [])
+    assert list(study.table.series("a").seconds) == [1.5]
+    assert study.table.again == 0
+
+
 def test_threads_that_wait_for_each_other_are_not_others(study):
-    study.take([long_subject(others(0.5, others_s=0.001))])
+    study.take([long_subject(in_turn(chunk(0.5, others_s=0.001)))])
     assert study.table.again == 0
