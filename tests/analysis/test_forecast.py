@@ -381,14 +381,17 @@ def test_a_step_scores_its_newest_forecast_once(store_path, run_record):
     assert scored(None, PLACE) == []
 
 
-def test_a_breakdown_and_the_forecast_that_it_made_are_one_score(store_path, run_record):
+@pytest.mark.parametrize("lacks", [(), ("feed",)])
+def test_a_breakdown_and_the_forecast_that_it_made_are_one_score(store_path, run_record, lacks):
+    """Also one of an earlier version, which does not say where its images came from."""
+    broken = {name: value for name, value in broken_down(1.0, 1.1).items() if name not in lacks}
     rows = Rows(times={"a": row("a", 1.1)})
     made = msgspec.structs.replace(conclude(CASE, PLACE, listed_as((call("a"),)), rows), batch=4)
     with Store.open(store_path) as store:
         store.begin(run_record, "breakdown")
         for table, document in (
             ("forecast", made.to_dict()),
-            ("breakdown", broken_down(1.0, 1.1)),
+            ("breakdown", broken),
             ("step", step_document(1.0)),
         ):
             store.add(run_record.id, Entry.from_document(table, document))

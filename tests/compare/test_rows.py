@@ -1,25 +1,44 @@
 """Rows of breakdowns."""
 
 import invented_runs as invented
+import pytest
 from breakdown_records import make_record
 
 from pydlbench.compare.match import match
 from pydlbench.compare.rows import read_side
 from pydlbench.compare.stored import compare
+from pydlbench.errors import UsageError
 
 
-def test_the_levels_of_a_breakdown_are_rows(tmp_path):
-    """Calls alone twice as slow are told, and no level that has not changed."""
-    sides = []
-    for name, factor in (("a", 1.0), ("b", 2.0)):
+@pytest.fixture
+def side(tmp_path):
+    """Return a function that reads a breakdown with some fields changed."""
+
+    def read(name, factor=1.0, **changes):
         document = {
+            "schema_version": 1,
             "run": {**invented.RUN.to_dict(), "id": name},
             **make_record(factor=factor).to_dict(),
+            **changes,
         }
-        path = invented.write(tmp_path / f"{name}.json", {"schema_version": 1, **document})
-        sides.append(read_side(str(path), None))
+        return read_side(str(invented.write(tmp_path / f"{name}.json", document)), None)
+
+    return read
+
+
+def test_the_levels_of_a_breakdown_are_rows(side):
+    """Calls alone twice as slow are told, and no level that has not changed."""
+    sides = side("a"), side("b", 2.0)
     rows = {row.b.kind: row for row in compare(*sides, match(*sides)).rows}
     assert rows["breakdown alone"].verdict == "SLOWER"
     assert rows["breakdown native"].verdict == "UNCLEAR"
     assert 1.05 < rows["breakdown native"].estimate.resolution < 1.5
     assert "breakdown limit" not in rows
+
+
+def test_images_from_elsewhere_are_another_breakdown(side):
+    """Breakdowns of earlier versions do not say where theirs came from: they were resident."""
+    resident = side("a")
+    assert match(resident, side("earlier", feed=None)).pairs
+    with pytest.raises(UsageError):
+        match(resident, side("fed", feed="host"))
