@@ -421,11 +421,15 @@ def markdown(entries: Mapping[Case, Mapping[str, Any] | None]) -> str:
     )
 
 
-def machine() -> str:
-    """Return the processor and the versions of what ran on it."""
+def machine(modules: Sequence[str] = ("torch", "tensorflow")) -> str:
+    """Return the processor and the versions of what ran on it.
+
+    Args:
+        modules: whose versions are named, as far as they are installed.
+    """
     facts = read_cpu_facts()
     distributions = metadata.packages_distributions()
-    names = dict.fromkeys(distributions[module][0] for module in ("torch", "tensorflow"))
+    names = dict.fromkeys(distributions[module][0] for module in modules if module in distributions)
     versions = [f"{name} {metadata.version(name)}" for name in names]
     processor = f"{facts.name} (family {facts.family}, model {facts.model}), {os.cpu_count()} CPUs"
     return ", ".join([processor, f"pydlbench {__version__}", *versions])

@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any, Final, NamedTuple
 
-from forecast import Keep, errors, kept, timed
+from forecast import Keep, errors, kept, machine, timed
 from forecast import lacks as lacks_times
 from forecast import verdict as forecasts_verdict
 from journal import Journal
@@ -366,6 +366,7 @@ def broken_down(step: StepSpec, session: Session, keep: Keep) -> dict[str, Any]:
 # -----------------------------------------------------------------------------
 # The tables.
 
+_MODULES: Final = ("torch", "torchvision", "timm", "transformers")
 _HEAD: Final = "# Models of other people's libraries"
 _IMPORTED: Final = (
     "`python benchmarks/own_models.py`: a forward and a "
@@ -654,7 +655,8 @@ def main() -> int:
         every = [one for one in every if set(one.phases) <= set(args.phases or PHASES)]
         with Store.open(args.store) as store:
             code = work(make(journal, store, args), every, args.minutes)
-    text = "\n\n".join([_HEAD, *import_table(journal), *measure_tables(journal)]) + "\n"
+    parts = [_HEAD, machine(_MODULES), *import_table(journal), *measure_tables(journal)]
+    text = "\n\n".join(parts) + "\n"
     print(text)
     if args.md is not None:
         args.md.write_text(text, encoding="utf-8")
