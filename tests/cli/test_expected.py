@@ -5,42 +5,33 @@ from __future__ import annotations
 import csv
 import io
 import json
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from invented_rows import measurement, row_of
+from invented_runs import REPEATABLE
 from invented_session import InventedSession
 
 from pydlbench.cli import layers as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import read
-from pydlbench.records.run import RunRecord
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 
+if TYPE_CHECKING:
+    from pydlbench.records.run import RunRecord
+
 TITLE = "90 % of later runs"
-RUN = RunRecord(
-    id="20300102-000000-0000",
-    created_utc="2030-01-02T00:00:00+00:00",
-    command=("pydlbench", "layers", "--shape", "conv3"),
-    device={"name": "Invented 9000", "threads": 2, "cpus": [0, 1], "warnings": []},
-    environment={
-        "packages": {"numpy": "2.0"},
-        "variables": {},
-        "os": "Invented OS",
-        "python": "3.11",
-        "code": "c0de",
-    },
-)
 
 
 def run_at(hour: int, **environment: str) -> RunRecord:
     """A run that began at an hour of the day; what differs from the others' environment."""
     return msgspec.structs.replace(
-        RUN,
+        REPEATABLE,
         id=f"20300102-{hour:02d}0000-0000",
         created_utc=f"2030-01-02T{hour:02d}:00:00+00:00",
-        environment={**RUN.environment, **environment},
+        environment={**REPEATABLE.environment, **environment},
     )
 
 

@@ -5,18 +5,13 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
+from invented_runs import REPEATABLE
 
 from pydlbench.compare.match import key
 from pydlbench.compare.rows import Row, Side
 
 DEVICE = {"name": "Invented 9000", "threads": 2, "cpus": [0, 1], "facts": {"cores": 2}}
-ENVIRONMENT = {
-    "packages": {"numpy": "2.0"},
-    "variables": {},
-    "os": "Invented OS",
-    "python": "3.11",
-    "code": "c0de",
-}
+ENVIRONMENT = REPEATABLE.environment
 
 
 def make_row(layer="net/conv", median=10e-3, half_width=0.003, **changes):

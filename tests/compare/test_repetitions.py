@@ -5,28 +5,15 @@ import dataclasses
 import msgspec
 import pytest
 from invented_rows import measurement
+from invented_runs import REPEATABLE
 
 from pydlbench.compare.match import key
 from pydlbench.compare.rows import read_side
 from pydlbench.compare.stored import compare_sides, repetitions
 from pydlbench.errors import UsageError
-from pydlbench.records.run import RunRecord
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 
-RUN = RunRecord(
-    id="run",
-    created_utc="2030-01-02T00:00:00+00:00",
-    command=("pydlbench", "layers"),
-    device={"name": "Invented 9000", "threads": 2, "cpus": [0, 1], "warnings": []},
-    environment={
-        "packages": {"numpy": "2.0"},
-        "variables": {},
-        "os": "Invented OS",
-        "python": "3.11",
-        "code": "c0de",
-    },
-)
 TORCH = {"backend": "torch", "mode": "eager"}
 
 
@@ -38,7 +25,7 @@ def store(tmp_path):
 
 def keep(store, name, time, median=0.05, **changes):
     """Store a run of one row that began at a time of the day."""
-    record = msgspec.structs.replace(RUN, id=name, created_utc=f"2030-01-02T{time}:00+00:00")
+    record = msgspec.structs.replace(REPEATABLE, id=name, created_utc=f"2030-01-02T{time}:00+00:00")
     store.begin(record, "layers")
     row = measurement(median=median, **changes)
     store.add(record.id, Entry.from_document("layer", row.to_dict()))

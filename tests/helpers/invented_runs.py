@@ -57,6 +57,20 @@ RUN = RunRecord(
     device=DEVICE,
     environment={"python": "3.13.1", "os": "Invented OS 1", "packages": {"numpy": "2.4.6"}},
 )
+#: A run that says all by which the store finds its repetitions.
+REPEATABLE = RunRecord(
+    id="20300102-000000-0000",
+    created_utc="2030-01-02T00:00:00+00:00",
+    command=("pydlbench", "layers", "--shape", "conv3"),
+    device={"name": "Invented 9000", "threads": 2, "cpus": [0, 1], "warnings": []},
+    environment={
+        "packages": {"numpy": "2.0"},
+        "variables": {},
+        "os": "Invented OS",
+        "python": "3.11",
+        "code": "c0de",
+    },
+)
 ALL = ("native", "torch eager", "torch compiled", "tensorflow graph")
 SLOWER = {"native": 1.0, "torch eager": 1.3, "torch compiled": 1.25, "tensorflow graph": 1.5}
 
