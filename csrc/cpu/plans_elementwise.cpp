@@ -60,11 +60,13 @@ struct Problem {
   std::vector<memory::dims> operands;
   memory::dims dst;
   float number;
+  bool in_place;
 };
 
 Problem problem_from(Fields fields) {
   Problem p{};
-  const auto name = fields.take<std::string>("op");
+  auto name = fields.take<std::string>("op");
+  p.in_place = take_in_place(name);
   for (const Op& one : ops()) {
     if (one.name == name) p.op = &one;
   }
@@ -81,6 +83,7 @@ Problem problem_from(Fields fields) {
     PYDLBENCH_CHECK(dims.size() == p.dst.size(), "operands have as many dimensions");
     for (std::size_t i = 0; i < dims.size(); ++i) p.dst[i] = std::max(p.dst[i], dims[i]);
   }
+  PYDLBENCH_CHECK(!p.in_place || p.operands[0] == p.dst, "what is overwritten holds the result");
   return p;
 }
 
@@ -178,6 +181,7 @@ std::vector<Candidate> elementwise_candidates(const Fields& fields, Pass pass, P
   named.op = p.op->name;
   PlanBuilder builder{named,    pass,       supported_type("elementwise", pass, precision),
                       thorough, candidates, "plain"};
+  builder.in_place = p.in_place;
   const auto dst = builder.vector("dst", Use::output, p.dst, builder.type, DNNL_ARG_DST);
   with_onednn(named.op, [&] {
     if (p.op->one) with_eltwise(builder, p, dst);

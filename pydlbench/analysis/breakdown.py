@@ -308,6 +308,7 @@ class _Analysis:
         of_call: Callable[[_Seconds], float],
         how: str = "",
         explained: Sequence[Experiment] = (),
+        detail: str = "",
     ) -> None:
         """Add what calls have of a term, without what experiments explain of it."""
         seconds = {
@@ -315,7 +316,8 @@ class _Analysis:
             - sum(in_round(experiment.seconds, number) for experiment in explained)
             for number, every in self._rounds.calls.items()
         }
-        detail = "" if kind == "limit" else self._detail(calls, of_call)
+        if kind != "limit":
+            detail = detail or self._detail(calls, of_call)
         if detail and kind == "unexplained":
             # Experiments explain sums over calls: what is left of each call is not known.
             detail = f"differ most: {detail}"
@@ -376,16 +378,17 @@ class _Analysis:
         of_call: Callable[[_Seconds], float],
         how: str,
     ) -> None:
-        """Add calls of which a lower level is not known."""
+        """Add calls of which a lower level is not known, with the reasons."""
         if not calls:
             return
-        self._add(term, "difference", level, calls, of_call, how)
         operators = dict.fromkeys(self._call(place).operator for place in calls)
-        reasons = [
+        reasons = ", ".join(
             f"{name} ({reason})" if (reason := self._parts.lacks.get(name)) else name
             for name in operators
-        ]
-        self._not_measured.append(f"{term}: {', '.join(reasons)}")
+        )
+        self._add(term, "difference", level, calls, of_call, how, detail=reasons)
+        if level == "in_context":  # their time alone is not known
+            self._not_measured.append(f"{term}: {reasons}")
 
     def _in_place(self, call: ProgramCall) -> bool:
         return (call.signature, call.direction) in self._parts.in_place

@@ -14,8 +14,8 @@ from pydlbench.backends.steps.groups import EQUATION, CallGroup, is_group
 from pydlbench.grouping import grouped
 from pydlbench.models.passes import StepPass
 from pydlbench.ops.meaning import Meaning
-from pydlbench.ops.pointwise import out_of_place
 from pydlbench.ops.seen import meaning_of
+from pydlbench.ops.table import out_of_place
 from pydlbench.records.estimate import Recorded
 from pydlbench.records.operator import RecordedCall
 from pydlbench.timing.statistics import sum_known

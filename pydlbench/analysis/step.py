@@ -531,7 +531,8 @@ class _Measured:
                 lacks[operators[key]] = each.lacks or "its native layers have no time"
             else:
                 native[key] = kernels
-                if operators[key].endswith("_") and not any(map(_updates, each.terms)):
+                reads_it = operators[key].endswith("_") and each.meaning.kind != "copy"
+                if reads_it and not any(map(_updates, each.terms)):
                     in_place.add(key)
         if self._alone is not None:
             for call in self._listed.calls:

@@ -19,10 +19,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self
 
 from pydlbench.errors import PydlbenchError, UnsupportedError
-from pydlbench.ops import pointwise
 from pydlbench.ops.resize import flops_of_pixel
 from pydlbench.ops.resize import taps as taps_of
-from pydlbench.ops.table import OPS, build_layer
+from pydlbench.ops.table import OPS, build_layer, in_place
 from pydlbench.ops.tensors import merged_elementwise, merged_move, merged_reduction
 
 if TYPE_CHECKING:
@@ -351,7 +350,7 @@ def overwriting(part: Meaning) -> Meaning:
     if len(part.layers) != 1 or part.layers[0].pass_ != "forward":
         return part
     (step,) = part.layers
-    return replace(part, layers=(replace(step, layer=pointwise.in_place(step.layer)),))
+    return replace(part, layers=(replace(step, layer=in_place(step.layer)),))
 
 
 def _counted(rule: Callable[_P, Iterator[Meaning | LayerPass]]) -> Callable[_P, Meaning]:

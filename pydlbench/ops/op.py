@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -131,6 +131,8 @@ class Op:
         exact: Roles that are float32 in every precision: parameters of a normalisation, and sums
             over a whole tensor.
         positive: Roles whose elements must be above zero: radicands and divisors.
+        signs: Roles whose elements are 1 or -1: factors of a tensor that is overwritten, which
+            would get smaller with each execution, down to denormal numbers.
         trained: Roles of trained tensors.
         no_gpu: Why it has no native row on a GPU; empty if it may have one.
         windows: Whether windows slide over one to three sides; their number follows the kind.
@@ -165,6 +167,7 @@ class Op:
     memory_bound: bool = False
     exact: frozenset[str] = frozenset()
     positive: frozenset[str] = frozenset()
+    signs: frozenset[str] = frozenset()
     trained: tuple[str, ...] = ()
     no_gpu: str = ""
     windows: bool = False
@@ -236,6 +239,33 @@ class Op:
         layer = Layer(self, tuple(values[key] for key in names), name)
         _check_total(layer.shapes())
         return layer
+
+
+#: What the name of an op ends with whose result overwrites ``src``. Memory that is written only is
+#: read before all the same, unless it is written around the caches.
+IN_PLACE: Final = "-in-place"
+
+
+def overwriting(op: Op, **changes: Any) -> Op:
+    """Return the op whose result overwrites ``src``; it has no other pass.
+
+    Args:
+        op: One whose forward pass reads ``src`` and writes ``dst``, of as many elements.
+        changes: Attributes that differ otherwise.
+    """
+    name = op.name + IN_PLACE
+    forward = op.passes["forward"]
+    return replace(
+        op,
+        name=name,
+        key=op.key + IN_PLACE,
+        prefix=f"{op.key}{IN_PLACE}:",
+        passes={"forward": replace(forward, writes=("src",), updates=("src",))},
+        reference=lambda np, layer, t: {"src": op.reference(np, layer, t)},
+        native=lambda layer: {**op.native(layer), "op": name},
+        no_gpu="kernels in place are there on CPUs only",
+        **changes,
+    )
 
 
 def _check_total(shapes: Shapes) -> None:
@@ -399,6 +429,10 @@ class Layer:
     def above_zero(self, role: str) -> bool:
         """Whether the elements of a tensor must be above zero, as radicands and divisors."""
         return role in self.entry.positive
+
+    def is_sign(self, role: str) -> bool:
+        """Whether the elements of a tensor are 1 or -1."""
+        return role in self.entry.signs
 
     @property
     def multiply_adds(self) -> bool:

@@ -9,7 +9,6 @@ optimizers have nothing behind them.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import operator
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.errors import UsageError
 from pydlbench.ops.axis import Axis
 from pydlbench.ops.fields import Field
-from pydlbench.ops.op import Layer, Op, Pass, Shape, Shapes
+from pydlbench.ops.op import Layer, Op, Pass, Shape, Shapes, overwriting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -633,47 +632,12 @@ _OPTIMIZERS: Final = (
 )
 
 # -----------------------------------------------------------------------------
-# Forward passes whose result overwrites ``src``, which memory written anew costs more than.
 
-_IN_PLACE: Final = "-in-place"
 #: Ops that frameworks are often told to compute in place.
 _OVERWRITING: Final = ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "add")
-
-
-def _overwriting(op: Op) -> Op:
-    name = op.name + _IN_PLACE
-    forward = op.passes["forward"]
-    return dataclasses.replace(
-        op,
-        name=name,
-        key=name,
-        prefix=f"{name}:",
-        passes={"forward": dataclasses.replace(forward, writes=("src",), updates=("src",))},
-        reference=lambda np, layer, t: {"src": op.reference(np, layer, t)},
-        native=lambda layer: {**op.native(layer), "op": name},
-        no_gpu="kernels in place are there on CPUs only",
-    )
-
-
-def in_place(layer: Layer) -> Layer:
-    """Return the layer whose result overwrites ``src``; the layer itself if there is none."""
-    name = layer.entry.key
-    return _other(layer, name + _IN_PLACE) if name in _OVERWRITING else layer
-
-
-def out_of_place(layer: Layer) -> Layer:
-    """Return the layer whose result has memory of its own."""
-    name = layer.entry.key
-    return _other(layer, name.removesuffix(_IN_PLACE)) if name.endswith(_IN_PLACE) else layer
-
-
-def _other(layer: Layer, name: str) -> Layer:
-    op = next(op for op in POINTWISE_OPS if op.name == name)
-    return op.build(layer.name, **layer.fields)
-
 
 _OUT_OF_PLACE: Final = (*_ACTIVATIONS, *_NORMALISATIONS, *_SOFTMAXES, *_OTHERS, *_OPTIMIZERS)
 POINTWISE_OPS: Final = (
     *_OUT_OF_PLACE,
-    *(_overwriting(op) for op in _OUT_OF_PLACE if op.name in _OVERWRITING),
+    *(overwriting(op) for op in _OUT_OF_PLACE if op.name in _OVERWRITING),
 )

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError, nearest
+from pydlbench.ops.op import IN_PLACE
 from pydlbench.ops.pointwise import POINTWISE_OPS
 from pydlbench.ops.products import ATTENTION, GEMM
 from pydlbench.ops.recurrent import RECURRENT_OPS
@@ -94,6 +95,17 @@ def build_layer(op: str, *, name: str | None = None, **fields: Any) -> Layer:
         UsageError: The op or a field does not exist, a field is missing, or the layer is invalid.
     """
     return find_op(op).build(name, **fields)
+
+
+def in_place(layer: Layer) -> Layer:
+    """Return the layer whose result overwrites ``src``; the layer itself if there is none."""
+    op = OPS.get(layer.entry.key + IN_PLACE)
+    return layer if op is None else op.build(layer.name, **layer.fields)
+
+
+def out_of_place(layer: Layer) -> Layer:
+    """Return the layer whose result has memory of its own."""
+    return OPS[layer.entry.key.removesuffix(IN_PLACE)].build(layer.name, **layer.fields)
 
 
 def read_layer(data: Mapping[str, Any]) -> Layer:

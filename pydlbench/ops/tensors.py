@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.fields import Field
-from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape, Sizes
+from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape, Sizes, overwriting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -59,8 +59,7 @@ def _named(ops: tuple[Op, ...], name: str) -> Op:
 # -----------------------------------------------------------------------------
 # ``dst = op(x, y, z)`` for each element, where ``a`` is the number. Operands are broadcast along
 # dimensions of size one. A number of a program, such as the 2 of ``2 x``, is an operand of one
-# element. The result has memory of its own, even if a program overwrites an operand: the bytes
-# moved are the same.
+# element. The result has memory of its own, or overwrites ``x``, which is then as large.
 
 _ROLES: Final = ("src", "src2", "src3")
 
@@ -157,6 +156,25 @@ _ELEMENTWISE: Final = (
     # x where y is above zero, else x z.
     _elementwise("leaky-relu-gradient", 3, 2, lambda np, x, y, z: np.where(y > 0, x, x * z)),
 )
+
+
+#: Operands that an overwritten one is multiplied with or divided by.
+_FACTORS: Final = {"leaky-relu-gradient": "src3"} | dict.fromkeys(
+    ("mul", "div", "leaky-relu"), "src2"
+)
+
+
+def _in_place(op: Op) -> Op:
+    def settle(values: dict[str, Any]) -> None:
+        op.settle(values)
+        shapes = [shape for role in _ROLES if (shape := values[role])]
+        whole = tuple(map(max, zip(*shapes, strict=True)))
+        if values["src"] != whole:
+            fits = "x".join(map(str, whole))
+            raise UsageError(f"src={values['src']}: does not hold the result; nearest: {fits}")
+
+    factors = [_FACTORS[op.name]] if op.name in _FACTORS else []
+    return overwriting(op, settle=settle, signs=frozenset(factors))
 
 
 def merged_elementwise(name: str, *shapes: Sequence[int], number: float = 1.0) -> Layer:
@@ -393,4 +411,4 @@ _GATHERS: Final = (
     ),
 )
 
-TENSOR_OPS: Final = (*_ELEMENTWISE, *_REDUCTIONS, *_MOVES, *_GATHERS)
+TENSOR_OPS: Final = (*_ELEMENTWISE, *map(_in_place, _ELEMENTWISE), *_REDUCTIONS, *_MOVES, *_GATHERS)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.op import IN_PLACE
 from pydlbench.ops.table import build_layer, ops_of_kind
 from pydlbench.records.specs import KernelSpec
 
@@ -147,7 +149,9 @@ ELEMENTWISE = [
     )
     for op, entry in ops_of_kind("elementwise").items()
     for shapes in _OPERANDS
-    for number in _NUMBERS.get(op, (1.0,))
+    # What is overwritten has the result's shape.
+    if not op.endswith(IN_PLACE) or shapes[0] == np.broadcast_shapes(*shapes)
+    for number in _NUMBERS.get(op.removesuffix(IN_PLACE), (1.0,))
 ]
 TENSORS = (
     *(

@@ -118,7 +118,7 @@ COUNTS = [
     ),
     ("add-in-place:mb2ic3ih4iw5", "forward", 120, None, 2 * 360),
     *(
-        (f"elementwise:{op}:4x6{':4x1' * (operands - 1)}", "forward", flops * 24, None, size)
+        (f"elementwise:{op}{end}:4x6{':4x1' * (operands - 1)}", "forward", flops * 24, None, size)
         for operands, size, each in (
             (1, 96, {"abs": 1, "neg": 1, "square": 1, "sqrt": 1, "rsqrt": 2, "exp": 1, "log": 1}),
             (1, 96, {"power": 1}),
@@ -127,6 +127,7 @@ COUNTS = [
             (3, 112, {"lerp": 3, "addcmul": 3, "addcdiv": 3, "clamp": 2, "leaky-relu-gradient": 2}),
         )
         for op, flops in each.items()
+        for end in ("", "-in-place")
     ),
     ("elementwise:add:9:9by-1", "forward", 9, None, 54),
     ("elementwise:add:9:9by2", "forward", 18, None, 54),
@@ -358,6 +359,7 @@ _GEMM: dict[str, Any] = {"m": 2, "k": 3, "n": 4}
         ("concat", {"sources": (2,)}, ("at least two",)),
         ("concat", {"sources": (2, 3), "channels": 2}, ("channels=2", "nearest: 5")),
         ("elementwise:add", {"src": (8,)}, ("1 operands", "nearest: 2")),
+        ("elementwise:add-in-place", {"src": (1, 4), "src2": (8, 4)}, ("src", "nearest: 8x4")),
         ("elementwise:exp", {"src": (8,), "src2": (8,)}, ("2 operands", "nearest: 1")),
         ("elementwise:mul", {"src": (8,), "src2": (8,), "number": 2}, ("mul has none",)),
         ("elementwise:add", {"src": (8, 4), "src2": (8, 3)}, ("src2", "nearest: 8x4")),

@@ -707,7 +707,7 @@ RESIZES = [
 ELEMENTS = [
     (aten("relu_.default(T2x3x4x4)"), "relu-in-place:mb2ic3ih4", 96),
     (aten("add_.Tensor(T2x3x4x4, T2x3x4x4)"), "add-in-place:mb2ic3ih4", 96),
-    (aten("add_.Tensor(T7, 1e-08)"), "elementwise:add:7:1", 7),
+    (aten("add_.Tensor(T7, 1e-08)"), "elementwise:add-in-place:7:1", 7),
     (aten("threshold_backward.default(T2x3, T2x3, 0)"), "relu:mb2ic3 backward-data", 6),
     (aten("hardtanh.default(T2x3, 0.0, 6.0)"), "relu6:mb2ic3", 12),
     (aten("add.Tensor(T2x3x5, T2x3x5)"), "add:mb2ic3ih1iw5", 30),
@@ -721,13 +721,13 @@ ELEMENTS = [
     (aten("pow.Tensor_Scalar(T8, 3)"), "elementwise:power:8by3", 8),
     (aten("clamp.default(T8, None, 2)"), "elementwise:min:8:1", 8),
     (aten("clamp.default(T8, 0, 2)"), "elementwise:clamp:8:1:1", 16),
-    (aten("lerp_.Scalar(T8, T8, 0.1)"), "elementwise:lerp:8:8:1", 24),
+    (aten("lerp_.Scalar(T8, T8, 0.1)"), "elementwise:lerp-in-place:8:8:1", 24),
     (
         aten(f"addcmul_.default(T8, T8, {tensor(8, of=1)}, value=0.1)"),
-        "elementwise:add-square:8:8by0.5",
+        "elementwise:add-square-in-place:8:8by0.5",
         24,
     ),
-    (aten("addcdiv_.default(T8, T8, T8)"), "elementwise:addcdiv:8:8:8", 24),
+    (aten("addcdiv_.default(T8, T8, T8)"), "elementwise:addcdiv-in-place:8:8:8", 24),
     (aten("leaky_relu.default(T2x3, 0.1)"), "elementwise:leaky-relu:6:1", 12),
     (aten("leaky_relu.default(T2x3)"), "elementwise:leaky-relu:6:1", 12),
     (aten("mul.Tensor(T4x6, float32[4, 6](0, 1))"), "elementwise:mul:4x6:1x6", 24),
@@ -747,7 +747,11 @@ ELEMENTS = [
         "sgd:ic3lr0.5, sgd:ic4lr0.5",
         14,
     ),
-    (aten("_foreach_mul_.Scalar([T3, T2x2], 0.9)"), "elementwise:mul:3:1, elementwise:mul:4:1", 7),
+    (
+        aten("_foreach_mul_.Scalar([T3, T2x2], 0.9)"),
+        "elementwise:mul-in-place:3:1, elementwise:mul-in-place:4:1",
+        7,
+    ),
     (
         node("SquaredDifference", [(2, 3, 8), (2, 3, 1)], [(2, 3, 8)]),
         "elementwise:add:6x8:6x1by-1, elementwise:square:48",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 #include <utility>
 
 #include "core/error.hpp"
@@ -41,7 +42,7 @@ void overwrite_source(Candidate& candidate) {
   candidate.own = std::make_shared<OwnWork>(
       OwnWork{candidate.own->workspace_bytes,
               [tensors, run = candidate.own->run](Pointers p, void* workspace) {
-                std::array<void*, 3> with_result{};
+                std::array<void*, 4> with_result{};
                 std::copy(p, p + tensors, with_result.begin());
                 with_result.at(tensors) = p[0];
                 run(with_result.data(), workspace);
@@ -137,6 +138,14 @@ void PlanBuilder::add_streaming(
     add_own(words + (streaming ? "non-temporal stores" : ""), arguments, workspace_bytes,
             [&](const Kernels& kernels) { return work(kernels, streaming); });
   }
+}
+
+bool take_in_place(std::string& name) {
+  constexpr std::string_view end = "-in-place";
+  const auto at = name.size() < end.size() ? 0 : name.size() - end.size();
+  if (name.compare(at, std::string::npos, end) != 0) return false;
+  name.resize(at);
+  return true;
 }
 
 memory::data_type supported_type(const std::string& kind, Pass pass, Precision precision) {

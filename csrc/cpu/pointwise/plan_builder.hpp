@@ -70,6 +70,10 @@ struct PlanBuilder {
   void add(Candidate candidate);
 };
 
+// An op whose result overwrites its first source has "-in-place" behind its name, which is taken
+// off here. Returns whether it was there.
+bool take_in_place(std::string& name);
+
 // The type of a kind that has forward passes only, in fp32 and bf16. Throws Unsupported otherwise.
 memory::data_type supported_type(const std::string& kind, Pass pass, Precision precision);
 

@@ -70,22 +70,11 @@ void check(const PointwiseProblem& p, Pass pass, Precision precision) {
                   "sources are those of a concatenation");
 }
 
-// An op whose result overwrites its first source has the name of the other one, and this behind it.
-constexpr std::string_view kInPlace = "-in-place";
-
-// Takes it off the name. Returns whether it was there.
-bool take_in_place(std::string& name) {
-  const auto at = name.size() < kInPlace.size() ? 0 : name.size() - kInPlace.size();
-  if (name.compare(at, std::string::npos, kInPlace) != 0) return false;
-  name.resize(at);
-  return true;
-}
-
 // Where thorough, streaming stores are tried for the smallest tensors too.
 std::vector<Candidate> pointwise_candidates(const Fields& fields, Pass pass, Precision precision,
                                             bool thorough) {
   auto problem = problem_of<PointwiseProblem>(fields);
-  const bool in_place = take_in_place(problem.op);
+  const bool in_place = pointwise::take_in_place(problem.op);
   const Op op = find_op(problem.op);
   check(problem, pass, precision);
   std::vector<Candidate> candidates;

@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pydlbench.backends.verification.inputs import kept_elements
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.axis import extent
+from pydlbench.ops.op import IN_PLACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -310,26 +311,27 @@ def _momentum(layer: Any, how: How) -> Function:
 # -----------------------------------------------------------------------------
 # Layers on tensors of any shape.
 
-#: By operator, where it is not the function of that name: of the operands and the number.
+#: By operator, where it is not the function of that name: of the operands, the number and ``out``.
 _ELEMENTWISE: Final[Mapping[str, Function]] = {
     "power": torch.pow,
-    "add": lambda x, y, a: torch.add(x, y, alpha=a),
-    "max": lambda x, y, _: torch.maximum(x, y),
-    "min": lambda x, y, _: torch.minimum(x, y),
-    "leaky-relu": lambda x, y, _: torch.where(x > 0, x, x * y),
-    "add-square": lambda x, y, a: torch.addcmul(x, y, y, value=a),
-    "addcmul": lambda x, y, z, a: torch.addcmul(x, y, z, value=a),
-    "addcdiv": lambda x, y, z, a: torch.addcdiv(x, y, z, value=a),
-    "leaky-relu-gradient": lambda x, y, z, _: torch.where(y > 0, x, x * z),
+    "add": lambda x, y, a, **out: torch.add(x, y, alpha=a, **out),
+    "max": lambda x, y, _, **out: torch.maximum(x, y, **out),
+    "min": lambda x, y, _, **out: torch.minimum(x, y, **out),
+    "leaky-relu": lambda x, y, _, **out: torch.where(x > 0, x, x * y, **out),
+    "add-square": lambda x, y, a, **out: torch.addcmul(x, y, y, value=a, **out),
+    "addcmul": lambda x, y, z, a, **out: torch.addcmul(x, y, z, value=a, **out),
+    "addcdiv": lambda x, y, z, a, **out: torch.addcdiv(x, y, z, value=a, **out),
+    "leaky-relu-gradient": lambda x, y, z, _, **out: torch.where(y > 0, x, x * z, **out),
 }
 
 
 def _arithmetic(layer: Any, _how: How) -> Function:
-    if layer.op not in _ELEMENTWISE:
-        named: Function = getattr(torch, layer.op)
-        return named
-    function, number = _ELEMENTWISE[layer.op], layer.number
-    return lambda *operands: function(*operands, number)
+    name = layer.op.removesuffix(IN_PLACE)
+    function: Function = _ELEMENTWISE.get(name) or getattr(torch, name)
+    numbers = (layer.number,) if name in _ELEMENTWISE else ()
+    if name != layer.op:
+        return lambda *operands: function(*operands, *numbers, out=operands[0])
+    return (lambda *operands: function(*operands, *numbers)) if numbers else function
 
 
 def _reduction(layer: Any, _how: How) -> Function:

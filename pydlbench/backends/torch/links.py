@@ -30,9 +30,8 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.models.passes import StepPass
 from pydlbench.ops.meaning import LayerPass, Value, on_images
 from pydlbench.ops.op import INTEGERS
-from pydlbench.ops.pointwise import out_of_place
 from pydlbench.ops.seen.aten import leaves, mapped, meaning_of
-from pydlbench.ops.table import build_layer
+from pydlbench.ops.table import build_layer, out_of_place
 from pydlbench.ops.tensors import merged_elementwise, merged_move
 from pydlbench.records.operator import RecordedCall
 

@@ -37,6 +37,31 @@ def test_only_a_convolution_of_its_own_is_folded_into():
     assert called == {"first", "second", "beside"}
 
 
+class Asserting(nn.BatchNorm2d):
+    """A normalisation that is traced, as timm's are."""
+
+    def forward(self, x):
+        torch._assert(x.ndim == 4, "images")
+        how = (self.weight, self.bias, self.training, self.momentum, self.eps)
+        return torch.relu(nn.functional.batch_norm(x, self.running_mean, self.running_var, *how))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_normalisation_of_other_libraries_is_folded_where_its_statistics_are_fixed(training):
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), Asserting(8)).eval()
+    module[1].running_mean.uniform_(-1, 1)
+    module[1].train(training)
+    if training:
+        assert "follows a convolution" in refuses(module)
+        return
+    x = torch.rand(2, 3, 8, 8)
+    with torch.no_grad():
+        before = module(x)
+        after = fold_normalisations(module)
+        torch.testing.assert_close(after(x), before, rtol=1e-4, atol=1e-4)
+    assert nn.functional.batch_norm not in {node.target for node in after.graph.nodes}
+
+
 def refuses(module):
     with pytest.raises(UnsupportedError) as refused:
         fold_normalisations(module)

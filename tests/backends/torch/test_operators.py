@@ -110,7 +110,7 @@ def test_layers_on_tensors_of_any_shape(backend):
         layer = parse_problem(text)
         (variant,) = backend.variants(KernelSpec(layer=layer, mode="eager"))
         inputs = make_inputs(layer, "forward", "fp32", seed=5)
-        written = variant.build(inputs).outputs()["dst"]
+        written = variant.build(inputs).outputs()[layer.result("forward")]
         verdict = verify(layer, "forward", "fp32", inputs, written, seed=7)
         assert verdict.status == "ok", (text, verdict)
 

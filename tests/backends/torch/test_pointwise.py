@@ -9,8 +9,7 @@ from pydlbench.backends.base import Preparation
 from pydlbench.backends.torch.base import ways_to_run
 from pydlbench.backends.torch.operator import Operands, TensorPlace
 from pydlbench.backends.verification.inputs import make_inputs
-from pydlbench.ops.pointwise import in_place
-from pydlbench.ops.table import OPS
+from pydlbench.ops.table import OPS, in_place
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 

@@ -25,7 +25,7 @@ PROBLEMS = (
     *("lstm:l2d2t2mb2slc4dhc2", "gru:l2d2t2mb2slc4dhc2"),
     *(f"resize:{mode}:mb1ic2ih3oh5iw4ow2" for mode in ("nearest", "linear")),
     *(
-        f"elementwise:{op}:4x6{':4x1' * (operands - 1)}{by}"
+        f"elementwise:{op}{end}:4x6{':4x1' * (operands - 1)}{by}"
         for operands, by, ops in (
             (1, "", ("abs", "neg", "square", "sqrt", "rsqrt", "exp", "log")),
             (1, "by0.5", ("power",)),
@@ -35,6 +35,7 @@ PROBLEMS = (
             (3, "by2", ("addcmul", "addcdiv")),
         )
         for op in ops
+        for end in ("", "-in-place")
     ),
     *(f"reduction:{op}:4x3x5:4x1x5" for op in ("sum", "mean", "max", "min", "norm")),
     *("move:copy:8", "move:fill:3x4", "move:permute:4x2x3by201"),
