@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pydlbench.workers.host import RemoteKernel
 
 #: The operator that stands for a page fault; its row has seconds of one.
-FAULT: Final = RecordedCall(signature="page fault", operator="page fault")
+FAULT: Final = RecordedCall(signature="page fault of a result", operator="page fault")
 
 _POLICY = Policy()
 # Seconds of sampling for each operator in a visit, on the average.

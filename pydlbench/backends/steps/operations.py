@@ -202,7 +202,7 @@ def prepare_logged_calls(
 
 
 def prepare_fresh_blocks(backend: Backend, size: int, count: int) -> OperatorsKernel:
-    """Make touching blocks of fresh memory ready, in any process.
+    """Make writing blocks of fresh memory ready, in any process.
 
     Args:
         backend: not asked.
