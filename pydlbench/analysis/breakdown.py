@@ -381,7 +381,7 @@ class _Analysis:
         """Add calls of which a lower level is not known, with the reasons."""
         if not calls:
             return
-        operators = dict.fromkeys(self._call(place).operator for place in calls)
+        operators = self._ranked(calls, of_call, lambda place: self._call(place).operator)
         reasons = ", ".join(
             f"{name} ({reason})" if (reason := self._parts.lacks.get(name)) else name
             for name in operators
@@ -402,16 +402,25 @@ class _Analysis:
         def name_of(place: int) -> str:
             return f"{self._call(place).module} {self._call(place).operator}"
 
-        gaps = {
+        least = _WORTH * median(self._rounds.step_s.values())
+        most = [*self._ranked(calls, of_call, name_of).items()][:_NAMED]
+        worth = [(name, seconds) for name, seconds in most if abs(seconds) > least]
+        return ", ".join(f"{name} {Scale.fit(seconds).signed(seconds)}" for name, seconds in worth)
+
+    def _ranked(
+        self,
+        calls: Sequence[int],
+        of_call: Callable[[_Seconds], float],
+        name_of: Callable[[int], str],
+    ) -> dict[str, float]:
+        """Return what calls of a name have of a term in the median of the rounds, most first."""
+        seconds = {
             name: median(
                 sum(of_call(every[place]) for place in own) for every in self._rounds.calls.values()
             )
             for name, own in grouped(calls, name_of).items()
         }
-        least = _WORTH * median(self._rounds.step_s.values())
-        ranked = sorted(gaps, key=lambda name: -abs(gaps[name]))[:_NAMED]
-        worth = [name for name in ranked if abs(gaps[name]) > least]
-        return ", ".join(f"{name} {Scale.fit(gaps[name]).signed(gaps[name])}" for name in worth)
+        return dict(sorted(seconds.items(), key=lambda item: -abs(item[1])))
 
     # --- numbers over rounds ------------------------------------------------------------------
 
