@@ -34,10 +34,9 @@ _POLICY = Policy()
 # Seconds of sampling for each operator in a visit, on the average.
 _EACH_S = 0.04
 _LEAST, _MOST = 3, 15
-# How often fresh blocks are asked for in a visit of page faults.
+# How often so many blocks of so many bytes are written in a visit of page faults.
 _REPLAYS = 9
-# No allocator of glibc's keeps a block beyond 32 MiB: each of these, so many, has fresh pages.
-_FRESH, _BLOCKS = 36 << 20, 8
+_BLOCK, _BLOCKS = 36 << 20, 8
 # Operands that lie in memory together take no more than this share of what is available: what is
 # overwritten is there twice. In bytes where nobody knows that; operators where theirs are unknown.
 _ROOM = 1 / 8
@@ -223,27 +222,24 @@ def _visit(
 
 
 def _visit_faults(session: Session) -> dict[str, _Visit]:
-    """Ask for large blocks, with fresh pages and with kept ones: the difference is faults."""
-    seconds, faults, alone = [], [], []
-    for warm in (False, True):
-        worker = session.worker("native", "cpu", warm=warm)
-        worker.close()
-        try:
+    """Write large blocks, with fresh pages and with kept ones: the difference is faults."""
+    worker = session.worker("native", "cpu")
+    worker.close()
+    seconds, faults, alone = [], 0.0, []
+    try:
+        for keeps in (False, True):
             kernel = worker.build(
-                operations.prepare_fresh_blocks, OperatorsFacts, size=_FRESH, count=_BLOCKS
+                operations.prepare_blocks, OperatorsFacts, size=_BLOCK, count=_BLOCKS, keeps=keeps
             )
-            # The allocator learns from the first ones what it gives back.
-            kernel.sample(Request(samples=1, untimed=_LEAST))
-            chunk, ours = _sampled(kernel, Request(samples=_REPLAYS), session)
-            alone.append(ours)
+            chunk, ours = _sampled(kernel, Request(samples=_REPLAYS, untimed=1), session)
             seconds.append(median(chunk.seconds))
-            faults.append(chunk.faults or 0.0)
-        finally:
-            worker.close()
-    number = faults[0] - faults[1]
-    if number <= 0:
+            faults = faults or chunk.faults or 0.0
+            alone.append(ours)
+    finally:
+        worker.close()
+    if not faults:
         return {}
-    each = max(0.0, seconds[0] - seconds[1]) / number
+    each = max(0.0, seconds[0] - seconds[1]) / faults
     return {FAULT.signature: _Visit(each, _REPLAYS, all(alone))}
 
 

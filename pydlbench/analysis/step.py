@@ -236,7 +236,7 @@ class _Measured:
         if step.on_gpu:
             workers.append(session.worker("native", step.device))
         else:
-            workers += [session.worker(), session.worker(warm=True)]
+            workers.append(session.worker())
         if self._makes_calls():
             workers.append(session.worker(step.framework, step.device, warm=True, logging=True))
         start_together(workers)
@@ -429,16 +429,14 @@ class _Measured:
 
     def _make_probes(self) -> None:
         """Make ready what new pages cost, and waking a thread."""
-        kernel = self._session.worker("native", "cpu").build(
-            operations.prepare_wakeups, OperatorsFacts
-        )
-        self._kernels.append(kernel)
-        self._add(WAKEUP, kernel.sample, self._kernel_policy())
-        for name, warm in ((PAGES, False), (PAGES_KEPT, True)):
-            worker = self._session.worker("native", "cpu", warm=warm)
-            kernel = worker.build(
-                operations.prepare_fresh_blocks, OperatorsFacts, size=_BLOCK, count=1
-            )
+        worker = self._session.worker("native", "cpu")
+        size = {"size": _BLOCK, "count": 1}
+        for name, make, how in (
+            (WAKEUP, operations.prepare_wakeups, {}),
+            (PAGES, operations.prepare_blocks, {**size, "keeps": False}),
+            (PAGES_KEPT, operations.prepare_blocks, {**size, "keeps": True}),
+        ):
+            kernel = worker.build(make, OperatorsFacts, **how)
             self._kernels.append(kernel)
             self._add(name, kernel.sample, self._kernel_policy())
 

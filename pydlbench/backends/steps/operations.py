@@ -201,18 +201,19 @@ def prepare_logged_calls(
     return worker_of(step.framework).prepare_logged_calls(backend, step, signatures)
 
 
-def prepare_fresh_blocks(backend: Backend, size: int, count: int) -> OperatorsKernel:
-    """Make writing blocks of fresh memory ready, in any process.
+def prepare_blocks(backend: Backend, size: int, count: int, keeps: bool) -> OperatorsKernel:
+    """Make writing blocks of memory ready, in any process.
 
     Args:
         backend: not asked.
         size: bytes of a block.
         count: blocks in a run.
+        keeps: whether they have the same pages each time, and not new ones.
     """
-    from pydlbench.backends.steps.operators import fresh_blocks
+    from pydlbench.backends.steps.operators import written_blocks
 
     del backend
-    return fresh_blocks(size, count)
+    return written_blocks(size, count, keeps=keeps)
 
 
 def prepare_wakeups(backend: Backend) -> OperatorsKernel:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
+import mmap
 import socket
 import time
 from collections import deque
@@ -205,7 +205,7 @@ class LoggedOperators:
 
 
 # -----------------------------------------------------------------------------
-# What fresh memory costs: blocks are asked for, written and given back.
+# What fresh memory costs: blocks are mapped, written and unmapped, or the same pages are written.
 #
 # A block is the sum of another one and a number, by as many threads as compute, each in a part of
 # its own: what a framework's calls write they compute from operands. A page that the kernel has
@@ -213,28 +213,24 @@ class LoggedOperators:
 # fault costs a call less than it costs to touch a byte of the page (here by 15 %).
 
 
-class FreshBlocks:
-    """Blocks of memory, each asked for, written and given back before the next.
+class WrittenBlocks:
+    """Blocks of memory, each mapped, written and unmapped before the next.
 
-    With the C library's default allocator a large block has new pages each time, with one that
-    keeps its pages only the first time. Calls and writes are the same in both.
+    An allocator would take some of them from pages that it has kept, now and then.
 
     Args:
         size: bytes of a block, a multiple of 4.
         count: blocks in a run.
         cpus: that write a block, a thread on each.
+        keeps: whether the first one stays, and is written each time.
+
+    Raises:
+        MemoryError: there is no memory for a block.
     """
 
-    def __init__(self, size: int, count: int, cpus: Sequence[int]) -> None:
-        self._size, self._count = size, count
+    def __init__(self, size: int, count: int, cpus: Sequence[int], *, keeps: bool) -> None:
+        self._count = count
         self._source = np.ones(size // 4, np.float32)
-        library = ctypes.CDLL(None)
-        self._allocate = library.malloc
-        self._allocate.argtypes = [ctypes.c_size_t]
-        self._allocate.restype = ctypes.c_void_p
-        self._free = library.free
-        self._free.argtypes = [ctypes.c_void_p]
-        self._free.restype = None
         self._threads = max(1, len(cpus))
         others = list(cpus[1:])
 
@@ -242,36 +238,37 @@ class FreshBlocks:
             bind({others.pop()} if others else ())
 
         self._pool = ThreadPoolExecutor(max(1, len(others)), initializer=bind_next)
+        self._kept = self._mapped() if keeps else None
+        if self._kept is not None:
+            self._write(self._kept)
 
     def run(self) -> float:
-        """Ask for each block, write it and give it back; return the seconds.
-
-        Raises:
-            MemoryError: there is no memory for a block.
-        """
+        """Write each block, in new memory unless it is kept; return the seconds."""
         start = time.perf_counter()
         for _ in range(self._count):
-            address = self._allocate(self._size)
-            if not address:
-                raise MemoryError(f"no block of {self._size} bytes")
-            self._write(address)
-            self._free(address)
+            if self._kept is not None:
+                self._write(self._kept)
+            else:
+                with self._mapped() as block:
+                    self._write(block)
         return time.perf_counter() - start
 
-    def _write(self, address: int) -> None:
+    def _mapped(self) -> mmap.mmap:
+        return mmap.mmap(-1, self._source.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    def _write(self, block: mmap.mmap) -> None:
         """Write all of a block, each thread a part of its own."""
-        count = self._source.size
-        block = np.ctypeslib.as_array((ctypes.c_float * count).from_address(address))
-        bounds = [count * number // self._threads for number in range(self._threads + 1)]
-        parts = [(self._source[a:b], block[a:b]) for a, b in itertools.pairwise(bounds)]
-        others = [self._pool.submit(_add_one, *part) for part in parts[1:]]
-        _add_one(*parts[0])
+        size = self._source.size
+        bounds = [size * number // self._threads for number in range(self._threads + 1)]
+        first, *rest = (slice(*ends) for ends in itertools.pairwise(bounds))
+        others = [self._pool.submit(_add_one, self._source, block, part) for part in rest]
+        _add_one(self._source, block, first)
         for each in others:
             each.result()
 
 
-def _add_one(source: NDArray[np.float32], result: NDArray[np.float32]) -> None:
-    np.add(source, np.float32(1), out=result)
+def _add_one(source: NDArray[np.float32], block: mmap.mmap, part: slice) -> None:
+    np.add(source[part], np.float32(1), out=np.frombuffer(block, np.float32)[part])
 
 
 class Wakeups:
@@ -307,14 +304,14 @@ def wakeups() -> OperatorsKernel:
     return OperatorsKernel([Wakeups(cpus)], OperatorsFacts(names=("wake-up",)), cpus)
 
 
-def fresh_blocks(size: int, count: int) -> OperatorsKernel:
-    """Return the kernel that writes fresh memory; its chunks count the faults.
+def written_blocks(size: int, count: int, *, keeps: bool) -> OperatorsKernel:
+    """Return the kernel that writes memory, new or kept; its chunks count the faults.
 
     Args:
-        size: see :class:`FreshBlocks`.
+        size: see :class:`WrittenBlocks`.
         count: likewise.
+        keeps: likewise.
     """
     cpus = own_cpus()
-    return OperatorsKernel(
-        [FreshBlocks(size, count, cpus)], OperatorsFacts(names=("blocks",)), cpus
-    )
+    blocks = WrittenBlocks(size, count, cpus, keeps=keeps)
+    return OperatorsKernel([blocks], OperatorsFacts(names=("blocks",)), cpus)

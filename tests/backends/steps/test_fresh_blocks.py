@@ -1,48 +1,39 @@
 """Blocks of memory that are new each time, which tell what page faults cost."""
 
-import ctypes
+import mmap
 
 import numpy as np
 import pytest
 
-from pydlbench.backends.steps.operators import FreshBlocks, fresh_blocks
+from pydlbench.backends.steps.operators import WrittenBlocks, written_blocks
 from pydlbench.timing.chunk import Request
 
-# The allocator always gives such a block back to the system.
-LARGE = 1 << 26
+SIZE = 1 << 26
+REQUEST = Request(samples=2)
 
 
 @pytest.mark.parametrize("cpus", [(0,), (0, 1)])
-def test_blocks_are_asked_for_written_and_given_back_one_after_the_other(cpus):
-    made = FreshBlocks(LARGE, 3, cpus)
-    allocate, free = made._allocate, made._free
-    events = []
+def test_all_of_each_block_is_written_before_the_next_is_mapped(cpus, monkeypatch):
+    made = WrittenBlocks(SIZE, 3, cpus, keeps=False)
+    written = []
 
-    def asks(size):
-        events.append(size)
-        return allocate(size)
+    class Block(mmap.mmap):
+        def __exit__(self, *raised):
+            written.append(float(np.frombuffer(self, np.float32).min()))
+            self.close()
 
-    def gives(address):
-        block = (ctypes.c_float * (LARGE // 4)).from_address(address)
-        assert (np.frombuffer(block, np.float32) == 2).all()
-        events.append("back")
-        free(address)
-
-    made._allocate, made._free = asks, gives
+    monkeypatch.setattr(mmap, "mmap", Block)
     assert made.run() > 0
-    assert events == [LARGE, "back"] * 3
+    assert written == [2.0] * 3
 
 
-def test_each_block_has_new_pages():
-    one, two = (fresh_blocks(LARGE, count).sample(Request(samples=2)).faults for count in (1, 2))
+def test_each_block_has_new_pages_unless_one_is_kept():
+    one, two = (written_blocks(SIZE, count, keeps=False).sample(REQUEST).faults for count in (1, 2))
     assert one > 16
     assert two > 1.8 * one
+    assert written_blocks(SIZE, 1, keeps=True).sample(REQUEST).faults < one / 8
 
 
 def test_a_block_that_there_is_no_memory_for_is_an_error():
     with pytest.raises(MemoryError):
-        FreshBlocks(1 << 60, 1, (0,))
-    made = FreshBlocks(1 << 20, 1, (0,))
-    made._allocate = lambda _: None
-    with pytest.raises(MemoryError, match="1048576"):
-        made.run()
+        WrittenBlocks(1 << 60, 1, (0,), keeps=False)
