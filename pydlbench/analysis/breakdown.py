@@ -206,6 +206,7 @@ class _Analysis:
         self._not_measured = [
             f"{name}: {reason}" for some in missing.values() for name, reason in some.items()
         ]
+        self._without_layer: tuple[str, ...] = ()
         self._incomplete = {level for level, some in missing.items() if some}
         self._rounds = rounds = _Rounds(table, parts)
         self._disturbed = seen_in_rounds(rounds.steps).keys() & rounds.step_s.keys()
@@ -250,6 +251,7 @@ class _Analysis:
             modules=_modules(calls, step_s),
             between_calls_s=sum(term.seconds for term in terms if term.level == "step"),
             not_measured=tuple(self._not_measured),
+            without_layer=self._without_layer,
             unexplained=sum(unexplained) if unexplained else None,
             unexplained_low=low,
             unexplained_high=high,
@@ -308,7 +310,6 @@ class _Analysis:
         of_call: Callable[[_Seconds], float],
         how: str = "",
         explained: Sequence[Experiment] = (),
-        detail: str = "",
     ) -> None:
         """Add what calls have of a term, without what experiments explain of it."""
         seconds = {
@@ -316,8 +317,7 @@ class _Analysis:
             - sum(in_round(experiment.seconds, number) for experiment in explained)
             for number, every in self._rounds.calls.items()
         }
-        if kind != "limit":
-            detail = detail or self._detail(calls, of_call)
+        detail = "" if kind == "limit" else self._detail(calls, of_call)
         if detail and kind == "unexplained":
             # Experiments explain sums over calls: what is left of each call is not known.
             detail = f"differ most: {detail}"
@@ -378,17 +378,23 @@ class _Analysis:
         of_call: Callable[[_Seconds], float],
         how: str,
     ) -> None:
-        """Add calls of which a lower level is not known, with the reasons."""
+        """Add calls of which a lower level is not known."""
         if not calls:
             return
+        self._add(term, "difference", level, calls, of_call, how)
         operators = self._ranked(calls, of_call, lambda place: self._call(place).operator)
-        reasons = ", ".join(
-            f"{name} ({reason})" if (reason := self._parts.lacks.get(name)) else name
-            for name in operators
-        )
-        self._add(term, "difference", level, calls, of_call, how, detail=reasons)
-        if level == "in_context":  # their time alone is not known
+        if level == "alone":
+            self._without_layer = tuple(
+                f"{name} {Scale.fit(seconds).text(seconds)}{self._why(name)}"
+                for name, seconds in operators.items()
+            )
+        else:
+            reasons = ", ".join(f"{name}{self._why(name)}" for name in operators)
             self._not_measured.append(f"{term}: {reasons}")
+
+    def _why(self, operator: str) -> str:
+        reason = self._parts.lacks.get(operator)
+        return f" ({reason})" if reason else ""
 
     def _in_place(self, call: ProgramCall) -> bool:
         return (call.signature, call.direction) in self._parts.in_place

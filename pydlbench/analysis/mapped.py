@@ -57,6 +57,13 @@ class MappedCall:
     terms: tuple[Term, ...]
     lacks: str = ""
 
+    def writes_elsewhere(self, operator: str) -> bool:
+        """Whether a call overwrites an operand that it reads, and its native layers do not."""
+        reads = operator.endswith("_") and self.meaning.kind != "copy"
+        specs = [term.hot for term in self.terms]
+        updates = any(spec.layer.entry.passes[spec.pass_].updates for spec in specs)
+        return reads and not updates
+
 
 def map_calls(
     calls: Iterable[RecordedCall], phase: str, precision: str, device: str, cache_bytes: int | None

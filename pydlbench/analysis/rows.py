@@ -225,7 +225,7 @@ def _visit_faults(session: Session) -> dict[str, _Visit]:
     """Write large blocks, with fresh pages and with kept ones: the difference is faults."""
     worker = session.worker("native", "cpu")
     worker.close()
-    seconds, faults, alone = [], 0.0, []
+    seconds, faults, alone = [], [], []
     try:
         for keeps in (False, True):
             kernel = worker.build(
@@ -233,13 +233,14 @@ def _visit_faults(session: Session) -> dict[str, _Visit]:
             )
             chunk, ours = _sampled(kernel, Request(samples=_REPLAYS, untimed=1), session)
             seconds.append(median(chunk.seconds))
-            faults = faults or chunk.faults or 0.0
+            faults.append(chunk.faults or 0.0)
             alone.append(ours)
     finally:
         worker.close()
-    if not faults:
+    number = faults[0] - faults[1]
+    if number < 1:
         return {}
-    each = max(0.0, seconds[0] - seconds[1]) / faults
+    each = max(0.0, seconds[0] - seconds[1]) / number
     return {FAULT.signature: _Visit(each, _REPLAYS, all(alone))}
 
 

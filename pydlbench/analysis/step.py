@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from pydlbench.analysis.breakdown import Experiment
-    from pydlbench.analysis.estimate import Term
     from pydlbench.analysis.mapped import MappedCall
     from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.measurement import Measurement
@@ -77,7 +76,7 @@ if TYPE_CHECKING:
     from pydlbench.timing.chunk import Chunk, Request
     from pydlbench.workers.host import RemoteKernel
 
-# A block that the C library's allocator always asks the system for, and gives back.
+# Bytes of a block that is written to tell what page faults cost.
 _BLOCK: Final = 1 << 26
 # Of a native kernel, in seconds, all of its visits together.
 _KERNEL_BUDGET_S: Final = 0.25
@@ -173,12 +172,6 @@ def seldom(seconds: Mapping[KernelSpec, float]) -> frozenset[KernelSpec]:
 
 def _size(seconds: float) -> Size:
     return Size(execution_s=seconds, wall_s=seconds)
-
-
-def _updates(term: Term) -> bool:
-    """Whether a native layer overwrites one of its operands."""
-    spec = term.hot
-    return bool(spec.layer.entry.passes[spec.pass_].updates)
 
 
 class _Measured:
@@ -529,8 +522,7 @@ class _Measured:
                 lacks[operators[key]] = each.lacks or "its native layers have no time"
             else:
                 native[key] = kernels
-                reads_it = operators[key].endswith("_") and each.meaning.kind != "copy"
-                if reads_it and not any(map(_updates, each.terms)):
+                if each.writes_elsewhere(operators[key]):
                     in_place.add(key)
         if self._alone is not None:
             for call in self._listed.calls:

@@ -632,6 +632,7 @@ _OPTIMIZERS: Final = (
 )
 
 # -----------------------------------------------------------------------------
+# All of them.
 
 #: Ops that frameworks are often told to compute in place.
 _OVERWRITING: Final = ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "add")

@@ -99,13 +99,16 @@ def build_layer(op: str, *, name: str | None = None, **fields: Any) -> Layer:
 
 def in_place(layer: Layer) -> Layer:
     """Return the layer whose result overwrites ``src``; the layer itself if there is none."""
-    op = OPS.get(layer.entry.key + IN_PLACE)
-    return layer if op is None else op.build(layer.name, **layer.fields)
+    op, shapes = OPS.get(layer.entry.key + IN_PLACE), layer.shapes()
+    if op is None or shapes["src"] != shapes["dst"]:
+        return layer
+    return op.build(layer.name, **layer.kept)
 
 
 def out_of_place(layer: Layer) -> Layer:
     """Return the layer whose result has memory of its own."""
-    return OPS[layer.entry.key.removesuffix(IN_PLACE)].build(layer.name, **layer.fields)
+    key = layer.entry.key.removesuffix(IN_PLACE)
+    return layer if key == layer.entry.key else OPS[key].build(layer.name, **layer.kept)
 
 
 def read_layer(data: Mapping[str, Any]) -> Layer:

@@ -173,8 +173,8 @@ def _in_place(op: Op) -> Op:
             fits = "x".join(map(str, whole))
             raise UsageError(f"src={values['src']}: does not hold the result; nearest: {fits}")
 
-    factors = [_FACTORS[op.name]] if op.name in _FACTORS else []
-    return overwriting(op, settle=settle, signs=frozenset(factors))
+    signs = frozenset([_FACTORS[op.name]] if op.name in _FACTORS else [])
+    return overwriting(op, settle=settle, signs=signs, positive=op.positive - signs)
 
 
 def merged_elementwise(name: str, *shapes: Sequence[int], number: float = 1.0) -> Layer:

@@ -163,6 +163,8 @@ class Breakdown(Record, frozen=True, kw_only=True):
         alternatives: steps with one thing changed.
         between_calls_s: what is between calls in the step.
         not_measured: what no experiment was made on, with the reason; it is not in ``unexplained``.
+        without_layer: operators of calls that no native layer stands for, with what these take and
+            why; they have a term of their own, which no experiment is about.
         unexplained: what experiments leave of differences, as a signed share of the step; null
             where no difference was explained.
         unexplained_low: lower end of its 95 % interval; null of a single round.
@@ -180,6 +182,7 @@ class Breakdown(Record, frozen=True, kw_only=True):
     alternatives: tuple[Alternative, ...] = ()
     between_calls_s: float
     not_measured: tuple[str, ...] = ()
+    without_layer: tuple[str, ...] = ()
     unexplained: Annotated[float | None, shown("unexplained", partial(percent, signed=True))] = None
     unexplained_low: float | None = None
     unexplained_high: float | None = None

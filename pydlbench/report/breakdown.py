@@ -184,6 +184,8 @@ def _remarks(record: BreakdownRecord, scale: Scale) -> list[str]:
         for alternative in record.alternatives
     ]
     lines += [f"not measured: {reason}" for reason in record.not_measured]
+    if record.without_layer:
+        lines.append(f"without a native layer: {', '.join(record.without_layer)}")
     if record.forecast_s is not None:
         error = percent(record.forecast_error, signed=True)
         lines.append(f"forecast made before: {scale.text(record.forecast_s)} ({error})")
@@ -213,7 +215,8 @@ def _saving(alternative: Alternative, scale: Scale) -> str:
 
 def unexplained_line(record: BreakdownRecord) -> str:
     """Return what experiments leave of the step, and whether any is missing."""
-    whole = "" if record.not_measured else "   everything was measured"
+    missing = record.not_measured or record.without_layer
+    whole = "" if missing else "   everything was measured"
     if record.unexplained is None:
         return f"unexplained: not known, every difference lacks an experiment{whole}"
     step_s = record.measured.median

@@ -49,6 +49,25 @@ def test_an_operator_lacks_layers_for_all_of_its_reasons():
     assert found == {"aten.clone": f"{alone[0]}; {alone[1]}"}
 
 
+@pytest.mark.parametrize(
+    ("operator", "operands", "elsewhere"),
+    [
+        ("aten.mul_.Tensor", "float32[8](1), float32[8](1)", False),
+        ("aten.mul.Tensor", "float32[8](1), float32[8](1)", False),
+        ("aten.copy_.default", "float32[8](1), float32[8](1)", False),
+        ("aten.zero_.default", "float32[8](1)", False),
+        # A vector that is added to each row has no layer in place.
+        ("aten.add_.Tensor", "float32[4, 8](8, 1), float32[8](1)", True),
+    ],
+)
+def test_layers_that_write_elsewhere_are_known(operator, operands, elsewhere):
+    name = operator.rpartition(".")[0]
+    call = RecordedCall(signature=f"{operator}({operands})", operator=name)
+    (found,) = map_calls([call], "training", "fp32", "cpu", None).values()
+    assert found.terms
+    assert found.writes_elsewhere(name) is elsewhere
+
+
 def test_a_group_has_what_its_calls_have_and_lacks_what_one_of_them_lacks():
     first, second = product("float32", "float32"), product("float32", "float32")
     group = CallGroup(calls=(first.signature, second.signature), links=((1, 0, 0, 0),))

@@ -727,6 +727,8 @@ ELEMENTS = [
         "elementwise:add-square-in-place:8:8by0.5",
         24,
     ),
+    # The number is what is divided: nothing of it is overwritten.
+    (aten("reciprocal_.default(T8)"), "elementwise:div:1:8", 8),
     (aten("addcdiv_.default(T8, T8, T8)"), "elementwise:addcdiv-in-place:8:8:8", 24),
     (aten("leaky_relu.default(T2x3, 0.1)"), "elementwise:leaky-relu:6:1", 12),
     (aten("leaky_relu.default(T2x3)"), "elementwise:leaky-relu:6:1", 12),

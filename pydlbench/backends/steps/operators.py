@@ -254,7 +254,11 @@ class WrittenBlocks:
         return time.perf_counter() - start
 
     def _mapped(self) -> mmap.mmap:
-        return mmap.mmap(-1, self._source.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        size = self._source.nbytes
+        try:
+            return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise MemoryError(f"no block of {size} bytes: {error.strerror}") from error
 
     def _write(self, block: mmap.mmap) -> None:
         """Write all of a block, each thread a part of its own."""

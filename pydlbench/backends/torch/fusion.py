@@ -84,7 +84,10 @@ def _statistics(node: fx.Node, traced: fx.GraphModule) -> Mapping[str, Any] | No
     given = node.normalized_arguments(traced, normalize_to_only_use_kwargs=True)
     if given is None or given.kwargs["training"]:
         return None
-    return {name: _value(given.kwargs[name], traced) for name in _STATISTICS}
+    own = {name: given.kwargs[name] for name in _STATISTICS}
+    if any(isinstance(one, fx.Node) and one.op != "get_attr" for one in own.values()):
+        return None  # computed in each step
+    return {name: _value(one, traced) for name, one in own.items()}
 
 
 def _value(given: Any, traced: fx.GraphModule) -> Any:

@@ -251,9 +251,8 @@ def make_inputs(
     The weights and biases of a recurrent layer are smaller, as networks have them.
 
     What has to be above zero, a divisor or a variance, is in [0.5, 1.5]; factors of what is
-    overwritten are 1 or -1; indices name any row and
-    labels any class. Sources of what bends there are in [-8, 8), and the probabilities that the
-    gradient of a softmax reads add up to one.
+    overwritten are 1 or -1; indices name any row and labels any class. Sources of what bends there
+    are in [-8, 8), and the probabilities that the gradient of a softmax reads add up to one.
 
     Args:
         layer: What is computed.
@@ -351,7 +350,7 @@ def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> N
     if layer.kind == "recurrent" and role.startswith(("weights", "bias")):
         array *= _weight_scale(layer)
     if layer.is_sign(role):
-        return np.copysign(np.float32(1), array)
+        return -np.ones_like(array) if array.size == 1 else np.copysign(np.float32(1), array)
     if layer.above_zero(role):
         array = round_to(stored, np.abs(array) + np.float32(0.5))
     return array

@@ -15,16 +15,20 @@ REQUEST = Request(samples=2)
 @pytest.mark.parametrize("cpus", [(0,), (0, 1)])
 def test_all_of_each_block_is_written_before_the_next_is_mapped(cpus, monkeypatch):
     made = WrittenBlocks(SIZE, 3, cpus, keeps=False)
-    written = []
+    events = []
 
     class Block(mmap.mmap):
+        def __enter__(self):
+            events.append(len(self))
+            return self
+
         def __exit__(self, *raised):
-            written.append(float(np.frombuffer(self, np.float32).min()))
+            events.append(float(np.frombuffer(self, np.float32).min()))
             self.close()
 
     monkeypatch.setattr(mmap, "mmap", Block)
     assert made.run() > 0
-    assert written == [2.0] * 3
+    assert events == [SIZE, 2.0] * 3
 
 
 def test_each_block_has_new_pages_unless_one_is_kept():
@@ -34,6 +38,11 @@ def test_each_block_has_new_pages_unless_one_is_kept():
     assert written_blocks(SIZE, 1, keeps=True).sample(REQUEST).faults < one / 8
 
 
-def test_a_block_that_there_is_no_memory_for_is_an_error():
+def test_a_block_that_there_is_no_memory_for_is_an_error(monkeypatch):
     with pytest.raises(MemoryError):
         WrittenBlocks(1 << 60, 1, (0,), keeps=False)
+    made = WrittenBlocks(SIZE, 1, (0,), keeps=False)
+    whole = mmap.mmap
+    monkeypatch.setattr(mmap, "mmap", lambda _, size, flags: whole(-1, size << 30, flags=flags))
+    with pytest.raises(MemoryError, match=f"{SIZE} bytes"):
+        made.run()

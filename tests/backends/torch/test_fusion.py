@@ -62,6 +62,12 @@ def test_a_normalisation_of_other_libraries_is_folded_where_its_statistics_are_f
     assert nn.functional.batch_norm not in {node.target for node in after.graph.nodes}
 
 
+class Scaled(Asserting):
+    def forward(self, x):
+        how = (self.weight * 2, self.bias, False, self.momentum, self.eps)
+        return nn.functional.batch_norm(x, self.running_mean, self.running_var, *how)
+
+
 def refuses(module):
     with pytest.raises(UnsupportedError) as refused:
         fold_normalisations(module)
@@ -76,6 +82,7 @@ class Branching(nn.Module):
 def test_what_cannot_be_folded_says_why():
     assert "follows a convolution" in refuses(Shared().train())
     assert "torch.fx" in refuses(Branching())
+    assert "follows a convolution" in refuses(nn.Sequential(nn.Conv2d(3, 8, 3), Scaled(8)).eval())
 
 
 def test_a_catalogue_s_step_has_the_same_output_without_its_normalisations():

@@ -20,7 +20,7 @@ from pydlbench.backends.verification.elements import (
 from pydlbench.backends.verification.inputs import make_inputs, round_to
 from pydlbench.backends.verification.verify import tolerance, verify
 from pydlbench.ops.descriptor import parse_problem
-from pydlbench.ops.op import Functions
+from pydlbench.ops.op import IN_PLACE, Functions
 from pydlbench.ops.table import OPS, build_layer
 
 if TYPE_CHECKING:
@@ -135,6 +135,19 @@ def test_formulas_may_be_rounded_in_each_step(op):
         (stepwise,) = stepwise.values()
     verdict = verify(layer, "forward", "bf16", inputs, np.asarray(stepwise), 1)
     assert verdict.status == "ok", verdict
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    "op", [name for name in OPS if name.startswith("elementwise:") and name.endswith(IN_PLACE)]
+)
+def test_a_kernel_in_place_that_does_nothing_is_wrong(op, seed):
+    shapes = {"power-in-place": "64by3", "leaky-relu-gradient-in-place": "64:64:1"}
+    usual = ":".join(["64", "1", "1"][: OPS[op].operand_count])
+    layer = parse_problem(f"{op}:{shapes.get(OPS[op].name, usual)}")
+    inputs = make_inputs(layer, "forward", "fp32", seed)
+    verdict = verify(layer, "forward", "fp32", inputs, inputs["src"].copy(), 1)
+    assert verdict.status == "failed"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
