@@ -59,7 +59,7 @@ class MappedCall:
 
     def writes_elsewhere(self, operator: str) -> bool:
         """Whether a call overwrites an operand that it reads, and its native layers do not."""
-        reads = operator.endswith("_") and self.meaning.kind != "copy"
+        reads = operator.endswith("_") and self.meaning.kind not in ("copy", "view")
         specs = [term.hot for term in self.terms]
         updates = any(spec.layer.entry.passes[spec.pass_].updates for spec in specs)
         return reads and not updates
