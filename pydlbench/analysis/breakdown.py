@@ -129,7 +129,7 @@ class Experiment:
 
     Attributes:
         term: the cause that it is about.
-        level: it lies below this one: ``alone`` or ``in_context``.
+        level: it lies below this one: ``alone``, ``in_context`` or ``step``.
         seconds: of a step, by round; rounds without it have its median.
         how: it was measured.
         signatures: of the calls that it is about; None is all.
@@ -294,11 +294,16 @@ class _Analysis:
             self._columns.append(_Column(name, "experiment", "step", _HOW_GAPS, seconds))
         if self._parts.gaps:  # nothing else is between the kernels of calls
             return
+        explained = [each for each in self._experiments if each.level == "step"]
+        for each in explained:
+            self._columns.append(_Column(each.term, "experiment", "step", each.how, each.seconds))
         between = {
-            number: step_s - sum(call.in_context for call in self._rounds.calls[number])
+            number: step_s
+            - sum(call.in_context for call in self._rounds.calls[number])
+            - sum(in_round(each.seconds, number) for each in explained)
             for number, step_s in self._rounds.step_s.items()
         }
-        how = _HOWS["step"]
+        how = _HOWS["step"] + ", minus what experiments explain" * bool(explained)
         self._columns.append(_Column(DIFFERENCES["step"], "difference", "step", how, between))
 
     def _add(

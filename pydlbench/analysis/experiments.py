@@ -54,6 +54,7 @@ DISPATCH: Final = "dispatch"
 OVERHEAD: Final = "call overhead"
 OWN_KERNELS: Final = "own kernels"
 FRESH_MEMORY: Final = "fresh memory"
+RETURNED_MEMORY: Final = "returned memory"
 WAKEUPS: Final = "wake-up of threads"
 #: Those that a log tells.
 LOG_TERMS: Final = (ANOTHER_KERNEL, REORDERS, CREATION, OVERHEAD, OWN_KERNELS)
@@ -383,7 +384,7 @@ def fresh_memory(table: Table) -> Experiment | None:
         return None
     seconds = _priced(counted, cost)
     matters = median(seconds.values()) > _NEGLIGIBLE * steps.median
-    if matters and (against := _against_kept(table, counted, cost)) is not None:
+    if matters and (against := _against_kept(table, cost)) is not None:
         return against
     return Experiment(
         term=FRESH_MEMORY,
@@ -395,40 +396,97 @@ def fresh_memory(table: Table) -> Experiment | None:
     )
 
 
-def _against_kept(
-    table: Table, counted: Mapping[int, float], cost: Mapping[int, float]
-) -> Experiment | None:
-    """Return a step's calls minus those of one that keeps its pages, but for its page faults.
+class _BesideKept(NamedTuple):
+    """What steps take in the rounds in which one that keeps its pages ran as well.
+
+    Attributes:
+        calls_s: by round, in calls: of the step minus of that one.
+        between_s: the same between calls.
+        faults: page faults of the step.
+        kept: page faults of that one, by round.
+    """
+
+    calls_s: dict[int, float]
+    between_s: dict[int, float]
+    faults: float
+    kept: dict[int, float]
+
+
+def _beside_kept(table: Table) -> _BesideKept | None:
+    """Return how a step differs from one that keeps its pages.
 
     Returns:
-        None where that one lacks more than one of the step's rounds, has more than a fifth of its
-        page faults, or the difference cannot be theirs.
+        None where that one lacks more than one of the step's rounds, or has more than a fifth of
+        its page faults.
     """
     if STEP_KEPT not in table:
         return None
-    kept, traced = table.series(STEP_KEPT), table.series(TRACED)
-    step_s, kept_s = (
-        {number: sum(calls_s) for number, calls_s in in_calls(*pair).items()}
-        for pair in ((traced, table.series(STEP)), (kept, kept))
+    steps, kept = table.series(STEP), table.series(STEP_KEPT)
+    counted, own = _faults(steps), _faults(kept)
+    whole_s, kept_s = steps.by_round(), kept.by_round()
+    calls_s, kept_calls_s = (
+        {number: sum(each) for number, each in in_calls(*pair).items()}
+        for pair in ((table.series(TRACED), steps), (kept, kept))
     )
-    own = _faults(kept)
-    common = [number for number in own if number in step_s and number in kept_s]
+    common = [number for number in own if number in calls_s and number in kept_calls_s]
     if len(common) < max(1, len(counted) - 1):
         return None
-    faults, kept_faults = median(counted.values()), median(own.values())
-    if kept_faults > _FEW_KEPT * faults:
+    faults = median(counted.values())
+    if median(own.values()) > _FEW_KEPT * faults:
         return None
-    saved = median(step_s[number] - kept_s[number] for number in common)
-    if not 0 <= saved <= MOST_PER_FAULT_S * (faults - kept_faults):
+    in_both = {number: calls_s[number] - kept_calls_s[number] for number in common}
+    return _BesideKept(
+        calls_s=in_both,
+        between_s={n: whole_s[n] - kept_s[n] - seconds for n, seconds in in_both.items()},
+        faults=faults,
+        kept=own,
+    )
+
+
+def _against_kept(table: Table, cost: Mapping[int, float]) -> Experiment | None:
+    """Return a step's calls minus those of one that keeps its pages, but for its page faults.
+
+    Returns:
+        None where there is none to compare it with, or the difference cannot be theirs.
+    """
+    beside = _beside_kept(table)
+    if beside is None:
         return None
-    own_s = _priced(own, cost)
+    kept_faults = median(beside.kept.values())
+    saved = median(beside.calls_s.values())
+    if not 0 <= saved <= MOST_PER_FAULT_S * (beside.faults - kept_faults):
+        return None
+    own_s = _priced(beside.kept, cost)
     return Experiment(
         term=FRESH_MEMORY,
         level="in_context",
-        seconds={number: step_s[number] - kept_s[number] + own_s[number] for number in common},
-        how=f"the calls of the step, with {faults:.0f} page faults, minus those of the step in a "
-        f"process that keeps its pages, plus the {kept_faults:.0f} page faults of that one at "
+        seconds={number: seconds + own_s[number] for number, seconds in beside.calls_s.items()},
+        how=f"the calls of the step, with {beside.faults:.0f} page faults, minus those of the step "
+        f"in a process that keeps its pages, plus the {kept_faults:.0f} page faults of that one at "
         f"{1e6 * median(cost.values()):.2f} us each (a new block against one that is kept)",
+    )
+
+
+def returned_memory(table: Table) -> Experiment | None:
+    """Return what it takes to give memory back to the system, which lies between calls.
+
+    A large block is unmapped when its tensor is freed, behind the last call that reads it.
+
+    Args:
+        table: with visits of steps, and of those that keep their pages.
+
+    Returns:
+        None without such a step, and where it is no faster between its calls.
+    """
+    beside = _beside_kept(table)
+    if beside is None or median(beside.between_s.values()) <= 0:
+        return None
+    return Experiment(
+        term=RETURNED_MEMORY,
+        level="step",
+        seconds=beside.between_s,
+        how="time between the calls of the step minus that of the step in a process that keeps its "
+        "pages: blocks are unmapped when tensors are freed",
     )
 
 

@@ -32,6 +32,7 @@ from pydlbench.analysis.experiments import (
     LOG_TERMS,
     PAGES,
     PAGES_KEPT,
+    RETURNED_MEMORY,
     STEP_FOLDED,
     WAKEUP,
     WAKEUPS,
@@ -39,6 +40,7 @@ from pydlbench.analysis.experiments import (
     fresh_memory,
     kernel_experiment,
     log_experiments,
+    returned_memory,
     wakeups,
 )
 from pydlbench.analysis.mapped import map_calls
@@ -684,9 +686,10 @@ class _Measured:
         for name, experiment in (
             (FRESH_MEMORY, fresh_memory(table) or uncounted),
             (WAKEUPS, wakeups(table)),
+            (RETURNED_MEMORY, returned_memory(table)),
         ):
             if isinstance(experiment, str):
                 self._missing["in_context"][name] = experiment
-            else:
+            elif experiment is not None:
                 experiments.append(experiment)
         return experiments

@@ -17,6 +17,7 @@ from pydlbench.analysis.experiments import (
     fresh_memory,
     kernel_experiment,
     log_experiments,
+    returned_memory,
     wakeups,
 )
 from pydlbench.records.trace import ProgramCall
@@ -242,6 +243,30 @@ def test_fresh_memory_is_what_kept_pages_save_where_they_matter(left, counted, e
     for number in range(ROUNDS):
         table.add(kept_step(number, 33 * MS, faults=left))
     assert fresh_memory(table).seconds == pytest.approx(dict.fromkeys(range(ROUNDS), expected * MS))
+
+
+def test_what_a_step_with_kept_pages_saves_between_its_calls_is_memory_that_is_returned():
+    table = table_of(faults=2000.0)
+    for number in range(ROUNDS):
+        visit = kept_step(number, 33 * MS, faults=0.0)
+        parts = [(28 * MS, 4 * MS, 0.0)]
+        table.add(dataclasses.replace(visit, parts=parts))
+    found = returned_memory(table)
+    assert found is not None
+    assert found.seconds == pytest.approx(dict.fromkeys(range(ROUNDS), 3 * MS))
+    broken_down = break_down(table, PARTS, [found])
+    between = {one.term: one.seconds for one in broken_down.terms if one.level == "step"}
+    assert between == pytest.approx({"returned memory": 3 * MS, "between calls": 1 * MS})
+    assert broken_down.between_calls_s == pytest.approx(4 * MS)
+
+
+@pytest.mark.parametrize("faults", [0.0, 900.0, None])
+def test_no_memory_is_returned_where_a_step_with_kept_pages_is_no_faster(faults):
+    table = table_of(faults=2000.0)
+    assert returned_memory(table) is None
+    for number in range(ROUNDS):
+        table.add(kept_step(number, 33 * MS, faults=faults))
+    assert returned_memory(table) is None
 
 
 @pytest.mark.parametrize(("rounds", "ends"), [(ROUNDS - 1, (4, 8)), (ROUNDS - 2, None)])
