@@ -303,8 +303,10 @@ class _Analysis:
             - sum(in_round(each.seconds, number) for each in explained)
             for number, step_s in self._rounds.step_s.items()
         }
-        how = _HOWS["step"] + ", minus what experiments explain" * bool(explained)
-        self._columns.append(_Column(DIFFERENCES["step"], "difference", "step", how, between))
+        name, how = DIFFERENCES["step"], _HOWS["step"]
+        if explained:
+            name, how = f"rest {name}", f"{how}, minus what experiments explain"
+        self._columns.append(_Column(name, "difference", "step", how, between))
 
     def _add(
         self,

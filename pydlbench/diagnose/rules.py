@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pydlbench.analysis.experiments import DISPATCH, FRESH_MEMORY, MOST_PER_FAULT_S, REORDERS
+from pydlbench.analysis.experiments import (
+    DISPATCH,
+    FRESH_MEMORY,
+    MOST_PER_FAULT_S,
+    REORDERS,
+    RETURNED_MEMORY,
+)
 from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
 from pydlbench.diagnose.ablation import AgainstNative, Hypothesis, LayerChange, StepChange
 from pydlbench.diagnose.evidence import like, part_of
@@ -74,12 +80,11 @@ def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
         return
     symptom = f"{faults:.0f} page faults in each step: {format_bytes(faults * _PAGE)} of new memory"
     evidence = ["page faults counted by the kernel around the samples"]
-    term = seen.difference(FRESH_MEMORY)
-    if term is not None:
-        share = percent(term.share)
-        evidence.append(
-            f"breakdown: {format_seconds(term.seconds)} ({share} of the step): {term.how}"
-        )
+    evidence += [
+        f"breakdown: {format_seconds(term.seconds)} ({percent(term.share)} of the step): {term.how}"
+        for name in (FRESH_MEMORY, RETURNED_MEMORY)
+        if (term := seen.difference(name)) is not None
+    ]
     for experiment in (_HUGE, _KEPT):
         yield Hypothesis(
             problem="first touch of fresh memory",

@@ -97,7 +97,7 @@ class Alternative(Record, frozen=True, kw_only=True):
     """The step with one thing changed, in other processes beside it (A/B). Times in seconds.
 
     It stands beside the terms: what it saves may be a part of several. What kept pages save is also
-    behind the term ``fresh memory``; the two are not to be added.
+    behind the terms ``fresh memory`` and ``returned memory``, which are not to be added to it.
 
     Attributes:
         change: what is not as in the step.

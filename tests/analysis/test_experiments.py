@@ -256,7 +256,7 @@ def test_what_a_step_with_kept_pages_saves_between_its_calls_is_memory_that_is_r
     assert found.seconds == pytest.approx(dict.fromkeys(range(ROUNDS), 3 * MS))
     broken_down = break_down(table, PARTS, [found])
     between = {one.term: one.seconds for one in broken_down.terms if one.level == "step"}
-    assert between == pytest.approx({"returned memory": 3 * MS, "between calls": 1 * MS})
+    assert between == pytest.approx({"returned memory": 3 * MS, "rest between calls": 1 * MS})
     assert broken_down.between_calls_s == pytest.approx(4 * MS)
 
 
