@@ -10,10 +10,11 @@ and the interval of the median over all rounds.
 
 An experiment explains a part of the difference between two levels. What is left of a difference is
 *unexplained* where all that could explain it was measured, and a bare difference where not:
-``not_measured`` says what is missing. An experiment that claims more than there is shows as
-unexplained time below zero; that on caches is an upper bound of each call, and explains no more
-than the call takes longer. Nothing is refused for interference: it widens intervals, and where half
-of the rounds or more were without any, the numbers between them are of these.
+``not_measured`` says what is missing. Of what is between calls, an experiment may name a part; the
+rest is a bare difference. An experiment that claims more than there is shows as unexplained time
+below zero; that on caches is an upper bound of each call, and explains no more than the call takes
+longer. Nothing is refused for interference: it widens intervals, and where half of the rounds or
+more were without any, the numbers between them are of these.
 """
 
 from __future__ import annotations

@@ -429,7 +429,7 @@ def _beside_kept(table: Table) -> _BesideKept | None:
         for pair in ((table.series(TRACED), steps), (kept, kept))
     )
     common = [number for number in own if number in calls_s and number in kept_calls_s]
-    if len(common) < max(1, len(counted) - 1):
+    if not counted or len(common) < max(1, len(counted) - 1):
         return None
     faults = median(counted.values())
     if median(own.values()) > _FEW_KEPT * faults:
@@ -476,10 +476,15 @@ def returned_memory(table: Table) -> Experiment | None:
         table: with visits of steps, and of those that keep their pages.
 
     Returns:
-        None without such a step, and where it is no faster between its calls.
+        None without such a step, where it saves less than 1 % of the step between its calls, and
+        where it saves more than its page faults explain.
     """
     beside = _beside_kept(table)
-    if beside is None or median(beside.between_s.values()) <= 0:
+    if beside is None:
+        return None
+    saved = median(beside.between_s.values())
+    most = MOST_PER_FAULT_S * (beside.faults - median(beside.kept.values()))
+    if not _NEGLIGIBLE * table.series(STEP).median < saved <= most:
         return None
     return Experiment(
         term=RETURNED_MEMORY,

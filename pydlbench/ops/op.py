@@ -131,7 +131,7 @@ class Op:
         exact: Roles that are float32 in every precision: parameters of a normalisation, and sums
             over a whole tensor.
         positive: Roles whose elements must be above zero: radicands and divisors.
-        signs: Roles whose elements are 1 or -1, a single one -1: factors of a tensor that is
+        signs: Roles whose elements are 1 or -1, the first one -1: factors of a tensor that is
             overwritten, which would get smaller with each execution, down to denormal numbers. So
             verification cannot tell a product from a quotient.
         trained: Roles of trained tensors.

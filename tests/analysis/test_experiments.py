@@ -260,12 +260,23 @@ def test_what_a_step_with_kept_pages_saves_between_its_calls_is_memory_that_is_r
     assert broken_down.between_calls_s == pytest.approx(4 * MS)
 
 
-@pytest.mark.parametrize("faults", [0.0, 900.0, None])
-def test_no_memory_is_returned_where_a_step_with_kept_pages_is_no_faster(faults):
-    table = table_of(faults=2000.0)
+@pytest.mark.parametrize(
+    ("counted", "left", "calls"),
+    [
+        (2000.0, 0.0, 28.9),  # a quarter of a percent of the step
+        (2000.0, 0.0, 28),  # slower between its calls
+        (2000.0, 900.0, 32),  # pages that nobody kept
+        (2000.0, None, 32),
+        (None, 0.0, 32),
+        (0.0, 0.0, 32),  # nothing of page faults
+    ],
+)
+def test_no_memory_is_returned_where_kept_pages_do_not_explain_it(counted, left, calls):
+    table = table_of(faults=counted)
     assert returned_memory(table) is None
     for number in range(ROUNDS):
-        table.add(kept_step(number, 33 * MS, faults=faults))
+        visit = kept_step(number, 33 * MS, faults=left)
+        table.add(dataclasses.replace(visit, parts=[((calls - 2) * MS, 2 * MS, 0.0)]))
     assert returned_memory(table) is None
 
 

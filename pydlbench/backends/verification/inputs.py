@@ -350,7 +350,8 @@ def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> N
     if layer.kind == "recurrent" and role.startswith(("weights", "bias")):
         array *= _weight_scale(layer)
     if layer.is_sign(role):
-        return -np.ones_like(array) if array.size == 1 else np.copysign(np.float32(1), array)
+        array.flat[0] = -1  # a product with 1 alone changes nothing
+        return np.copysign(np.float32(1), array)
     if layer.above_zero(role):
         array = round_to(stored, np.abs(array) + np.float32(0.5))
     return array

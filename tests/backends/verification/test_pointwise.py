@@ -138,12 +138,13 @@ def test_formulas_may_be_rounded_in_each_step(op):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(("whole", "others"), [("64", ["1", "1"]), ("64x2", ["1x2", "1x1"])])
 @pytest.mark.parametrize(
     "op", [name for name in OPS if name.startswith("elementwise:") and name.endswith(IN_PLACE)]
 )
-def test_a_kernel_in_place_that_does_nothing_is_wrong(op, seed):
+def test_a_kernel_in_place_that_does_nothing_is_wrong(op, whole, others, seed):
     shapes = {"power-in-place": "64by3", "leaky-relu-gradient-in-place": "64:64:1"}
-    usual = ":".join(["64", "1", "1"][: OPS[op].operand_count])
+    usual = ":".join([whole, *others][: OPS[op].operand_count])
     layer = parse_problem(f"{op}:{shapes.get(OPS[op].name, usual)}")
     inputs = make_inputs(layer, "forward", "fp32", seed)
     verdict = verify(layer, "forward", "fp32", inputs, inputs["src"].copy(), 1)
