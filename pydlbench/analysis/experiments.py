@@ -403,13 +403,13 @@ class _BesideKept(NamedTuple):
         calls_s: by round, in calls: of the step minus of that one.
         between_s: the same between calls.
         faults: page faults of the step.
-        kept: page faults of that one, by round.
+        faults_kept: page faults of that one, by round.
     """
 
     calls_s: dict[int, float]
     between_s: dict[int, float]
     faults: float
-    kept: dict[int, float]
+    faults_kept: dict[int, float]
 
 
 def _beside_kept(table: Table) -> _BesideKept | None:
@@ -439,7 +439,7 @@ def _beside_kept(table: Table) -> _BesideKept | None:
         calls_s=in_both,
         between_s={n: whole_s[n] - kept_s[n] - seconds for n, seconds in in_both.items()},
         faults=faults,
-        kept=own,
+        faults_kept=own,
     )
 
 
@@ -449,19 +449,19 @@ def _against_kept(table: Table, cost: Mapping[int, float]) -> Experiment | None:
     Returns:
         None where there is none to compare it with, or the difference cannot be theirs.
     """
-    beside = _beside_kept(table)
-    if beside is None:
+    kept = _beside_kept(table)
+    if kept is None:
         return None
-    kept_faults = median(beside.kept.values())
-    saved = median(beside.calls_s.values())
-    if not 0 <= saved <= MOST_PER_FAULT_S * (beside.faults - kept_faults):
+    kept_faults = median(kept.faults_kept.values())
+    saved = median(kept.calls_s.values())
+    if not 0 <= saved <= MOST_PER_FAULT_S * (kept.faults - kept_faults):
         return None
-    own_s = _priced(beside.kept, cost)
+    own_s = _priced(kept.faults_kept, cost)
     return Experiment(
         term=FRESH_MEMORY,
         level="in_context",
-        seconds={number: seconds + own_s[number] for number, seconds in beside.calls_s.items()},
-        how=f"the calls of the step, with {beside.faults:.0f} page faults, minus those of the step "
+        seconds={number: seconds + own_s[number] for number, seconds in kept.calls_s.items()},
+        how=f"the calls of the step, with {kept.faults:.0f} page faults, minus those of the step "
         f"in a process that keeps its pages, plus the {kept_faults:.0f} page faults of that one at "
         f"{1e6 * median(cost.values()):.2f} us each (a new block against one that is kept)",
     )
@@ -479,17 +479,17 @@ def returned_memory(table: Table) -> Experiment | None:
         None without such a step, where it saves less than 1 % of the step between its calls, and
         where it saves more than its page faults explain.
     """
-    beside = _beside_kept(table)
-    if beside is None:
+    kept = _beside_kept(table)
+    if kept is None:
         return None
-    saved = median(beside.between_s.values())
-    most = MOST_PER_FAULT_S * (beside.faults - median(beside.kept.values()))
+    saved = median(kept.between_s.values())
+    most = MOST_PER_FAULT_S * (kept.faults - median(kept.faults_kept.values()))
     if not _NEGLIGIBLE * table.series(STEP).median < saved <= most:
         return None
     return Experiment(
         term=RETURNED_MEMORY,
         level="step",
-        seconds=beside.between_s,
+        seconds=kept.between_s,
         how="time between the calls of the step minus that of the step in a process that keeps its "
         "pages: blocks are unmapped when tensors are freed",
     )

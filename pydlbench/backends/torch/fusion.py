@@ -85,9 +85,9 @@ def _statistics(node: fx.Node, traced: fx.GraphModule) -> Mapping[str, Any] | No
     if given is None or given.kwargs["training"]:
         return None
     own = {name: given.kwargs[name] for name in _STATISTICS}
-    if any(isinstance(one, fx.Node) and one.op != "get_attr" for one in own.values()):
+    if any(isinstance(value, fx.Node) and value.op != "get_attr" for value in own.values()):
         return None  # computed in each step
-    return {name: _value(one, traced) for name, one in own.items()}
+    return {name: _value(value, traced) for name, value in own.items()}
 
 
 def _value(given: Any, traced: fx.GraphModule) -> Any:
