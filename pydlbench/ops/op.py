@@ -242,8 +242,7 @@ class Op:
         return layer
 
 
-#: What the name of an op ends with whose result overwrites ``src``. Memory that is written only is
-#: read before all the same, unless it is written around the caches.
+#: What the name of an op ends with whose result overwrites ``src``.
 IN_PLACE: Final = "-in-place"
 
 

@@ -16,7 +16,7 @@ from pydlbench.ops.fields import Field
 from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape, Sizes, overwriting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 
 def _operands(least: int, most: int, *names: str) -> Operands:
@@ -65,8 +65,13 @@ _ROLES: Final = ("src", "src2", "src3")
 
 
 def _broadcast(layer: Layer) -> Shape:
-    shapes = [shape for role in _ROLES if (shape := getattr(layer, role, ()))]
-    return tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+    return _whole(layer.fields)
+
+
+def _whole(values: Mapping[str, Any]) -> Shape:
+    """Return the shape of the result, by the fields of a layer."""
+    shapes = [shape for role in _ROLES if (shape := values[role])]
+    return tuple(map(max, zip(*shapes, strict=True)))
 
 
 def _elementwise(
@@ -167,8 +172,7 @@ _FACTORS: Final = {"leaky-relu-gradient": "src3"} | dict.fromkeys(
 def _in_place(op: Op) -> Op:
     def settle(values: dict[str, Any]) -> None:
         op.settle(values)
-        shapes = [shape for role in _ROLES if (shape := values[role])]
-        whole = tuple(map(max, zip(*shapes, strict=True)))
+        whole = _whole(values)
         if values["src"] != whole:
             fits = "x".join(map(str, whole))
             raise UsageError(f"src={values['src']}: does not hold the result; nearest: {fits}")
