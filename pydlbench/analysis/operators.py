@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from pydlbench.runner.session import Session
 
 
-def listed(step: StepSpec, session: Session) -> OperatorsFacts:
+def listed(
+    step: StepSpec, session: Session, traced: OperatorsFacts | None = None
+) -> OperatorsFacts:
     """Return the distinct calls of a step that is not timed, its blocks of memory, and its batch.
 
     Where images come from the host, that is a call of its own, of kind ``feed``.
@@ -31,6 +33,7 @@ def listed(step: StepSpec, session: Session) -> OperatorsFacts:
     Args:
         step: the step.
         session: whose worker records, each step once.
+        traced: what a trace of the step has recorded; None has it recorded.
 
     Raises:
         UnsupportedError: the framework cannot tell them.
@@ -38,14 +41,18 @@ def listed(step: StepSpec, session: Session) -> OperatorsFacts:
     resident = msgspec.structs.replace(step, feed="resident")
     key = msgspec.json.encode(resident, order="sorted")
     if key not in session.recorded:
-        worker = session.worker(step.framework, step.device)
-        kernel = worker.build(operations.record_calls, OperatorsFacts, spec=resident.to_dict())
-        kernel.release()
-        session.recorded[key] = kernel.facts
+        session.recorded[key] = traced or _recorded(resident, session)
     facts: OperatorsFacts = session.recorded[key]
     fed = _fed(step)
     order = (*range(len(fed)), *(len(fed) + place for place in facts.order))
     return msgspec.structs.replace(facts, calls=(*fed, *facts.calls), order=order)
+
+
+def _recorded(step: StepSpec, session: Session) -> OperatorsFacts:
+    worker = session.worker(step.framework, step.device)
+    kernel = worker.build(operations.record_calls, OperatorsFacts, spec=step.to_dict())
+    kernel.release()
+    return kernel.facts
 
 
 def kind_of(call: RecordedCall) -> str:

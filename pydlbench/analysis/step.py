@@ -55,7 +55,7 @@ from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepPreparation
 from pydlbench.records.trace import program_hash
-from pydlbench.steps.prepare import begin_step, prepare_step
+from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.run import step_policy
 from pydlbench.steps.traced import traced_rounds, tracing_of
 from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, random_order
@@ -246,11 +246,11 @@ class _Measured:
         step, session = self._step, self._session
         self._tell("traced step")
         how = StepPreparation(checks=False)
-        # Both are built side by side, each on one core. A GPU's memory is not the C library's.
-        begun = begin_step(step, session, preparation=how)
-        kept = None if step.on_gpu else self._prepare_kept()
-        kernel = begun()
+        # One after another: each runs a step, and two at a time get in each other's way.
+        kernel = prepare_step(step, session, preparation=how)
         self._kernels.append(kernel)
+        # A GPU's memory is not the C library's.
+        kept = None if step.on_gpu else self._prepare_kept()
         self._facts, self._trace = kernel.facts, kernel.trace()
         rounds, self._tracing = traced_rounds(kernel, self._trace, briefly=True)
         self._calls, self._gaps = self._trace.calls, self._trace.gaps
@@ -332,7 +332,7 @@ class _Measured:
     def _list_calls(self) -> None:
         step, session = self._step, self._session
         try:
-            self._listed = listed(step, session)
+            self._listed = listed(step, session, self._trace.operators)
         except UnsupportedError as error:
             self.notes.append(f"no calls alone: {error}")
             return
@@ -448,11 +448,10 @@ class _Measured:
                 ahead = self._fresh[: self._rounds - number]
                 ahead += (self._sibling,) * self._folds
                 start_together([each.worker(step.framework, step.device) for each in ahead])
-            # Both are built side by side, each on one core.
-            begun = begin_step(step, fresh, preparation=how)
+            kernel = prepare_step(step, fresh, preparation=how)
             folds = self._folds and number % _NOT_FOLDED > 0
             folded = self._prepare_folded(number) if folds else []
-            steps = [self._fresh_step(STEP, begun(), number), *folded]
+            steps = [self._fresh_step(STEP, kernel, number), *folded]
             due = [subject for subject in self._subjects if self._is_due(subject.key, number)]
             errors = self._study.take([*steps, *due], first=number)
             self._sizes |= {str(subject.key): subject.size for subject in steps}

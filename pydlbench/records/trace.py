@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 from pydlbench.records.fields import shown
+from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.record import Record, one_of
 from pydlbench.units import format_seconds, percent
 from pydlbench.words import DIRECTIONS
@@ -47,11 +48,13 @@ class TraceFacts(Record, frozen=True, kw_only=True):
         sources: by the ways in which it can be traced (:data:`TRACES`), whose times they are.
         gaps: on a GPU, what a step has besides the kernels of its calls, in words; the host's
             seconds of each call are known, too.
+        operators: the distinct calls, where they are those of a step that is not traced.
     """
 
     calls: tuple[ProgramCall, ...]
     sources: dict[str, str]
     gaps: tuple[str, ...] = ()
+    operators: OperatorsFacts | None = None
 
 
 def program_hash(calls: Iterable[tuple[str, str]]) -> str:

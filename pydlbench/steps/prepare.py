@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,7 +11,7 @@ from pydlbench.records.step import StepFacts, StepPreparation
 from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
@@ -40,24 +39,6 @@ def prepare_step(
     worker = session.worker(step.framework, step.device, allocator=allocator)
     how = preparation or StepPreparation()
     return worker.build(operations.prepare_step, StepFacts, spec=step.to_dict(), preparation=how)
-
-
-def begin_step(
-    step: StepSpec, session: Session, *, preparation: StepPreparation
-) -> Callable[[], RemoteKernel[StepFacts]]:
-    """Begin what :func:`prepare_step` does, beside what other processes make ready.
-
-    Args:
-        step: the step.
-        session: whose workers are used.
-        preparation: with which checks.
-
-    Returns:
-        Waits for the kernel and returns it; raises what is raised in the process.
-    """
-    worker = session.worker(step.framework, step.device)
-    worker.begin_build(operations.prepare_step, spec=step.to_dict(), preparation=preparation)
-    return partial(worker.built, StepFacts)
 
 
 def settled(steps: Sequence[StepSpec], session: Session) -> list[StepSpec]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from pydlbench.records.operator import OperatorsFacts
     from pydlbench.records.trace import ProgramCall
     from pydlbench.timing.chunk import Chunk, Request
 
@@ -231,6 +232,7 @@ class StepTracer:
         gaps: what a trace's ``gaps_s`` are, in words.
         plain: runs the step once without a trace, and returns its seconds as the trace has them;
             None by the host's clock, from its call to its return.
+        operators: see :class:`~pydlbench.records.trace.TraceFacts`.
     """
 
     calls: Sequence[ProgramCall]
@@ -238,6 +240,7 @@ class StepTracer:
     untimed: int = 0
     gaps: Sequence[str] = ()
     plain: Callable[[], float] | None = None
+    operators: OperatorsFacts | None = None
 
 
 class TracedSteps:
@@ -271,8 +274,12 @@ class TracedSteps:
     def facts(self) -> TraceFacts:
         """What is known of the step: its calls, and how they can be timed."""
         sources = {way: source for way, (source, _) in self.tracer.ways.items()}
-        calls, gaps = tuple(self.tracer.calls), tuple(self.tracer.gaps)
-        return TraceFacts(calls=calls, sources=sources, gaps=gaps)
+        return TraceFacts(
+            calls=tuple(self.tracer.calls),
+            sources=sources,
+            gaps=tuple(self.tracer.gaps),
+            operators=self.tracer.operators,
+        )
 
     def sample(self, request: Request) -> Chunk:
         """Run the requested rounds, after those that do not count.

@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pydlbench.backends.steps.calls import StepCall, distinct
 from pydlbench.backends.torch.signature import signature
 from pydlbench.ops.seen.aten import leaves, mapped
+from pydlbench.records.operator import OperatorsFacts
 
 if TYPE_CHECKING:
     from torch import nn
@@ -140,6 +141,21 @@ class Recording:
         places: dict[tuple[str, str], int] = {}
         own = [(each.signature, each.direction) for each in self.in_order()]
         return tuple(places.setdefault(each, len(places)) for each in own)
+
+    def facts(self, batch: int, notes: tuple[str, ...] = ()) -> OperatorsFacts:
+        """Return the distinct calls with what else is known of the step.
+
+        Args:
+            batch: of the step.
+            notes: what a reader has to know.
+        """
+        return OperatorsFacts(
+            calls=self.distinct(),
+            order=self.order(),
+            batch=batch,
+            lines=self.lines,
+            notes=notes,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,7 +126,11 @@ class TorchSubject(StepModel):
         """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
         profiled.check_traceable(str(self.spec.mode))
         runtime = gpu.Runtime(torch.device(self.spec.device).index) if self.spec.on_gpu else None
-        return profiled.tracer(self.record().recording, run, runtime)
+        recording = self.record().recording
+        tracer = profiled.tracer(recording, run, runtime)
+        if self.spec.feed != "resident" or self.spec.fetch:
+            return tracer
+        return dataclasses.replace(tracer, operators=recording.facts(self.batch))
 
     def fold_normalisations(self) -> None:
         """Fold them; see ``steps.definition.StepModel``."""

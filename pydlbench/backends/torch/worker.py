@@ -71,14 +71,9 @@ def record_calls(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKernel:
         with OwnTorchModel(backend, spec) as own:
             recording, notes = own.record().twice()
         batch, notes = own.batch, (*own.notes, *notes)
-    eager = spec.mode == "eager"
-    facts = OperatorsFacts(
-        calls=recording.distinct() if eager else groups_of(recording),
-        order=recording.order() if eager else (),
-        batch=batch,
-        lines=recording.lines,
-        notes=notes,
-    )
+    facts = recording.facts(batch, notes)
+    if spec.mode != "eager":
+        facts = msgspec.structs.replace(facts, calls=groups_of(recording), order=())
     return OperatorsKernel([], facts, backend.cpus)
 
 
