@@ -381,7 +381,7 @@ class _Measured:
 
         def sample(request: Request) -> Chunk:
             """Prepare the kernel anew, with new memory, and time it."""
-            kernel = self._session.prepare(spec, variant=variant)
+            kernel = self._session.prepare(spec, variant=variant, alone=True)
             with releasing([kernel]):
                 return kernel.sample(request)
 

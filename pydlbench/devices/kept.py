@@ -200,12 +200,12 @@ class Kept:
     def _write(self, document: Mapping[str, Any]) -> None:
         if self._path is None:
             return
-        text = json.dumps(document)
+        text = msgspec.json.encode(document)
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=self._path.parent) as folder:
                 new = Path(folder) / self._path.name
-                new.write_text(text, encoding="utf-8")
+                new.write_bytes(text)
                 new.replace(self._path)
 
     def _read(self) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class Kept:
         if self._path is None:
             return empty
         try:
-            document = json.loads(self._path.read_text(encoding="utf-8"))
+            document = msgspec.json.decode(self._path.read_bytes())
         except (OSError, ValueError):
             return empty
         usable = isinstance(document, dict) and document.get("version") == _VERSION

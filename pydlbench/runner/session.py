@@ -194,14 +194,18 @@ class Session:
         """
         self._kernels.remember(spec, algorithm, layout)
 
-    def prepare(self, spec: KernelSpec, *, variant: str | None = None) -> RemoteKernel[KernelFacts]:
+    def prepare(
+        self, spec: KernelSpec, *, variant: str | None = None, alone: bool = False
+    ) -> RemoteKernel[KernelFacts]:
         """Prepare a spec in its worker; raises what the backend raises.
 
         Args:
             spec: what to compute.
             variant: see ``Preparation``.
+            alone: whether no other backend computes the same, as in :meth:`measure`; what was
+                verified there is not verified again then.
         """
-        return self._kernels.prepare(spec, variant=variant)
+        return self._kernels.prepare(spec, variant=variant, alone=alone)
 
     def check_room(self, specs: Sequence[KernelSpec]) -> None:
         """Check that specs fit into memory; those of one problem are prepared at the same time.

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import msgspec
 import pytest
 
 from pydlbench.devices.bandwidths import probe_levels
@@ -117,14 +118,14 @@ def test_what_is_written_is_read_by_the_same_machine_only(path):
 def test_the_file_is_parsed_once_until_somebody_else_has_written_it(path, monkeypatch):
     Kept(path, "here").write_kernel("conv", KERNEL)
     parsed = []
-    loads = json.loads
+    decode = msgspec.json.decode
 
     def counted(text):
         parsed.append(text)
-        return loads(text)
+        return decode(text)
 
     kept = Kept(path, "here")
-    monkeypatch.setattr("pydlbench.devices.kept.json.loads", counted)
+    monkeypatch.setattr("pydlbench.devices.kept.msgspec.json.decode", counted)
     assert [kept.read_kernel("conv") for _ in range(2)] == [KERNEL] * 2
     assert len(parsed) == 1
     other = dataclasses.replace(KERNEL, variant="c")

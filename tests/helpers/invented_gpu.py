@@ -437,7 +437,8 @@ class GpuSession:
             roof = Roofline(bound="compute", time_s=share * self.native_s, efficiency=share)
             yield case, row_of(case, time=time_of(self.native_s), roofline=roof, clock_hz=CLOCK_HZ)
 
-    def prepare(self, case: Any, *, variant: str | None = None) -> Any:
+    def prepare(self, case: Any, *, variant: str | None = None, alone: bool = False) -> Any:
+        del alone
         assert variant
         assert case.device == "cuda:0"
         facts = SimpleNamespace(timing="cuda-graph", reorder_s={})

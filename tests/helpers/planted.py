@@ -115,7 +115,7 @@ class Bench:
     def cache_bytes(self, device="cpu"):  # noqa: ARG002 - as a session's
         return 1
 
-    def prepare(self, case, *, variant=None):
+    def prepare(self, case, *, variant=None, alone=False):  # noqa: ARG002 - as a session's
         worker = self.worker(case.backend)
         number = self.count = self.count + 1
         worker.made[number] = self.world.operator(case, variant)
