@@ -50,9 +50,11 @@ VISITS: Final = 3
 #: of the others in it.
 _AGAIN: Final = 10
 _FEW: Final = 2
-# Steps in which page faults are counted, and those before by which the allocator learns what it
-# gives back.
-_COUNTED: Final = 2
+_FAULTS: Final = "faults"
+# Steps before those in which page faults are counted, by which the allocator learns what it gives
+# back; and how many are counted: the numbers of two steps in a row may differ by half.
+_UNCOUNTED: Final = 2
+_LEAST_COUNTED, _MOST_COUNTED, _COUNTING_S = 2, 8, 2.0
 
 
 def forecast_step(
@@ -90,9 +92,9 @@ def forecast_step(
     made = _Forecaster(spec, session, store, measures, visits, keep, tell)
     steps = listed(spec, session)
     faults = None if spec.on_gpu else made.faults(program_of(steps))
-    costs = [FAULT] if faults is not None and faults.counts else []
-    rows = made.rows([*steps.calls, *costs])
-    factors, untold = made.factors(steps.calls, rows)
+    calls = [*steps.calls, *_faulting(faults)]
+    rows = made.rows(calls)
+    factors, untold = made.factors(calls, rows)
     known = interval(scored(store, made.place))
     known = known._replace(reach=known.reach + untold)
     return conclude(spec, made.place, steps, rows, faults, factors=factors, known=known)
@@ -101,10 +103,14 @@ def forecast_step(
 def class_of(call: RecordedCall, cache_bytes: int) -> str:
     """Return the class of a call: what of a machine that is slower today it is slower by.
 
+    Page faults are one by themselves.
+
     Args:
         call: with the bytes of its operands and results.
         cache_bytes: of the last-level cache.
     """
+    if call.signature == FAULT.signature:
+        return _FAULTS
     return "cache" if call.bytes <= cache_bytes / 2 else "memory"
 
 
@@ -120,7 +126,7 @@ def believed(
     """Return by class what rows are multiplied by, and how much farther off the sum may be.
 
     One call or two may be what has changed, rather than their class: this is not scaled then, and
-    what they have changed widens the interval instead.
+    what they have changed widens the interval instead. Of page faults there is a single row.
 
     Args:
         ratios: by class, of calls that were timed again: seconds now over those stored.
@@ -129,7 +135,11 @@ def believed(
     Returns:
         Factors, and what is added to half of the interval, as the logarithm of a ratio.
     """
-    factors = {name: median(values) for name, values in ratios.items() if len(values) > _FEW}
+    factors = {
+        name: median(values)
+        for name, values in ratios.items()
+        if len(values) > _FEW or name == _FAULTS
+    }
     untold = sum(
         shares[name] * max(abs(math.log(ratio)) for ratio in values)
         for name, values in ratios.items()
@@ -142,14 +152,14 @@ def counted_faults(spec: StepSpec, session: Session) -> float | None:
     """Run a step in a process of its own, and count the page faults that it has there.
 
     How many of its blocks are fresh depends on all that the process has given back before, so that
-    it is made ready as one that is timed. What the step takes is not looked at.
+    it is made ready as one that is timed. What the step takes says only how often it is run.
 
     Args:
         spec: the step, on a CPU.
         session: whose worker is ended before and after.
 
     Returns:
-        Page faults of a step; None where nobody counts them.
+        Page faults of a step, on the average; None where nobody counts them.
 
     Raises:
         UnsupportedError: the framework has not what is asked for.
@@ -159,9 +169,24 @@ def counted_faults(spec: StepSpec, session: Session) -> float | None:
     worker.close()
     try:
         kernel = prepare_step(spec, session, preparation=StepPreparation(checks=False))
-        return kernel.sample(Request(samples=_COUNTED, untimed=_COUNTED)).faults
+        first = kernel.sample(Request(samples=_LEAST_COUNTED, untimed=_UNCOUNTED))
+        if first.faults is None:
+            return None
+        counted = min(_MOST_COUNTED, int(_COUNTING_S / max(first.seconds)))
+        more = counted - _LEAST_COUNTED
+        if more <= 0:
+            return first.faults
+        second = kernel.sample(Request(samples=more)).faults or 0.0
+        return (_LEAST_COUNTED * first.faults + more * second) / counted
     finally:
         worker.close()
+
+
+def _faulting(faults: StepFaults | None) -> list[RecordedCall]:
+    """Return page faults of a step as a call; none where nobody has counted them."""
+    if faults is None or not faults.counts:
+        return []
+    return [msgspec.structs.replace(FAULT, count=round(median(faults.counts)))]
 
 
 class _Forecaster:
@@ -318,7 +343,7 @@ def conclude(
     known = known or interval([])
     every = list(there)
     if faults_s:
-        every.append(msgspec.structs.replace(FAULT, count=round(counted or 0.0)))
+        every += _faulting(faults)
     dates = sorted(times[call.signature].created_utc for call in there)
     bytes_ = sum(call.count * call.bytes for call in calls)
     unknown = sum(call.count * call.bytes for call in absent)

@@ -151,7 +151,7 @@ def batches(calls: Sequence[RecordedCall], room: int = _TOGETHER) -> Iterator[li
     batch: list[RecordedCall] = []
     size = 0
     for call in calls:
-        if call == FAULT:
+        if call.signature == FAULT.signature:
             yield [call]
             continue
         each = call.bytes or room // _NUMBER
@@ -188,7 +188,7 @@ def _visit(
     rows: Rows,
 ) -> dict[str, _Visit]:
     """Time calls in a new process; return those that were timed, by signature."""
-    if batch[0] == FAULT:
+    if batch[0].signature == FAULT.signature:
         return _visit_faults(session)
     # A row has no page faults: how many there are is a property of the step, not of the call.
     worker = session.worker(place.framework, place.device, warm=place.device == "cpu")

@@ -219,7 +219,7 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
         faults: page faults of a step, counted where it ran untimed; None where nobody counted.
         faults_s: of these; None where they, or what one costs, are not known.
         scored: how many earlier forecasts the interval is of.
-        factors: by class of operators (``cache``, ``memory``), by what their stored rows were
+        factors: by class of rows (``cache``, ``memory``, ``faults``), by what stored ones were
             multiplied, as some of them took now over what is stored; empty where none was timed.
         calls: operators of a step, each as often as it occurs.
         stored: distinct operators whose rows came from the store.

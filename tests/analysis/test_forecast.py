@@ -1,13 +1,14 @@
 """Forecasts: rows by place, sums of invented rows, page faults, and what earlier ones were off."""
 
 import math
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 from breakdown_records import document_of, make_record
 
 from pydlbench.analysis import forecast
-from pydlbench.analysis.forecast import believed, conclude, forecast_step
+from pydlbench.analysis.forecast import believed, conclude, counted_faults, forecast_step
 from pydlbench.analysis.rows import FAULT, Rows, batches, stored_rows
 from pydlbench.analysis.scores import ASSUMED, LEAST, Interval, interval, scored
 from pydlbench.records.breakdown import Level
@@ -17,6 +18,7 @@ from pydlbench.records.own import OwnSpec
 from pydlbench.records.step import StepSpec
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
+from pydlbench.timing.chunk import Chunk
 
 PLACE = Place(framework="torch", mode="eager", threads=2, processor="CPU", library="torch 2.0")
 CASE = StepSpec(model="mnist", batch=4)
@@ -219,12 +221,13 @@ def test_what_the_store_has_is_not_measured_but_timed_again_and_scaled_by_class(
         for name in ("large", "larger", "largest"):
             now[name] *= 1.5
         now["small"] *= 1.1
+        now[FAULT.signature] *= 1.2
         asked.clear()
         again = forecast_step(CASE, Session(), store, keep=keep)
-        assert sorted(asked) == ["large", "larger", "largest", "small"]
-        assert again.factors == pytest.approx({"memory": 1.5})
-        assert again.seconds == pytest.approx(2e-3 + 3.03e-3 + 5e-3)
-        share = 2e-3 / 4.02e-3
+        assert sorted(asked) == ["large", "larger", "largest", FAULT.signature, "small"]
+        assert again.factors == pytest.approx({"memory": 1.5, "faults": 1.2})
+        assert again.seconds == pytest.approx(2e-3 + 3.03e-3 + 6e-3)
+        share = 2e-3 / 9.02e-3
         wider = math.log(again.ci_high / again.seconds) - math.log(first.ci_high / first.seconds)
         assert wider == pytest.approx(share * math.log(1.1))
         assert (again.stored, again.measured) == (4, 0)
@@ -252,9 +255,9 @@ def test_a_call_that_is_made_forwards_and_backwards_counts_with_both(
         now["small"] *= 1.1
         again = forecast_step(CASE, Session(), store, keep=keep)
     assert again.seconds == first.seconds
-    # Of 10 ms the small one takes 8.
+    # Of 15 ms the small one takes 8, and page faults 5.
     wider = math.log(again.ci_high / again.seconds) - math.log(first.ci_high / first.seconds)
-    assert wider == pytest.approx(0.8 * math.log(1.1))
+    assert wider == pytest.approx(8 / 15 * math.log(1.1))
 
 
 def test_on_a_gpu_classes_of_calls_are_by_its_own_cache(invented, store_path, run_record):
@@ -285,7 +288,7 @@ def test_a_row_of_no_time_tells_nothing_of_its_class(invented, store_path, run_r
         now["large"] = 0.0 if free == "stored" else 2e-3
         forecast_step(CASE, Session(), store, keep=keep)
         now["large"] = 2e-3 if free == "stored" else 0.0
-        assert forecast_step(CASE, Session(), store).factors == {}
+        assert forecast_step(CASE, Session(), store).factors == {"faults": 1.0}
 
 
 @pytest.mark.usefixtures("invented")
@@ -312,6 +315,7 @@ def test_page_faults_of_other_calls_are_counted_anew(store_path, run_record, mon
         ({}, {}, 0.0),
         ({"cache": [1.2, 1.4, 1.3]}, {"cache": 1.3}, 0.0),
         ({"cache": [1.2, 1.1]}, {}, 0.5 * math.log(1.2)),
+        ({"faults": [1.2]}, {"faults": 1.2}, 0.0),
         ({"memory": [0.5], "cache": [1.0, 1.1, 1.2]}, {"cache": 1.1}, 0.25 * math.log(2)),
     ],
 )
@@ -327,6 +331,26 @@ def test_nothing_is_kept_of_faults_that_nobody_can_count(monkeypatch):
     found = forecast_step(CASE, Session(), None, keep=lambda table, *_: kept.append(table))
     assert kept == ["operator"] * 4
     assert (found.faults, found.faults_s, found.status) == (None, None, "ok")
+
+
+@pytest.mark.parametrize(("step_s", "steps"), [(1e-3, 8), (0.5, 4), (3.0, 2)])
+def test_page_faults_are_counted_in_as_many_steps_as_fit_into_two_seconds(
+    monkeypatch, step_s, steps
+):
+    counts = iter(range(100, 200))
+    requests = []
+
+    class Kernel:
+        def sample(self, request):
+            requests.append(request)
+            mine = [next(counts) for _ in range(request.samples)]
+            return Chunk(seconds=(step_s,) * request.samples, faults=sum(mine) / len(mine))
+
+    monkeypatch.setattr(forecast, "prepare_step", lambda *_, **__: Kernel())
+    worker = SimpleNamespace(close=lambda: None)
+    counted = counted_faults(CASE, SimpleNamespace(worker=lambda *_: worker))
+    assert sum(request.samples for request in requests) == steps
+    assert counted == pytest.approx(100 + (steps - 1) / 2)
 
 
 # -----------------------------------------------------------------------------
