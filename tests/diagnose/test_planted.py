@@ -131,6 +131,18 @@ def test_fresh_memory_is_found_and_the_better_remedy_leads():
     assert one.next == "pydlbench breakdown mnist --batch 4 --phase training --framework torch"
 
 
+@pytest.mark.parametrize(
+    ("returned_s", "terms"), [(0.0, ["80.0 ms"]), (0.02, ["80.0 ms", "20.0 ms"])]
+)
+def test_memory_that_is_returned_is_evidence_of_the_same_finding(returned_s, terms):
+    found = run(World(fresh_s=0.08, returned_s=returned_s), phase="training")
+    assert named(found) == {FRESH: pytest.approx(0.08 + returned_s, rel=0.05)}
+    (one,) = found.findings
+    _timed, _counted, *of_breakdown = one.evidence
+    assert len(of_breakdown) == len(terms)
+    assert all(says(line, term) for line, term in zip(of_breakdown, terms, strict=True))
+
+
 def test_an_allocator_that_is_not_there_is_not_tried():
     found = run(World(fresh_s=0.08, refuses=("huge pages",)))
     assert named(found) == {FRESH: pytest.approx(0.08, rel=0.05)}

@@ -196,6 +196,8 @@ def explainer(world):
         found.append(calls("loss", "aten.sum", "loss", loss_s))
         found.append(calls("optimizer", "aten.add_", "optimizer", world.optimizer_s))
         terms = {"fresh memory": world.fresh_s, "dispatch": world.gaps_s}
+        if world.returned_s:
+            terms["returned memory"] = world.returned_s
         if case.mode in ("eager", "graph"):
             terms["reorders"] = world.reorder_s if case.layout == "nchw" else 0.0
         return make_record(

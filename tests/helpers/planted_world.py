@@ -28,6 +28,7 @@ class World:
     Attributes:
         step_s: what the step takes without any of them, at its own batch.
         fresh_s: first touch of fresh memory; less with huge pages, nothing with kept ones.
+        returned_s: fresh memory given back, likewise.
         reorder_s: layouts converted in NCHW.
         gaps_s: starting operators, whatever the batch; nothing where they are joined.
         pointwise_s: of the step without faults, what joining saves.
@@ -50,6 +51,7 @@ class World:
 
     step_s: float = 0.2
     fresh_s: float = 0.0
+    returned_s: float = 0.0
     reorder_s: float = 0.0
     gaps_s: float = 0.0
     pointwise_s: float = 0.0
@@ -84,7 +86,7 @@ class World:
         seconds += sum(self.unpacked_s.values()) + sum(self.slow_s.values())
         seconds += self.copy_s + self.ragged_s + self.other_way_s
         fresh = {"default": 1.0, "huge pages": 0.1, "kept pages": 0.0}[allocator]
-        seconds += fresh * self.fresh_s
+        seconds += fresh * (self.fresh_s + self.returned_s)
         seconds += self.reorder_s if case.layout == "nchw" else 0.0
         if fused:
             seconds -= self.pointwise_s
