@@ -187,8 +187,11 @@ class Kernels:
         if spec.on_gpu or not capabilities.declaration(spec.backend).log_environment:
             return {}
         worker = self._workers.get(spec.backend, spec.device, warm=True, logging=True)
+        problem = msgspec.structs.replace(spec, cache="hot").nameless
+        names = [(problem, variant or "", False, warm) for warm in (True, False)]
+        verified = not self._verified.keys().isdisjoint(names)
         try:
-            kernel = worker.prepare(spec, self._preparation(spec, variant))
+            kernel = worker.prepare(spec, self._preparation(spec, variant, verified=verified))
             try:
                 turns = [_turn(worker, kernel, unlogged)]
                 wanted = _LOGGED_TURNS if turns[0].logged_s < _LONG_S else _FEW_TURNS

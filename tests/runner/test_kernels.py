@@ -7,9 +7,11 @@ import msgspec
 import pytest
 from said import says
 
+from pydlbench.backends.base import KernelFacts
 from pydlbench.devices.kept import Kept
 from pydlbench.errors import UnsupportedError, WorkerError
 from pydlbench.ops.table import build_layer
+from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.kernels import Kernels
 from pydlbench.runner.options import Options
@@ -61,13 +63,19 @@ class Machine:
         self.asked = []
         self.log = []
         self.probes = []
+        self.prepared = []
         self.empty = [1e-4, 2e-4]
         self.logging = Kernel(self, self.call_s, self.log)
 
     def worker(self, *_, **__):
-        return SimpleNamespace(
-            prepare=lambda *_: self.logging, stderr=lambda: "".join(self.log), probe=self.probe
-        )
+        return self
+
+    def stderr(self):
+        return "".join(self.log)
+
+    def prepare(self, _, preparation):
+        self.prepared.append(preparation)
+        return self.logging
 
     def probe(self, name, **arguments):
         self.probes.append((name, arguments))
@@ -121,6 +129,26 @@ def test_who_dies_beside_the_log_costs_the_log_only(machine, kernels):
 
     assert kernels.logged(CASE, None, SimpleNamespace(sample=dies)) == {}
     assert machine.logging.released
+
+
+def test_what_was_verified_is_not_verified_again_beside_the_log(machine, kernels):
+    machine.logging.facts = KernelFacts(
+        algorithm="matmul",
+        layout="ab",
+        library="invented 1",
+        accumulate="fp32",
+        workspace_bytes=0,
+        reorder_s={},
+        setup_s=0.0,
+        correct=Correctness(status="ok"),
+        candidates=[],
+        evidence={"variant": "one"},
+    )
+    kernels.prepare(CASE)
+    machine.prepared.clear()
+    for variant in ("one", "another"):
+        kernels.logged(CASE, variant)
+    assert [each.verified for each in machine.prepared] == [True, False]
 
 
 def test_only_those_who_cannot_switch_their_log_on_are_asked(machine, kernels):
