@@ -504,7 +504,10 @@ def measure_table(cases: Sequence[Case], journal: Journal) -> list[str]:
     titles = ("model", "batch", "phase", "step", "forecast", "step again")
     middle = ("additivity", "unexplained")
     ends = ("half-width", "forecast took", "breakdown took")
-    table = markdown_table([*titles, *middle, *ends], rows, [n > 2 for n in range(11)])
+    every = [*titles, *middle, *ends]
+    there = [n for n in range(len(every)) if any(row[n] != "-" for row in rows)]
+    shown = [[row[n] for n in there] for row in rows]
+    table = markdown_table([every[n] for n in there], shown, [n > 2 for n in there])
     said = [*forecasts_verdict(scored), f"{len(judged)} of {len(cases)} steps", *verdict(judged)]
     said += [*durations, *(_without(part, cases, journal) for part in PARTS)]
     return [table, "\n".join(f"- {one}" for one in said if one)]
@@ -561,7 +564,8 @@ _LEGEND: Final = (
 )
 
 _HELD_OUT: Final = (
-    "Models of which nobody had timed a step when the breakdown and the forecast were built."
+    "Models of which nobody had timed a step when the breakdown and the forecast were built. Later "
+    "changes were made by people who knew their results; no number was fitted to them."
 )
 
 #: Of a median.
