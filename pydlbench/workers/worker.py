@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from threading import Event
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pydlbench.backends import capabilities
@@ -105,8 +106,9 @@ def main() -> None:
     # Before any library is loaded: thread pools take the affinity that they find.
     if setup["cpus"] and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, setup["cpus"])
+    served = Event()
     if setup["device"] == "cpu":  # on a GPU profilers write their files when all is freed
-        atexit.register(_end)  # the first one, which is called last
+        atexit.register(_end, served)  # the first one, which is called last
     # Libraries print where they please; the channel gets descriptors of its own.
     requests = os.fdopen(os.dup(0), "rb")
     replies = ReplyWriter(os.fdopen(os.dup(1), "wb", buffering=0), setup["heartbeat_s"])
@@ -132,12 +134,18 @@ def main() -> None:
             return
         replies.answer({"ok": described})
         serve(backend, requests, replies)
+        served.set()
     finally:
         replies.close()
 
 
-def _end() -> None:
-    """End the process, leaving the frameworks' objects: to free them takes up to a second."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(int(hasattr(sys, "last_value")))  # 1 after an exception that nobody has handled
+def _end(served: Event) -> None:
+    """End the process, leaving the frameworks' objects: to free them takes up to a second.
+
+    Args:
+        served: set where the host has ended it; all others end as they like.
+    """
+    if served.is_set():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

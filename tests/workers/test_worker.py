@@ -134,6 +134,7 @@ def test_what_it_has_forked_ends_with_it(make_worker, prepare_in, tmp_path, kill
     [
         ("now exits", r"^the native worker ended with exit code 7: something native went wrong$"),
         ("later exits", r"^the native worker ended with exit code 7: something native went wrong$"),
+        ("now leaves", r"^the native worker ended with exit code 7: something native went wrong$"),
         ("now crashes", r"^the native worker was killed by SIGSEGV: something native went wrong$"),
         ("later aborts", r"^the native worker was killed by SIGABRT$"),
     ],
@@ -243,6 +244,14 @@ def test_an_interrupt_leaves_no_answer_for_the_next_request(worker, prepare):
     timer.join()
     assert gone(pid)
     assert prepare().facts.algorithm == "works"
+
+
+def test_what_the_user_s_code_does_at_the_end_is_done(make_worker, prepare_in, tmp_path):
+    file = tmp_path / "file"
+    worker = make_worker(environment={"INVENTED_FILE": str(file)})
+    prepare_in(worker, "now registers")
+    worker.close()
+    assert file.read_text() == "the end"
 
 
 def test_closing_ends_the_process(worker, prepare):

@@ -1,5 +1,6 @@
 """A backend for tests of the worker: does what the layer's name says, nothing else."""
 
+import atexit
 import ctypes
 import os
 import resource
@@ -21,6 +22,17 @@ def last_words():
 def end(code):
     last_words()
     os._exit(code)
+
+
+def leave():
+    """End as a user's script does."""
+    last_words()
+    sys.exit(7)
+
+
+def register():
+    """Have something written at the end of the process."""
+    atexit.register(Path(os.environ["INVENTED_FILE"]).write_text, "the end")
 
 
 def crash():
@@ -67,6 +79,8 @@ DEEDS = {
     "works": lambda: None,
     "babbles": babble,
     "exits": lambda: end(7),
+    "leaves": leave,
+    "registers": register,
     "crashes": crash,
     "aborts": abort,
     "hangs": lambda: time.sleep(3600),
