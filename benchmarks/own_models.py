@@ -452,8 +452,10 @@ def measure_tables(journal: Journal) -> list[str]:
     names = {name for _, name, *_ in HELD_OUT}
     parts = [[one for one in measured() if (one.model in names) is out] for out in (False, True)]
     known, held_out = (measure_table(cases, journal) for cases in parts)
+    text = "\n".join([*known, *held_out])
+    columns = [f"`{name}`: {what}." for name, what in _COLUMNS.items() if f"| {name} |" in text]
     return [
-        *([_LEGEND] if known or held_out else []),
+        *([" ".join([_LEGEND, *columns])] if text else []),
         *known,
         *(["## Held out", _HELD_OUT, *held_out] if held_out else []),
     ]
@@ -545,7 +547,9 @@ def reach(told: Mapping[str, Any] | None, error: float | None) -> str:
         return ""
     half = (told["ci_high"] - told["ci_low"]) / 2 / told["forecast_s"]
     star = (
-        " *" if any(one.startswith("somebody else used the cores") for one in told["notes"]) else ""
+        " *"
+        if any(one.startswith("other processes used the cores") for one in told["notes"])
+        else ""
     )
     return f" (± {percent(half)}){star}"
 
@@ -553,15 +557,20 @@ def reach(told: Mapping[str, Any] | None, error: float | None) -> str:
 _SIGNED: Final = ("additivity", "unexplained")
 _NUMBERS: Final = ("forecast", "again", *_SIGNED, "half", "outside", "lacking")
 _LEGEND: Final = (
-    "`python benchmarks/own_models.py --stage measure`: steps at the size of their papers. "
-    "`step`: geometric mean of fresh processes. "
-    "`forecast`: error of the forecast, made before the step ran (and the half width of its own "
-    "interval); `step again`: how much longer the same step took in the breakdown, at another time "
-    "in other processes, which no forecast can know; `additivity`: error of the sum of the calls "
-    "alone within the breakdown. Errors are (predicted - measured) / measured. `half-width`: of "
-    "the 95 % interval of what is unexplained; `breakdown took`: all of it in new processes, with "
-    "the search for native kernels. `*`: somebody else used the cores."
+    "`python benchmarks/own_models.py --stage measure`: steps at the size of their papers. Errors "
+    "are (predicted - measured) / measured. `*`: other processes used the cores."
 )
+#: What columns show, as far as there are some.
+_COLUMNS: Final = {
+    "step": "geometric mean of fresh processes",
+    "forecast": "error of the forecast, made before the step ran (and the half width of its own "
+    "interval)",
+    "step again": "how much longer the same step took in the breakdown, at another time in other "
+    "processes, which no forecast can know",
+    "additivity": "error of the sum of the calls alone within the breakdown",
+    "half-width": "of the 95 % interval of what is unexplained",
+    "breakdown took": "all of it in new processes, with the search for native kernels",
+}
 
 _HELD_OUT: Final = (
     "Models of which nobody had timed a step when the breakdown and the forecast were built. Later "

@@ -59,7 +59,7 @@ def test_a_forecast_counts_where_it_was_made_before_its_step(tmp_path):
     found = {"additivity_error": 0.02, "unexplained": 0.01, "took_s": 50.0}
     found |= {"unexplained_low": -0.01, "unexplained_high": 0.03}
     found |= {"batch": 8, "disturbed": 0, "measured_s": {"median": 1.25}, "not_measured": []}
-    notes = ["somebody else used the cores during a visit of 3 rows"]
+    notes = ["other processes used the cores while 3 rows were measured"]
     at = "2030-01-01T12:00:0{}+00:00"
     lines = []
     for phase, made in (("forward", 3), ("training", 5)):

@@ -6,7 +6,7 @@ The operators come from recording a step (PyTorch's eager mode, users' models in
 cut from the model's graph; their times come from the store, or are measured alone (see
 :mod:`pydlbench.analysis.rows`). A machine is not as fast today as when a row was stored: a few of
 them are timed again, and all rows of their class are scaled by what these have changed. Page faults
-are counted where the step runs, untimed; what one costs is measured once.
+are counted where the step runs, untimed; what one costs is a row like others.
 
 On a GPU each operator has two times, the host's and the device's, and the step is the makespan of
 both (:mod:`pydlbench.analysis.pipeline`).
@@ -235,19 +235,19 @@ class _Forecaster:
 
         Those are taken that make up most of the step; see :func:`believed`.
         """
-        stored = [
-            call
-            for call in {call.signature: call for call in calls}.values()
-            if call.signature in rows.times.keys() - rows.fresh
-            # One that took less than its call costs has no ratio.
-            if rows.times[call.signature].seconds > 0
-        ]
         # Forwards and backwards a call may be the same.
         taken_s = summed(
             (call.signature, call.count * rows.times[call.signature].seconds)
             for call in calls
             if call.signature in rows.times
         )
+        stored = [
+            call
+            for call in {call.signature: call for call in calls}.values()
+            if call.signature in rows.times.keys() - rows.fresh
+            # One that took less than its call costs has no ratio.
+            if taken_s[call.signature] > 0
+        ]
         stored.sort(key=lambda call: -taken_s[call.signature])
         if not stored or not self._measures:
             return {}, 0.0
@@ -262,6 +262,8 @@ class _Forecaster:
             call
             for call in chosen
             if call.signature in again.times and again.times[call.signature].seconds > 0
+            # Nothing else tells of page faults.
+            if call.signature != FAULT.signature or not again.times[call.signature].disturbed
         ]
         ratios = {
             name: [

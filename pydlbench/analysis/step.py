@@ -136,8 +136,8 @@ def break_down_step(
         session: whose workers are used.
         rounds: in each of which the step has a new process; four at least.
         native: rows of native kernels that were found before.
-        forecast: says what the step will take from what is stored, or why it cannot; called before
-            anything of the step is timed.
+        forecast: says what the step will take from what is stored, or why it cannot; called once
+            the step's calls are listed, before anything of it is timed.
         tell: called with what is done next.
 
     Raises:
@@ -148,6 +148,7 @@ def break_down_step(
     measured = _Measured(step, session, max(LEAST_ROUNDS, rounds), native or {}, tell)
     try:
         measured.start()
+        measured.record_calls()
         predicted = forecast(step)
         if not isinstance(predicted, str):
             measured.forecast_s = predicted.seconds
@@ -214,6 +215,7 @@ class _Measured:
         # On a GPU each call is timed by itself, behind a read of its first tensor.
         self._repeats = 1 if step.on_gpu else _REPEATS
         self._gaps: Sequence[str] = ()
+        self._kernel: RemoteKernel[StepFacts]
         self._facts: StepFacts
         self._tracing: Tracing
         self._traced: TracedStep
@@ -241,19 +243,25 @@ class _Measured:
         makes = capabilities.declaration(step.framework).steps.makes_calls
         return makes and step.mode == "eager" and not step.on_gpu
 
-    def prepare(self) -> None:
-        """Make all ready that stays over the rounds."""
+    def record_calls(self) -> None:
+        """Make the step ready that is traced, and list its calls."""
         step, session = self._step, self._session
-        self._tell("traced step")
+        self._tell("recorded step")
         how = StepPreparation(checks=False)
-        # One after another: each runs a step, and two at a time get in each other's way.
-        kernel = prepare_step(step, session, preparation=how)
+        self._kernel = kernel = prepare_step(step, session, preparation=how)
         self._kernels.append(kernel)
-        # A GPU's memory is not the C library's.
-        kept = None if step.on_gpu else self._prepare_kept()
         self._facts, self._trace = kernel.facts, kernel.trace()
-        rounds, self._tracing = traced_rounds(kernel, self._trace, briefly=True)
         self._calls, self._gaps = self._trace.calls, self._trace.gaps
+        self._list_calls()
+
+    def prepare(self) -> None:
+        """Make all else ready that stays over the rounds."""
+        step, kernel = self._step, self._kernel
+        self._tell("traced step")
+        # Behind the other one: each runs a step, and two at a time get in each other's way. A GPU's
+        # memory is not the C library's.
+        kept = None if step.on_gpu else self._prepare_kept()
+        rounds, self._tracing = traced_rounds(kernel, self._trace, briefly=True)
         self._traced = TracedStep(kernel, self._tracing.way, len(self._calls), len(self._gaps))
         # Nothing of the step has to be run once more to know how long it takes.
         tracing = self._tracing
@@ -266,8 +274,6 @@ class _Measured:
         # The last is what is between calls.
         seconds = zip(self._calls, rounds.middle(len(self._calls))[:-1], strict=True)
         self._calls_s = sum({call.signature: each for call, each in seconds}.values())
-        self._tell("calls")
-        self._list_calls()
         self._tell("native layers")
         self._find_native()
         if any(_NORM in call.operator for call in self._calls):

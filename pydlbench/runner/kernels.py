@@ -188,9 +188,9 @@ class Kernels:
             return {}
         worker = self._workers.get(spec.backend, spec.device, warm=True, logging=True)
         problem = msgspec.structs.replace(spec, cache="hot").nameless
-        names = [(problem, variant or "", False, warm) for warm in (True, False)]
-        verified = not self._verified.keys().isdisjoint(names)
+        known = self._known(problem, variant, warm=True)
         try:
+            verified = known is not None
             kernel = worker.prepare(spec, self._preparation(spec, variant, verified=verified))
             try:
                 turns = [_turn(worker, kernel, unlogged)]
@@ -261,7 +261,7 @@ class Kernels:
         variant = variant if kept is None else kept.variant
         problem = hot.nameless
         own = self._verified.get((problem, variant or "", summand, warm))
-        known = own or self._verified.get((problem, variant or "", summand, not warm))
+        known = self._known(problem, variant, summand=summand, warm=warm)
         preparation = self._preparation(
             spec,
             variant,
@@ -273,6 +273,13 @@ class Kernels:
         )
         searched = None if variant is None else searched
         return _Plan(preparation, summand, problem, searched, known)
+
+    def _known(
+        self, problem: KernelSpec, variant: str | None, *, warm: bool, summand: bool = False
+    ) -> KernelFacts | None:
+        """Return the facts of a verified kernel, of such a process if possible; None without."""
+        names = [(problem, variant or "", summand, each) for each in (warm, not warm)]
+        return next((self._verified[name] for name in names if name in self._verified), None)
 
     def known_size(
         self, spec: KernelSpec, variant: str | None, searched: KernelFacts, process: int

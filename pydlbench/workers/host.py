@@ -190,27 +190,12 @@ class Worker:
         """
         from pydlbench.workers import worker
 
-        self.begin_build(worker.prepare, spec=spec.to_dict(), preparation=preparation)
+        arguments = {"spec": spec.to_dict(), "preparation": preparation}
+        self.send(Build(_name_of(worker.prepare), arguments))
 
     def prepared(self) -> RemoteKernel[KernelFacts]:
         """Return the kernel that was begun; raises what the backend raises there."""
-        return self.built(KernelFacts)
-
-    def begin_build(self, builder: Callable[..., Any], **arguments: Any) -> None:
-        """Begin what :meth:`build` does while other workers go on, see :meth:`built`.
-
-        Raises:
-            WorkerError: see :meth:`send`.
-        """
-        self.send(Build(_name_of(builder), arguments))
-
-    def built(self, facts: type[Facts]) -> RemoteKernel[Facts]:
-        """Return the kernel that was begun; raises what the function raises there.
-
-        Args:
-            facts: type of its facts.
-        """
-        return self._built(self.receive(), facts)
+        return self._built(self.receive(), KernelFacts)
 
     def build(
         self, builder: Callable[..., Any], facts: type[Facts], **arguments: Any

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import faulthandler
 import gc
 import importlib
+import io
 import json
 import os
 import signal
@@ -108,7 +110,7 @@ def main() -> None:
         os.sched_setaffinity(0, setup["cpus"])
     served = Event()
     if setup["device"] == "cpu":  # on a GPU profilers write their files when all is freed
-        atexit.register(_end, served)  # the first one, which is called last
+        atexit.register(_end, served)  # called behind all that the backend or a model registers
     # Libraries print where they please; the channel gets descriptors of its own.
     requests = os.fdopen(os.dup(0), "rb")
     replies = ReplyWriter(os.fdopen(os.dup(1), "wb", buffering=0), setup["heartbeat_s"])
@@ -142,10 +144,15 @@ def main() -> None:
 def _end(served: Event) -> None:
     """End the process, leaving the frameworks' objects: to free them takes up to a second.
 
+    Files that are still open are written, as Python does at last.
+
     Args:
         served: set where the host has ended it; all others end as they like.
     """
-    if served.is_set():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+    if not served.is_set():
+        return
+    opened = [each for each in gc.get_objects() if issubclass(type(each), io.IOBase)]
+    for file in (*opened, sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it any more
+            file.flush()
+    os._exit(0)

@@ -188,7 +188,10 @@ def invented(monkeypatch):
         for one in calls:
             asked.append(one.signature)
             visits = [now[one.signature]] * 2
-            rows.times[one.signature] = row(one.signature, *visits, place=place)
+            disturbed = one.signature in now.get("disturbed", ())
+            rows.times[one.signature] = row(
+                one.signature, *visits, place=place, disturbed=int(disturbed)
+            )
             rows.fresh.add(one.signature)
             yield rows.times[one.signature]
 
@@ -289,6 +292,44 @@ def test_a_row_of_no_time_tells_nothing_of_its_class(invented, store_path, run_r
         forecast_step(CASE, Session(), store, keep=keep)
         now["large"] = 2e-3 if free == "stored" else 0.0
         assert forecast_step(CASE, Session(), store).factors == {"faults": 1.0}
+
+
+def test_what_a_page_fault_costs_is_not_scaled_by_a_disturbed_visit(
+    invented, store_path, run_record
+):
+    now, _ = invented
+    with Store.open(store_path) as store:
+        store.begin(run_record, "forecast")
+
+        def keep(table, document, key):
+            store.add(run_record.id, Entry.from_document(table, document, key))
+
+        first = forecast_step(CASE, Session(), store, keep=keep)
+        now[FAULT.signature] *= 3
+        now["disturbed"] = {FAULT.signature}
+        again = forecast_step(CASE, Session(), store)
+        assert again.faults_s == first.faults_s
+        assert again.factors == {"memory": 1.0}
+        now["disturbed"] = set()
+        calm = forecast_step(CASE, Session(), store)
+        assert calm.faults_s == pytest.approx(3 * first.faults_s)
+
+
+def test_a_step_without_page_faults_does_not_ask_what_one_costs_today(
+    invented, store_path, run_record, monkeypatch
+):
+    monkeypatch.setattr(forecast, "counted_faults", lambda *_: 0.0)
+    _, asked = invented
+    with Store.open(store_path) as store:
+        store.begin(run_record, "forecast")
+
+        def keep(table, document, key):
+            store.add(run_record.id, Entry.from_document(table, document, key))
+
+        forecast_step(CASE, Session(), store, keep=keep)
+        asked.clear()
+        forecast_step(CASE, Session(), store)
+    assert sorted(asked) == ["large", "larger", "largest", "small"]
 
 
 @pytest.mark.usefixtures("invented")

@@ -65,3 +65,9 @@ def test_a_step_is_recorded_once_in_a_session_however_it_is_fed():
     assert [kind_of(one) for one in fed.calls] == ["feed", "pointwise"]
     listed(msgspec.structs.replace(case, phase="training"), session)
     assert [one["phase"] for one in asked] == ["forward", "training"]
+    # What a trace has recorded is not recorded again, unless it was before.
+    backward = msgspec.structs.replace(case, phase="forward-backward")
+    traced = OperatorsFacts(calls=(RecordedCall(signature="b", operator="b"),))
+    assert listed(backward, session, traced).calls == traced.calls
+    assert listed(case, session, traced).calls == first.calls
+    assert len(asked) == 2

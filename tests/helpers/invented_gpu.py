@@ -285,13 +285,6 @@ class Worker:
             raise PydlbenchError(f"no {name} here")
         return {"seconds": min(one.host_s for step in self.gpu.steps.values() for one in step)}
 
-    def begin_build(self, operation: Any, **words: Any) -> None:
-        self.begun = operation, words
-
-    def built(self, facts: Any) -> Kernel:
-        operation, words = self.begun
-        return self.build(operation, facts, **words)
-
     def build(self, operation: Any, _facts: Any, **words: Any) -> Kernel:
         self.session.built.append(operation)
         case = StepSpec.from_dict(words["spec"])

@@ -246,12 +246,14 @@ def test_an_interrupt_leaves_no_answer_for_the_next_request(worker, prepare):
     assert prepare().facts.algorithm == "works"
 
 
-def test_what_the_user_s_code_does_at_the_end_is_done(make_worker, prepare_in, tmp_path):
-    file = tmp_path / "file"
-    worker = make_worker(environment={"INVENTED_FILE": str(file)})
+def test_at_the_end_functions_are_called_and_files_written_but_objects_not_freed(
+    make_worker, prepare_in, tmp_path
+):
+    worker = make_worker(environment={"INVENTED_FOLDER": str(tmp_path)})
     prepare_in(worker, "now registers")
     worker.close()
-    assert file.read_text() == "the end"
+    written = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    assert written == {"registered": "the end", "log": "a line"}
 
 
 def test_closing_ends_the_process(worker, prepare):

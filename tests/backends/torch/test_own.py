@@ -356,6 +356,8 @@ def test_control_flow_that_differs_between_two_steps_is_said(own, backend):
 """
     )
     assert len(operations.record_calls(backend, step).facts.notes) == 1
+    (note,) = operations.prepare_step(backend, step, {}).trace().operators.notes
+    assert "other calls" in note
     assert operations.record_calls(backend, own(ALONE)).facts.notes == ()
 
 

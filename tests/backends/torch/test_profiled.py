@@ -7,12 +7,13 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from pydlbench.backends.steps.device_trace import GAPS, NO_CALL  # noqa: E402 - needs torch
-from pydlbench.backends.steps.operations import prepare_step  # noqa: E402 - needs torch
+from pydlbench.backends.steps.operations import prepare_step, record_calls  # noqa: E402 - needs torch
 from pydlbench.backends.torch import profiled  # noqa: E402 - needs torch
 from pydlbench.backends.torch.profiled import tracer  # noqa: E402 - needs torch
 from pydlbench.backends.torch.recording import by_module, record  # noqa: E402 - needs torch
@@ -124,6 +125,20 @@ def test_a_step_of_the_catalogue_is_traced_and_keeps_its_weights(backend, phase)
         assert plain_s > 0
     directions = {one.direction for one in trace.calls}
     assert directions == ({"forward"} if phase == "forward" else {*directions, "optimizer"})
+
+
+@pytest.mark.parametrize("phase", ["forward", "training"])
+def test_a_trace_tells_the_calls_that_are_recorded_elsewhere(backend, phase):
+    case = StepSpec(model="mnist", batch=2, phase=phase)
+    traced = prepare_step(backend, case.to_dict(), {}).trace().operators
+    recorded = record_calls(backend, case.to_dict()).facts
+    assert (traced.calls, traced.order, traced.batch) == (
+        recorded.calls,
+        recorded.order,
+        recorded.batch,
+    )
+    fed = msgspec.structs.replace(case, feed="host")
+    assert prepare_step(backend, fed.to_dict(), {}).trace().operators is None
 
 
 def test_a_compiled_step_says_why_it_is_not_traced(backend):

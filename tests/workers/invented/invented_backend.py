@@ -30,9 +30,26 @@ def leave():
     sys.exit(7)
 
 
+class Freed:
+    """Writes a file when it is freed."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __del__(self):
+        self.file.write_text("freed")
+
+
+KEPT = []
+
+
 def register():
-    """Have something written at the end of the process."""
-    atexit.register(Path(os.environ["INVENTED_FILE"]).write_text, "the end")
+    """Have files written at the end of the process: by a function, a buffer, and what is freed."""
+    folder = Path(os.environ["INVENTED_FOLDER"])
+    atexit.register((folder / "registered").write_text, "the end")
+    log = (folder / "log").open("w")
+    log.write("a line")
+    KEPT.extend([log, Freed(folder / "freed")])
 
 
 def crash():
