@@ -127,9 +127,7 @@ class TorchSubject(StepModel):
         profiled.check_traceable(str(self.spec.mode))
         runtime = gpu.Runtime(torch.device(self.spec.device).index) if self.spec.on_gpu else None
         recorded = self.record()
-        recording, notes = (
-            (recorded.recording, ()) if self.spec.own is None else recorded.twice()
-        )
+        recording, notes = (recorded.recording, ()) if self.spec.own is None else recorded.twice()
         tracer = profiled.tracer(recording, run, runtime)
         if self.spec.feed != "resident" or self.spec.fetch:
             return tracer
