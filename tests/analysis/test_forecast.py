@@ -206,148 +206,119 @@ def invented(monkeypatch):
     return now, asked
 
 
-def test_what_the_store_has_is_not_measured_but_timed_again_and_scaled_by_class(
-    invented, store_path, run_record
-):
-    now, asked = invented
+@pytest.fixture
+def stored(store_path, run_record):
+    """A store in which a run has begun, and what keeps the run's documents there."""
     with Store.open(store_path) as store:
         store.begin(run_record, "forecast")
 
         def keep(table, document, key):
             store.add(run_record.id, Entry.from_document(table, document, key))
 
-        first = forecast_step(CASE, Session(), store, keep=keep)
-        assert asked == ["small", "large", "larger", "largest", FAULT.signature]
-        assert first.seconds == pytest.approx(2e-3 + 2.02e-3 + 5e-3)
-        assert (first.measured, first.factors) == (4, {})
-        # An hour later the memory is slower by half, and one call of the other class by a tenth.
-        for name in ("large", "larger", "largest"):
-            now[name] *= 1.5
-        now["small"] *= 1.1
-        now[FAULT.signature] *= 1.2
-        asked.clear()
-        again = forecast_step(CASE, Session(), store, keep=keep)
-        assert sorted(asked) == ["large", "larger", "largest", FAULT.signature, "small"]
-        assert again.factors == pytest.approx({"memory": 1.5, "faults": 1.2})
-        assert again.seconds == pytest.approx(2e-3 + 3.03e-3 + 6e-3)
-        share = 2e-3 / 9.02e-3
-        wider = math.log(again.ci_high / again.seconds) - math.log(first.ci_high / first.seconds)
-        assert wider == pytest.approx(share * math.log(1.1))
-        assert (again.stored, again.measured) == (4, 0)
-        # What was timed again is not kept, and nothing is timed where that is not wanted.
-        asked.clear()
-        known = forecast_step(CASE, Session(), store, measures=False)
-        assert asked == []
-        assert known.seconds == pytest.approx(first.seconds)
+        yield store, keep
 
 
-def test_a_call_that_is_made_forwards_and_backwards_counts_with_both(
-    invented, store_path, run_record, monkeypatch
-):
+def test_what_the_store_has_is_not_measured_but_timed_again_and_scaled_by_class(invented, stored):
+    now, asked = invented
+    store, keep = stored
+    first = forecast_step(CASE, Session(), store, keep=keep)
+    assert asked == ["small", "large", "larger", "largest", FAULT.signature]
+    assert first.seconds == pytest.approx(2e-3 + 2.02e-3 + 5e-3)
+    assert (first.measured, first.factors) == (4, {})
+    # An hour later the memory is slower by half, and one call of the other class by a tenth.
+    for name in ("large", "larger", "largest"):
+        now[name] *= 1.5
+    now["small"] *= 1.1
+    now[FAULT.signature] *= 1.2
+    asked.clear()
+    again = forecast_step(CASE, Session(), store, keep=keep)
+    assert sorted(asked) == ["large", "larger", "largest", FAULT.signature, "small"]
+    assert again.factors == pytest.approx({"memory": 1.5, "faults": 1.2})
+    assert again.seconds == pytest.approx(2e-3 + 3.03e-3 + 6e-3)
+    share = 2e-3 / 9.02e-3
+    wider = math.log(again.ci_high / again.seconds) - math.log(first.ci_high / first.seconds)
+    assert wider == pytest.approx(share * math.log(1.1))
+    assert (again.stored, again.measured) == (4, 0)
+    # What was timed again is not kept, and nothing is timed where that is not wanted.
+    asked.clear()
+    known = forecast_step(CASE, Session(), store, measures=False)
+    assert asked == []
+    assert known.seconds == pytest.approx(first.seconds)
+
+
+def test_a_call_that_is_made_forwards_and_backwards_counts_with_both(invented, stored, monkeypatch):
     now, _ = invented
     backwards = msgspec.structs.replace(call("small", 6, size=400), direction="backward")
     calls = (call("small", 2, size=400), backwards, call("large", 1, size=4000))
     monkeypatch.setattr(forecast, "listed", lambda *_: listed_as(calls))
-    with Store.open(store_path) as store:
-        store.begin(run_record, "forecast")
-
-        def keep(table, document, key):
-            store.add(run_record.id, Entry.from_document(table, document, key))
-
-        first = forecast_step(CASE, Session(), store, keep=keep)
-        now["small"] *= 1.1
-        again = forecast_step(CASE, Session(), store, keep=keep)
+    store, keep = stored
+    first = forecast_step(CASE, Session(), store, keep=keep)
+    now["small"] *= 1.1
+    again = forecast_step(CASE, Session(), store, keep=keep)
     assert again.seconds == first.seconds
     # Of 15 ms the small one takes 8, and page faults 5.
     wider = math.log(again.ci_high / again.seconds) - math.log(first.ci_high / first.seconds)
     assert wider == pytest.approx(8 / 15 * math.log(1.1))
 
 
-def test_on_a_gpu_classes_of_calls_are_by_its_own_cache(invented, store_path, run_record):
+def test_on_a_gpu_classes_of_calls_are_by_its_own_cache(invented, stored):
     now, _ = invented
     step = msgspec.structs.replace(CASE, device="cuda:0")
-    with Store.open(store_path) as store:
-        store.begin(run_record, "forecast")
-
-        def keep(table, document, key):
-            store.add(run_record.id, Entry.from_document(table, document, key))
-
-        forecast_step(step, Session(), store, keep=keep)
-        for name in now:
-            now[name] *= 1.5
-        again = forecast_step(step, Session(), store, keep=keep)
+    store, keep = stored
+    forecast_step(step, Session(), store, keep=keep)
+    for name in now:
+        now[name] *= 1.5
+    again = forecast_step(step, Session(), store, keep=keep)
     assert again.factors == pytest.approx({"cache": 1.5})
 
 
 @pytest.mark.parametrize("free", ["stored", "again"])
-def test_a_row_of_no_time_tells_nothing_of_its_class(invented, store_path, run_record, free):
+def test_a_row_of_no_time_tells_nothing_of_its_class(invented, stored, free):
     now, _ = invented
-    with Store.open(store_path) as store:
-        store.begin(run_record, "forecast")
-
-        def keep(table, document, key):
-            store.add(run_record.id, Entry.from_document(table, document, key))
-
-        now["large"] = 0.0 if free == "stored" else 2e-3
-        forecast_step(CASE, Session(), store, keep=keep)
-        now["large"] = 2e-3 if free == "stored" else 0.0
-        assert forecast_step(CASE, Session(), store).factors == {"faults": 1.0}
+    store, keep = stored
+    now["large"] = 0.0 if free == "stored" else 2e-3
+    forecast_step(CASE, Session(), store, keep=keep)
+    now["large"] = 2e-3 if free == "stored" else 0.0
+    assert forecast_step(CASE, Session(), store).factors == {"faults": 1.0}
 
 
-def test_what_a_page_fault_costs_is_not_scaled_by_a_disturbed_visit(
-    invented, store_path, run_record
-):
+def test_what_a_page_fault_costs_is_not_scaled_by_a_disturbed_visit(invented, stored):
     now, _ = invented
-    with Store.open(store_path) as store:
-        store.begin(run_record, "forecast")
-
-        def keep(table, document, key):
-            store.add(run_record.id, Entry.from_document(table, document, key))
-
-        first = forecast_step(CASE, Session(), store, keep=keep)
-        now[FAULT.signature] *= 3
-        now["disturbed"] = {FAULT.signature}
-        again = forecast_step(CASE, Session(), store)
-        assert again.faults_s == first.faults_s
-        assert again.factors == {"memory": 1.0}
-        now["disturbed"] = set()
-        calm = forecast_step(CASE, Session(), store)
-        assert calm.faults_s == pytest.approx(3 * first.faults_s)
+    store, keep = stored
+    first = forecast_step(CASE, Session(), store, keep=keep)
+    now[FAULT.signature] *= 3
+    now["disturbed"] = {FAULT.signature}
+    again = forecast_step(CASE, Session(), store)
+    assert again.faults_s == first.faults_s
+    assert again.factors == {"memory": 1.0}
+    now["disturbed"] = set()
+    calm = forecast_step(CASE, Session(), store)
+    assert calm.faults_s == pytest.approx(3 * first.faults_s)
 
 
 def test_a_step_without_page_faults_does_not_ask_what_one_costs_today(
-    invented, store_path, run_record, monkeypatch
+    invented, stored, monkeypatch
 ):
     monkeypatch.setattr(forecast, "counted_faults", lambda *_: 0.0)
     _, asked = invented
-    with Store.open(store_path) as store:
-        store.begin(run_record, "forecast")
-
-        def keep(table, document, key):
-            store.add(run_record.id, Entry.from_document(table, document, key))
-
-        forecast_step(CASE, Session(), store, keep=keep)
-        asked.clear()
-        forecast_step(CASE, Session(), store)
+    store, keep = stored
+    forecast_step(CASE, Session(), store, keep=keep)
+    asked.clear()
+    forecast_step(CASE, Session(), store)
     assert sorted(asked) == ["large", "larger", "largest", "small"]
 
 
 @pytest.mark.usefixtures("invented")
-def test_page_faults_of_other_calls_are_counted_anew(store_path, run_record, monkeypatch):
+def test_page_faults_of_other_calls_are_counted_anew(stored, monkeypatch):
     counts = iter([5000.0] * 3 + [7000.0] * 3)
     monkeypatch.setattr(forecast, "counted_faults", lambda *_: next(counts))
-    with Store.open(store_path) as store:
-        store.begin(run_record, "forecast")
-
-        def keep(table, document, key):
-            store.add(run_record.id, Entry.from_document(table, document, key))
-
-        assert forecast_step(CASE, Session(), store, keep=keep).faults == 5000
-        assert forecast_step(CASE, Session(), store, keep=keep).faults == 5000
-        # The user's file has one call more today; the command line is the same.
-        edited = (call("small", 3, size=400), call("large", 1, size=4000))
-        monkeypatch.setattr(forecast, "listed", lambda *_: listed_as(edited))
-        assert forecast_step(CASE, Session(), store, keep=keep).faults == 7000
+    store, keep = stored
+    assert forecast_step(CASE, Session(), store, keep=keep).faults == 5000
+    assert forecast_step(CASE, Session(), store, keep=keep).faults == 5000
+    # The user's file has one call more today; the command line is the same.
+    edited = (call("small", 3, size=400), call("large", 1, size=4000))
+    monkeypatch.setattr(forecast, "listed", lambda *_: listed_as(edited))
+    assert forecast_step(CASE, Session(), store, keep=keep).faults == 7000
 
 
 @pytest.mark.parametrize(
