@@ -115,6 +115,14 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
+def some_names(names: Sequence[str], most: int = 4) -> str:
+    """Name a few of several and count the others: ``conv1, conv2, conv3, conv4 and 3 more``."""
+    # "and 1 more" is no shorter than a name.
+    shown = names if len(names) <= most + 1 else names[:most]
+    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return ", ".join(shown) + more
+
+
 def time_unit(seconds: Sequence[float]) -> tuple[float, str]:
     """Choose one unit for a whole column, so that its numbers can be compared at a glance.
 

@@ -15,8 +15,9 @@ import numpy as np
 
 from pydlbench.errors import UsageError
 from pydlbench.fleet.effects import FAST, SLOW, changed
-from pydlbench.fleet.verdict import WHOLE, few, fractions, node_means, or_none, tabled
+from pydlbench.fleet.verdict import WHOLE, fractions, node_means, or_none, tabled
 from pydlbench.records.fleet import FleetChange, FleetCommon, FleetComparison
+from pydlbench.units import some_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -185,16 +186,16 @@ def _notes(first: Fleet, second: Fleet, nodes: Sequence[str]) -> list[str]:
                 text = f"{library} {old.get(library, 'none')} -> {new.get(library, 'none')}"
                 nodes_by_text.setdefault(text, []).append(name)
     notes = [
-        f"{'all nodes' if len(names) == len(nodes) else few(names)}: {text}"
+        f"{'all nodes' if len(names) == len(nodes) else some_names(names)}: {text}"
         for text, names in nodes_by_text.items()
     ]
     others = [name for name in second.latest if name in first.latest and name not in nodes]
     if others:
         machines = {f"{_machine(first, name)} -> {_machine(second, name)}" for name in others}
         notes.append(
-            f"{few(others)}: another machine, not compared ({'; '.join(sorted(machines))})"
+            f"{some_names(others)}: another machine, not compared ({'; '.join(sorted(machines))})"
         )
     missing = sorted({*first.names} ^ {*second.names})
     if missing:
-        notes.append(f"in one of the fleets only, not compared: {few(missing)}")
+        notes.append(f"in one of the fleets only, not compared: {some_names(missing)}")
     return notes

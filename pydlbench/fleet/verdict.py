@@ -28,7 +28,7 @@ from pydlbench.records.fleet import (
     FleetStep,
     FleetVerdict,
 )
-from pydlbench.units import format_hz, percent
+from pydlbench.units import format_hz, percent, some_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +39,6 @@ __all__ = [
     "WHOLE",
     "Fleet",
     "Table",
-    "few",
     "fractions",
     "judge_visits",
     "node_means",
@@ -62,7 +61,6 @@ _HELD: Final = {
     ),
     "power cap": ("power cap", "power brake"),
 }
-_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,17 +474,21 @@ def _notes(
                 if visit["versions"].get(name) != value
             ]
             what = ", ".join(differs) or visit["machine"] or "other hardware"
-            notes.append(f"{few(members[kind])}: {what}")
+            notes.append(f"{some_names(members[kind])}: {what}")
     alone = [names[0] for names in members.values() if len(names) == 1]
     if alone:
-        notes.append(f"{few(alone)}: the only node of its kind, there is nothing to compare with")
+        notes.append(
+            f"{some_names(alone)}: the only node of its kind, there is nothing to compare with"
+        )
     for names in members.values():
         notes += _hosts({name: latest[name].get("host", "") for name in names})
     if mixed:
-        notes.append(f"{few(mixed)}: changed between rounds; only its latest rounds count")
+        notes.append(f"{some_names(mixed)}: changed between rounds; only its latest rounds count")
     late = [n for n, visit in latest.items() if abs(visit.get("clock_offset_s", 0.0)) > _CLOCK_S]
     if late:
-        notes.append(f"{few(late)}: clock differs by more than {_CLOCK_S:g} s; set it by NTP")
+        notes.append(
+            f"{some_names(late)}: clock differs by more than {_CLOCK_S:g} s; set it by NTP"
+        )
     return notes
 
 
@@ -494,17 +496,11 @@ def _hosts(hosts: Mapping[str, str]) -> list[str]:
     """Return a note on cards in other hosts, which affect their rows, too."""
     usual = Counter(hosts.values()).most_common(1)[0][0]
     return [
-        f"{few([name for name, own in hosts.items() if own == host])}: the card is in another "
-        f"host, {host} (the others: {usual})"
+        f"{some_names([name for name, own in hosts.items() if own == host])}: the card is in "
+        f"another host, {host} (the others: {usual})"
         for host in dict.fromkeys(hosts.values())
         if host != usual
     ]
-
-
-def few(names: Sequence[str]) -> str:
-    """Name a few nodes and count the others."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def fractions(logs: NDArray[Any]) -> list[Any]:

@@ -135,11 +135,3 @@ Block = Title | Heading | Lines | Facts | Table | Figure | Details
 def run_lines(run: RunRecord) -> Lines:
     """Return the line that names a run below its results; nothing where it has no name."""
     return Lines([f"Run {run.id}, {run.created_utc}."] if run.id else [])
-
-
-def some_names(names: Sequence[str], most: int = 4) -> str:
-    """Name a few of several and count the others: ``conv1, conv2, conv3, conv4 and 3 more``."""
-    # "and 1 more" is no shorter than a name.
-    shown = names if len(names) <= most + 1 else names[:most]
-    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
-    return ", ".join(shown) + more

@@ -12,8 +12,8 @@ from pydlbench.compare.match import AXES, LAYER_KINDS, describe
 from pydlbench.compare.stored import CONTENDED
 from pydlbench.records.comparison import FACTOR, least_change, ratio_text
 from pydlbench.records.fields import columns_of
-from pydlbench.report.blocks import Heading, Lines, Table, some_names
-from pydlbench.units import counted, number, percent, time_in, time_unit
+from pydlbench.report.blocks import Heading, Lines, Table
+from pydlbench.units import counted, number, percent, some_names, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,12 +9,12 @@ from pydlbench.records.estimate import EstimatedLayer
 from pydlbench.records.fields import columns_of
 from pydlbench.records.measurement import fewer_flops
 from pydlbench.records.own import rate_unit
-from pydlbench.report.blocks import Facts, Heading, Lines, Table, some_names
+from pydlbench.report.blocks import Facts, Heading, Lines, Table
 from pydlbench.report.columns import device_name
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.roofline import roofline
 from pydlbench.report.verdicts import disturbance, dominates, share_text, sum_is_disturbed
-from pydlbench.units import counted, format_bytes, format_seconds, percent, si
+from pydlbench.units import counted, format_bytes, format_seconds, percent, si, some_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

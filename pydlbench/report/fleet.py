@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from pydlbench.records.fields import columns_of
 from pydlbench.records.fleet import SIGNED
-from pydlbench.report.blocks import Heading, Lines, Table, some_names
+from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.figures.nodes import nodes
-from pydlbench.units import counted, format_seconds, percent
+from pydlbench.units import counted, format_seconds, percent, some_names
 
 if TYPE_CHECKING:
     from pydlbench.records.fleet import (

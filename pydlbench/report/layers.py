@@ -12,7 +12,7 @@ from pydlbench.ops.table import without_sides
 from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.measurement import Candidate
 from pydlbench.report.backends import interleaved_legend, interleaved_table
-from pydlbench.report.blocks import Heading, Lines, Table, some_names
+from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import by_problem, columns, heading, label, varying
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.roofline import roofline
@@ -22,6 +22,7 @@ from pydlbench.units import (
     format_seconds,
     number,
     percent,
+    some_names,
     time_in,
     time_unit,
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.report.blocks import Figure, some_names
+from pydlbench.report.blocks import Figure
 from pydlbench.report.drawing import LIGHT, series
-from pydlbench.units import percent
+from pydlbench.units import percent, some_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
