@@ -38,8 +38,10 @@ struct PlanBuilder {
   std::vector<std::shared_ptr<Plan>> plans;
 
   bool is_forward() const { return pydlbench::is_forward(pass); }
+  // Of one pixel both layouts are the same bytes: rows of channels, which kernels read side by side.
   Image image() const {
-    return {problem.batch, problem.channels, problem.height, problem.width, channels_last};
+    const bool rows = channels_last || problem.height * problem.width == 1;
+    return {problem.batch, problem.channels, problem.height, problem.width, rows};
   }
   std::int64_t count() const { return image().elements(); }
 
