@@ -19,6 +19,7 @@ more were without any, the numbers between them are of these.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -40,7 +41,7 @@ from pydlbench.timing.statistics import median, middle_rounds, sum_known
 from pydlbench.units import Scale
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
     from pydlbench.records.trace import ProgramCall
     from pydlbench.study.table import Series, Table, Visit
@@ -55,6 +56,9 @@ ALONE: Final = "alone"
 
 #: The term of what operands in caches save.
 CACHES: Final = "caches"
+#: The term of what lies between two launches, which calls have alone, and in a step what is between
+#: them has.
+LAUNCH_GAPS: Final = "launch gaps"
 #: What lies below a level and above the next lower one that is known.
 DIFFERENCES: Final = {
     "native": "kernels",
@@ -104,7 +108,8 @@ class StepParts:
         alone: signatures: the parts of calls alone.
         repeats: how often each of these runs in a row, with as many parts: the last is its time
             alone, with operands in caches; what the first takes longer, behind other calls, is the
-            experiment on caches. With 1 there is none.
+            experiment on caches. With 1 there is none. On a GPU all but the last are of its kernels
+            by a profiler, as the parts of a traced step are.
         gaps: on a GPU, what a step has besides the kernels of its calls: behind those of the calls
             the parts of a traced step are theirs, and then the host's seconds in each call.
         native: by signature and direction the native kernels of one execution; none of a view. A
@@ -214,7 +219,7 @@ class _Analysis:
         quiet = [number for number in rounds.step_s if number not in self._disturbed]
         # Of fewer the middle would be that of a few rounds.
         self._quiet = quiet if 2 * len(quiet) >= len(rounds.step_s) else list(rounds.step_s)
-        self._experiments = [*experiments, *rounds.caches]
+        self._experiments = [*experiments, *rounds.in_a_row]
         known = next(iter(rounds.calls.values()))
         every = range(len(parts.calls))
         self._by_itself = [place for place in every if known[place].alone is not None]
@@ -580,31 +585,38 @@ class _Rounds:
         in_step: the same rounds of the step without a trace: of its calls, on a GPU also of what
             else it has, and of the host in each call.
         steps: the subjects that decide whether a round was disturbed.
-        caches: the experiment on these; none where calls ran only once in a row.
+        in_a_row: experiments on caches, on a GPU also on launches; none where calls ran only once
+            in a row.
     """
 
     def __init__(self, table: Table, parts: StepParts) -> None:
         steps, traced = table.series(STEP), table.series(TRACED)
         count, others = len(parts.calls), len(parts.gaps)
         width = count + (others + count if others else 0)
-        shares = {each.round: _shares(each, width) for each in traced}
+        traced_s = traced.by_round()
+        rows = {
+            each.round: _seconds(each, width)
+            if others
+            else [share * traced_s[each.round] for share in _shares(each, width)]
+            for each in traced
+        }
         plain = steps.by_round()
-        self.step_s = {number: plain[number] for number in sorted(plain.keys() & shares.keys())}
+        self.step_s = {number: plain[number] for number in sorted(plain.keys() & rows.keys())}
         if not self.step_s:
             raise ValueError("steps and traced steps have no round in common")
-        self.in_step = _without_trace(self.step_s, traced.by_round(), shares, parts)
+        self.in_step = _without_trace(self.step_s, traced_s, rows, parts)
         in_context = dict(zip(self.step_s, self.in_step.calls_s, strict=True))
         self.steps: list[Series] = [steps, traced]
         self.steps += [table.series(name) for name in (STEP_KEPT, ALONE) if name in table]
-        alone: dict[str, dict[int, float]] = {}
-        self.caches: list[Experiment] = []
+        repeated: dict[str, list[dict[int, float]]] = {}
         if parts.alone and ALONE in table:
             repeated = by_part(table.series(ALONE), parts.alone, parts.repeats)
-            alone = {name: times[-1] for name, times in repeated.items()}
-            if parts.repeats > 1:
-                kept = table.series(STEP_KEPT) if STEP_KEPT in table else None
-                kept_s = in_calls(kept, kept) if kept else {}
-                self.caches.append(_caches(parts, repeated, kept_s or in_context))
+        alone = {name: times[-1] for name, times in repeated.items()}
+        self.in_a_row: list[Experiment] = []
+        if repeated and parts.repeats > 1:
+            kept = table.series(STEP_KEPT) if STEP_KEPT in table else None
+            kept_s = in_calls(kept, kept) if kept else {}
+            self.in_a_row += _in_a_row(parts, repeated, kept_s or in_context)
         subjects = {each.subject for some in parts.native.values() for each in some}
         native = {subject: table.series(subject) for subject in subjects if subject in table}
         seconds = {each: series.by_round() for each, series in native.items()}
@@ -640,26 +652,39 @@ class _Rounds:
 def _without_trace(
     steps_s: Mapping[int, float],
     traced_s: Mapping[int, float],
-    shares: Mapping[int, Sequence[float]],
+    rows: Mapping[int, Sequence[float]],
     parts: StepParts,
 ) -> Rounds:
-    """Return what steps consist of, by the shares of the traced step of the same round."""
+    """Return what steps consist of, by the parts of the traced step of the same round."""
     flat: list[float] = []
     for number, step_s in steps_s.items():
-        whole_s = traced_s[number]
-        flat += whole_s, step_s, *(share * whole_s for share in shares[number])
+        flat += traced_s[number], step_s, *rows[number]
     return scaled(Rounds.of_seconds(flat, len(parts.calls), len(parts.gaps)))
 
 
 def _shares(visit: Visit, parts: int) -> list[float]:
     """Return each part's share of the traced step that it is of: the mean of a visit's."""
-    if not visit.parts or any(len(part) != parts for part in visit.parts):
-        raise ValueError(f"a traced step without the seconds of its {parts} parts")
+    _check_parts(visit, parts)
     rows = [
         [seconds / step_s for seconds in each]
         for each, step_s in zip(visit.parts, visit.seconds, strict=True)
     ]
     return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+
+
+def _seconds(visit: Visit, parts: int) -> list[float]:
+    """Return each part's seconds: the mean of a visit's.
+
+    On a GPU kernels take what they take, however long the host lets the device wait in a traced
+    step: their shares of it differ by half where they do not.
+    """
+    _check_parts(visit, parts)
+    return [sum(column) / len(visit.parts) for column in zip(*visit.parts, strict=True)]
+
+
+def _check_parts(visit: Visit, parts: int) -> None:
+    if not visit.parts or any(len(part) != parts for part in visit.parts):
+        raise ValueError(f"a traced step without the seconds of its {parts} parts")
 
 
 def in_calls(traced: Series, steps: Series) -> dict[int, list[float]]:
@@ -699,6 +724,18 @@ def by_part(
     return by_term
 
 
+def _in_a_row(
+    parts: StepParts,
+    repeated: Mapping[str, Sequence[Mapping[int, float]]],
+    in_context: Mapping[int, Sequence[float]],
+) -> list[Experiment]:
+    """Return what calls tell that run several times in a row; see :func:`_caches`."""
+    if not parts.gaps:
+        return [_caches(parts, repeated, in_context)]
+    kernels = {name: times[:-1] for name, times in repeated.items()}
+    return [_launch_gaps(parts, repeated, in_context), _caches(parts, kernels, in_context)]
+
+
 def _caches(
     parts: StepParts,
     repeated: Mapping[str, Sequence[Mapping[int, float]]],
@@ -735,6 +772,33 @@ def _caches(
         seconds=seconds,
         how="each call alone, right behind others minus once more in a row; no more than it takes "
         "longer in the step",
+    )
+
+
+def _launch_gaps(
+    parts: StepParts, repeated: Mapping[str, Sequence[Mapping[int, float]]], rounds: Iterable[int]
+) -> Experiment:
+    """Return what kernels of calls take less than the calls do in a row, launch behind launch.
+
+    Args:
+        parts: of the step.
+        repeated: what calls take alone: the last by the sampler, the one before of its kernels.
+        rounds: of the step.
+    """
+    counted = Counter(call.signature for call in parts.calls if call.signature in repeated)
+    seconds = {
+        number: sum(
+            count * (in_round(repeated[name][-2], number) - in_round(repeated[name][-1], number))
+            for name, count in counted.items()
+        )
+        for number in rounds
+    }
+    return Experiment(
+        term=LAUNCH_GAPS,
+        level="in_context",
+        seconds=seconds,
+        how="kernels of calls alone, by the profiler that tells what they take in the step, minus "
+        "those calls timed in a row, with what lies between two launches",
     )
 
 

@@ -48,8 +48,9 @@ from pydlbench.analysis.operators import kind_of, listed
 from pydlbench.analysis.subjects import TracedStep
 from pydlbench.backends import capabilities
 from pydlbench.backends.steps import operations
+from pydlbench.backends.steps.device import DeviceOperators
 from pydlbench.errors import PydlbenchError, UnsupportedError
-from pydlbench.grouping import summed
+from pydlbench.grouping import grouped, summed
 from pydlbench.ops.table import without_sides
 from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.operator import OperatorsFacts
@@ -60,7 +61,7 @@ from pydlbench.steps.run import step_policy
 from pydlbench.steps.traced import traced_rounds, tracing_of
 from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, random_order
 from pydlbench.timing.policy import STEP_BUDGET_S, Policy
-from pydlbench.units import counted
+from pydlbench.units import counted, some_names
 from pydlbench.workers.host import releasing, start_together
 
 if TYPE_CHECKING:
@@ -173,6 +174,11 @@ def seldom(seconds: Mapping[KernelSpec, float]) -> frozenset[KernelSpec]:
     return frozenset(spec for spec, total in zip(smallest, sums, strict=True) if total <= tail)
 
 
+def _without_time(row: Measurement) -> str:
+    """Return why a native row has no time; empty where it has one."""
+    return "" if row.ok and row.time is not None else row.reason or row.status
+
+
 def _size(seconds: float) -> Size:
     return Size(execution_s=seconds, wall_s=seconds)
 
@@ -212,8 +218,7 @@ class _Measured:
         self._seldom: frozenset[KernelSpec] = frozenset()
         self._alone: ReadyCalls | None = None
         self._logged: ReadyCalls | None = None
-        # On a GPU each call is timed by itself, behind a read of its first tensor.
-        self._repeats = 1 if step.on_gpu else _REPEATS
+        self._repeats = DeviceOperators.PARTS if step.on_gpu else _REPEATS
         self._gaps: Sequence[str] = ()
         self._kernel: RemoteKernel[StepFacts]
         self._facts: StepFacts
@@ -365,8 +370,11 @@ class _Measured:
             if row.ok and row.time is not None:
                 sampler = self._native_sampler(spec, row)
                 self._add(spec, sampler, self._kernel_policy(), _size(row.time.median))
-            else:
-                self.notes.append(f"no native row: {spec.label}: {row.reason or row.status}")
+        without = {spec: _without_time(row) for spec, row in self._rows.items()}
+        for reason, specs in grouped(without, without.__getitem__).items():
+            if reason:
+                names = some_names([spec.label for spec in specs])
+                self.notes.append(f"no native row: {names}: {reason}")
 
     def _native_seconds(self) -> dict[KernelSpec, float]:
         """Return what each native kernel takes in a step, all of its executions together."""
@@ -526,7 +534,7 @@ class _Measured:
         for key, each in self._mapped.items():
             kernels = self._native_kernels(each, table)
             if kernels is None:
-                lacks[operators[key]] = each.lacks or "its native layers have no time"
+                lacks[operators[key]] = each.lacks or self._without_native(each)
             else:
                 native[key] = kernels
                 if each.writes_elsewhere(operators[key]):
@@ -644,6 +652,11 @@ class _Measured:
                 )
             )
         return tuple(kernels)
+
+    def _without_native(self, call: MappedCall) -> str:
+        """Return why a call's native layers have no time together: the first that has none."""
+        reasons = [_without_time(self._rows[term.hot.nameless]) for term in call.terms]
+        return next(filter(None, reasons), "its native layers have no time")
 
     def _log_experiments(self, table: Table, parts: StepParts) -> list[Experiment]:
         """Return what logs tell of the calls in which libraries log."""

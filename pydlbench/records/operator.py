@@ -123,3 +123,8 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
     lines: dict[str, str] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     types: str = ""
+
+
+def operator_of(signature: str) -> str:
+    """Return the operator of a call by its signature: ``aten.add`` of ``aten.add.Tensor(...)``."""
+    return signature.partition("(")[0].rpartition(".")[0]

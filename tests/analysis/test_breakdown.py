@@ -404,6 +404,23 @@ def test_a_hiccup_of_one_call_is_in_no_term() -> None:
     )
 
 
+def test_on_a_gpu_kernels_take_what_they_take_however_long_a_traced_step_waits() -> None:
+    machine = Machine()
+    table = machine.table()
+    table.forget(TRACED)
+    for number in range(ROUNDS):
+        # Kernels of 38 ms; the device waits for the host for 1 to 40 ms.
+        waits = [(1 + (7 * number + 13 * sample) % 40) * MS for sample in range(4)]
+        parts = [(*machine.in_context, wait, 0.0, *machine.in_context) for wait in waits]
+        seconds = [sum(machine.in_context) + wait for wait in waits]
+        table.add(Visit(subject=TRACED, round=number, seconds=seconds, parts=parts))
+    found = break_down(table, machine.parts(gaps=("idle", "no call")))
+    in_context = found.levels.in_context
+    assert in_context is not None
+    assert (in_context.ci_low, in_context.ci_high) == pytest.approx((38 * MS, 38 * MS))
+    assert milliseconds(found)["idle"] == 2
+
+
 def test_calls_alone_of_another_number_are_refused() -> None:
     machine = Machine()
     with pytest.raises(ValueError, match="shorter"):

@@ -145,3 +145,21 @@ def test_the_native_kernels_of_a_recorded_step_are_those_of_its_graph():
 
     recorded = kernels_of(map_calls(calls, "training", "fp32", "cpu", None))
     assert products(recorded) == products(plan(model, "training"))
+
+
+def test_an_attention_has_no_native_layers_on_a_gpu_where_frameworks_have_one_kernel():
+    shape = "bfloat16[1, 2, 8, 16](256, 128, 16, 1)"
+    call = RecordedCall(
+        signature=f"aten._scaled_dot_product_cudnn_attention.default({shape}, {shape}, {shape}, "
+        "None, True, 0.0, True)",
+        operator="aten._scaled_dot_product_cudnn_attention",
+    )
+
+    def stands_for(precision, device):
+        (found,) = map_calls([call], "forward", precision, device, None).values()
+        return found
+
+    assert stands_for("bf16", "cpu").terms
+    found = stands_for("bf16-tc", "cuda:0")
+    assert found.lacks
+    assert not found.terms

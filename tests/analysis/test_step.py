@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from invented_gpu import MODEL, Gpu, GpuSession, convolution
 
+from pydlbench.analysis.breakdown import CACHES, LAUNCH_GAPS
 from pydlbench.analysis.calls import ReadyCalls
 from pydlbench.analysis.experiments import FRESH_MEMORY, REORDERS, WAKEUPS
 from pydlbench.analysis.step import break_down_step, seldom
@@ -126,10 +127,10 @@ def test_the_smallest_kernels_that_make_a_quarter_of_the_sum_are_visited_seldom(
 
 
 # The host needs 30 us for each call, 3 us of them besides it, and 40 us for each step.
-def gpu_breakdown(*device_s, share=0.9, **changes):
+def gpu_breakdown(*device_s, share=0.9, gpu=None, **changes):
     works = [convolution(4 + number, 27e-6, seconds) for number, seconds in enumerate(device_s)]
     case = {"model": MODEL, "own": OwnSpec(), "framework": "torch", "device": "cuda:0", **changes}
-    session = GpuSession(Gpu(steps={case["model"]: works}), native_s=2e-6)
+    session = GpuSession(Gpu(steps={case["model"]: works}, **(gpu or {})), native_s=2e-6)
     session.share = share
     found = break_down_step(StepSpec(**case), session)
     return found, {one.term: one.seconds for one in found.terms}
@@ -157,6 +158,15 @@ def test_on_a_gpu_that_is_behind_its_host_the_step_is_its_kernels():
     assert terms[IDLE_BETWEEN] == terms[IDLE_IN_CALLS] == 0
     assert found.device == "cuda:0"
     assert not {FRESH_MEMORY, WAKEUPS, REORDERS} & terms.keys()
+
+
+def test_on_a_gpu_calls_alone_have_the_gap_between_two_launches():
+    found, terms = gpu_breakdown(200e-6, 100e-6, gpu={"gap_s": 2e-6})
+    assert found.levels.alone.median == pytest.approx(304e-6)
+    assert terms[LAUNCH_GAPS] == pytest.approx(-4e-6)
+    assert terms[CACHES] == pytest.approx(0, abs=1e-9)
+    in_context_s = found.levels.in_context.median  # with what the host needs to begin a sample
+    assert terms["unexplained context"] == pytest.approx(in_context_s - 300e-6)
 
 
 @pytest.mark.parametrize("feed", ["resident", "host"])

@@ -72,13 +72,22 @@ class DeviceRuntime(Protocol):
 
 
 class StepRuntime(DeviceRuntime, Protocol):
-    """What timing whole steps needs besides: events."""
+    """What timing whole steps and their calls needs besides: events, and a profiler."""
 
     def record(self) -> Any:
         """Put a new event into the framework's stream and return it."""
 
     def between(self, start: Any, end: Any) -> float:
         """Return the seconds between two events that have passed."""
+
+    def kernel_seconds(
+        self, calls: Sequence[tuple[Callable[[], Any], Callable[[], Any]]]
+    ) -> Sequence[float]:
+        """Return the seconds of each call's kernels, by the framework's profiler.
+
+        Args:
+            calls: made one after the other, each behind the one that comes first in its pair.
+        """
 
 
 # By name: no framework is imported here.

@@ -10,8 +10,9 @@ Knows no framework: what it needs of one comes as a runtime, and tests put in a 
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -20,6 +21,7 @@ from pydlbench.backends.host_clock import HostClock, watched
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepKernel
 from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.units import some_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +59,10 @@ class DeviceCall(Protocol):
 class DeviceOperators:
     """Calls that are ready to be timed; see ``backends.steps.operators.OperatorsKernel``.
 
-    A chunk has the device's seconds of each call and round, and beside them the host's.
+    A chunk has the device's seconds of each call and round, and beside them the host's. With
+    ``inner`` above one there are :data:`PARTS` of each call: the seconds of its kernels by the
+    framework's profiler, as a traced step has them, behind another call and once more; then its own
+    in a row, which have the gap between two launches in them.
 
     Args:
         calls: in the order of the facts' ``names``.
@@ -67,17 +72,23 @@ class DeviceOperators:
         watcher: reads the GPU meanwhile; None where nobody does.
     """
 
+    #: Times of a call.
+    PARTS: Final = 3
+
     def __init__(
         self,
         calls: Sequence[DeviceCall],
         facts: OperatorsFacts,
-        runtime: DeviceRuntime,
+        runtime: StepRuntime,
         guard: Callable[[], AbstractContextManager[Any]],
         watcher: Watcher | None = None,
     ) -> None:
         self.facts = facts
         self._runtime, self._guard, self._watcher = runtime, guard, watcher
         self._timers = [_Timer(each, runtime) for each in calls]
+        self._in_profile = [
+            pair for each in calls for pair in ((each.settle, each.call), (_nothing, each.call))
+        ]
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested rounds, after those that are not timed."""
@@ -89,12 +100,30 @@ class DeviceOperators:
         for _ in range(request.untimed):
             for each in self._timers:
                 each.time()
-        times = [each.time() for _ in range(request.samples) for each in self._timers]
+        seconds: list[float] = []
+        enqueue_s: list[float] = []
+        clock_hz: list[float] = []
+        for _ in range(request.samples):
+            times = [each.time() for each in self._timers]
+            enqueue_s += (time.host_s for time in times)
+            clock_hz += (each for time in times for each in time.clock_hz)
+            rows = [[time.device_s] for time in times]
+            if request.inner > 1:
+                kernels = self._runtime.kernel_seconds(self._in_profile)
+                rows = [
+                    [*kernels[2 * place : 2 * place + 2], *row] for place, row in enumerate(rows)
+                ]
+            seconds += itertools.chain.from_iterable(rows)
         return Chunk(
-            seconds=tuple(device_s for device_s, _ in times),
-            enqueue_s=tuple(host_s for _, host_s in times),
+            seconds=tuple(seconds),
+            enqueue_s=tuple(enqueue_s),
+            clock_hz=tuple(clock_hz),
             wall_s=self._runtime.now() - begin,
         )
+
+
+def _nothing() -> None:
+    """Leave everything as it is."""
 
 
 def kernels_of(
@@ -107,7 +136,7 @@ def kernels_of(
         runtime: of the framework.
     """
     kernels: dict[str, tuple[str, ...]] = {}
-    notes = []
+    uncaptured: dict[str, dict[str, None]] = {}
     for name, call in calls.items():
         try:
             graph = runtime.captured(call.call, 1)
@@ -115,11 +144,22 @@ def kernels_of(
             if is_lost(error):
                 raise
             why = " ".join(str(error).split())[:_REASON]
-            notes.append(f"{name.partition('(')[0]} cannot be captured into a graph: {why}")
+            uncaptured.setdefault(why, {})[name.partition("(")[0]] = None
             continue
         if names := tuple(str(kernel["name"]) for kernel in graph.kernels()):
             kernels[name] = names
-    return kernels, notes
+    return kernels, [
+        f"{some_names(list(names))} cannot be captured into a graph: {why}"
+        for why, names in uncaptured.items()
+    ]
+
+
+class _Time(NamedTuple):
+    """Seconds of the device and of the host, and clocks that the device had."""
+
+    device_s: float
+    host_s: float
+    clock_hz: Sequence[float]
 
 
 class _Timer:
@@ -130,8 +170,8 @@ class _Timer:
         self._sampler: DeviceWork | None = None
         self._inner = 0
 
-    def time(self) -> tuple[float, float]:
-        """Return seconds of the device and of the host."""
+    def time(self) -> _Time:
+        """Return what one execution takes."""
         if self._sampler is None:
             self._sampler = self._runtime.enqueued(self._call)
         self._settle()
@@ -140,7 +180,7 @@ class _Timer:
         device_s, host_s = float(raw["seconds"][0]), float(raw["enqueue_s"][0])
         if not self._inner:
             self._inner = min(_MOST, math.ceil(_SPAN_S / max(device_s, _SPAN_S / _MOST)))
-        return device_s, host_s
+        return _Time(device_s, host_s, raw["clock_hz"].tolist())
 
 
 class StepClock(HostClock):

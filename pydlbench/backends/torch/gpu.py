@@ -20,6 +20,7 @@ from pydlbench.backends.frameworks.device_clock import (
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.torch.base import TorchBackend
 from pydlbench.backends.torch.operator import TorchOperator
+from pydlbench.backends.torch.profiled import kernel_seconds
 from pydlbench.backends.verification.verify import FAST_ACCUMULATOR, TENSOR_ACCUMULATOR
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.measurement import kernel_name
@@ -100,6 +101,12 @@ class Runtime:
     def between(self, start: Any, end: Any) -> float:
         """Return the seconds between two events that have passed."""
         return float(start.elapsed_time(end)) / 1e3
+
+    def kernel_seconds(
+        self, calls: Sequence[tuple[Callable[[], Any], Callable[[], Any]]]
+    ) -> Sequence[float]:
+        """Return the seconds of each call's kernels, by PyTorch's profiler."""
+        return kernel_seconds(self, calls)
 
     def wait(self) -> None:
         """Return when the device has done everything."""

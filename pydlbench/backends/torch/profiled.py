@@ -22,7 +22,7 @@ from pydlbench.backends.torch.chain import Chain
 from pydlbench.errors import PrimitiveError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from pydlbench.backends.frameworks.device_clock import StepRuntime
     from pydlbench.backends.torch.recording import Recording
@@ -38,6 +38,8 @@ _OPERATOR: Final = re.compile(r"\w+::\w+")
 _RUNTIME: Final = re.compile(r"cu(da)?[A-Z]")
 #: Marks the step that is looked at in a profile of two.
 MARK: Final = "pydlbench::step"
+#: Marks a call by itself in such a profile.
+_CALL: Final = "pydlbench::call"
 
 
 def tracer(
@@ -98,18 +100,8 @@ class _Traced:
 
     def profiled_on(self, runtime: StepRuntime) -> Trace:
         """Run the step under the profiler, on a GPU and right behind another one."""
-        # Torn down behind a profile, CUPTI may miss the kernels of the next: on an H200 a breakdown
-        # had none. Attached, it makes launches half as slow again, here behind all timed steps.
-        os.environ["TEARDOWN_CUPTI"] = "0"
-        profiler = profile(activities=supported_activities())
-        profiler.start()
-        self._run()
-        with record_function(MARK), marked("step in context"):
-            self._run()
-        runtime.wait()
-        profiler.stop()
-        events = device_profile(kineto_events(profiler))
-        return trace_of(events, self._names, contains, self._describe, _HEADS)
+        profiled = _behind_another(self._run, runtime, "step in context")
+        return trace_of(profiled, self._names, contains, self._describe, _HEADS)
 
     def between_events(self, runtime: StepRuntime) -> float:
         """Run the step on a GPU behind another one, and return its seconds there."""
@@ -133,6 +125,42 @@ class _Traced:
     def _describe(self, place: int) -> str:
         call = self.calls[place]
         return f"{self._names[place]} of {call.module}, {call.direction}"
+
+
+def kernel_seconds(
+    runtime: StepRuntime, calls: Sequence[tuple[Callable[[], Any], Callable[[], Any]]]
+) -> Sequence[float]:
+    """Return the seconds of each call's kernels on a GPU.
+
+    Args:
+        runtime: of the GPU.
+        calls: made one after the other, each behind the one that comes first in its pair; twice,
+            of which the second time counts: the device is as busy before it as in it.
+    """
+
+    def run() -> None:
+        for first, call in calls:
+            first()
+            with record_function(_CALL):
+                call()
+
+    profiled = _behind_another(run, runtime, "calls alone")
+    return trace_of(profiled, [_CALL] * len(calls), lambda _: True).calls_s
+
+
+def _behind_another(run: Callable[[], Any], runtime: StepRuntime, shown_as: str) -> DeviceProfile:
+    """Run something twice on a GPU under the profiler; return the profile of the second time."""
+    # Torn down behind a profile, CUPTI may miss the kernels of the next: on an H200 a breakdown
+    # had none. Attached, it makes launches half as slow again, here behind all timed steps.
+    os.environ["TEARDOWN_CUPTI"] = "0"
+    profiler = profile(activities=supported_activities())
+    profiler.start()
+    run()
+    with record_function(MARK), marked(shown_as):
+        run()
+    runtime.wait()
+    profiler.stop()
+    return device_profile(kineto_events(profiler))
 
 
 def check_traceable(mode: str) -> None:

@@ -37,8 +37,9 @@ from pydlbench.backends.torch.step import TorchModel, TorchSubject, tensors_in
 from pydlbench.backends.torch.trace import library_output
 from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
+from pydlbench.ops.seen import meaning_of
 from pydlbench.records.agreement import DISTURBANCE, DISTURBED
-from pydlbench.records.operator import OperatorsFacts
+from pydlbench.records.operator import OperatorsFacts, RecordedCall, operator_of
 from pydlbench.units import counted
 
 if TYPE_CHECKING:
@@ -136,7 +137,8 @@ def prepare_calls(
     if spec.on_gpu:
         runtime = device.runtime_of(backend)
         with _guard(spec)():
-            kernels, notes = device.kernels_of(calls, runtime)
+            computing = {text: call for text, call in calls.items() if not _is_view(text)}
+            kernels, notes = device.kernels_of(computing, runtime)
         facts = OperatorsFacts(
             names=(*feeding, *calls), kernels=kernels, refused=refused, notes=tuple(notes)
         )
@@ -154,6 +156,11 @@ def prepare_calls(
         names=tuple(ready), dispatch_s=chain.call_cost(), refused=refused, notes=tuple(doubts)
     )
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
+
+
+def _is_view(text: str) -> bool:
+    """Whether a call computes nothing, so that it launches nothing."""
+    return meaning_of(RecordedCall(signature=text, operator=operator_of(text))).kind == "view"
 
 
 def _operands(

@@ -22,6 +22,20 @@ def test_what_events_cost_host_and_device_is_in_no_call(record_s, event_s, devic
     assert chunk.enqueue_s == pytest.approx([8e-6] * 3)
 
 
+def test_a_call_has_the_seconds_of_its_kernels_twice_beside_its_own():
+    gpu = Gpu({}, gap_s=2e-6)
+    calls = [
+        SimpleNamespace(
+            call=lambda one=seconds: gpu.launch(8e-6, one), settle=lambda: gpu.launch(8e-6, 9e-6)
+        )
+        for seconds in (4e-6, 3e-4)
+    ]
+    made = DeviceOperators(calls, OperatorsFacts(names=("a", "b")), gpu, contextlib.nullcontext)
+    chunk = made.sample(Request(samples=2, inner=made.PARTS))
+    once = [4e-6, 4e-6, 6e-6, 3e-4, 3e-4, 3.02e-4]
+    assert chunk.seconds == pytest.approx(once * 2)
+
+
 @pytest.mark.parametrize("device_s", [4e-6, 3e-4])
 def test_a_call_that_waits_for_the_device_is_not_charged_with_its_sleep(device_s):
     gpu = Gpu({})

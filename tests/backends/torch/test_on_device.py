@@ -68,6 +68,9 @@ def test_kernels_of_calls_are_named_or_it_is_said_why_not(backend):
     (note,) = facts.notes
     assert note.startswith("aten.add_.Tensor")
     assert "capturing" in note
+    # One that computes nothing has no kernels to be named.
+    view = "aten.view.default(float32[4](1,), [2, 2])"
+    assert worker.prepare_calls(backend, case(), [view]).facts.notes == ()
 
 
 def test_what_a_call_overwrites_is_restored_before_each_sample(backend):

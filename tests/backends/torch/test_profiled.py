@@ -237,6 +237,26 @@ def test_on_a_gpu_a_call_takes_what_its_kernels_take(monkeypatch):
     assert min(trace.host_s) > 0
 
 
+def test_kernels_of_calls_alone_are_told_from_those_that_prepare_them(monkeypatch):
+    read = profiled.kineto_events
+    monkeypatch.setattr(
+        profiled, "kineto_events", lambda profiler: with_device(read(profiler), KERNELS_NS)
+    )
+    values, weights = torch.ones(4, 4), torch.ones(4)
+
+    def relu():
+        return torch.relu(values)
+
+    def both():
+        return torch.addmm(weights, torch.relu(values), values)
+
+    def view():
+        return values.view(16)
+
+    calls = [(relu, both), (view, relu), (both, view)]
+    assert profiled.kernel_seconds(RUNTIME, calls) == pytest.approx([50e-6, 10e-6, 0])
+
+
 def test_on_a_gpu_whose_kernels_nobody_may_read_a_step_is_not_traced(monkeypatch):
     with pytest.raises(PrimitiveError, match="CUPTI"):
         traced_on_device(monkeypatch, {})
