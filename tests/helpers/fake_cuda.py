@@ -35,6 +35,7 @@ class Plan:
         self.device = None
         self.tensor_cores = False
         self.fails = None
+        self.kernel = None  # its name
         self.unwritten = 0
         self.__dict__.update(words)
 
@@ -114,7 +115,7 @@ class Kernel:
         if self.plan.fails == "capture":
             raise PrimitiveError("not while a stream is captured")
         shape = {"grid": [132, 1, 1], "block": [128, 1, 1], "shared_bytes": 4096, "registers": 168}
-        return [{"name": f"sm90_{self.plan.algorithm}", **shape}]
+        return [{"name": self.plan.kernel or f"sm90_{self.plan.algorithm}", **shape}]
 
     def run_for(self, seconds):
         return {"executions": 1000, "seconds": seconds}

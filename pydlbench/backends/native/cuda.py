@@ -20,7 +20,7 @@ from pydlbench.backends.base import (
 )
 from pydlbench.backends.frameworks.device_clock import chunk_of, marked
 from pydlbench.backends.native import cuda_libraries, nvml
-from pydlbench.backends.native.cuda_plans import CudaAutotuner, native_pass, plans
+from pydlbench.backends.native.cuda_plans import CudaAutotuner, launched, native_pass, plans
 from pydlbench.backends.native.inputs import RecentInputs
 from pydlbench.backends.native.sustained import Sustained, sustained
 from pydlbench.backends.verification.inputs import make_inputs
@@ -180,9 +180,9 @@ class CudaBackend:
             candidates=listed,
             timing=search.timing,
             tensor_cores=plan.tensor_cores,
-            notes=[*plan.notes, *search.late(), *_ungated()],
+            notes=[*chosen.details["notes"], *search.late(), *_ungated()],
             launch_s=launch_s,
-            kernels=_kernels(kernel),
+            kernels=launched(kernel),
             **steady._asdict(),
         )
         return self.monitored(kernel.sample, facts, search.label)
@@ -200,14 +200,6 @@ class CudaBackend:
     def chains(self) -> CudaChains:
         """Return what makes chains of native kernels on this GPU."""
         return CudaChains(self)
-
-
-def _kernels(kernel: _cuda.Kernel) -> list[dict[str, Any]]:
-    """Return what a plan launches; nothing of one that cannot be captured."""
-    try:
-        return [dict(each) for each in kernel.kernels()]
-    except (PrimitiveError, UnsupportedError):
-        return []
 
 
 def _ungated() -> list[str]:

@@ -281,6 +281,20 @@ def test_an_error_of_tf32_size_is_a_failure_in_fp32(native, backend):
     assert prepare(backend, precision="fp16-tc").facts.tensor_cores is True
 
 
+def test_an_engine_whose_kernels_are_winograds_is_allowed_what_that_needs(native, backend):
+    kernel = "void cudnn::winograd_nonfused::winogradWgradOutput4x4<float, float>(float*)"
+    native.offer = [fake_cuda.Plan("engine 17", error=2e-5, kernel=kernel)]
+    facts = prepare(backend).facts
+    assert facts.correct.status == "ok"
+    assert "runs cudnn::winograd_nonfused::winogradWgradOutput4x4" in facts.notes
+    native.offer = [fake_cuda.Plan("engine 17", error=2e-5)]
+    with pytest.raises(PrimitiveError, match="no candidate gives a right result"):
+        prepare(backend)
+    native.offer = [fake_cuda.Plan("engine 17", error=2e-5, fails="capture")]
+    with pytest.raises(PrimitiveError, match="no candidate gives a right result"):
+        prepare(backend)
+
+
 @pytest.mark.parametrize(
     ("words", "settings"),
     [
