@@ -51,7 +51,7 @@ from pydlbench.backends.steps import operations
 from pydlbench.backends.steps.device import DeviceOperators
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.grouping import grouped, summed
-from pydlbench.ops.table import without_sides
+from pydlbench.ops.table import ITEM_BYTES, without_sides
 from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepPreparation
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from pydlbench.analysis.breakdown import Experiment
+    from pydlbench.backends.base import KernelFacts
     from pydlbench.analysis.mapped import MappedCall
     from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.measurement import Measurement
@@ -89,6 +90,8 @@ _KERNEL_BUDGET_S: Final = 0.25
 _PARTS_ROUND_S: Final = 0.75
 _ALONE_ROUND_S: Final = 3.5
 _PARTS_SAMPLES: Final = 4
+# Of a GPU's memory.
+_ROOM: Final = 1 / 4
 # Native kernels that are together no more than this share of their sum are visited in every third
 # round only: preparing them takes longer than what is gained by it.
 _TAIL: Final = 0.25
@@ -204,7 +207,12 @@ class _Measured:
         order = random_order(session.options.seed)
         # Bursts on the cores say nothing of a GPU.
         self._study = Study(order, None if step.on_gpu else session.interference)
-        self._kernels: list[RemoteKernel[OperatorsFacts] | RemoteKernel[StepFacts] | None] = []
+        self._kernels: list[
+            RemoteKernel[OperatorsFacts]
+            | RemoteKernel[StepFacts]
+            | RemoteKernel[KernelFacts]
+            | None
+        ] = []
         self._subjects: list[Subject] = []
         self._sizes: dict[str, Size | None] = {}  # of steps, by what is changed in them
         # Whether the step with folded batch norm can be made ready, as far as is known.
@@ -216,6 +224,9 @@ class _Measured:
         self._listed = OperatorsFacts()
         self._mapped: dict[tuple[str, str], MappedCall] = {}
         self._seldom: frozenset[KernelSpec] = frozenset()
+        # On a GPU, of native kernels that stay prepared.
+        room = session.room_bytes(step.device) if step.on_gpu else None
+        self._room_bytes = _ROOM * (room or 0)
         self._alone: ReadyCalls | None = None
         self._logged: ReadyCalls | None = None
         self._repeats = DeviceOperators.PARTS if step.on_gpu else _REPEATS
@@ -392,14 +403,36 @@ class _Measured:
 
     def _native_sampler(self, spec: KernelSpec, row: Measurement) -> Callable[[Request], Chunk]:
         variant = f"{row.algorithm} {row.layout}" if row.algorithm else None
+        kept: list[RemoteKernel[KernelFacts]] = []
 
         def sample(request: Request) -> Chunk:
-            """Prepare the kernel anew, with new memory, and time it."""
+            """Time the kernel: prepared anew, with new memory, unless it stays on a GPU."""
+            if kept:
+                return kept[0].sample(request)
             kernel = self._session.prepare(spec, variant=variant, alone=True)
+            if self._stays(spec, row):
+                kept.append(kernel)
+                self._kernels.append(kernel)
+                return kernel.sample(request)
             with releasing([kernel]):
                 return kernel.sample(request)
 
         return sample
+
+    def _stays(self, spec: KernelSpec, row: Measurement) -> bool:
+        """Whether a kernel stays prepared over the rounds: on a GPU, as long as there is room.
+
+        There its time does not depend on where its memory lies, and making it ready takes far
+        longer than timing it.
+        """
+        if not spec.on_gpu:
+            return False
+        elements = sum(spec.layer.operands(spec.pass_).values())
+        needed = elements * ITEM_BYTES[spec.precision] + (row.workspace_bytes or 0)
+        if needed > self._room_bytes:
+            return False
+        self._room_bytes -= needed
+        return True
 
     def _make_calls(self) -> None:
         """Make distinct calls ready, each alone, and once more where their libraries log."""

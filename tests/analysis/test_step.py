@@ -127,10 +127,14 @@ def test_the_smallest_kernels_that_make_a_quarter_of_the_sum_are_visited_seldom(
 
 
 # The host needs 30 us for each call, 3 us of them besides it, and 40 us for each step.
-def gpu_breakdown(*device_s, share=0.9, gpu=None, **changes):
+def gpu_session(*device_s, model=MODEL, **gpu):
     works = [convolution(4 + number, 27e-6, seconds) for number, seconds in enumerate(device_s)]
+    return GpuSession(Gpu(steps={model: works}, **gpu), native_s=2e-6)
+
+
+def gpu_breakdown(*device_s, share=0.9, gpu=None, **changes):
     case = {"model": MODEL, "own": OwnSpec(), "framework": "torch", "device": "cuda:0", **changes}
-    session = GpuSession(Gpu(steps={case["model"]: works}, **(gpu or {})), native_s=2e-6)
+    session = gpu_session(*device_s, model=case["model"], **(gpu or {}))
     session.share = share
     found = break_down_step(StepSpec(**case), session)
     return found, {one.term: one.seconds for one in found.terms}
@@ -167,6 +171,16 @@ def test_on_a_gpu_calls_alone_have_the_gap_between_two_launches():
     assert terms[CACHES] == pytest.approx(0, abs=1e-9)
     in_context_s = found.levels.in_context.median  # with what the host needs to begin a sample
     assert terms["unexplained context"] == pytest.approx(in_context_s - 300e-6)
+
+
+@pytest.mark.parametrize(("room", "prepared"), [(1 << 34, 2), (1 << 13, 8)])
+def test_on_a_gpu_native_kernels_stay_prepared_where_they_have_room(room, prepared):
+    session = gpu_session(200e-6, 150e-6)
+    session.room = room
+    step = StepSpec(model=MODEL, own=OwnSpec(), framework="torch", device="cuda:0")
+    found = break_down_step(step, session)
+    assert len(session.prepared) == prepared
+    assert found.levels.native.median == pytest.approx(4e-6)
 
 
 @pytest.mark.parametrize("feed", ["resident", "host"])

@@ -403,7 +403,9 @@ class GpuSession:
         self.cpus = (0,)
         self.recorded: dict[bytes, Any] = {}
         self.built: list[Any] = []
+        self.prepared: list[Any] = []
         self.probed: list[str] = []
+        self.room = 1 << 34
 
     def sibling(self) -> GpuSession:
         return self
@@ -420,7 +422,7 @@ class GpuSession:
 
     def room_bytes(self, device: str) -> int:
         assert device == "cuda:0"
-        return 1 << 34
+        return self.room
 
     def processor(self, device: str) -> str:
         return f"invented GPU {device}, invented CPU"
@@ -447,6 +449,7 @@ class GpuSession:
         del alone
         assert variant
         assert case.device == "cuda:0"
+        self.prepared.append(case)
         facts = SimpleNamespace(timing="cuda-graph", reorder_s={})
 
         def sample(request: Any) -> Chunk:
