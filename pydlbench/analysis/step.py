@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from pydlbench.analysis.breakdown import Experiment
-    from pydlbench.backends.base import KernelFacts
     from pydlbench.analysis.mapped import MappedCall
+    from pydlbench.backends.base import KernelFacts
     from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec

@@ -104,7 +104,9 @@ def ncu_command(row: Measurement) -> list[str]:
     """Return the command that has Nsight Compute profile a native row's execution, line by line.
 
     The launch gate, which holds kernels back, is off, the clock is left as it is in use, and of the
-    search for the kernel nothing is profiled: the row's own execution is a range of NVTX.
+    search for the kernel nothing is profiled: the row's own execution is a range of NVTX. The
+    algorithm is the row's: under a profiler, which takes milliseconds for each launch, a search
+    was seen to end with a kernel that takes twice as long.
     """
     file = re.sub(r"[^A-Za-z0-9.]+", "-", f"{row.layer}-{row.pass_}-{row.precision}")
     fused = ["--fuse", row.fuse] if row.fuse != "none" else []
@@ -114,7 +116,7 @@ def ncu_command(row: Measurement) -> list[str]:
         ["pydlbench", "layers", "--shape", row.problem, "--pass", row.pass_],
         ["--precision", row.precision, "--cache", row.cache, "--device", row.device],
         ["--layout", row.layout_request, *fused, "--repetitions", "1", "--budget", "0.01"],
-        ["--store", "none"],
+        ["--store", "none", "--algorithm", row.algorithm or ""],
     ]
     first, *others = (shlex.join(words) for words in lines)
     return [

@@ -155,6 +155,7 @@ class CudaAutotuner(autotune.Autotuner):
             [_candidate(plan) for plan in listed],
             autotune.GPU_EFFORT,
             thorough=preparation.all_candidates,
+            algorithm=preparation.algorithm,
         )
         self._spec = spec
         self._preparation = preparation

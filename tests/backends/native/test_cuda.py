@@ -281,6 +281,14 @@ def test_an_error_of_tf32_size_is_a_failure_in_fp32(native, backend):
     assert prepare(backend, precision="fp16-tc").facts.tensor_cores is True
 
 
+def test_an_algorithm_that_is_named_competes_alone(native, backend):
+    native.offer = [fake_cuda.Plan("engine 1", 1e-3), fake_cuda.Plan("engine 2", 2e-3)]
+    facts = prepare(backend, Preparation(algorithm="engine 2")).facts
+    assert (facts.algorithm, len(facts.candidates)) == ("engine 2", 1)
+    with pytest.raises(UnsupportedError, match=r"engine 3.*engine 1"):
+        prepare(backend, Preparation(algorithm="engine 3"))
+
+
 def test_an_engine_whose_kernels_are_winograds_is_allowed_what_that_needs(native, backend):
     kernel = "void cudnn::winograd_nonfused::winogradWgradOutput4x4<float, float>(float*)"
     native.offer = [fake_cuda.Plan("engine 17", error=2e-5, kernel=kernel)]
