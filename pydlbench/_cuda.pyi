@@ -1,14 +1,10 @@
 """CUDA kernels, their sampler and GPU probes (C++ and CUDA; see ``csrc/bind``)."""
 
-import enum
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypedDict, Unpack
+from collections.abc import Callable, Mapping
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
-
-from pydlbench.backends.native.chains import Load, Step
-from pydlbench.backends.native.listing import LinkArguments
 
 class BuiltWith(TypedDict):
     """The toolkit that this module was compiled with."""
@@ -196,55 +192,6 @@ class ForeignKernel:
 
 def push_range(name: str) -> None: ...
 def pop_range() -> None: ...
-
-class Layouts(enum.Enum):
-    channels_last = ...
-    channels_first = ...
-    chosen = ...
-
-class Link:
-    """One kernel of a step, by the names of the tensors that it works on."""
-
-    def __init__(self, *, pass_: str, **arguments: Unpack[LinkArguments]) -> None: ...
-    @property
-    def name(self) -> str: ...
-
-class Offers:
-    """Plans for chains in a mode that stores float32, and what is known of them."""
-
-    def __init__(self, device: Device, mode: str, workspace_limit: int) -> None: ...
-
-class Chain:
-    """The kernels of a whole step, run in order on each other's outputs.
-
-    Samples are seconds of one CUDA graph, or of a stream of launches between events; the latter
-    behind a gate where ``gated``.
-    """
-
-    def __init__(
-        self,
-        offers: Offers,
-        links: Sequence[Link],
-        given: Mapping[str, npt.NDArray[np.float32]],
-        kept: Collection[str],
-        layouts: Layouts,
-    ) -> None: ...
-    def load(self) -> None: ...
-    def run(self) -> None: ...
-    def sample(
-        self, samples: int, inner: int = 1, untimed: int = 0, *, graph: bool = False
-    ) -> RawChunk: ...
-    def step_seconds(self) -> npt.NDArray[np.float64]: ...
-    def tensor(self, name: str) -> npt.NDArray[np.float32]: ...
-    @property
-    def gated(self) -> bool: ...
-    @property
-    def steps(self) -> list[Step]: ...
-    @property
-    def loads(self) -> list[Load]: ...
-    @property
-    def memory(self) -> dict[str, int]: ...
-
 def reference(
     kind: str, pass_: str, fields: Mapping[str, object], *, fused: bool = False
 ) -> Reference | None: ...

@@ -91,19 +91,6 @@ def _checked(**words: Any) -> dict[str, Any]:
     return {"algorithm": kernel.facts.algorithm, "seconds": seconds}
 
 
-def _chain() -> dict[str, Any]:
-    from pydlbench.backends.native.model_chain import prepare_model
-    from pydlbench.models import build_model
-    from pydlbench.records.step import StepSpec
-
-    case = StepSpec(model="mnist", batch=8, phase="training", device=_DEVICE)
-    kernel = prepare_model(_native(), build_model("mnist", 8), case)
-    return {
-        "timing": kernel.facts.timing,
-        "seconds": min(kernel.sample(Request(samples=3)).seconds),
-    }
-
-
 @functools.cache
 def _torch() -> Any:
     from pydlbench.backends.torch.backend import create
@@ -149,7 +136,6 @@ def _items() -> dict[str, Callable[[], Any]]:
         layer = build_layer(op, **sources, **_SIZES[entry.form])
         for pass_ in layer.passes:
             found[f"{op} {pass_}"] = functools.partial(_checked, layer=layer, pass_=pass_)
-    found["chain"] = _chain
     for name, words in _TORCH.items():
         found[name] = functools.partial(_torch_row, **words)
     return {**found, PROFILER: _profiler}

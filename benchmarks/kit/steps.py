@@ -47,7 +47,7 @@ _TIMED = (
     *(
         f"tests/cuda/test_{name}.py"
         for name in (
-            *("timing", "probes", "kernel", "errors", "foreign", "chain", "modes", "device"),
+            *("timing", "probes", "kernel", "errors", "foreign", "modes", "device"),
             "layers_gpu",
         )
     ),

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "bind/arrays.hpp"
-#include "bind/chain.hpp"
 #include "bind/chunk.hpp"
+#include "bind/fields.hpp"
 #include "cpu/chain/chain.hpp"
 #include "cpu/plans.hpp"
 
@@ -34,6 +34,34 @@ std::unique_ptr<cpu::Chain> make_chain(const std::vector<Link>& links,
   const py::gil_scoped_release release;
   return std::make_unique<cpu::Chain>(links, std::move(tensors), kept, precision, layouts, choices,
                                       std::move(cpus));
+}
+
+using Names = std::map<std::string, std::string>;
+
+Link make_link(std::string name, std::string problem, const std::string& kind,
+               const py::dict& fields, Pass pass, Names reads, Names writes, std::string workspace,
+               std::string choice) {
+  return {std::move(name),  std::move(problem), fields_of(kind, fields), pass,
+          std::move(reads), std::move(writes),  std::move(workspace),    std::move(choice)};
+}
+
+py::array_t<double> step_seconds(cpu::Chain& chain) {
+  std::vector<double> seconds;
+  {
+    const py::gil_scoped_release release;
+    seconds = chain.step_seconds();
+  }
+  return array_of(std::move(seconds));
+}
+
+py::dict memory(const cpu::Chain& chain) {
+  const auto& sizes = chain.memory();
+  py::dict found;
+  found["kept"] = sizes.kept;
+  found["shared"] = sizes.shared;
+  found["unshared"] = sizes.unshared;
+  found["scratch"] = sizes.scratch;
+  return found;
 }
 
 // One letter per dimension: roles are not known here.
@@ -96,7 +124,10 @@ void register_cpu_chain(py::module_& m) {
       .value("chosen", cpu::Layouts::chosen)
       .finalize();
 
-  register_link<Pass>(m, [](Pass pass) { return pass; });
+  py::class_<Link>(m, "Link")
+      .def(py::init(&make_link), "name"_a, "problem"_a, "kind"_a, "fields"_a, "pass_"_a, "reads"_a,
+           "writes"_a, "workspace"_a = "", "choice"_a = "")
+      .def_readonly("name", &Link::name);
 
   py::class_<cpu::Choices>(m, "Choices", "What chains have found out about problems.")
       .def(py::init());
@@ -108,12 +139,11 @@ void register_cpu_chain(py::module_& m) {
       .def("run", &cpu::Chain::run, py::call_guard<py::gil_scoped_release>())
       .def("sample", &sample<cpu::Chain>, "samples"_a, "inner"_a = 1, "untimed"_a = 0,
            "bursts"_a = false)
-      .def("step_seconds", &step_seconds<cpu::Chain>)
+      .def("step_seconds", &step_seconds)
       .def("tensor", &tensor, "name"_a)
       .def_property_readonly("steps", &steps)
       .def_property_readonly("loads", &loads)
-      .def_property_readonly("memory",
-                             [](const cpu::Chain& chain) { return dict_of(chain.memory()); });
+      .def_property_readonly("memory", &memory);
 }
 
 }  // namespace pydlbench

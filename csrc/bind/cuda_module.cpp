@@ -15,7 +15,6 @@ namespace pydlbench {
 void register_cuda_device(py::module_& m);
 void register_cuda_plans(py::module_& m);
 void register_cuda_kernels(py::module_& m);
-void register_cuda_chain(py::module_& m);
 
 namespace {
 
@@ -39,5 +38,4 @@ PYBIND11_MODULE(_cuda, m) {
   pydlbench::register_cuda_device(m);
   pydlbench::register_cuda_plans(m);
   pydlbench::register_cuda_kernels(m);
-  pydlbench::register_cuda_chain(m);
 }

@@ -38,10 +38,8 @@ def prepare_native_chain(
     step: StepSpec,
     session: Session,
     rows: Mapping[KernelSpec, Measurement] | None = None,
-    *,
-    timing: str = "auto",
 ) -> RemoteKernel[ChainFacts]:
-    """Have a step's native chain made ready in the native worker of the step's device.
+    """Have a step's native chain made ready in the native worker of CPUs.
 
     Its kernels are those of the calls that the framework makes, where a recorded step tells them,
     and else those of the model's graph. Its output and gradients are held against those of the
@@ -53,15 +51,13 @@ def prepare_native_chain(
         session: whose workers are used.
         rows: native rows of the same session: their kernels are the chain's first choice in the
             way to lay tensors out that takes each kernel as it was the fastest alone.
-        timing: on a GPU ``cuda-graph`` or ``events``; ``auto`` is a graph where the chain can be
-            captured into one. The facts say which.
 
     Returns:
         A kernel to sample: seconds per execution of the whole chain.
 
     Raises:
-        UnsupportedError: the step has an operation of which there is no native kernel (the message
-            names it), or the precision is not float32.
+        UnsupportedError: the step runs on a GPU or has an operation of which there is no native
+            kernel (the message names it), or the precision is not float32.
         PydlbenchError: the chain computes something else than the framework, or itself; it must not
             be timed.
     """
@@ -72,13 +68,12 @@ def prepare_native_chain(
         notes = _recorded(step, session, listed, reference) if _is_recorded(step) else None
         if notes is None:
             check_listed(build_model(step.model, step.batch, **step.options), step.phase)
-        kernel = session.worker("native", step.device).build(
+        kernel = session.worker().build(
             operations.prepare_native_chain,
             ChainFacts,
             spec=step.to_dict(),
             choices=choices_of(rows or {}),
             save=str(saved),
-            timing=timing,
             listed=None if notes is None else str(listed),
         )
         try:

@@ -33,11 +33,9 @@ class ChainFacts(Record, frozen=True, kw_only=True):
 
     Attributes:
         library: name and version.
-        timing: ``steady`` on a CPU; on a GPU ``cuda-graph`` (all launches captured into one) or
-            ``events`` (a stream of launches between two events).
-        layouts: how convolutions' tensors lie: ``channels last``, ``blocked`` (on a CPU),
-            ``channels first`` (on a GPU) or ``as each row`` (the kernel that was the fastest alone,
-            or the library's first choice, with conversions in between).
+        layouts: how convolutions' tensors lie: ``channels last``, ``blocked`` or ``as each row``
+            (the kernel that was the fastest alone, or the library's first choice, with conversions
+            in between).
         tried: seconds of the chain in each of these ways; the fastest one is the chain.
         steps: in the order of execution.
         reorder_runs: seconds of all conversions together, in each of these few runs.
@@ -53,7 +51,6 @@ class ChainFacts(Record, frozen=True, kw_only=True):
     """
 
     library: str
-    timing: str = "steady"
     layouts: str
     tried: dict[str, float] = msgspec.field(default_factory=dict)
     steps: tuple[ChainStep, ...] = ()

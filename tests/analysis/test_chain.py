@@ -108,29 +108,12 @@ def test_without_the_framework_nobody_has_checked(monkeypatch):
     [
         (StepSpec(model="unet", batch=1, phase="training"), "crop"),
         (StepSpec(model="unet", batch=1, framework="tensorflow"), "crop"),
+        (StepSpec(model="mnist", batch=1, device="cuda:0"), "--device cpu"),
     ],
 )
 def test_what_has_no_chain_is_refused_before_a_worker_is_asked(case, said):
     with pytest.raises(UnsupportedError, match=said):
         prepare_native_chain(case, SimpleNamespace())
-
-
-def test_the_chain_of_a_gpu_is_built_there_and_timed_as_asked(monkeypatch):
-    asked = []
-    session, _ = world(monkeypatch, own=[1], theirs=[1])
-    build = session.worker().build
-
-    def worker(*place):
-        def note(*words, timing, **others):
-            asked.append((place, timing))
-            return build(*words, **others)
-
-        return SimpleNamespace(build=note)
-
-    case = StepSpec(model="mnist", batch=4, phase="training", device="cuda:1")
-    prepare_native_chain(case, SimpleNamespace(worker=worker), timing="events")
-
-    assert asked == [(("native", "cuda:1"), "events")]
 
 
 @pytest.mark.parametrize(("theirs", "status"), [([1, 2, 3.0001], "ok"), ([1, 2, 4], "failed")])
@@ -155,7 +138,7 @@ def test_kernels_of_a_recorded_step_are_held_against_what_it_returned(theirs, st
         return Built(ChainFacts(library="oneDNN 3", layouts="blocked"))
 
     workers = {"torch": SimpleNamespace(call=listing), "native": SimpleNamespace(build=build)}
-    session = SimpleNamespace(worker=lambda name, _: workers[name])
+    session = SimpleNamespace(worker=lambda name="native", *_: workers[name])
     case = StepSpec(model="mine.py:build", own=OwnSpec())
     if status == "ok":
         facts = prepare_native_chain(case, session).facts

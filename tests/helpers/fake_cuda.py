@@ -1,6 +1,5 @@
 """An invented ``pydlbench._cuda``: plans of known times and known faults, no GPU."""
 
-import enum
 import math
 from typing import ClassVar
 
@@ -144,74 +143,10 @@ class Device:
             raise DeviceLostError("the context is lost")
 
 
-class Layouts(enum.Enum):
-    channels_last = 0
-    channels_first = 1
-    chosen = 2
-
-
-class Link:
-    def __init__(self, **words):
-        self.__dict__.update(words)
-
-
-class Offers:
-    def __init__(self, device, mode, workspace_limit):
-        self.settings = (device, mode, workspace_limit)
-
-
-class Chain:
-    """A chain that takes a time by its layouts, and cannot be captured where it is told so."""
-
-    made: ClassVar[list] = []
-    times: ClassVar[dict] = {}
-    fails: ClassVar[str] = ""
-    gated = True
-
-    def __init__(self, offers, links, given, kept, layouts):
-        assert isinstance(offers, Offers)
-        self.links, self.given, self.kept, self.layouts = list(links), dict(given), kept, layouts
-        self.requests = []
-        self.memory = {"kept": 1, "shared": 2, "unshared": 3, "scratch": 4}
-        self.loads = [{"tensor": "input", "layout": "acdb", "bytes": 4, "plain": False}]
-        self.steps = [
-            {"name": one.name, "tensor": "", "algorithm": "a", "layout": "nhwc", "bytes": 0}
-            for one in self.links
-        ]
-        Chain.made.append(self)
-
-    def load(self):
-        pass
-
-    def run(self):
-        pass
-
-    def sample(self, samples, inner=1, untimed=0, *, graph=False):
-        self.requests.append((samples, inner, untimed, graph))
-        if graph and Chain.fails == "capture":
-            raise PrimitiveError("not while a stream is captured")
-        seconds = Chain.times[self.layouts.name] * (0.5 if graph else 1.0)
-        return {
-            "seconds": np.full(samples, seconds),
-            "clock_hz": np.full(samples, 1.98e9),
-            "enqueue_s": np.full(samples, 5e-6),
-            "wall_s": samples * inner * seconds,
-            "gate_timeouts": 0,
-        }
-
-    def step_seconds(self):
-        return np.full(len(self.steps), 1e-3)
-
-    def tensor(self, name):
-        assert name in self.kept
-        return self.results[name]
-
-
 class Module:
     """What stands in for the native module."""
 
     Arena, Device, Kernel = Arena, Device, Kernel
-    Chain, Layouts, Link, Offers = Chain, Layouts, Link, Offers
 
     def __init__(self):
         self.offer = []

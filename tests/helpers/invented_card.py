@@ -54,7 +54,6 @@ def create(device):
     return made
 
 stub("pydlbench.backends.torch.backend", create=create)
-stub("pydlbench.backends.native.model_chain", prepare_model=lambda *_: Kernel())
 if os.path.basename(sys.argv[0]) == "rows.py":
     stub("pydlbench.runner.session", Session=Session)
 """

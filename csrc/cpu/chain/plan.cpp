@@ -7,10 +7,10 @@
 #include <optional>
 #include <utility>
 
-#include "core/chain_planner.hpp"
 #include "core/error.hpp"
 #include "cpu/arena.hpp"
 #include "cpu/chain/bound.hpp"
+#include "cpu/chain/planner.hpp"
 #include "cpu/counters.hpp"
 #include "cpu/plans.hpp"
 

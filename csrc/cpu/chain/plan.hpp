@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "core/chain.hpp"
 #include "core/problem.hpp"
 #include "cpu/candidate.hpp"
+#include "cpu/chain/link.hpp"
 
 namespace pydlbench::cpu {
 

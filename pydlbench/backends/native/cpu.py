@@ -606,14 +606,16 @@ _WAYS: Final = {
 
 
 class CpuChains:
-    """See :class:`pydlbench.backends.native.chains.Chains`.
+    """Makes chains, and knows what those before have found out.
 
     Args:
         backend: whose counters are read around samples; None where nobody samples.
+
+    Attributes:
+        ways: words for how convolutions' tensors may lie.
     """
 
     ways: tuple[str, ...] = tuple(_WAYS)
-    timings: tuple[str, ...] = ("steady",)
 
     def __init__(self, backend: CpuBackend | None = None) -> None:
         self._backend = backend
@@ -627,7 +629,18 @@ class CpuChains:
         way: str,
         choices: Mapping[str, str],
     ) -> _cpu.Chain:
-        """Return a chain that is ready to run."""
+        """Return a chain that is ready to run.
+
+        Args:
+            links: in the order of execution.
+            given: tensors that no link makes, dense.
+            kept: names of what is read back.
+            way: one of ``ways``.
+            choices: ``<algorithm> <layout>`` of the fastest kernels alone, by problem.
+
+        Raises:
+            UnsupportedError: a link of which there is no kernel.
+        """
         made = [
             _cpu.Link(pass_=native_pass(link.step_pass), **link.arguments(choices))
             for link in links
@@ -635,16 +648,7 @@ class CpuChains:
         cpus = [] if self._backend is None else self._backend.cpus
         return _cpu.Chain(made, given, kept, _cpu.Precision.fp32, _WAYS[way], self._known, cpus)
 
-    def seconds(self, chain: _cpu.Chain, samples: int, timing: str) -> list[float]:  # noqa: ARG002 - there is one
-        """Return times of executions."""
-        seconds: list[float] = chain.sample(samples)["seconds"].tolist()
-        return seconds
-
-    def kernel(self, chain: _cpu.Chain, facts: Facts, timing: str) -> CpuKernel[Facts]:  # noqa: ARG002 - there is one
+    def kernel(self, chain: _cpu.Chain, facts: Facts) -> CpuKernel[Facts]:
         """Return the chain with the counters around its samples."""
         assert self._backend is not None, "nobody samples"
         return self._backend.clocked(chain, facts)
-
-    def notes(self, chain: _cpu.Chain) -> list[str]:  # noqa: ARG002 - a CPU's calls return when done
-        """Return nothing."""
-        return []

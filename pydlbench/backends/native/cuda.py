@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 
 import pydlbench._cuda as _cuda
 from pydlbench.backends.base import (
-    DEFAULT_WORKSPACE,
     KernelFacts,
     Preparation,
     check_all_is_read,
@@ -20,7 +18,7 @@ from pydlbench.backends.base import (
 )
 from pydlbench.backends.frameworks.device_clock import chunk_of, marked
 from pydlbench.backends.native import cuda_libraries, nvml
-from pydlbench.backends.native.cuda_plans import CudaAutotuner, launched, native_pass, plans
+from pydlbench.backends.native.cuda_plans import CudaAutotuner, launched, plans
 from pydlbench.backends.native.inputs import RecentInputs
 from pydlbench.backends.native.sustained import Sustained, sustained
 from pydlbench.backends.verification.inputs import make_inputs
@@ -33,12 +31,7 @@ from pydlbench.timing.statistics import median
 from pydlbench.words import PROFILED_RANGE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
     from pydlbench.backends import autotune
-    from pydlbench.backends.native.listing import Link
     from pydlbench.timing.chunk import Chunk, Request
 
 Facts = TypeVar("Facts")
@@ -197,10 +190,6 @@ class CudaBackend:
         """
         return CudaKernel(sample, facts, self._monitor, label)
 
-    def chains(self) -> CudaChains:
-        """Return what makes chains of native kernels on this GPU."""
-        return CudaChains(self)
-
 
 def _ungated() -> list[str]:
     """Say where the host's time to start kernels is in samples between events."""
@@ -223,68 +212,6 @@ def create(device: str) -> CudaBackend:
         )
     number = device.partition(":")[2]
     return CudaBackend(int(number or 0))
-
-
-# -----------------------------------------------------------------------------
-# Chains of native kernels on a GPU: those of cuDNN, cuBLASLt and our own.
-
-_WAYS: Final = {
-    "channels last": _cuda.Layouts.channels_last,
-    "channels first": _cuda.Layouts.channels_first,
-    "as each row": _cuda.Layouts.chosen,
-}
-
-
-class CudaChains:
-    """See :class:`pydlbench.backends.native.chains.Chains`.
-
-    A chain is timed as one CUDA graph or, between events, as a stream of launches.
-
-    Args:
-        backend: of the GPU.
-    """
-
-    ways: tuple[str, ...] = tuple(_WAYS)
-    timings: tuple[str, ...] = ("cuda-graph", "events")
-
-    def __init__(self, backend: CudaBackend) -> None:
-        self._backend = backend
-        self._offers = _cuda.Offers(backend.device, "fp32", DEFAULT_WORKSPACE)
-
-    def make(
-        self,
-        links: Sequence[Link],
-        given: Mapping[str, NDArray[np.float32]],
-        kept: Collection[str],
-        way: str,
-        choices: Mapping[str, str],
-    ) -> _cuda.Chain:
-        """Return a chain that is ready to run."""
-        made = [
-            _cuda.Link(pass_=native_pass(link.step_pass), **link.arguments(choices))
-            for link in links
-        ]
-        return _cuda.Chain(self._offers, made, given, kept, _WAYS[way])
-
-    def seconds(self, chain: _cuda.Chain, samples: int, timing: str) -> list[float]:
-        """Return times of executions."""
-        raw = chain.sample(samples, graph=timing == "cuda-graph")
-        seconds: list[float] = raw["seconds"].tolist()
-        return seconds
-
-    def kernel(self, chain: _cuda.Chain, facts: Facts, timing: str) -> CudaKernel[Facts]:
-        """Return the chain with what NVML tells around its samples."""
-        sample = functools.partial(chain.sample, graph=timing == "cuda-graph")
-        return self._backend.monitored(sample, facts, "native chain")
-
-    def notes(self, chain: _cuda.Chain) -> list[str]:
-        """Say where the host's time to start kernels is in the chain's."""
-        if chain.gated:
-            return []
-        note = (
-            "too many kernels for a launch gate: between events, a host that is slower than the GPU"
-        )
-        return [f"{note} is in the time"]
 
 
 # -----------------------------------------------------------------------------

@@ -181,9 +181,11 @@ def check_chained(spec: StepSpec) -> None:
     """Refuse steps that have no native chain, whatever they compute.
 
     Raises:
-        UnsupportedError: another precision than float32, or normalisations that train with the
-            running statistics.
+        UnsupportedError: a GPU, another precision than float32, or normalisations that train with
+            the running statistics.
     """
+    if spec.on_gpu:
+        raise UnsupportedError("native chains run on CPUs; nearest: --device cpu")
     if spec.precision != "fp32":
         raise UnsupportedError(f"native chains are in fp32 so far, not in {spec.precision}")
     if spec.running_statistics and spec.backward:

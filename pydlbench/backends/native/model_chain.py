@@ -13,7 +13,6 @@ from pydlbench.backends.native.links import list_step
 from pydlbench.backends.native.listing import check_chained
 from pydlbench.backends.steps.inputs import save_results
 from pydlbench.backends.verification.verify import verify
-from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models.graph import INPUT
 from pydlbench.records.agreement import TOLERANCE
 from pydlbench.records.chain import ChainFacts, ChainStep
@@ -26,9 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.native.chains import Chain, Chains
-    from pydlbench.backends.native.cpu import CpuBackend, CpuKernel
-    from pydlbench.backends.native.cuda import CudaBackend, CudaKernel
+    import pydlbench._cpu as _cpu
+    from pydlbench.backends.native.cpu import CpuBackend, CpuChains, CpuKernel
     from pydlbench.backends.native.listing import Link, Listing
     from pydlbench.backends.verification.verify import Verdict
     from pydlbench.models.graph import Model
@@ -55,7 +53,7 @@ class NativeChain:
         listing: its kernels, and what is given to them.
         layouts: one of the words of :class:`pydlbench.records.chain.ChainFacts`.
         choices: ``<algorithm> <layout>`` of the fastest kernels alone, by problem.
-        chains: makes it, on its device; None is the CPU of this process.
+        chains: makes it; None is one of its own.
         kept: tensors that are read back besides output, gradients and updated weights.
 
     Raises:
@@ -68,7 +66,7 @@ class NativeChain:
         layouts: str,
         *,
         choices: Mapping[str, str] | None = None,
-        chains: Chains | None = None,
+        chains: CpuChains | None = None,
         kept: Collection[str] = (),
     ) -> None:
         if chains is None:
@@ -76,9 +74,8 @@ class NativeChain:
 
             chains = CpuChains()
         self._listing = listing
-        self._chains: Chains = chains
         self._given = listing.given
-        self.chain: Chain = chains.make(
+        self.chain: _cpu.Chain = chains.make(
             listing.links,
             self._given,
             self._kept() | set(kept) - self._given.keys(),
@@ -162,20 +159,12 @@ class NativeChain:
             propagation=propagation,
         )
 
-    def seconds(self, timing: str) -> float:
-        """Return the least time of a few runs.
-
-        Args:
-            timing: one of the ways to time it that its device has.
-
-        Raises:
-            UnsupportedError: it cannot be timed so.
-            PrimitiveError: the same, by the word of a library.
-        """
-        (first,) = self._chains.seconds(self.chain, 1, timing)
+    def seconds(self) -> float:
+        """Return the least time of a few runs."""
+        first = float(self.chain.sample(1)["seconds"][0])
         if first > _ENOUGH_S:
             return first
-        return min(self._chains.seconds(self.chain, _TRIES, timing))
+        return float(min(self.chain.sample(_TRIES)["seconds"]))
 
     def steps(self) -> tuple[tuple[ChainStep, ...], tuple[float, ...]]:
         """Run a few times with a clock behind each step.
@@ -256,13 +245,12 @@ def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
 
 
 def prepare_model(
-    backend: CpuBackend | CudaBackend,
+    backend: CpuBackend,
     model: Model,
     spec: StepSpec,
     choices: Mapping[str, str] | None = None,
     save: Path | None = None,
-    timing: str = "auto",
-) -> CpuKernel[ChainFacts] | CudaKernel[ChainFacts]:
+) -> CpuKernel[ChainFacts]:
     """Make the native chain of a given graph ready; see :func:`prepare_listed`.
 
     Args:
@@ -271,11 +259,9 @@ def prepare_model(
         spec: phase, precision, seed, and whether dropout drops anything.
         choices: as there.
         save: folder to write output and gradients into, dropout off.
-        timing: as there.
 
     Raises:
-        UnsupportedError: an operation of which there is no native kernel, another precision, or a
-            way to time it that there is not.
+        UnsupportedError: an operation of which there is no native kernel, or another precision.
         PrimitiveError: the library refused or failed.
     """
 
@@ -291,23 +277,21 @@ def prepare_model(
         spec,
         choices,
         save,
-        timing,
         undropped=listed() if drops else None,
         checked=listed("forward-backward") if normalises else None,
     )
 
 
 def prepare_listed(
-    backend: CpuBackend | CudaBackend,
+    backend: CpuBackend,
     listing: Listing,
     spec: StepSpec,
     choices: Mapping[str, str] | None = None,
     save: Path | None = None,
-    timing: str = "auto",
     *,
     undropped: Listing | None = None,
     checked: Listing | None = None,
-) -> CpuKernel[ChainFacts] | CudaKernel[ChainFacts]:
+) -> CpuKernel[ChainFacts]:
     """Make a native chain ready, in the fastest way to lay it out.
 
     Args:
@@ -317,29 +301,22 @@ def prepare_listed(
         choices: ``<algorithm> <layout>`` of the fastest kernels alone, by
             :func:`pydlbench.backends.native.listing.problem_text`.
         save: folder to write output and gradients into.
-        timing: how it is timed: on a GPU ``cuda-graph`` or ``events``; ``auto`` is the first way
-            that its device has and its libraries allow.
         undropped: the same without dropout, of which output and gradients are saved then.
         checked: a step whose backward kernels are held against float64 (:func:`check_kernels`).
 
     Raises:
-        UnsupportedError: another precision than float32, or a way to time it that there is not.
+        UnsupportedError: another precision than float32.
         PrimitiveError: the library refused or failed.
     """
     check_chained(spec)
     start = time.perf_counter()
-    chains: Chains = backend.chains()
-    if timing not in ("auto", *chains.timings):
-        raise UnsupportedError(f"--timing {timing}: there is {', '.join(chains.timings)}")
-    wanted = chains.timings if timing == "auto" else (timing,)
+    chains = backend.chains()
     how: dict[str, Any] = {"choices": choices, "chains": chains}
     tried: dict[str, float] = {}
     chain: NativeChain | None = None
     for layouts in chains.ways:
         made = NativeChain(listing, layouts, **how)
-        # All in the same way: times of a graph and of a stream are no choice between layouts.
-        timing, tried[layouts] = _first_time(made, wanted)
-        wanted = (timing,)
+        tried[layouts] = made.seconds()
         if tried[layouts] == min(tried.values()):
             chain = made
         del made
@@ -350,7 +327,6 @@ def prepare_listed(
     if checked is not None:
         checks.append(check_kernels(checked, layouts, **how))
     notes = ["memory stays between executions; images, labels and first weights are loaded before"]
-    notes += chains.notes(chain.chain)
     notes += ["checked with dropout off"] if undropped is not None else []
     if save is not None:
         (chain if undropped is None else NativeChain(undropped, layouts, **how)).save(save)
@@ -358,7 +334,6 @@ def prepare_listed(
     steps, reorder_runs = chain.steps()
     facts = ChainFacts(
         library=f"{library['name']} {library['version']}",
-        timing=timing,
         layouts=layouts,
         tried=tried,
         steps=steps,
@@ -374,16 +349,4 @@ def prepare_listed(
         notes=tuple(notes),
     )
     chain.chain.load()
-    kernel: CpuKernel[ChainFacts] | CudaKernel[ChainFacts]
-    kernel = chains.kernel(chain.chain, facts, timing)
-    return kernel
-
-
-def _first_time(chain: NativeChain, timings: Sequence[str]) -> tuple[str, float]:
-    """Return the first of some ways to time a chain that is not refused, and the time."""
-    for timing in timings[:-1]:
-        try:
-            return timing, chain.seconds(timing)
-        except (UnsupportedError, PrimitiveError):
-            continue
-    return timings[-1], chain.seconds(timings[-1])
+    return chains.kernel(chain.chain, facts)

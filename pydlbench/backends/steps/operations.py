@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.base import Backend
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.native.cpu import CpuBackend, CpuKernel
-    from pydlbench.backends.native.cuda import CudaBackend, CudaKernel
     from pydlbench.backends.steps.device import DeviceOperators
     from pydlbench.backends.steps.operators import LoggedOperators, OperatorsKernel
     from pydlbench.records.chain import ChainFacts
@@ -67,26 +66,23 @@ def prepare_step(
 
 
 def prepare_native_chain(
-    backend: CpuBackend | CudaBackend,
+    backend: CpuBackend,
     spec: dict[str, Any],
     choices: dict[str, str],
     save: str | None,
-    timing: str = "auto",
     listed: str | None = None,
-) -> CpuKernel[ChainFacts] | CudaKernel[ChainFacts]:
+) -> CpuKernel[ChainFacts]:
     """Make the native kernels of a step ready, to be run in order on each other's outputs.
 
     Args:
-        backend: of the native worker of the case's device.
+        backend: of the native worker of CPUs.
         spec: a :class:`StepSpec`; framework, mode and feed are not looked at.
         choices: ``<algorithm> <layout>`` of the fastest kernels alone, by problem.
         save: folder to write output and gradients into, dropout off; None writes nothing.
-        timing: on a GPU ``cuda-graph`` or ``events``; ``auto`` is a graph where it can be captured.
         listed: folder with what :func:`list_links` has written; None for the graph's kernels.
 
     Raises:
-        UnsupportedError: an operation of which there is no native kernel, another precision, or a
-            way to time it that there is not.
+        UnsupportedError: an operation of which there is no native kernel, or another precision.
     """
     from pydlbench.backends.native.listing import Listing
     from pydlbench.backends.native.model_chain import prepare_listed, prepare_model
@@ -97,9 +93,9 @@ def prepare_native_chain(
         listing = Listing.load(Path(listed))
         normalises = any(link.step_pass.layer.op == "batchnorm" for link in listing.links)
         checked = listing.before_updates() if listing.gradients and normalises else None
-        return prepare_listed(backend, listing, step, choices, folder, timing, checked=checked)
+        return prepare_listed(backend, listing, step, choices, folder, checked=checked)
     model = build_model(step.model, batch=step.batch, **step.options)
-    return prepare_model(backend, model, step, choices, folder, timing)
+    return prepare_model(backend, model, step, choices, folder)
 
 
 def list_links(

@@ -1,5 +1,4 @@
-// A step as a list of kernels with named tensors, and memory that they share by lifetime: what the
-// chains of CPUs and of GPUs have in common.
+// A step as a list of kernels with named tensors, and memory that they share by lifetime.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,4 @@
-// What the planners of chains on CPUs and on GPUs have in common: a step's tensors while the plan
-// is made. They differ in what a layout is, in how one becomes another, and in what there is to
-// choose.
+// A step's tensors while the plan of a chain is made.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/chain.hpp"
 #include "core/error.hpp"
+#include "cpu/chain/link.hpp"
 
 namespace pydlbench {
 
