@@ -13,14 +13,7 @@ import abc
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pydlbench.errors import (
-    DeviceLostError,
-    PrimitiveError,
-    PydlbenchError,
-    UnsupportedError,
-    nearest,
-)
-from pydlbench.units import some_names
+from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -206,10 +199,6 @@ class Autotuner(abc.ABC):
         finalists: how many may hold their memory at the same time; None is as many as the effort
             has.
         finals: sample the finalists in turn; else the fastest probe that is right wins.
-        algorithm: the only one that competes; None lets all compete.
-
-    Raises:
-        UnsupportedError: none of the candidates is of that algorithm.
     """
 
     def __init__(
@@ -220,15 +209,8 @@ class Autotuner(abc.ABC):
         thorough: bool = False,
         finalists: int | None = None,
         finals: bool = True,
-        algorithm: str | None = None,
     ) -> None:
-        self.candidates = [each for each in candidates if algorithm in (None, each.algorithm)]
-        if not self.candidates and algorithm is not None:
-            names = list(dict.fromkeys(each.algorithm for each in candidates))
-            alike = nearest(algorithm, names) or names
-            raise UnsupportedError(
-                f"no implementation is called {algorithm!r}; nearest: {some_names(alike)}"
-            )
+        self.candidates = list(candidates)
         self.thorough = thorough
         self.effort = effort
         self._margin = effort.final_margin

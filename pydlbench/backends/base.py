@@ -30,8 +30,6 @@ class Preparation:
             bytes: at least three times the last-level cache.
         memory_bytes: how much memory the preparation may take at most.
         all_candidates: time and verify every candidate, not only those that may win.
-        algorithm: the only one that competes, in all layouts; native kernels only. None lets all
-            compete.
         brief: find a fast kernel soon rather than the fastest one: probes and finals are short, and
             reorders are not timed. Native kernels on a CPU only.
         workspace_bytes: scratch memory that a candidate may ask for at most; GPUs only.
@@ -53,7 +51,6 @@ class Preparation:
     cold_bytes: int = 0
     memory_bytes: int = 0
     all_candidates: bool = False
-    algorithm: str | None = None
     brief: bool = False
     workspace_bytes: int = DEFAULT_WORKSPACE
     energy: bool = False

@@ -160,11 +160,6 @@ class Options(Measuring, TableOutput):
     repetitions: int | None = REPETITIONS()
     width: float | None = WIDTH()
     algorithms: bool = flag("time and list every implementation that the library has", group=HOW)
-    algorithm: str | None = option(
-        "NAME",
-        "of native rows, time this implementation only, by its name in --algorithms",
-        group=HOW,
-    )
     fresh: bool = flag(
         "search the fastest kernels and measure peaks and bandwidths again, instead of using those "
         "of earlier runs",
@@ -461,10 +456,6 @@ def read_request(
     on_gpu = device != "cpu"
     backends, left_out = _backends(args, device)
     notes += left_out
-    if args.algorithm is not None and not any(name == "native" for name, _ in backends):
-        raise UsageError(
-            f"--algorithm {args.algorithm}: only native rows have it; nearest: --backend native"
-        )
     threads = _threads(args.threads)
     native = not on_gpu and any(name == "native" for name, _ in backends)
     if begin is not None and native and len(threads) == 1:
@@ -491,7 +482,6 @@ def read_request(
         "keep_probes": not args.fresh,
         "keep_samples": True,  # for the store; outputs have them only with --samples
         "algorithms": args.algorithms,
-        "algorithm": args.algorithm,
         "energy": args.energy,
     }
     if args.workspace_limit is not None:

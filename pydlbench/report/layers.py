@@ -103,24 +103,26 @@ def _rates(rows: Sequence[Measurement]) -> list[Rate]:
 def ncu_command(row: Measurement) -> list[str]:
     """Return the command that has Nsight Compute profile a native row's execution, line by line.
 
-    The launch gate, which holds kernels back, is off, the clock is left as it is in use, and of the
-    search for the kernel nothing is profiled: the row's own execution is a range of NVTX. The
-    algorithm is the row's: under a profiler, which takes milliseconds for each launch, a search
-    was seen to end with a kernel that takes twice as long.
+    The launch gate, which holds kernels back, is off, the clock is left as it is in use, and the
+    row's own execution is a range of NVTX. The plan is the row's: a search under a profiler, which
+    takes milliseconds for each launch, was seen to end with one that takes twice as long.
     """
     file = re.sub(r"[^A-Za-z0-9.]+", "-", f"{row.layer}-{row.pass_}-{row.precision}")
-    fused = ["--fuse", row.fuse] if row.fuse != "none" else []
+    more = ["--fuse", row.fuse] if row.fuse != "none" else []
+    more += ["--workspace-limit", str(row.workspace_bytes)] if row.workspace_bytes else []
+    plan = shlex.quote(f"{row.algorithm} {row.layout}")
     lines = [
         ["ncu", "--set", "full", "--clock-control", "none", "--target-processes", "all"],
         ["--nvtx", "--nvtx-include", f"pydlbench@{PROFILED_RANGE}/", "-o", file],
         ["pydlbench", "layers", "--shape", row.problem, "--pass", row.pass_],
         ["--precision", row.precision, "--cache", row.cache, "--device", row.device],
-        ["--layout", row.layout_request, *fused, "--repetitions", "1", "--budget", "0.01"],
-        ["--store", "none", "--algorithm", row.algorithm or ""],
+        ["--layout", row.layout_request, *more, "--repetitions", "1", "--budget", "0.01"],
+        ["--store", "none"],
     ]
     first, *others = (shlex.join(words) for words in lines)
     return [
-        f"PYDLBENCH_GATE=0 {first} \\",
+        f"PYDLBENCH_GATE=0 PYDLBENCH_PLAN={plan} \\",
+        f"  {first} \\",
         *(f"  {other} \\" for other in others[:-1]),
         f"  {others[-1]}",
     ]

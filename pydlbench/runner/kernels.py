@@ -308,7 +308,7 @@ class Kernels:
 
     def kept(self, spec: KernelSpec) -> KeptKernel | None:
         """Return the kernel that an earlier run chose for a native spec on a CPU, if any."""
-        if spec.backend != "native" or spec.on_gpu or self._chooses():
+        if spec.backend != "native" or spec.on_gpu or self._options.algorithms:
             return None
         nameless = spec.nameless
         if nameless not in self._kept:
@@ -332,7 +332,7 @@ class Kernels:
             rival: name of a kernel that is nearly as fast; None without one.
             samples: samples of the kernel.
         """
-        if variant is None or spec.backend != "native" or spec.on_gpu or self._chooses():
+        if variant is None or spec.backend != "native" or spec.on_gpu or self._options.algorithms:
             return None
         estimated = estimate(samples)
         if estimated.contended:
@@ -388,7 +388,7 @@ class Kernels:
             spec: what was searched for.
             facts: facts of the kernel that was chosen.
         """
-        if spec.backend != "native" or spec.on_gpu or self._chooses():
+        if spec.backend != "native" or spec.on_gpu or self._options.algorithms:
             return None
         kept = self.kept(spec)
         if kept is not None and kept.variant == variant_of(spec, facts):
@@ -409,10 +409,6 @@ class Kernels:
         """Set the kernel of a hot row, which an estimate uses for the cold row too."""
         self._fastest[spec] = f"{algorithm} {layout}"
 
-    def _chooses(self) -> bool:
-        """Whether the user chooses which candidates are timed: all, or one."""
-        return self._options.algorithms or self._options.algorithm is not None
-
     def _preparation(
         self,
         spec: KernelSpec,
@@ -429,7 +425,6 @@ class Kernels:
             cold_bytes=self.cold_bytes(spec.device),
             memory_bytes=self._facts.memory_available_bytes or (1 << 62),
             all_candidates=self._options.algorithms,
-            algorithm=self._options.algorithm if spec.backend == "native" else None,
             brief=brief,
             workspace_bytes=self._options.workspace_bytes,
             energy=self._options.energy,

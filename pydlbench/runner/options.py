@@ -24,7 +24,6 @@ class Options:
         renew: start new processes for each repetition, also of a single row.
         keep_samples: keep the raw samples in the record.
         algorithms: time, verify and list every candidate.
-        algorithm: of native rows, the only one that competes; None lets all compete.
         estimate: native rows on a CPU are summands of an estimate. The search for their kernels is
             shorter, and cold caches are timed with the kernel that was fastest with hot ones, if
             those were measured before: the interval of an estimate is that of one kernel. Kernels
@@ -51,7 +50,6 @@ class Options:
     renew: bool = False
     keep_samples: bool = False
     algorithms: bool = False
-    algorithm: str | None = None
     estimate: bool = False
     workspace_bytes: int = DEFAULT_WORKSPACE
     energy: bool = False

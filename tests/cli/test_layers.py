@@ -43,7 +43,6 @@ def test_default_is_alexnet_forward_fp32_hot(session):
             "keep_probes": True,
             "keep_samples": True,
             "algorithms": False,
-            "algorithm": None,
             "energy": False,
             "threads": None,
         }

@@ -125,8 +125,9 @@ def test_colour_only_on_terminals_that_want_it(monkeypatch):
 )
 def test_the_command_for_a_profiler_asks_for_the_same_row(measurement, problem, words):
     row = measurement(problem=problem, layer="a/b", device="cuda:0", backend="native", **words)
-    gate, *profiler = shlex.split("\n".join(ncu_command(row)).replace("\\\n", ""))
+    gate, plan, *profiler = shlex.split("\n".join(ncu_command(row)).replace("\\\n", ""))
     assert gate == "PYDLBENCH_GATE=0"
+    assert plan == f"PYDLBENCH_PLAN={row.algorithm} {row.layout}"
     assert profiler[profiler.index("--clock-control") + 1] == "none"
     assert profiler[profiler.index("--nvtx-include") + 1] == f"pydlbench@{PROFILED_RANGE}/"
     where = profiler.index("pydlbench")
@@ -135,7 +136,6 @@ def test_the_command_for_a_profiler_asks_for_the_same_row(measurement, problem, 
     assert case.layer.problem == row.problem
     assert (case.pass_, case.precision, case.cache) == (row.pass_, row.precision, row.cache)
     assert (case.fuse, case.layout) == (row.fuse, row.layout_request)
-    assert args.algorithm == row.algorithm
 
 
 def test_commands_for_a_profiler_are_those_of_native_rows_of_a_gpu(run_record, measurement):
@@ -147,6 +147,6 @@ def test_commands_for_a_profiler_are_those_of_native_rows_of_a_gpu(run_record, m
         line
         for one in (True, False)
         for line in as_text(layers_report(run_record, rows, ncu=one)).splitlines()
-        if line.endswith("\\") or line.strip().startswith("--store none")
+        if line.endswith("\\") or line.strip() == "--store none"
     ]
     assert lines == ncu_command(rows[1])

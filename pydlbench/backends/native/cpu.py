@@ -109,7 +109,6 @@ class CpuAutotuner(autotune.Autotuner):
             thorough=preparation.all_candidates,
             finalists=None if spec.cache == "hot" else COLD_FINALISTS,
             finals=preparation.finals,
-            algorithm=preparation.algorithm,
         )
         self._spec = spec
         self._preparation = preparation
@@ -541,8 +540,6 @@ def _clocks(cpus: Sequence[int]) -> list[float]:
 
 def _worth_trying(listed: list[_cpu.Candidate], preparation: Preparation) -> list[_cpu.Candidate]:
     """Leave out what cannot win."""
-    if preparation.algorithm is not None:
-        return listed
     # The unoptimised fallback takes minutes where others take milliseconds.
     listed = [c for c in listed if not c.is_reference] or listed
     if preparation.all_candidates:

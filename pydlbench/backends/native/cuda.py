@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -18,24 +18,31 @@ from pydlbench.backends.base import (
 )
 from pydlbench.backends.frameworks.device_clock import chunk_of, marked
 from pydlbench.backends.native import cuda_libraries, nvml
-from pydlbench.backends.native.cuda_plans import CudaAutotuner, launched, plans
+from pydlbench.backends.native.cuda_plans import CudaAutotuner, launched, plan_name, plans
 from pydlbench.backends.native.inputs import RecentInputs
 from pydlbench.backends.native.sustained import Sustained, sustained
 from pydlbench.backends.verification.inputs import make_inputs
-from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.errors import (
+    DeviceLostError,
+    PrimitiveError,
+    PydlbenchError,
+    UnsupportedError,
+    nearest,
+)
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.guards import disturbance
 from pydlbench.timing.statistics import median
+from pydlbench.units import some_names
 from pydlbench.words import PROFILED_RANGE
 
 if TYPE_CHECKING:
     from pydlbench.backends import autotune
     from pydlbench.timing.chunk import Chunk, Request
 
-Facts = TypeVar("Facts")
-
+#: Variable: the only plan that rows may take.
+_PLAN = "PYDLBENCH_PLAN"
 # How often each of the three clocks is read for a row; they are compared, not ranked.
 _LAUNCH_REPETITIONS = 20
 
@@ -44,11 +51,18 @@ class _Sample(Protocol):
     def __call__(self, samples: int, inner: int, untimed: int) -> _cuda.RawChunk: ...
 
 
-class CudaKernel(Generic[Facts]):
-    """A kernel on a GPU, or a chain of many, ready to be timed."""
+class CudaKernel:
+    """A kernel on a GPU, ready to be timed.
+
+    Args:
+        sample: takes samples.
+        facts: what is known of the kernel.
+        monitor: reads the GPU meanwhile.
+        label: what a profiler calls it.
+    """
 
     def __init__(
-        self, sample: _Sample, facts: Facts, monitor: nvml.Monitor, label: str = ""
+        self, sample: _Sample, facts: KernelFacts, monitor: nvml.Monitor, label: str = ""
     ) -> None:
         self._sample = sample
         self._monitor = monitor
@@ -93,16 +107,22 @@ class CudaBackend:
             "numpy": np.__version__,
         }
 
-    def prepare(self, spec: KernelSpec, preparation: Preparation) -> CudaKernel[KernelFacts]:
+    def prepare(self, spec: KernelSpec, preparation: Preparation) -> CudaKernel:
         """Find the fastest right plan; see :class:`~pydlbench.backends.base.Backend`."""
         self._check_support(spec)
-        listed = plans(self.device, spec, preparation.workspace_bytes, preparation.all_candidates)
+        # A profiler is to see one plan: under it a search ends with another one.
+        wanted = os.environ.get(_PLAN)
+        thorough = preparation.all_candidates or wanted is not None
+        listed = plans(self.device, spec, preparation.workspace_bytes, thorough)
         if not listed:
             raise UnsupportedError(f"no plan with --layout {spec.layout}")
         # Searched for and verified in this run: the other visits of a row time the same plan.
-        variant = [
-            plan for plan in listed if f"{plan.algorithm} {plan.layout}" == preparation.variant
-        ]
+        name = wanted if wanted is not None else preparation.variant
+        variant = [plan for plan in listed if plan_name(plan) == name]
+        if wanted is not None and not variant:
+            names = [plan_name(plan) for plan in listed]
+            alike = nearest(wanted, names) or names[:1]
+            raise UnsupportedError(f"{_PLAN}={wanted}: no such plan; nearest: {some_names(alike)}")
         known = len(variant) == 1 and preparation.verified
         search = CudaAutotuner(self.device, variant or listed, spec, preparation, self._inputs)
         try:
@@ -142,7 +162,7 @@ class CudaBackend:
 
     def _finish(
         self, search: CudaAutotuner, chosen: autotune.Candidate, preparation: Preparation
-    ) -> CudaKernel[KernelFacts]:
+    ) -> CudaKernel:
         plan: _cuda.Plan = chosen.source
         listed = search.listing(chosen)
         known = chosen.verdict is None
@@ -173,29 +193,24 @@ class CudaBackend:
             candidates=listed,
             timing=search.timing,
             tensor_cores=plan.tensor_cores,
-            notes=[*chosen.details["notes"], *search.late(), *_ungated()],
+            notes=[*chosen.details["notes"], *search.late(), *_variables()],
             launch_s=launch_s,
             kernels=launched(kernel),
             **steady._asdict(),
         )
-        return self.monitored(kernel.sample, facts, search.label)
-
-    def monitored(self, sample: _Sample, facts: Facts, label: str) -> CudaKernel[Facts]:
-        """Return what the native module has made ready with NVML's readings around its samples.
-
-        Args:
-            sample: takes a chunk of samples.
-            facts: what is known of what is sampled.
-            label: what a profiler calls it.
-        """
-        return CudaKernel(sample, facts, self._monitor, label)
+        return CudaKernel(kernel.sample, facts, self._monitor, search.label)
 
 
-def _ungated() -> list[str]:
-    """Say where the host's time to start kernels is in samples between events."""
-    if os.environ.get("PYDLBENCH_GATE") != "0":
-        return []
-    return ["PYDLBENCH_GATE=0: no launch gate, so the host's time to start kernels is in the time"]
+def _variables() -> list[str]:
+    """Say what variables change of a row."""
+    notes = []
+    if os.environ.get("PYDLBENCH_GATE") == "0":
+        notes.append(
+            "PYDLBENCH_GATE=0: no launch gate, so the host's time to start kernels is in the time"
+        )
+    if _PLAN in os.environ:
+        notes.append(f"{_PLAN}: no other plan was tried")
+    return notes
 
 
 def create(device: str) -> CudaBackend:

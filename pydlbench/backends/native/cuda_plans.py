@@ -155,7 +155,6 @@ class CudaAutotuner(autotune.Autotuner):
             [_candidate(plan) for plan in listed],
             autotune.GPU_EFFORT,
             thorough=preparation.all_candidates,
-            algorithm=preparation.algorithm,
         )
         self._spec = spec
         self._preparation = preparation
@@ -312,6 +311,11 @@ def _candidate(plan: _cuda.Plan) -> autotune.Candidate:
             "gate_timeouts": 0,
         },
     )
+
+
+def plan_name(plan: _cuda.Plan) -> str:
+    """Return the name by which a plan is prepared again; see ``Preparation.variant``."""
+    return f"{plan.algorithm} {plan.layout}"
 
 
 def accumulator(plan: _cuda.Plan, precision: str) -> str:

@@ -263,8 +263,7 @@ def runtime_of(backend: FrameworkBackend) -> StepRuntime:
     """
     if backend.runtime is None:
         raise UnsupportedError(
-            f"{backend.name}: calls on a GPU are timed in PyTorch only; nearest: "
-            "--framework torch"
+            f"{backend.name}: calls on a GPU are timed in PyTorch only; nearest: --framework torch"
         )
     return backend.runtime
 

@@ -281,12 +281,16 @@ def test_an_error_of_tf32_size_is_a_failure_in_fp32(native, backend):
     assert prepare(backend, precision="fp16-tc").facts.tensor_cores is True
 
 
-def test_an_algorithm_that_is_named_competes_alone(native, backend):
-    native.offer = [fake_cuda.Plan("engine 1", 1e-3), fake_cuda.Plan("engine 2", 2e-3)]
-    facts = prepare(backend, Preparation(algorithm="engine 2")).facts
+def test_a_profiler_sees_the_plan_that_the_environment_names(native, backend, monkeypatch):
+    fast, slow = fake_cuda.Plan("engine 1", 1e-3), fake_cuda.Plan("engine 2", 2e-3)
+    native.offer = [fast, slow]
+    monkeypatch.setenv("PYDLBENCH_PLAN", f"engine 2 {slow.layout}")
+    facts = prepare(backend).facts
     assert (facts.algorithm, len(facts.candidates)) == ("engine 2", 1)
+    assert native.asked[-1][-1]["sweep"]  # what is on no list of the library's is looked for, too
+    monkeypatch.setenv("PYDLBENCH_PLAN", "engine 3")
     with pytest.raises(UnsupportedError, match=r"engine 3.*engine 1"):
-        prepare(backend, Preparation(algorithm="engine 3"))
+        prepare(backend)
 
 
 def test_an_engine_whose_kernels_are_winograds_is_allowed_what_that_needs(native, backend):
