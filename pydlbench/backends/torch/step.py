@@ -126,12 +126,12 @@ class TorchSubject(StepModel):
         """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
         profiled.check_traceable(str(self.spec.mode))
         runtime = gpu.Runtime(torch.device(self.spec.device).index) if self.spec.on_gpu else None
-        # Where steps make other calls each time, the profile is not of this one, which it says.
-        recording = self.record().recording
+        recorded = self.record()
+        recording, notes = (recorded.recording, ()) if self.spec.own is None else recorded.twice()
         tracer = profiled.tracer(recording, run, runtime)
         if self.spec.feed != "resident" or self.spec.fetch:
             return tracer
-        return dataclasses.replace(tracer, operators=recording.facts(self.batch))
+        return dataclasses.replace(tracer, operators=recording.facts(self.batch, notes))
 
     def fold_normalisations(self) -> None:
         """Fold them; see ``steps.definition.StepModel``."""
