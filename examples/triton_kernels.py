@@ -53,8 +53,10 @@ def _mm(  # type: ignore[no-untyped-def]
 
 
 def mm(src: torch.Tensor, weights: torch.Tensor, dst: torch.Tensor) -> None:
-    """Write a product of matrices whose sides are multiples of 256."""
+    """Write a product of matrices whose sides are multiples of the tile's."""
     m, k = src.shape[-2:]
     n = weights.shape[-1]
+    if m % 128 or n % 256 or k % 64:
+        raise ValueError(f"{m}x{k} by {k}x{n}: sides are not multiples of the tile's 128x256x64")
     grid = (triton.cdiv(m, 128) * triton.cdiv(n, 256),)
     _mm[grid](src, weights, dst, m, n, k, 128, 256, 64, 8, num_warps=8, num_stages=3)

@@ -2,9 +2,10 @@
 
 All is computed round by round. In a round, a step takes what real steps took in it; each of its
 calls takes the same share of it as of the traced step that ran in that round, so that calls and
-what is between them are of one execution and sum to the step. Beside each call stand what it takes
-alone and what the native layers take that stand for it, of the same round, and their rooflines at
-that round's clock. Terms are sums over calls in each round; what is printed of a term is its mean
+what is between them are of one execution and sum to the step. On a GPU kernels take what they take
+in the traced step, and the device is idle in what they leave of the step. Beside each call stand
+what it takes alone and what the native layers take that stand for it, of the same round, and their
+rooflines at that round's clock. Terms are sums over calls in each round; what is printed of a term is its mean
 over the rounds in the middle (:func:`pydlbench.timing.statistics.middle_rounds`), which adds up,
 and the interval of the median over all rounds.
 
@@ -73,7 +74,14 @@ _HOWS: Final = {
     "in_context": "the calls' share of a traced step, of the step, minus the same calls alone",
     "step": "the share of a traced step that no call has, of the step",
 }
-_HOW_GAPS: Final = "the trace has launches and kernels on one time axis; its share, of the step"
+_HOWS_ON_GPU: Final = {
+    **_HOWS,
+    "in_context": "the kernels of calls in a traced step, minus the same calls alone",
+}
+_HOW_GAPS: Final = (
+    "the trace has launches and kernels on one time axis: what kernels leave of the step is idle, "
+    "in the trace's proportions"
+)
 _NO_FAULTS: Final = "page faults are counted by step: no trace counts them by call"
 # A native layer that takes this much longer than the framework's own call is not the fastest
 # kernel that was to be found: the row is wrong, or the call is not what it is taken for. Named
@@ -209,6 +217,7 @@ class _Analysis:
         missing: Mapping[str, Mapping[str, str]],
     ) -> None:
         self._parts = parts
+        self._hows = _HOWS_ON_GPU if parts.gaps else _HOWS
         self._not_measured = [
             f"{name}: {reason}" for some in missing.values() for name, reason in some.items()
         ]
@@ -334,7 +343,7 @@ class _Analysis:
         if detail and kind == "unexplained":
             # Experiments explain sums over calls: what is left of each call is not known.
             detail = f"differ most: {detail}"
-        self._columns.append(_Column(term, kind, level, how or _HOWS[level], seconds, detail))
+        self._columns.append(_Column(term, kind, level, how or self._hows[level], seconds, detail))
 
     def _explain(
         self, level: str, calls: Sequence[int], of_call: Callable[[_Seconds], float]
@@ -369,7 +378,7 @@ class _Analysis:
                 level,
                 tested,
                 of_call,
-                f"{_HOWS[level]}, minus what experiments explain",
+                f"{self._hows[level]}, minus what experiments explain",
                 [experiment for experiment in own if not experiment.whole],
             )
         if others:

@@ -44,7 +44,8 @@ class ReadyCalls:
         logging: in a process of its own, whose libraries log what they execute in each call.
         of_step: on the operands that the step has, which is run for that; else on made-up ones.
         repeats: how often each runs in a row, see
-            :class:`~pydlbench.backends.steps.operators.OperatorsKernel`.
+            :class:`~pydlbench.backends.steps.operators.OperatorsKernel`; on a GPU how many parts
+            each has, see :class:`~pydlbench.backends.steps.device.DeviceOperators`.
 
     Attributes:
         kernel: of all calls; None where they have no room together.

@@ -4,7 +4,8 @@ In each round, in random order and with everybody else stopped: the step in a pr
 that is new in that round, and with folded batch norm in another one; the step traced, in a process
 that stays; its calls alone, and the step traced once more, in a process that keeps its pages; what
 the framework's libraries log of calls, in every other round; the native kernels of the layers that
-stand for them, each prepared anew; and pages touched for the first time.
+stand for them, each prepared anew (on a GPU once, where they have room); and pages touched for the
+first time.
 """
 
 from __future__ import annotations
@@ -90,8 +91,9 @@ _KERNEL_BUDGET_S: Final = 0.25
 _PARTS_ROUND_S: Final = 0.75
 _ALONE_ROUND_S: Final = 3.5
 _PARTS_SAMPLES: Final = 4
-# Of a GPU's memory.
-_ROOM: Final = 1 / 4
+# Of a GPU's memory, for native kernels that stay prepared: calls alone may take a quarter, and two
+# processes have the step.
+_ROOM: Final = 1 / 8
 # Native kernels that are together no more than this share of their sum are visited in every third
 # round only: preparing them takes longer than what is gained by it.
 _TAIL: Final = 0.25
@@ -407,8 +409,9 @@ class _Measured:
 
         def sample(request: Request) -> Chunk:
             """Time the kernel: prepared anew, with new memory, unless it stays on a GPU."""
-            if kept:
+            if kept and kept[0].alive:
                 return kept[0].sample(request)
+            kept.clear()
             kernel = self._session.prepare(spec, variant=variant, alone=True)
             if self._stays(spec, row):
                 kept.append(kernel)
@@ -508,15 +511,17 @@ class _Measured:
             for key in (STEP, TRACED):
                 if key in errors:
                     raise errors[key]
+            said: dict[str, list[str]] = {}
             for subject, error in errors.items():
                 words = " ".join(str(error).split())
                 if subject in _HOWS:
                     self._folds = self._folds and subject != STEP_FOLDED
                     self._lacks(str(subject), error)
                     continue
-                self.notes.append(f"{subject}: {words}")
+                said.setdefault(words, []).append(str(getattr(subject, "label", subject)))
                 if subject == LOG and LOG not in self._study.table:
                     self._no_log(words)
+            self.notes += (f"{some_names(names)}: {words}" for words, names in said.items())
             self._subjects = [subject for subject in self._subjects if subject.key not in errors]
 
     def _fresh_step(self, key: str, kernel: RemoteKernel[StepFacts], number: int) -> Subject:

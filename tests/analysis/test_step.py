@@ -183,6 +183,29 @@ def test_on_a_gpu_native_kernels_stay_prepared_where_they_have_room(room, prepar
     assert found.levels.native.median == pytest.approx(4e-6)
 
 
+def test_on_a_gpu_a_native_kernel_whose_process_died_is_prepared_again():
+    session = gpu_session(200e-6, 150e-6)
+    prepare, made = session.prepare, []
+
+    def dies_behind_its_first_visit(case, **how):
+        kernel = prepare(case, **how)
+        sample = kernel.sample
+
+        def sampled(request):
+            kernel.alive = len(made) != 1
+            return sample(request)
+
+        kernel.sample = sampled
+        made.append(kernel)
+        return kernel
+
+    session.prepare = dies_behind_its_first_visit
+    step = StepSpec(model=MODEL, own=OwnSpec(), framework="torch", device="cuda:0")
+    found = break_down_step(step, session)
+    assert len(made) == 3
+    assert found.levels.native.n == 4
+
+
 @pytest.mark.parametrize("feed", ["resident", "host"])
 def test_a_breakdown_says_from_where_its_images_come(feed):
     found, _ = gpu_breakdown(200e-6, model="mnist", own=None, feed=feed)

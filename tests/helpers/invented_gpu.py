@@ -259,6 +259,7 @@ class Kernel:
     """What a worker has made ready; notes what runs on the GPU."""
 
     generation = 1
+    alive = True
 
     def __init__(self, gpu: Gpu, made: Any, running: str) -> None:
         self.gpu, self.made, self.running = gpu, made, running

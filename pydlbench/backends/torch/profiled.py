@@ -151,7 +151,8 @@ def kernel_seconds(
 def _behind_another(run: Callable[[], Any], runtime: StepRuntime, shown_as: str) -> DeviceProfile:
     """Run something twice on a GPU under the profiler; return the profile of the second time."""
     # Torn down behind a profile, CUPTI may miss the kernels of the next: on an H200 a breakdown
-    # had none. Attached, it makes launches half as slow again, here behind all timed steps.
+    # had none. Attached, it makes launches half as slow again: behind all timed steps, and of calls
+    # alone behind the gate of the sampler.
     os.environ["TEARDOWN_CUPTI"] = "0"
     profiler = profile(activities=supported_activities())
     profiler.start()
