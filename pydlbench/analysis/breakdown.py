@@ -5,9 +5,9 @@ calls takes the same share of it as of the traced step that ran in that round, s
 what is between them are of one execution and sum to the step. On a GPU kernels take what they take
 in the traced step, and the device is idle in what they leave of the step. Beside each call stand
 what it takes alone and what the native layers take that stand for it, of the same round, and their
-rooflines at that round's clock. Terms are sums over calls in each round; what is printed of a term is its mean
-over the rounds in the middle (:func:`pydlbench.timing.statistics.middle_rounds`), which adds up,
-and the interval of the median over all rounds.
+rooflines at that round's clock. Terms are sums over calls in each round; what is printed of a term
+is its mean over the rounds in the middle (:func:`pydlbench.timing.statistics.middle_rounds`), which
+adds up, and the interval of the median over all rounds.
 
 An experiment explains a part of the difference between two levels. What is left of a difference is
 *unexplained* where all that could explain it was measured, and a bare difference where not:
