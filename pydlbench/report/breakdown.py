@@ -124,6 +124,7 @@ def summary_parts(record: BreakdownRecord) -> tuple[str, str]:
     layout = capabilities.declaration(record.framework).steps.layout_text(record.layout)
     options = [f"{name}={value}" for name, value in record.options.items()]
     what = [record.model, *options, f"batch {record.batch}", record.phase]
+    what += [] if record.feed == "resident" else [f"{record.feed} images"]
     what += [record.types or record.precision, f"{record.library} {record.mode}{layout}"]
     scale = Scale.fit(step.median)
     between = interval_text(step.ci_low, step.ci_high, scale)
