@@ -225,6 +225,24 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
             read=read_items,
             environment=switches.environment,
         )
+    if "torch" in switches.backends:
+        kernels = REPOSITORY / "examples" / "triton_kernels.py"
+        yield rows(
+            *("triton", 60),
+            *(
+                ("--shape", shape, "--precision", "bf16-tc", "--backend", f"native,torch,{kernel}")
+                for shape, kernel in (
+                    ("relu:mb128ic96ih55", f"{kernels}:relu"),
+                    ("4096x4096:4096x4096", f"{kernels}:mm"),
+                )
+            ),
+        )
+        # Hundreds of kernels: minutes each.
+        for model in ("alexnet-owt", "vgg16", "resnet50"):
+            yield package(
+                *(f"breakdown {model} training", 420, "breakdown", model, "--framework", "torch"),
+                *("--mode", "eager", "--phase", "training", "--precision", "bf16-tc", "--quiet"),
+            )
     yield rows(
         *("vgg16", 300),
         *(("--shape", ",".join(_VGG), "--pass", "all", "--precision", one) for one in _COMMON),
