@@ -38,7 +38,7 @@ struct PlanBuilder {
   std::vector<std::shared_ptr<Plan>> plans;
 
   bool is_forward() const { return pydlbench::is_forward(pass); }
-  // Of one pixel both layouts are the same bytes: rows of channels, which kernels read side by side.
+  // Of one pixel both layouts are the same bytes: rows of channels, which kernels read as such.
   Image image() const {
     const bool rows = channels_last || problem.height * problem.width == 1;
     return {problem.batch, problem.channels, problem.height, problem.width, rows};
