@@ -511,17 +511,17 @@ class _Measured:
             for key in (STEP, TRACED):
                 if key in errors:
                     raise errors[key]
-            said: dict[str, list[str]] = {}
+            failed: dict[str, list[str]] = {}
             for subject, error in errors.items():
                 words = " ".join(str(error).split())
                 if subject in _HOWS:
                     self._folds = self._folds and subject != STEP_FOLDED
                     self._lacks(str(subject), error)
                     continue
-                said.setdefault(words, []).append(str(getattr(subject, "label", subject)))
+                failed.setdefault(words, []).append(str(getattr(subject, "label", subject)))
                 if subject == LOG and LOG not in self._study.table:
                     self._no_log(words)
-            self.notes += (f"{some_names(names)}: {words}" for words, names in said.items())
+            self.notes += (f"{some_names(names)}: {words}" for words, names in failed.items())
             self._subjects = [subject for subject in self._subjects if subject.key not in errors]
 
     def _fresh_step(self, key: str, kernel: RemoteKernel[StepFacts], number: int) -> Subject:
