@@ -38,7 +38,7 @@ class Behind:
 
 # The times of single calls differ by more than what they are asked to explain.
 _TURNS = 7
-# Of calls that take long, a few tell as much.
+# Of calls that take long a few tell as much, and writing the log is nothing beside them.
 _FEW_TURNS, _LONG_S = 3, 0.01
 
 
@@ -50,10 +50,14 @@ def behind_on_cpu(operator: TorchOperator, *, threads: int, inference: bool) -> 
         threads: how many there are.
         inference: whether nothing is kept for a backward pass.
     """
-    turns: list[verbose.Turn] = []
     with operator.guard():
-        while len(turns) < (_TURNS if not turns or turns[0].logged_s < _LONG_S else _FEW_TURNS):
-            turns.append(logged_turn(operator.call))
+        operator.call()  # threads have fallen asleep, and caches hold something else
+        turns = [logged_turn(operator.call, plain=False)]
+        plain = turns[0].logged_s < _LONG_S
+        if plain:
+            turns.clear()
+        while len(turns) < (_TURNS if plain else _FEW_TURNS):
+            turns.append(logged_turn(operator.call, plain=plain))
     executions, call_s = verbose.middle_turn(turns)
     return Behind(
         kernels=verbose.kernels(executions),
@@ -76,11 +80,17 @@ def library_output(call: Callable[[], Any]) -> str:
     return "".join(lines)
 
 
-def logged_turn(call: Callable[[], Any]) -> verbose.Turn:
-    """Call with the reports switched on, right after the same call without them."""
+def logged_turn(call: Callable[[], Any], *, plain: bool) -> verbose.Turn:
+    """Call with the reports switched on, right after the same call without them.
+
+    Args:
+        call: what is called.
+        plain: whether there is one without.
+    """
     with printed() as lines:
-        call()  # threads have fallen asleep, and caches hold something else
-        plain_s = _seconds(call)
+        if plain:
+            call()  # warm again after the log was read
+        plain_s = _seconds(call) if plain else None
         with _reports():
             logged_s = _seconds(call)
     executions = verbose.parse("".join(lines))

@@ -56,8 +56,10 @@ def test_a_logged_turn_times_a_call_that_is_not_logged(monkeypatch, capfd):
 
     monkeypatch.setattr(trace, "_reports", reports)
     with torch.inference_mode():
-        turn = trace.logged_turn(call)
-    assert seen == [False, False, True]
+        turn = trace.logged_turn(call, plain=True)
+        assert seen == [False, False, True]
+        assert trace.logged_turn(call, plain=False).plain_s is None
+    assert seen[3:] == [True]
     assert min(turn.logged_s, turn.plain_s) > 0
     # Of three calls one is in the log.
     names = [one.primitive for one in turn.executions]
