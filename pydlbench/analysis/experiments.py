@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pydlbench.analysis.breakdown import (
+from pydlbench.analysis.call_times import (
     ALONE,
     STEP,
     STEP_KEPT,
@@ -29,7 +29,9 @@ from pydlbench.timing.statistics import median
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pydlbench.analysis.breakdown import StepParts
+    from pydlbench.analysis.call_times import (
+        StepParts,
+    )
     from pydlbench.study.table import Series, Table
 
 #: Subjects of the table: what libraries log of calls, with :data:`LOGGED` parts of each; a block
@@ -364,7 +366,7 @@ def fresh_memory(table: Table) -> Experiment | None:
 
     Args:
         table: with visits of steps, :data:`PAGES` and :data:`PAGES_KEPT`; of
-            :data:`~pydlbench.analysis.breakdown.STEP_KEPT` where it could be made ready.
+            :data:`~pydlbench.analysis.call_times.STEP_KEPT` where it could be made ready.
 
     Returns:
         None where page faults were not counted, or not what one costs.

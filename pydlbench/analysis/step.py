@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pydlbench.analysis.breakdown import (
+from pydlbench.analysis.breakdown import break_down
+from pydlbench.analysis.call_times import (
     ALONE,
     STEP,
     STEP_KEPT,
     TRACED,
     NativeKernel,
     StepParts,
-    break_down,
 )
 from pydlbench.analysis.calls import ReadyCalls
 from pydlbench.analysis.experiments import (
@@ -68,7 +68,9 @@ from pydlbench.workers.host import releasing, start_together
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
-    from pydlbench.analysis.breakdown import Experiment
+    from pydlbench.analysis.call_times import (
+        Experiment,
+    )
     from pydlbench.analysis.mapped import MappedCall
     from pydlbench.backends.base import KernelFacts
     from pydlbench.records.forecast import ForecastRecord

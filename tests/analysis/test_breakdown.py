@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace as replace_call
 
-from pydlbench.analysis.breakdown import (
+from pydlbench.analysis.breakdown import break_down
+from pydlbench.analysis.call_times import (
     ALONE,
     STEP,
     TRACED,
     Experiment,
     NativeKernel,
     StepParts,
-    break_down,
 )
 from pydlbench.records.trace import ProgramCall
 from pydlbench.study.table import Interference, Table, Visit

@@ -5,7 +5,14 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from pydlbench.analysis.breakdown import ALONE, STEP, TRACED, NativeKernel, StepParts, break_down
+from pydlbench.analysis.breakdown import break_down
+from pydlbench.analysis.call_times import (
+    ALONE,
+    STEP,
+    TRACED,
+    NativeKernel,
+    StepParts,
+)
 from pydlbench.analysis.experiments import (
     LOG,
     PAGES,

@@ -5,7 +5,10 @@ from types import SimpleNamespace
 import pytest
 from invented_gpu import MODEL, Gpu, GpuSession, convolution
 
-from pydlbench.analysis.breakdown import CACHES, LAUNCH_GAPS
+from pydlbench.analysis.call_times import (
+    CACHES,
+    LAUNCH_GAPS,
+)
 from pydlbench.analysis.calls import ReadyCalls
 from pydlbench.analysis.experiments import FRESH_MEMORY, REORDERS, WAKEUPS
 from pydlbench.analysis.step import break_down_step, seldom
