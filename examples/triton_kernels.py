@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @triton.jit
-def _relu(src, dst, n, block: tl.constexpr):  # type: ignore[no-untyped-def]
+def _relu(src, dst, n, block: tl.constexpr):
     at = tl.program_id(0) * block + tl.arange(0, block)
     tl.store(dst + at, tl.maximum(tl.load(src + at, mask=at < n), 0.0), mask=at < n)
 
@@ -30,9 +30,7 @@ def relu(src: torch.Tensor, dst: torch.Tensor) -> None:
 
 
 @triton.jit
-def _mm(  # type: ignore[no-untyped-def]
-    a, b, c, m, n, k, bm: tl.constexpr, bn: tl.constexpr, bk: tl.constexpr, g: tl.constexpr
-):
+def _mm(a, b, c, m, n, k, bm: tl.constexpr, bn: tl.constexpr, bk: tl.constexpr, g: tl.constexpr):
     # So many rows of tiles at a time share their columns in the L2 cache.
     pid = tl.program_id(0)
     nm, nn = tl.cdiv(m, bm), tl.cdiv(n, bn)

@@ -37,11 +37,10 @@ from pydlbench.timing.statistics import median
 from pydlbench.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.native.listing import Link
     from pydlbench.models.passes import StepPass
     from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
@@ -509,10 +508,6 @@ class CpuBackend:
         )
         return self.clocked(kernel, facts)
 
-    def chains(self) -> CpuChains:
-        """Return what makes chains of native kernels on these CPUs."""
-        return CpuChains(self)
-
     def clocked(self, kernel: _cpu.Kernel | _cpu.Chain, facts: Facts) -> CpuKernel[Facts]:
         """Return what the native module has made ready with the counters around its samples.
 
@@ -590,62 +585,3 @@ def create(device: str = "cpu") -> CpuBackend:
     if device != "cpu":
         raise UnsupportedError(f"{device}: the CPU backend serves the device cpu only")
     return CpuBackend(own_cpus())
-
-
-# -----------------------------------------------------------------------------
-# Chains of native kernels on CPUs: oneDNN's and our own loops.
-
-_WAYS: Final = {
-    "channels last": _cpu.Layouts.channels_last,
-    "blocked": _cpu.Layouts.blocked,
-    "as each row": _cpu.Layouts.chosen,
-}
-
-
-class CpuChains:
-    """Makes chains, and knows what those before have found out.
-
-    Args:
-        backend: whose counters are read around samples; None where nobody samples.
-
-    Attributes:
-        ways: words for how convolutions' tensors may lie.
-    """
-
-    ways: tuple[str, ...] = tuple(_WAYS)
-
-    def __init__(self, backend: CpuBackend | None = None) -> None:
-        self._backend = backend
-        self._known = _cpu.Choices()
-
-    def make(
-        self,
-        links: Sequence[Link],
-        given: Mapping[str, NDArray[np.float32]],
-        kept: Collection[str],
-        way: str,
-        choices: Mapping[str, str],
-    ) -> _cpu.Chain:
-        """Return a chain that is ready to run.
-
-        Args:
-            links: in the order of execution.
-            given: tensors that no link makes, dense.
-            kept: names of what is read back.
-            way: one of ``ways``.
-            choices: ``<algorithm> <layout>`` of the fastest kernels alone, by problem.
-
-        Raises:
-            UnsupportedError: a link of which there is no kernel.
-        """
-        made = [
-            _cpu.Link(pass_=native_pass(link.step_pass), **link.arguments(choices))
-            for link in links
-        ]
-        cpus = [] if self._backend is None else self._backend.cpus
-        return _cpu.Chain(made, given, kept, _cpu.Precision.fp32, _WAYS[way], self._known, cpus)
-
-    def kernel(self, chain: _cpu.Chain, facts: Facts) -> CpuKernel[Facts]:
-        """Return the chain with the counters around its samples."""
-        assert self._backend is not None, "nobody samples"
-        return self._backend.clocked(chain, facts)

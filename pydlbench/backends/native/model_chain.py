@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from pydlbench.backends.native.chains import CpuChains
 from pydlbench.backends.native.links import list_step
 from pydlbench.backends.native.listing import check_chained
 from pydlbench.backends.steps.inputs import save_results
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     import pydlbench._cpu as _cpu
-    from pydlbench.backends.native.cpu import CpuBackend, CpuChains, CpuKernel
+    from pydlbench.backends.native.cpu import CpuBackend, CpuKernel
     from pydlbench.backends.native.listing import Link, Listing
     from pydlbench.backends.verification.verify import Verdict
     from pydlbench.models.graph import Model
@@ -69,13 +70,9 @@ class NativeChain:
         chains: CpuChains | None = None,
         kept: Collection[str] = (),
     ) -> None:
-        if chains is None:
-            from pydlbench.backends.native.cpu import CpuChains
-
-            chains = CpuChains()
         self._listing = listing
         self._given = listing.given
-        self.chain: _cpu.Chain = chains.make(
+        self.chain: _cpu.Chain = (chains or CpuChains()).make(
             listing.links,
             self._given,
             self._kept() | set(kept) - self._given.keys(),
@@ -310,7 +307,7 @@ def prepare_listed(
     """
     check_chained(spec)
     start = time.perf_counter()
-    chains = backend.chains()
+    chains = CpuChains(backend)
     how: dict[str, Any] = {"choices": choices, "chains": chains}
     tried: dict[str, float] = {}
     chain: NativeChain | None = None

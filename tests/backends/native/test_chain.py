@@ -8,7 +8,7 @@ import pytest
 import tiny
 
 import pydlbench._cpu as _cpu
-from pydlbench.backends.native.cpu import CpuChains
+from pydlbench.backends.native.chains import CpuChains
 from pydlbench.backends.native.links import list_step
 from pydlbench.backends.native.model_chain import NativeChain, check_kernels
 from pydlbench.models.builder import Builder
