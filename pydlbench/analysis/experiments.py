@@ -42,6 +42,8 @@ PAGES_KEPT: Final = "pages kept"
 #: A step with one thing changed, as :data:`STEP_KEPT`: batch normalisations are folded into the
 #: convolutions before them.
 STEP_FOLDED: Final = "folded batch norm"
+#: Likewise, on a GPU: the same calls are replayed from a graph.
+STEP_GRAPH: Final = "a CUDA graph"
 #: A thread that another one wakes.
 WAKEUP: Final = "wake-up"
 #: Seconds of a call without a log and with one, and by the log of all that was executed in it, of

@@ -1,7 +1,8 @@
 """A step broken down: its subjects are made ready, visited round by round, and compared.
 
 In each round, in random order and with everybody else stopped: the step in a process of its own
-that is new in that round, and with folded batch norm in another one; the step traced, in a process
+that is new in that round, on a GPU also replayed from a CUDA graph there, and with folded batch
+norm in another process; the step traced, in a process
 that stays; its calls alone, and the step traced once more, in a process that keeps its pages; what
 the framework's libraries log of calls, in every other round; the native kernels of the layers that
 stand for them, each prepared anew (on a GPU once, where they have room); and pages touched for the
@@ -35,6 +36,7 @@ from pydlbench.analysis.experiments import (
     PAGES_KEPT,
     RETURNED_MEMORY,
     STEP_FOLDED,
+    STEP_GRAPH,
     WAKEUP,
     WAKEUPS,
     alternatives,
@@ -113,6 +115,7 @@ _UNFUSED: Final = (
 _HOWS: Final = {
     STEP_KEPT: "in a process whose C library keeps freed pages",
     STEP_FOLDED: "its batch normalisations are folded into the convolutions before them",
+    STEP_GRAPH: "replayed from a graph, launch behind launch; the host launches the graph only",
 }
 # Of a process whose C library keeps freed pages, see ``workers.environment.ALLOCATORS``.
 _KEEPS_PAGES: Final = "kept pages"
@@ -290,7 +293,7 @@ class _Measured:
         self._add(TRACED, self._traced.sample, self._parts_policy(), size)
         if kept is not None:
             self._add_kept(kept, replace(size, process=_NOT_WARM))
-        self._sizes |= dict.fromkeys((STEP, STEP_FOLDED), _size(tracing.untraced_s))
+        self._sizes |= dict.fromkeys((STEP, STEP_FOLDED, STEP_GRAPH), _size(tracing.untraced_s))
         # The last is what is between calls.
         seconds = zip(self._calls, rounds.middle(len(self._calls))[:-1], strict=True)
         self._calls_s = sum({call.signature: each for call, each in seconds}.values())
@@ -313,7 +316,7 @@ class _Measured:
                 self._step, self._session, allocator=_KEEPS_PAGES, preparation=how
             )
         except PydlbenchError as error:
-            self._lacks(STEP_KEPT, error)
+            self._lacks(STEP_KEPT, str(error))
             return None
         self._kernels.append(kernel)
         return kernel
@@ -328,14 +331,16 @@ class _Measured:
             if names != kept:
                 raise UnsupportedError("its trace has other calls than that of the step")
         except PydlbenchError as error:
-            self._lacks(STEP_KEPT, error)
+            self._lacks(STEP_KEPT, str(error))
             return
         traced = TracedStep(kernel, self._traced.way, len(self._calls), plain=True)
         self._add(STEP_KEPT, traced.sample, self._parts_policy(), size)
 
-    def _lacks(self, changed: str, error: PydlbenchError) -> None:
-        """Say why a step with one thing changed is not measured."""
-        self._not_made.append(f"{changed}: {' '.join(str(error).split())}")
+    def _lacks(self, changed: str, why: str) -> None:
+        """Say once why a step with one thing changed is not measured."""
+        words = f"{changed}: {' '.join(why.split())}"
+        if words not in self._not_made:
+            self._not_made.append(words)
 
     def _parts_policy(self, round_s: float = _PARTS_ROUND_S) -> Policy:
         """Of subjects that stay over the rounds, and take as long as a step or longer."""
@@ -492,7 +497,7 @@ class _Measured:
     def take(self) -> None:
         """Take the rounds, with a new process for the step in each."""
         step = self._step
-        how = StepPreparation(checks=False)
+        how = StepPreparation(checks=False, graph=step.on_gpu)
         for number in range(self._rounds):
             self._tell(f"round {number + 1} of {self._rounds}")
             fresh = self._fresh[number % 2]
@@ -504,6 +509,7 @@ class _Measured:
             folds = self._folds and number % _NOT_FOLDED > 0
             folded = self._prepare_folded(number) if folds else []
             steps = [self._fresh_step(STEP, kernel, number), *folded]
+            steps += self._replayed(kernel, number)
             due = [subject for subject in self._subjects if self._is_due(subject.key, number)]
             errors = self._study.take([*steps, *due], first=number)
             self._sizes |= {str(subject.key): subject.size for subject in steps}
@@ -518,7 +524,7 @@ class _Measured:
                 words = " ".join(str(error).split())
                 if subject in _HOWS:
                     self._folds = self._folds and subject != STEP_FOLDED
-                    self._lacks(str(subject), error)
+                    self._lacks(str(subject), words)
                     continue
                 failed.setdefault(words, []).append(str(getattr(subject, "label", subject)))
                 if subject == LOG and LOG not in self._study.table:
@@ -545,9 +551,22 @@ class _Measured:
             kernel = prepare_step(self._step, self._sibling, preparation=how)
         except PydlbenchError as error:
             self._folds = False
-            self._lacks(STEP_FOLDED, error)
+            self._lacks(STEP_FOLDED, str(error))
             return []
         return [self._fresh_step(STEP_FOLDED, kernel, number)]
+
+    def _replayed(self, kernel: RemoteKernel[StepFacts], number: int) -> list[Subject]:
+        """Return a step on a GPU replayed from a graph; nothing where it is in none."""
+        if not self._step.on_gpu:
+            return []
+        if why := kernel.facts.ungraphed:
+            self._lacks(STEP_GRAPH, why)
+            return []
+
+        def sample(request: Request) -> Chunk:
+            return kernel.sample(msgspec.structs.replace(request, timing="cuda-graph"))
+
+        return [replace(self._fresh_step(STEP_GRAPH, kernel, number), sample=sample)]
 
     def _is_due(self, key: Hashable, number: int) -> bool:
         """Whether a subject is visited in a round; in others its median stands for it."""

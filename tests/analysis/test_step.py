@@ -10,7 +10,7 @@ from pydlbench.analysis.call_times import (
     LAUNCH_GAPS,
 )
 from pydlbench.analysis.calls import ReadyCalls
-from pydlbench.analysis.experiments import FRESH_MEMORY, REORDERS, WAKEUPS
+from pydlbench.analysis.experiments import FRESH_MEMORY, REORDERS, STEP_GRAPH, WAKEUPS
 from pydlbench.analysis.step import break_down_step, seldom
 from pydlbench.analysis.subjects import TracedStep, with_parts
 from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
@@ -207,6 +207,21 @@ def test_on_a_gpu_a_native_kernel_whose_process_died_is_prepared_again():
     found = break_down_step(step, session)
     assert len(made) == 3
     assert found.levels.native.n == 4
+
+
+def test_on_a_gpu_a_graph_saves_what_the_device_waits_for_its_host():
+    found, _ = gpu_breakdown(5e-6, 5e-6)
+    (graph,) = found.alternatives
+    assert (graph.change, graph.n) == (STEP_GRAPH, 4)
+    assert graph.median == pytest.approx(10e-6)
+    assert graph.saved == pytest.approx(90e-6, rel=0.01)
+
+
+def test_a_step_that_is_in_no_graph_says_once_why():
+    found, _ = gpu_breakdown(5e-6, 5e-6, gpu={"uncapturable": True})
+    assert not found.alternatives
+    (reason,) = (why for why in found.not_measured if why.startswith(STEP_GRAPH))
+    assert "capturing" in reason
 
 
 @pytest.mark.parametrize("feed", ["resident", "host"])

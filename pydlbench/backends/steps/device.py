@@ -2,8 +2,8 @@
 
 A call is launched several times behind the native sampler's gate, as native kernels are: between
 two events lie the device's seconds of a call, the gap to the next one included, and the host's
-clock tells meanwhile what enqueueing one takes. A step is timed in three ways, of which none is
-computed from another.
+clock tells meanwhile what enqueueing one takes. A step is timed in two ways, of which none is
+computed from the other.
 
 Knows no framework: what it needs of one comes as a runtime, and tests put in a device of their own.
 """
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepFacts
 
 #: The ways in which a step on a GPU is timed: by the host, which waits for the device behind the
-#: last of several; one by one, from the first kernel to the last, with the host's own time beside
-#: it; and replayed from a graph, in which the host launches nothing.
-WAYS: Final = ("host-sync", "events", "cuda-graph")
+#: last of several; and replayed from a graph, in which the host launches nothing.
+WAYS: Final = ("host-sync", "cuda-graph")
 
 # What is timed between two events takes about so long, in calls of one to so many: an event's own
 # microsecond is little beside it, and the queue has room for all of them.
@@ -229,30 +228,10 @@ class StepClock(HostClock):
         match request.timing or WAYS[0]:
             case "host-sync":
                 return HostClock.timed(self, request)
-            case "events":
-                return self._spanned(request)
             case "cuda-graph" if self._graph is not None:
                 raw = self._graph.sample(request.samples, request.inner, request.untimed)
                 return chunk_of(raw)
         raise UnsupportedError(f"a step is not timed by {request.timing} here")
-
-    def _spanned(self, request: Request) -> Chunk:
-        """Time steps one by one, the queue being empty before each."""
-        device = self._device
-        begin = device.now()
-        for _ in range(request.untimed):
-            self._call()
-        seconds, enqueue_s = [], []
-        for _ in range(request.samples):
-            device.wait()
-            start, called = device.record(), device.now()
-            self._call()
-            enqueue_s.append(device.now() - called)
-            end = device.record()
-            device.wait()
-            seconds.append(device.between(start, end))
-        wall_s = device.now() - begin
-        return Chunk(seconds=tuple(seconds), enqueue_s=tuple(enqueue_s), wall_s=wall_s)
 
 
 def runtime_of(backend: FrameworkBackend) -> StepRuntime:
