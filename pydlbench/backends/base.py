@@ -30,8 +30,8 @@ class Preparation:
             bytes: at least three times the last-level cache.
         memory_bytes: how much memory the preparation may take at most.
         all_candidates: time and verify every candidate, not only those that may win.
-        brief: find a fast kernel soon rather than the fastest one: probes and finals are short, and
-            reorders are not timed. Native kernels on a CPU only.
+        brief: find a fast kernel soon rather than the fastest one: finals are short, on a CPU
+            probes, too; reorders are not timed, and launches once. Native kernels only.
         workspace_bytes: scratch memory that a candidate may ask for at most; GPUs only.
         energy: measure the energy of an execution as well, where the device can tell.
         variant: the only way to run it, by the name that an earlier kernel's ``evidence`` gave

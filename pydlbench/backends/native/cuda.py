@@ -166,7 +166,8 @@ class CudaBackend:
         plan: _cuda.Plan = chosen.source
         listed = search.listing(chosen)
         known = chosen.verdict is None
-        times = search.kernel(chosen).launch_times(1 if known else _LAUNCH_REPETITIONS)
+        briefly = known or preparation.brief
+        times = search.kernel(chosen).launch_times(1 if briefly else _LAUNCH_REPETITIONS)
         launch_s = {
             "event": times["event_s"],
             "graph": times["graph_s"],

@@ -153,7 +153,7 @@ class CudaAutotuner(autotune.Autotuner):
     ) -> None:
         super().__init__(
             [_candidate(plan) for plan in listed],
-            autotune.GPU_EFFORT,
+            autotune.GPU_BRIEF_EFFORT if preparation.brief else autotune.GPU_EFFORT,
             thorough=preparation.all_candidates,
         )
         self._spec = spec

@@ -27,6 +27,7 @@ from pydlbench.backends.verification.checksums import (
     worst_of,
 )
 from pydlbench.backends.verification.inputs import kept_elements, significand_bits, smallest_normal
+from pydlbench.backends.verification.threads import in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -182,12 +183,16 @@ def evaluate(
     shape = largest.shape
     views = _views(layer)
     totals: dict[str, Rounded] = {}
-    for place in pieces(largest, _PIECE, whole):
+
+    def results(place: tuple[slice, ...]) -> tuple[tuple[slice, ...], Mapping[str, Rounded]]:
         cut = tuple(slice(None) if axis in whole else there for axis, there in enumerate(place))
         t = SimpleNamespace(**{role: _part(layer, role, x, cut) for role, x in tensors.items()})
         if layer.op == "dropout":
             t.kept = kept_elements(shape, cut, layer.keep)
-        for role, numbers in formula(layer, t).items():
+        return cut, formula(layer, t)
+
+    for cut, made in in_threads(results, pieces(largest, _PIECE, whole)):
+        for role, numbers in made.items():
             view = views[role].shape
             at = _at(view, cut)
             summed = [
@@ -337,20 +342,23 @@ def compare(layer: Layer, computed: Computed, expected: Iterable[Piece]) -> dict
     """
     results = computed.results
     comparisons: dict[str, Comparison] = {}
-    for piece in expected:
-        if piece.role not in results:
-            continue
+
+    def deviation(piece: Piece) -> Deviation:
         view = in_place(layer, piece.role, results[piece.role])
         got = view[piece.cut]
-        worst = _NOTHING
-        if not np.array_equal(got, piece.value):
-            scale = np.abs(piece.value)
-            scale += piece.size
-            if piece.terms != EXACT:
-                stored = "fp32" if layer.in_float32(piece.role) else computed.precision
-                np.maximum(scale, smallest_normal(stored), out=scale)
-            name = _namer(piece, view.shape, results[piece.role].shape)
-            worst = worst_of(got, piece.value, scale, name)
+        if np.array_equal(got, piece.value):
+            return _NOTHING
+        scale = np.abs(piece.value)
+        scale += piece.size
+        if piece.terms != EXACT:
+            stored = "fp32" if layer.in_float32(piece.role) else computed.precision
+            np.maximum(scale, smallest_normal(stored), out=scale)
+        return worst_of(
+            got, piece.value, scale, _namer(piece, view.shape, results[piece.role].shape)
+        )
+
+    there = (each for each in expected if each.role in results)
+    for piece, worst in in_threads(lambda each: (each, deviation(each)), there):
         before = comparisons.get(piece.role)
         comparisons[piece.role] = Comparison(
             terms=max(piece.terms, before.terms if before else EXACT),

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.devices.cpu.affinity import bind, own_cpus
+from pydlbench.backends.verification.threads import in_threads
 from pydlbench.errors import UnsupportedError, UsageError, nearest
 from pydlbench.ops.op import INTEGERS
 from pydlbench.words import FP8_PRECISIONS
@@ -188,7 +186,7 @@ def _drop_bits(values: NDArray[np.float32], dropped: int) -> NDArray[np.float32]
 _CHUNK = 1 << 16
 #: Larger tensors are made in blocks of so many elements, side by side: one thread makes 56 to 260
 #: million a second, of which a layer for a GPU may need four hundred million.
-_BLOCK = 1 << 25
+_BLOCK = 1 << 22
 
 
 def fill_uniform(flat: NDArray[np.float32], stream: np.random.SFC64, precision: str) -> None:
@@ -200,11 +198,9 @@ def fill_uniform(flat: NDArray[np.float32], stream: np.random.SFC64, precision: 
         _fill_block(flat, stream, precision)
         return
     blocks = [flat[first : first + _BLOCK] for first in range(0, flat.size, _BLOCK)]
-    cpus = own_cpus()
-    with ThreadPoolExecutor(len(cpus), initializer=bind, initargs=(cpus,)) as pool:
-        streams = stream.spawn(len(blocks))
-        for _ in pool.map(_fill_block, blocks, streams, itertools.repeat(precision)):
-            pass
+    pairs = zip(blocks, stream.spawn(len(blocks)), strict=True)
+    for _ in in_threads(lambda pair: _fill_block(*pair, precision), pairs):
+        pass
 
 
 def _fill_block(flat: NDArray[np.float32], stream: np.random.SFC64, precision: str) -> None:

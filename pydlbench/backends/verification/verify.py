@@ -20,6 +20,7 @@ from pydlbench.backends.verification.tensors import (
     check_maxima,
     check_reduction,
 )
+from pydlbench.backends.verification.threads import quiet
 from pydlbench.errors import UsageError, nearest
 from pydlbench.records.measurement import Correctness
 
@@ -214,8 +215,7 @@ def verify(
         rng=rng,
     )
     try:
-        # What is NaN or infinite is reported in words.
-        with np.errstate(invalid="ignore", over="ignore"):
+        with quiet():
             comparisons = compare(layer, computed)
     except KeyError as error:
         raise UsageError(f"inputs: {error} is missing; {layer.kind} {pass_} reads it") from None

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from pydlbench.backends.verification import inputs
+from pydlbench.backends.verification import inputs, threads
 from pydlbench.backends.verification.inputs import make_inputs, round_to
 from pydlbench.backends.verification.verify import verify
 from pydlbench.devices.cpu.affinity import own_cpus, pinned
@@ -86,7 +86,7 @@ def test_blocks_are_made_on_all_cpus_of_the_process_where_its_thread_is_bound(mo
     def note(*_: object) -> None:
         found.append(sorted(os.sched_getaffinity(0)))
 
-    monkeypatch.setattr(inputs, "own_cpus", lambda: cpus)
+    monkeypatch.setattr(threads, "own_cpus", lambda: cpus)
     monkeypatch.setattr(inputs, "_BLOCK", 4)
     monkeypatch.setattr(inputs, "_fill_block", note)
     with pinned(cpus[0]):
