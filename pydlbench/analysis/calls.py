@@ -35,7 +35,9 @@ class ReadyCalls:
 
     They are a subject: a sample is a round of all of them, whose parts they are. Operands of all
     calls lie in memory together where they have room; else they are made up, and as many calls as
-    have room are made ready at a time, anew in each visit. Freed pages are kept.
+    have room are made ready at a time, anew in each visit. On a CPU freed pages are kept; on a GPU
+    calls are in the process of the traced step, in which cuDNN's benchmark mode has chosen their
+    kernels.
 
     Args:
         step: how the step runs.
@@ -146,14 +148,15 @@ class ReadyCalls:
                     kernel.release()
 
     def _prepare(self, number: int) -> RemoteKernel[OperatorsFacts]:
+        step = self._step
         worker = self._session.worker(
-            self._step.framework, self._step.device, warm=True, logging=self._logging
+            step.framework, step.device, warm=not step.on_gpu, logging=self._logging
         )
         kernel = worker.build(
             operations.prepare_logged_calls if self._logging else operations.prepare_calls,
             OperatorsFacts,
             # What is fed is an operator of its own.
-            spec=msgspec.structs.replace(self._step, feed="resident").to_dict(),
+            spec=msgspec.structs.replace(step, feed="resident").to_dict(),
             signatures=[each.signature for each in self._batches[number]],
             **self._more,
         )

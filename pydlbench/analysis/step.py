@@ -2,9 +2,9 @@
 
 In each round, in random order and with everybody else stopped: the step in a process of its own
 that is new in that round, on a GPU also replayed from a CUDA graph there, and with folded batch
-norm in another process; the step traced, in a process
-that stays; its calls alone, and the step traced once more, in a process that keeps its pages; what
-the framework's libraries log of calls, in every other round; the native kernels of the layers that
+norm in another process; the step traced, in a process that stays; its calls alone, on a GPU in the
+same process, else in one that keeps its pages, with the step traced there once more; what the
+framework's libraries log of calls, in every other round; the native kernels of the layers that
 stand for them, each prepared anew (on a GPU once, where they have room); and pages touched for the
 first time.
 """
@@ -249,14 +249,11 @@ class _Measured:
         """Start the processes that stay side by side: each imports for seconds on one core."""
         step, session = self._step, self._session
         self._tell("processes")
-        workers = [
-            session.worker(step.framework, step.device),
-            session.worker(step.framework, step.device, warm=True),
-        ]
+        workers = [session.worker(step.framework, step.device)]
         if step.on_gpu:
             workers.append(session.worker("native", step.device))
         else:
-            workers.append(session.worker())
+            workers += [session.worker(step.framework, step.device, warm=True), session.worker()]
         if self._makes_calls():
             workers.append(session.worker(step.framework, step.device, warm=True, logging=True))
         start_together(workers)

@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import msgspec
+
 from pydlbench.analysis.calls import ReadyCalls
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
@@ -65,6 +67,12 @@ def test_calls_of_one_signature_are_one_and_stay_ready():
     assert session.where == {"warm": True, "logging": False}
     assert visited(ready) == visited(ready) == {("conv", "relu"): 4}
     assert (session.builds, session.open) == (1, 1)
+
+
+def test_on_a_gpu_calls_are_in_the_process_of_the_traced_step():
+    session = Process()
+    ReadyCalls(msgspec.structs.replace(CASE, device="cuda:0"), session, CALLS)
+    assert session.where == {"warm": False, "logging": False}
 
 
 def test_calls_that_have_no_room_together_are_made_ready_batch_by_batch_in_each_visit():
