@@ -377,15 +377,19 @@ class _Measured:
         )
         known = {spec.nameless: row for spec, row in self._rows.items()}
         missing = [spec for spec in wanted if spec not in known]
+        prepared: dict[KernelSpec, RemoteKernel[KernelFacts]] = {}
         if missing:
             # Rounds visit each again.
-            measured = self._session.measure(missing, first_of=self._rounds)
-            known |= {spec.nameless: row for spec, row in measured}
+            try:
+                measured = self._session.measure(missing, first_of=self._rounds, prepared=prepared)
+                known |= {spec.nameless: row for spec, row in measured}
+            finally:
+                self._kernels += prepared.values()
         self._rows = {spec: known[spec] for spec in wanted}
         self._seldom = seldom(self._native_seconds())
         for spec, row in self._rows.items():
             if row.ok and row.time is not None:
-                sampler = self._native_sampler(spec, row)
+                sampler = self._native_sampler(spec, row, prepared.get(spec))
                 self._add(spec, sampler, self._kernel_policy(), _size(row.time.median))
         without = {spec: _without_time(row) for spec, row in self._rows.items()}
         for reason, specs in grouped(without, without.__getitem__).items():
@@ -407,9 +411,25 @@ class _Measured:
             if (spec := term.hot.nameless) in timed
         )
 
-    def _native_sampler(self, spec: KernelSpec, row: Measurement) -> Callable[[Request], Chunk]:
+    def _native_sampler(
+        self, spec: KernelSpec, row: Measurement, prepared: RemoteKernel[KernelFacts] | None
+    ) -> Callable[[Request], Chunk]:
+        """Return what times a native kernel in each round.
+
+        Args:
+            spec: what it computes.
+            row: of the search.
+            prepared: the kernel, where it is still prepared; it is released unless it stays.
+        """
         variant = f"{row.algorithm} {row.layout}" if row.algorithm else None
         kept: list[RemoteKernel[KernelFacts]] = []
+        if prepared is not None:
+            if self._stays(spec, row):
+                kept.append(prepared)
+            else:
+                self._kernels.remove(prepared)
+                with releasing([prepared]):
+                    pass
 
         def sample(request: Request) -> Chunk:
             """Time the kernel: prepared anew, with new memory, unless it stays on a GPU."""

@@ -65,7 +65,7 @@ class _Plan(NamedTuple):
 
     Attributes:
         preparation: arguments for the worker.
-        summand: whether it is one of an estimate's native rows on a CPU.
+        summand: whether it is one of an estimate's native rows.
         problem: the spec without the name of its layer, with hot caches.
         searched: result of a search for the same; None if there was none.
         known: facts of a verified kernel, of such a process if possible; None if there is none.
@@ -250,8 +250,8 @@ class Kernels:
         self, spec: KernelSpec, variant: str | None, *, warm: bool, alone: bool, finals: bool
     ) -> _Plan:
         """Return how to prepare a spec, see :meth:`prepare`, and what is known of its kernel."""
-        # One of an estimate's native rows on a CPU.
-        summand = alone and self._options.estimate and spec.backend == "native" and not spec.on_gpu
+        # One of an estimate's native rows.
+        summand = alone and self._options.estimate and spec.backend == "native"
         hot = msgspec.structs.replace(spec, cache="hot")
         if variant is None and summand and spec != hot:
             variant = self._fastest.get(hot)

@@ -24,7 +24,7 @@ class Options:
         renew: start new processes for each repetition, also of a single row.
         keep_samples: keep the raw samples in the record.
         algorithms: time, verify and list every candidate.
-        estimate: native rows on a CPU are summands of an estimate. The search for their kernels is
+        estimate: native rows are summands of an estimate. The search for their kernels is
             shorter, and cold caches are timed with the kernel that was fastest with hot ones, if
             those were measured before: the interval of an estimate is that of one kernel. Kernels
             of interleaved backends are searched and timed in full.

@@ -178,6 +178,15 @@ class Problem:
         """Release all kernels that are still prepared."""
         self._release(everything=True, held=True)
 
+    def hand_over(self) -> dict[KernelSpec, RemoteKernel[KernelFacts]]:
+        """Return the kernels of rows that are still prepared, which the caller is to release."""
+        kernels = {}
+        for run in self._runs:
+            if run.usual.kernel is not None:
+                kernels[run.spec] = run.usual.kernel
+                run.usual.kernel = None
+        return kernels
+
     def _count(self, run: BackendRun) -> int:
         return self._study.table.rounds(run.usual)
 

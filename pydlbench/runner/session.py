@@ -107,6 +107,7 @@ class Session:
         effort: Effort | None = None,
         so_far: bool = False,
         first_of: int | None = None,
+        prepared: dict[KernelSpec, RemoteKernel[KernelFacts]] | None = None,
     ) -> Iterator[tuple[KernelSpec, Measurement]]:
         """Measure specs and yield each with its row, which says why if it could not be measured.
 
@@ -122,6 +123,8 @@ class Session:
                 (:attr:`Measurement.complete <pydlbench.records.measurement.Measurement>`).
             first_of: search for each kernel and take only the first of this many repetitions; the
                 caller takes the others.
+            prepared: gets the kernels of rows that are yielded, as far as they are still prepared:
+                those on a GPU that fit into its memory. The caller releases them.
 
         Raises:
             UsageError: a spec needs more memory than available; raised before anything is measured.
@@ -140,7 +143,7 @@ class Session:
             wanted or self._kernels.repetitions(specs),
             lambda share, label: progress(share * len(specs), len(specs), label),
             renew=self.options.renew or wanted is not None or len(specs) > 1,
-            memory_bytes=self.facts.memory_available_bytes,
+            memory_bytes=min((self.room_bytes(spec.device) or 0 for spec in specs), default=None),
             effort=effort,
         )
         with contextlib.closing(repeated) as problems:
@@ -149,6 +152,8 @@ class Session:
                     problem.conclude()
                 if so_far or problem.finished:
                     yield from problem.results
+                if prepared is not None and problem.finished:
+                    prepared |= problem.hand_over()
         progress(len(specs), len(specs), "")
 
     def sibling(self) -> Self:

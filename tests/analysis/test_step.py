@@ -176,7 +176,7 @@ def test_on_a_gpu_calls_alone_have_the_gap_between_two_launches():
     assert terms["unexplained context"] == pytest.approx(in_context_s - 300e-6)
 
 
-@pytest.mark.parametrize(("room", "prepared"), [(1 << 34, 2), (1 << 13, 8)])
+@pytest.mark.parametrize(("room", "prepared"), [(1 << 34, 0), (1 << 13, 8)])
 def test_on_a_gpu_native_kernels_stay_prepared_where_they_have_room(room, prepared):
     session = gpu_session(200e-6, 150e-6)
     session.room = room
@@ -184,28 +184,21 @@ def test_on_a_gpu_native_kernels_stay_prepared_where_they_have_room(room, prepar
     found = break_down_step(step, session)
     assert len(session.prepared) == prepared
     assert found.levels.native.median == pytest.approx(4e-6)
+    assert all(kernel.released for kernel in session.native)
 
 
 def test_on_a_gpu_a_native_kernel_whose_process_died_is_prepared_again():
     session = gpu_session(200e-6, 150e-6)
-    prepare, made = session.prepare, []
+    measure = session.measure
 
-    def dies_behind_its_first_visit(case, **how):
-        kernel = prepare(case, **how)
-        sample = kernel.sample
+    def leaves_a_dead_one(cases, prepared, **how):
+        yield from measure(cases, prepared=prepared, **how)
+        prepared[cases[0]].alive = False
 
-        def sampled(request):
-            kernel.alive = len(made) != 1
-            return sample(request)
-
-        kernel.sample = sampled
-        made.append(kernel)
-        return kernel
-
-    session.prepare = dies_behind_its_first_visit
+    session.measure = leaves_a_dead_one
     step = StepSpec(model=MODEL, own=OwnSpec(), framework="torch", device="cuda:0")
     found = break_down_step(step, session)
-    assert len(made) == 3
+    assert len(session.prepared) == 1
     assert found.levels.native.n == 4
 
 

@@ -264,6 +264,7 @@ class Kernel:
     def __init__(self, gpu: Gpu, made: Any, running: str) -> None:
         self.gpu, self.made, self.running = gpu, made, running
         self.facts = made.facts
+        self.released = False
 
     def sample(self, request: Any) -> Chunk:
         self.gpu.running = "graph" if request.timing == "cuda-graph" else self.running
@@ -275,7 +276,7 @@ class Kernel:
         return self.made.trace()
 
     def release(self) -> None:
-        """Nothing is held."""
+        self.released = True
 
 
 class Worker:
@@ -405,6 +406,7 @@ class GpuSession:
         self.recorded: dict[bytes, Any] = {}
         self.built: list[Any] = []
         self.prepared: list[Any] = []
+        self.native: list[Kernel] = []
         self.probed: list[str] = []
         self.room = 1 << 34
 
@@ -439,18 +441,24 @@ class GpuSession:
     def renew(self) -> None:
         """There are no processes."""
 
-    def measure(self, cases: Any, progress: Any = None, **_: Any) -> Any:  # noqa: ARG002 - as there
+    def measure(self, cases: Any, progress: Any = None, *, prepared: Any = None, **_: Any) -> Any:
+        del progress
         for case in cases:
             assert case.device == "cuda:0"
             share = self.share
             roof = Roofline(bound="compute", time_s=share * self.native_s, efficiency=share)
             yield case, row_of(case, time=time_of(self.native_s), roofline=roof, clock_hz=CLOCK_HZ)
+            if prepared is not None:
+                prepared[case] = self._kernel()
 
     def prepare(self, case: Any, *, variant: str | None = None, alone: bool = False) -> Any:
         del alone
         assert variant
         assert case.device == "cuda:0"
         self.prepared.append(case)
+        return self._kernel()
+
+    def _kernel(self) -> Kernel:
         facts = SimpleNamespace(timing="cuda-graph", reorder_s={})
 
         def sample(request: Any) -> Chunk:
@@ -458,4 +466,6 @@ class GpuSession:
             wall_s = self.native_s * request.samples * request.inner
             return Chunk(seconds=times, clock_hz=(CLOCK_HZ,), wall_s=wall_s)
 
-        return Kernel(self.gpu, SimpleNamespace(facts=facts, sample=sample), "native")
+        made = Kernel(self.gpu, SimpleNamespace(facts=facts, sample=sample), "native")
+        self.native.append(made)
+        return made

@@ -191,6 +191,19 @@ def run(layer=CONV, **backends):
     return host, measured(host, cases)
 
 
+def test_a_kernel_that_was_handed_over_is_the_callers_to_release():
+    host = Host(native=Invented())
+    problem = Problem(host, [KernelSpec(layer=CONV, device="cuda:0")], 4, keep=True)
+    problem.repeat()
+    problem.conclude()
+    (spec,) = problem.specs
+    (kernel,) = host.kernels
+    assert problem.hand_over() == {spec: kernel}
+    problem.release()
+    assert not kernel.released
+    assert problem.hand_over() == {}
+
+
 def named(row):
     return {cause["cause"]: cause["seconds"] for cause in row.causes}
 

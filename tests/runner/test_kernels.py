@@ -221,7 +221,7 @@ def measured(kernels, cases):
         (True, {}, "jit src nhwc", True),
         (False, {}, "jit src nhwc", False),  # its own: it was searched for before
         (True, {"backend": "torch", "mode": "eager"}, None, False),
-        (True, {"device": "cuda:0"}, "jit src nhwc", False),  # likewise
+        (True, {"device": "cuda:0"}, "jit src nhwc", True),
     ],
 )
 def test_cold_caches_are_timed_with_the_kernel_of_hot_ones(estimate, words, variant, brief):
