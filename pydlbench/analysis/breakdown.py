@@ -34,7 +34,7 @@ from pydlbench.records.breakdown import (
 from pydlbench.steps.traced import alike, calls_in_context, limit_of_module
 from pydlbench.study.estimate import estimate_values, seen_in_rounds
 from pydlbench.timing.statistics import median, middle_rounds, sum_known
-from pydlbench.units import Scale
+from pydlbench.units import Scale, some_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -65,6 +65,7 @@ _HOW_GAPS: Final = (
     "the trace has launches and kernels on one time axis: what kernels leave of the step is idle, "
     "in the trace's proportions"
 )
+_WITHOUT_LAYER: Final = "calls without a native layer"
 _NO_FAULTS: Final = "page faults are counted by step: no trace counts them by call"
 # A native layer that takes this much longer than the framework's own call is not the fastest
 # kernel that was to be found: the row is wrong, or the call is not what it is taken for. Named
@@ -141,6 +142,9 @@ class _Analysis:
         every = range(len(parts.calls))
         self._by_itself = [place for place in every if known[place].alone is not None]
         self._layered = [place for place in self._by_itself if known[place].native is not None]
+        others = [place for place in every if known[place].alone is None]
+        self._not_alone = [place for place in others if known[place].native]
+        self._unknown = [place for place in others if not known[place].native]
         self._columns: list[_Column] = []
         places = [place for place in self._layered if self._in_place(self._call(place))]
         if places:
@@ -187,9 +191,9 @@ class _Analysis:
 
     def _make_columns(self) -> None:
         """Make the terms, from the limit to the step; in each round they sum to the step."""
-        if self._layered:
-            self._add("limit", "limit", "limit", self._layered, lambda call: call.limit or 0.0)
-            self._add(DIFFERENCES["native"], "difference", "native", self._layered, _kernels)
+        if layered := [*self._layered, *self._not_alone]:
+            self._add("limit", "limit", "limit", layered, lambda call: call.limit or 0.0)
+            self._add(DIFFERENCES["native"], "difference", "native", layered, _kernels)
         for level, calls, of_call in (
             ("alone", self._layered, _choice),
             ("in_context", self._by_itself, _context),
@@ -199,17 +203,24 @@ class _Analysis:
             if level == "alone":
                 self._apart(
                     level,
-                    "calls without a native layer",
+                    _WITHOUT_LAYER,
                     [place for place in self._by_itself if place not in set(self._layered)],
                     lambda call: call.alone or 0.0,
                     "calls that no native layer stands for, each by itself",
                 )
         self._apart(
             "in_context",
-            "calls that are not run alone",
-            [place for place in range(len(self._parts.calls)) if place not in set(self._by_itself)],
+            "choice and context",
+            self._not_alone,
+            lambda call: call.in_context - (call.native or 0.0),
+            "calls that are not run alone: their share of the traced step, minus the native layers",
+        )
+        self._apart(
+            "in_context",
+            "calls that are not run alone" if self._by_itself else _WITHOUT_LAYER,
+            self._unknown,
             lambda call: call.in_context,
-            "calls that could not be prepared alone: their share of the traced step",
+            "calls that are not run alone: their share of the traced step",
         )
         for place, name in enumerate(self._parts.gaps):
             every = [gaps_s[place] for gaps_s in self._rounds.in_step.gaps_s]
@@ -319,8 +330,8 @@ class _Analysis:
                 for name, seconds in operators.items()
             )
         else:
-            reasons = ", ".join(f"{name}{self._why(name)}" for name in operators)
-            self._not_measured.append(f"{term}: {reasons}")
+            names = some_names([f"{name}{self._why(name)}" for name in operators])
+            self._not_measured.append(f"{term}: {names}")
 
     def _why(self, operator: str) -> str:
         reason = self._parts.lacks.get(operator)
@@ -336,7 +347,9 @@ class _Analysis:
         """Name the calls that have most of a term, in the median of the rounds."""
 
         def name_of(place: int) -> str:
-            return f"{self._call(place).module} {self._call(place).operator}"
+            call = self._call(place)
+            # Of a compiler's kernels they are the same.
+            return " ".join(dict.fromkeys((call.module, call.operator)))
 
         least = _WORTH * median(self._rounds.step_s.values())
         most = [*self._ranked(calls, of_call, name_of).items()][:_NAMED]
@@ -390,8 +403,8 @@ class _Analysis:
         for place, name in enumerate(LEVELS):
             below = LEVELS[: place + 1]
             own = [number for number, term in enumerate(terms) if term.level in below]
-            if name in ("limit", "native") and not self._layered:
-                reasons[name] = "no native layer stands for a call that was run alone"
+            if name in ("limit", "native") and not (self._layered or self._not_alone):
+                reasons[name] = "no native layer stands for a call"
             elif name == "alone" and not self._by_itself:
                 reasons[name] = "no call was run alone"
             else:

@@ -296,7 +296,7 @@ class _Measured:
         self._calls_s = sum({call.signature: each for call, each in seconds}.values())
         self._tell("native layers")
         self._find_native()
-        if any(_NORM in call.operator for call in self._calls):
+        if not self._trace.compiled and any(_NORM in call.operator for call in self._calls):
             # Statistics of a minibatch cannot be folded into weights.
             self._folds = not step.backward
             self.notes.append(_UNFUSED.format(framework=step.framework, mode=step.mode))
@@ -358,9 +358,13 @@ class _Measured:
         self._subjects.append(Subject(key=key, sample=sample, policy=policy, size=size))
 
     def _list_calls(self) -> None:
-        step, session = self._step, self._session
+        step, session, trace = self._step, self._session, self._trace
         try:
-            self._listed = listed(step, session, self._trace.operators)
+            if trace.compiled:
+                self._listed = trace.operators or OperatorsFacts()
+                self.notes.append("no calls alone: the compiler's kernels cannot be called so")
+            else:
+                self._listed = listed(step, session, trace.operators)
         except UnsupportedError as error:
             self.notes.append(f"no calls alone: {error}")
             return
@@ -465,7 +469,7 @@ class _Measured:
         """Make distinct calls ready, each alone, and once more where their libraries log."""
         step, session = self._step, self._session
         own = [call for call in self._listed.calls if kind_of(call) != "feed"]
-        if not own:
+        if not own or self._trace.compiled:
             return
         self._alone = ready = ReadyCalls(
             *(step, session, own), of_step=self._makes_calls(), repeats=self._repeats

@@ -48,13 +48,16 @@ class TraceFacts(Record, frozen=True, kw_only=True):
         sources: by the ways in which it can be traced (:data:`TRACES`), whose times they are.
         gaps: on a GPU, what a step has besides the kernels of its calls, in words; the host's
             seconds of each call are known, too.
-        operators: the distinct calls, where they are those of a step that is not traced.
+        operators: the distinct calls, where they are those of a step that is not traced; of a
+            compiled step those that the compiler leaves to PyTorch, as the eager step makes them.
+        compiled: whether calls are kernels of a compiler, which are not called by themselves.
     """
 
     calls: tuple[ProgramCall, ...]
     sources: dict[str, str]
     gaps: tuple[str, ...] = ()
     operators: OperatorsFacts | None = None
+    compiled: bool = False
 
 
 def program_hash(calls: Iterable[tuple[str, str]]) -> str:

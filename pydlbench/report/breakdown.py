@@ -153,12 +153,13 @@ def _levels_table(record: BreakdownRecord, scale: Scale) -> Table:
             time = scale.text(level.median)
             interval = interval_text(level.ci_low, level.ci_high, scale)
         above_s = scale.signed(sum(term.seconds for term in terms)) if terms else ""
-        words = _ABOVE[name] if terms else record.reasons.get(name, "")
-        if len(terms) == 1:
+        known = level is not None
+        words = _ABOVE[name] if terms and known else record.reasons.get(name, "")
+        if len(terms) == 1 and known:
             words = f"{words}: {terms[0].detail}" if terms[0].detail else words
             words = words if terms[0].kind == "difference" else _named(terms[0])
         cells.append([title, time, interval, above_s, words])
-        if len(terms) > 1:
+        if len(terms) > known:
             parts = [(scale.signed(term.seconds), f"  {_named(term)}") for term in terms]
             cells += [["", "", "", *part] for part in parts]
     titles = ("level", "time", "95 %", "above", "what lies above it")

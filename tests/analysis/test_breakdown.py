@@ -359,6 +359,29 @@ def test_without_calls_alone_lower_levels_have_reasons() -> None:
     assert sum(one.seconds for one in found.terms) == pytest.approx(40 * MS)
 
 
+def test_native_layers_of_calls_that_are_not_run_alone_are_a_level() -> None:
+    machine = Machine()
+    native = {key: kernels for key, kernels in machine.parts().native.items() if key[0] == "conv"}
+    found = break_down(machine.table(), machine.parts(alone=(), native=native))
+    assert milliseconds(found) == {
+        "limit": 16,
+        "kernels": 4,
+        "choice and context": 10,
+        "calls without a native layer": 8,
+        "between calls": 2,
+    }
+    levels = found.levels
+    assert levels.native is not None
+    assert levels.native.median == pytest.approx(20 * MS)
+    assert levels.alone is None
+    assert levels.in_context is not None
+    assert levels.in_context.median == pytest.approx(38 * MS)
+    assert found.unexplained is None
+    rows = {row.module: row for row in found.modules}
+    assert rows["conv1"].native_s == pytest.approx(20 * MS)
+    assert rows["relu1"].native_s is None
+
+
 def test_the_limit_follows_the_clock_of_the_round() -> None:
     machine = Machine()
     native = {

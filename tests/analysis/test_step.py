@@ -202,6 +202,17 @@ def test_on_a_gpu_a_native_kernel_whose_process_died_is_prepared_again():
     assert found.levels.native.n == 4
 
 
+def test_a_compiled_step_has_native_layers_of_what_is_left_to_the_framework():
+    found, terms = gpu_breakdown(200e-6, 100e-6, mode="compiled")
+    levels = found.levels
+    assert levels.alone is None
+    assert levels.native.median == pytest.approx(2e-6)
+    assert terms["choice and context"] == pytest.approx(198e-6, rel=0.1)
+    assert terms["calls without a native layer"] == pytest.approx(100e-6, rel=0.1)
+    assert sum(terms.values()) == pytest.approx(levels.step.median)
+    assert [row.change for row in found.alternatives] == [STEP_GRAPH]
+
+
 def test_on_a_gpu_a_graph_saves_what_the_device_waits_for_its_host():
     found, _ = gpu_breakdown(5e-6, 5e-6)
     (graph,) = found.alternatives

@@ -362,6 +362,10 @@ class Worker:
         )
 
         def traced() -> TracedSteps:
+            # Of a compiled step all calls but the first are the compiler's kernels.
+            compiled = case.mode == "compiled"
+            recorded = self._recorded(case.model)
+            library = msgspec.structs.replace(recorded, calls=recorded.calls[:1], order=())
             tracer = StepTracer(
                 calls=[
                     ProgramCall(
@@ -375,6 +379,8 @@ class Worker:
                 ways={"profile": ("an invented profiler", lambda: self.gpu.traced(case.model))},
                 gaps=GAPS,
                 plain=lambda: self.gpu.behind_another(case.model),
+                operators=library if compiled else None,
+                compiled=compiled,
             )
             return TracedSteps(tracer, operator.call, (0,), contextlib.nullcontext)
 

@@ -233,6 +233,7 @@ class StepTracer:
         plain: runs the step once without a trace, and returns its seconds as the trace has them;
             None by the host's clock, from its call to its return.
         operators: see :class:`~pydlbench.records.trace.TraceFacts`.
+        compiled: likewise.
     """
 
     calls: Sequence[ProgramCall]
@@ -241,6 +242,7 @@ class StepTracer:
     gaps: Sequence[str] = ()
     plain: Callable[[], float] | None = None
     operators: OperatorsFacts | None = None
+    compiled: bool = False
 
 
 class TracedSteps:
@@ -279,6 +281,7 @@ class TracedSteps:
             sources=sources,
             gaps=tuple(self.tracer.gaps),
             operators=self.tracer.operators,
+            compiled=self.tracer.compiled,
         )
 
     def sample(self, request: Request) -> Chunk:

@@ -238,12 +238,12 @@ def by_node(net: Net) -> Naming:
     @contextlib.contextmanager
     def naming(recorder: Recorder) -> Iterator[None]:
         following = _Following(net, recorder)
-        plain = net.module.forward
         net.module.forward = following.run
         try:
             yield
         finally:
-            net.module.forward = plain
+            # The class has its own. Another attribute would have the step compiled anew.
+            del net.module.forward
 
     return naming
 

@@ -5,6 +5,7 @@ On a GPU the profiler tells of the device's kernels, too, through NVIDIA's CUPTI
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import re
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.frameworks.device_clock import StepRuntime
     from pydlbench.backends.torch.recording import Recording
+    from pydlbench.records.trace import ProgramCall
 
 #: Autograd's own copy of a tensor's head; a recorder leaves it out, too.
 _DETACH: Final = ("aten::detach", "detach")
@@ -55,39 +57,59 @@ def tracer(
     Raises:
         UnsupportedError: on a GPU, the profiler is switched off.
     """
-    traced = _Traced(recording, run)
+    names = [name_in_profile(each.function) for each in recording.calls if not each.implied]
+    calls = [each.in_place for each in recording.in_order()]
+    made = by_profiler(names, calls, run, runtime)
     if runtime is not None:
-        if os.environ.get("PYDLBENCH_PROFILER") == "0":
-            raise UnsupportedError(
-                "PYDLBENCH_PROFILER=0: on a GPU only the profiler tells which call a kernel is of"
-            )
-        source = f"PyTorch {torch.__version__}'s profiler, device and host"
-        return StepTracer(
-            calls=traced.calls,
-            ways={"profile": (source, functools.partial(traced.profiled_on, runtime))},
-            gaps=GAPS,
-            plain=functools.partial(traced.between_events, runtime),
-        )
+        return made
     stamped = "time stamps around each recorded call, run without modules and autograd"
+    stamps = stamped, _Stamped(recording).trace
+    return dataclasses.replace(made, ways={**made.ways, "stamps": stamps})
+
+
+def by_profiler(
+    names: Sequence[str],
+    calls: Sequence[ProgramCall],
+    run: Callable[[], Any],
+    runtime: StepRuntime | None = None,
+) -> StepTracer:
+    """Return what runs a step under PyTorch's profiler.
+
+    Args:
+        names: of the step's calls in their order, as the profile has them.
+        calls: the same.
+        run: runs the step once.
+        runtime: see :func:`tracer`.
+
+    Raises:
+        UnsupportedError: see :func:`tracer`.
+    """
+    traced = _Profiled(names, calls, run)
+    source = f"PyTorch {torch.__version__}'s profiler"
+    if runtime is None:
+        return StepTracer(calls=calls, ways={"profile": (source, traced.trace)})
+    if os.environ.get("PYDLBENCH_PROFILER") == "0":
+        raise UnsupportedError(
+            "PYDLBENCH_PROFILER=0: on a GPU only the profiler tells which call a kernel is of"
+        )
+    trace = functools.partial(traced.trace_on, runtime)
     return StepTracer(
-        calls=traced.calls,
-        ways={
-            "profile": (f"PyTorch {torch.__version__}'s profiler", traced.profiled),
-            "stamps": (stamped, traced.stamped),
-        },
+        calls=calls,
+        ways={"profile": (f"{source}, device and host", trace)},
+        gaps=GAPS,
+        plain=functools.partial(traced.between_events, runtime),
     )
 
 
-class _Traced:
-    """A recorded step that is run traced."""
+class _Profiled:
+    """A step that is run under the profiler; see :func:`by_profiler`."""
 
-    def __init__(self, recording: Recording, run: Callable[[], Any]) -> None:
-        self._recording, self._run = recording, run
-        made = [each for each in recording.calls if not each.implied]
-        self._names = [name_in_profile(each.function) for each in made]
-        self.calls = [each.in_place for each in recording.in_order()]
+    def __init__(
+        self, names: Sequence[str], calls: Sequence[ProgramCall], run: Callable[[], Any]
+    ) -> None:
+        self._names, self._calls, self._run = names, calls, run
 
-    def profiled(self) -> Trace:
+    def trace(self) -> Trace:
         """Run the step under the profiler: starting and ending it is outside the step's seconds."""
         profiler = profile(activities=[ProfilerActivity.CPU])
         profiler.start()
@@ -98,7 +120,7 @@ class _Traced:
         del results
         return Trace(seconds, align(self._names, events_of(profiler), contains, self._describe))
 
-    def profiled_on(self, runtime: StepRuntime) -> Trace:
+    def trace_on(self, runtime: StepRuntime) -> Trace:
         """Run the step under the profiler, on a GPU and right behind another one."""
         profiled = _behind_another(self._run, runtime, "step in context")
         return trace_of(profiled, self._names, contains, self._describe, _HEADS)
@@ -112,7 +134,18 @@ class _Traced:
         runtime.wait()
         return runtime.between(start, end)
 
-    def stamped(self) -> Trace:
+    def _describe(self, place: int) -> str:
+        call = self._calls[place]
+        return f"{self._names[place]} of {call.module}, {call.direction}"
+
+
+class _Stamped:
+    """A recorded step whose calls are run with time stamps between them."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    def trace(self) -> Trace:
         """Run the recorded calls and note when each begins and ends."""
         seconds, times = self._chain.run()
         begins_and_ends = zip(times[::2], times[1::2], strict=True)
@@ -121,10 +154,6 @@ class _Traced:
     @functools.cached_property
     def _chain(self) -> Chain:
         return Chain(self._recording)
-
-    def _describe(self, place: int) -> str:
-        call = self.calls[place]
-        return f"{self._names[place]} of {call.module}, {call.direction}"
 
 
 def kernel_seconds(
@@ -164,26 +193,13 @@ def _behind_another(run: Callable[[], Any], runtime: StepRuntime, shown_as: str)
     return device_profile(kineto_events(profiler))
 
 
-def check_traceable(mode: str) -> None:
-    """Refuse modes whose calls PyTorch's profiler does not tell apart.
-
-    Raises:
-        UnsupportedError: a compiled one.
-    """
-    if mode != "eager":
-        raise UnsupportedError(
-            f"torch {mode}: its kernels are the compiler's own, which the profiler does not tell "
-            "apart; nearest: --mode eager"
-        )
-
-
 def name_in_profile(function: Any) -> str:
-    """Return what the profiler calls an operator: ``aten::convolution``; see :func:`_plain`."""
+    """Return what the profiler calls an operator: ``aten::convolution``; see :func:`plain_name`."""
     schema = getattr(function, "_schema", None)
-    return str(function) if schema is None else _plain(schema.name)
+    return str(function) if schema is None else plain_name(schema.name)
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return an operator's name, the same for those that PyTorch takes for each other.
 
     Beside a recorder operators that are composed of others call some of those not in place, which
@@ -219,7 +235,7 @@ def events_of(profiler: profile) -> list[Event]:
     events = kineto_events(profiler)
     thread = next((each.start_thread_id() for each in events), 0)
     return [
-        Event(_plain(each.name()), each.start_ns(), each.duration_ns())
+        Event(plain_name(each.name()), each.start_ns(), each.duration_ns())
         for each in events
         if each.start_thread_id() == thread
     ]
@@ -257,7 +273,7 @@ def device_profile(events: Iterable[Any]) -> DeviceProfile:
         elif each.linked_correlation_id() or _RUNTIME.match(each.name()):
             launches[each.correlation_id()] = span
         else:
-            operators.append(Event(_plain(each.name()), span.begin_ns, each.duration_ns()))
+            operators.append(Event(plain_name(each.name()), span.begin_ns, each.duration_ns()))
     if step is None:
         raise PrimitiveError("the profile has no marked step")
     return DeviceProfile(step=step, operators=operators, launches=launches, kernels=kernels)

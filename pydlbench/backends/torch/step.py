@@ -23,7 +23,7 @@ from pydlbench.backends.steps.definition import (
     check_trainable,
 )
 from pydlbench.backends.steps.own_model import OwnLosses
-from pydlbench.backends.torch import gpu, profiled, settings
+from pydlbench.backends.torch import compiled_trace, gpu, profiled, settings
 from pydlbench.backends.torch.fusion import fold_normalisations
 from pydlbench.backends.torch.net import Net, by_node
 from pydlbench.backends.torch.operator import compiled
@@ -103,6 +103,8 @@ class TorchSubject(StepModel):
             raise UnsupportedError(f"torch: no whole models in {spec.precision}; nearest: bf16-tc")
         #: Says at which line of the user's own code the step is; None at none of it.
         self.line: Callable[[], str | None] = lambda: None
+        if spec.mode == "compiled":
+            compiled_trace.name_kernels()
 
     def guards(self) -> tuple[contextlib.AbstractContextManager[Any], ...]:
         """Compute in TF32 where that is the precision."""
@@ -124,14 +126,19 @@ class TorchSubject(StepModel):
 
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
         """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
-        profiled.check_traceable(str(self.spec.mode))
         runtime = gpu.Runtime(torch.device(self.spec.device).index) if self.spec.on_gpu else None
         recorded = self.record()
-        recording, notes = (recorded.recording, ()) if self.spec.own is None else recorded.twice()
-        tracer = profiled.tracer(recording, run, runtime)
+        compiled = self.spec.mode == "compiled"
+        twice = self.spec.own is not None and not compiled
+        recording, notes = recorded.twice() if twice else (recorded.recording, ())
+        make = compiled_trace.tracer if compiled else profiled.tracer
+        tracer = make(recording, run, runtime)
         if self.spec.feed != "resident" or self.spec.fetch:
             return tracer
-        return dataclasses.replace(tracer, operators=recording.facts(self.batch, notes))
+        facts = recording.facts(self.batch, notes)
+        if compiled:
+            facts = compiled_trace.only(facts, tracer.calls)
+        return dataclasses.replace(tracer, operators=facts)
 
     def fold_normalisations(self) -> None:
         """Fold them; see ``steps.definition.StepModel``."""

@@ -141,19 +141,6 @@ def test_a_trace_tells_the_calls_that_are_recorded_elsewhere(backend, phase):
     assert prepare_step(backend, fed.to_dict(), {}).trace().operators is None
 
 
-def test_a_compiled_step_says_why_it_is_not_traced(backend):
-    case = StepSpec(model="mnist", batch=2, mode="compiled")
-    how = StepPreparation(checks=False)
-    # Nothing is compiled before the first call of the step, which is not traced either.
-    torch.compiler.set_stance("force_eager")
-    try:
-        kernel = prepare_step(backend, case.to_dict(), how.to_dict())
-    finally:
-        torch.compiler.set_stance("default")
-    with pytest.raises(UnsupportedError, match=r"compiled.*--mode eager"):
-        kernel.trace()
-
-
 # A GPU beside a CPU's profile: each of these operators launches a kernel of so many nanoseconds as
 # it begins, into a queue. Its own name for a step is among what the device has, as on a real one.
 KERNELS_NS = {"aten::addmm": 40_000, "aten::relu": 10_000}
