@@ -237,6 +237,10 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
                 )
             ),
         )
+        yield package(
+            *("breakdown alexnet-owt compiled", 300, "breakdown", "alexnet-owt", "--quiet"),
+            *("--framework", "torch", "--mode", "compiled", "--precision", "bf16-tc"),
+        )
         # Hundreds of kernels: minutes each.
         for model in ("alexnet-owt", "vgg16", "resnet50"):
             yield package(
@@ -268,7 +272,9 @@ def _tests(name: str, timeout_s: float, *words: str) -> Step:
 
 # Exit codes of the package after which there is a document: 3 is a finding, 4 an undecided one.
 _DOCUMENTED = (0, 3, 4)
-_OF_DOCUMENT = ("steps", "estimate", "dominant", "levels", "unexplained", "not_measured")
+_OF_DOCUMENT = (
+    *("steps", "estimate", "dominant", "levels", "unexplained", "not_measured", "alternatives"),
+)
 _LAST_LINES = 12
 # pytest's exit code where it had nothing to run.
 _NO_TESTS = 5

@@ -7,12 +7,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 
 from pydlbench.backends.base import Preparation
+from pydlbench.backends.steps.operations import prepare_step
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.forward import ATTENTION_KERNELS, FORWARD, How
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import kernel_name
 from pydlbench.records.specs import KernelSpec
+from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.timing.chunk import Request
 from pydlbench.words import FP8_PRECISIONS, PASSES
 
@@ -201,3 +203,25 @@ def test_on_a_gpu(layer, precision):
         assert kernel.facts.correct.status == "ok"
         assert kernel.facts.timing == "cuda-graph"
         assert all(one > 0 for one in kernel.sample(Request(samples=3, inner=4)).seconds)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")  # of the compiler's
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("phase", ["forward", "training"])
+def test_a_step_on_a_gpu_is_traced_and_replayed_from_a_graph(mode, phase):
+    from pydlbench.backends.torch.backend import create
+
+    spec = StepSpec(model="mnist", batch=16, mode=mode, phase=phase, device="cuda:0")
+    how = StepPreparation(checks=False, graph=True)
+    kernel = prepare_step(create("cuda:0"), spec.to_dict(), how.to_dict())
+    assert kernel.facts.ungraphed == ""
+    assert all(one > 0 for one in kernel.sample(Request(samples=3, timing="cuda-graph")).seconds)
+    trace = kernel.trace()
+    seconds = kernel.sample(Request(samples=1, untimed=1, timing="profile")).seconds
+    calls_s = dict(zip(trace.calls, seconds[2:], strict=False))
+    fused = [each for call, each in calls_s.items() if call.operator.startswith("triton_")]
+    assert bool(fused) is (mode == "compiled")
+    assert all(each > 0 for each in fused)
+    modules = {call.module for call, each in calls_s.items() if each > 0}
+    assert modules >= {"conv1", "conv2"}
