@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.frameworks.device_clock import StepRuntime
     from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.backends.torch.recording import Recording
-    from pydlbench.records.operator import OperatorsFacts
 
 # Kernels are numbered by graph and within it; those of a CPU begin with the graph's number.
 _KERNEL: Final = re.compile(r"(?:graph_\d+_)?((?:cpp|triton)_\w+)")
@@ -70,7 +69,7 @@ def name_kernels() -> None:
 
 
 def tracer(
-    recording: Recording, run: Callable[[], Any], runtime: StepRuntime | None = None
+    recording: Recording, run: Callable[[], Any], runtime: StepRuntime | None, batch: int
 ) -> StepTracer:
     """Return what runs a compiled step traced.
 
@@ -78,6 +77,7 @@ def tracer(
         recording: of the same step in the eager mode.
         run: runs the compiled step once.
         runtime: of the GPU that it runs on; None on a CPU.
+        batch: of the step.
 
     Raises:
         UnsupportedError: on a GPU, the profiler is switched off.
@@ -90,14 +90,12 @@ def tracer(
     calls = list(_calls_of(kineto_events(profiler), every_thread=runtime is not None))
     in_place = list(_in_place(calls, recording))
     made = by_profiler([call.name for call in calls], in_place, run, runtime)
-    return dataclasses.replace(made, compiled=True)
-
-
-def only(facts: OperatorsFacts, calls: Sequence[ProgramCall]) -> OperatorsFacts:
-    """Return the facts of an eager step's calls that a compiled one makes, too."""
-    made = {(call.signature, call.direction) for call in calls}
-    own = tuple(call for call in facts.calls if (call.signature, call.direction) in made)
-    return msgspec.structs.replace(facts, calls=own, order=())
+    # Of the eager step's calls those that the compiled one makes, too.
+    facts = recording.facts(batch)
+    kept = {(call.signature, call.direction) for call in in_place}
+    own = tuple(call for call in facts.calls if (call.signature, call.direction) in kept)
+    facts = msgspec.structs.replace(facts, calls=own, order=())
+    return dataclasses.replace(made, compiled=True, operators=facts)
 
 
 def _calls_of(events: Sequence[Any], *, every_thread: bool) -> Iterator[_Call]:

@@ -128,17 +128,13 @@ class TorchSubject(StepModel):
         """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
         runtime = gpu.Runtime(torch.device(self.spec.device).index) if self.spec.on_gpu else None
         recorded = self.record()
-        compiled = self.spec.mode == "compiled"
-        twice = self.spec.own is not None and not compiled
-        recording, notes = recorded.twice() if twice else (recorded.recording, ())
-        make = compiled_trace.tracer if compiled else profiled.tracer
-        tracer = make(recording, run, runtime)
+        if self.spec.mode == "compiled":
+            return compiled_trace.tracer(recorded.recording, run, runtime, self.batch)
+        recording, notes = (recorded.recording, ()) if self.spec.own is None else recorded.twice()
+        tracer = profiled.tracer(recording, run, runtime)
         if self.spec.feed != "resident" or self.spec.fetch:
             return tracer
-        facts = recording.facts(self.batch, notes)
-        if compiled:
-            facts = compiled_trace.only(facts, tracer.calls)
-        return dataclasses.replace(tracer, operators=facts)
+        return dataclasses.replace(tracer, operators=recording.facts(self.batch, notes))
 
     def fold_normalisations(self) -> None:
         """Fold them; see ``steps.definition.StepModel``."""
