@@ -273,7 +273,13 @@ def _tests(name: str, timeout_s: float, *words: str) -> Step:
 # Exit codes of the package after which there is a document: 3 is a finding, 4 an undecided one.
 _DOCUMENTED = (0, 3, 4)
 _OF_DOCUMENT = (
-    *("steps", "estimate", "dominant", "levels", "unexplained", "not_measured", "alternatives"),
+    "steps",
+    "estimate",
+    "dominant",
+    "levels",
+    "unexplained",
+    "not_measured",
+    "alternatives",
 )
 _LAST_LINES = 12
 # pytest's exit code where it had nothing to run.

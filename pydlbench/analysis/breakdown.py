@@ -348,8 +348,9 @@ class _Analysis:
 
         def name_of(place: int) -> str:
             call = self._call(place)
-            # Of a compiler's kernels they are the same.
-            return " ".join(dict.fromkeys((call.module, call.operator)))
+            # A compiler's kernel is its own module, by the beginning of its name.
+            own = call.signature == f"{call.operator}()"
+            return call.module if own else f"{call.module} {call.operator}"
 
         least = _WORTH * median(self._rounds.step_s.values())
         most = [*self._ranked(calls, of_call, name_of).items()][:_NAMED]

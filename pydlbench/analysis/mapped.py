@@ -32,6 +32,9 @@ MODEL: Final = "(model)"
 # On an H200 products and softmax take 2.4 to 2.7 times as long as PyTorch's fused kernels.
 _ATTENTION: Final = "attention"
 _NOT_FUSED: Final = "there is no native kernel of a whole attention for GPUs"
+# In the text of a call on a GPU: an operand, or the result, is in the host's memory.
+_HOST: Final = "'cpu'"
+_TO_HOST: Final = "a copy to or from the host's memory has no layer"
 # Parts of calls are fractions.
 _ROUNDING: Final = 1e-6
 #: The precisions that keep elements in a type of PyTorch's, by its name; those of tensor cores
@@ -104,6 +107,8 @@ def map_calls(
             lacks = f"computed in {' and '.join(meaning.dtypes)}, in which there is no layer"
         if device != "cpu" and meaning.kind == _ATTENTION:
             own, lacks = None, lacks or _NOT_FUSED
+        if device != "cpu" and meaning.kind == "copy" and _HOST in call.signature:
+            own, lacks = None, lacks or _TO_HOST
         return MappedCall(
             count=call.count,
             meaning=meaning,

@@ -52,7 +52,7 @@ from pydlbench.analysis.subjects import TracedStep
 from pydlbench.backends import capabilities
 from pydlbench.backends.steps import operations
 from pydlbench.backends.steps.device import DeviceOperators
-from pydlbench.errors import PydlbenchError, UnsupportedError
+from pydlbench.errors import PydlbenchError, UnsupportedError, WorkerError
 from pydlbench.grouping import grouped, summed
 from pydlbench.ops.table import ITEM_BYTES, without_sides
 from pydlbench.records.breakdown import BreakdownRecord
@@ -222,8 +222,11 @@ class _Measured:
         ] = []
         self._subjects: list[Subject] = []
         self._sizes: dict[str, Size | None] = {}  # of steps, by what is changed in them
-        # Whether the step with folded batch norm can be made ready, as far as is known.
-        self._folds = False
+        # Whether the step with folded batch norm can be made ready, and that in a graph, as far as
+        # is known.
+        self._folds, self._replays = False, step.on_gpu
+        # Whether the traced step and calls alone are in one process.
+        self._shares_process = step.on_gpu
         self._missing: dict[str, dict[str, str]] = {"alone": {}, "in_context": {}}
         self.notes: list[str] = []
         self._not_made: list[str] = []
@@ -302,7 +305,7 @@ class _Measured:
             self.notes.append(_UNFUSED.format(framework=step.framework, mode=step.mode))
         self._tell("calls alone")
         self._make_calls()
-        if not step.on_gpu:
+        if not (step.on_gpu or self._trace.compiled):
             self._make_probes()
 
     def _prepare_kept(self) -> RemoteKernel[StepFacts] | None:
@@ -382,19 +385,20 @@ class _Measured:
         known = {spec.nameless: row for spec, row in self._rows.items()}
         missing = [spec for spec in wanted if spec not in known]
         prepared: dict[KernelSpec, RemoteKernel[KernelFacts]] = {}
-        if missing:
-            # Rounds visit each again.
-            try:
+        try:
+            if missing:
+                # Rounds visit each again.
                 measured = self._session.measure(missing, first_of=self._rounds, prepared=prepared)
                 known |= {spec.nameless: row for spec, row in measured}
-            finally:
-                self._kernels += prepared.values()
-        self._rows = {spec: known[spec] for spec in wanted}
-        self._seldom = seldom(self._native_seconds())
-        for spec, row in self._rows.items():
-            if row.ok and row.time is not None:
-                sampler = self._native_sampler(spec, row, prepared.get(spec))
-                self._add(spec, sampler, self._kernel_policy(), _size(row.time.median))
+            self._rows = {spec: known[spec] for spec in wanted}
+            self._seldom = seldom(self._native_seconds())
+            for spec, row in self._rows.items():
+                if row.ok and row.time is not None:
+                    sampler = self._native_sampler(spec, row, prepared)
+                    self._add(spec, sampler, self._kernel_policy(), _size(row.time.median))
+        finally:
+            with releasing(prepared.values()):
+                pass
         without = {spec: _without_time(row) for spec, row in self._rows.items()}
         for reason, specs in grouped(without, without.__getitem__).items():
             if reason:
@@ -416,24 +420,28 @@ class _Measured:
         )
 
     def _native_sampler(
-        self, spec: KernelSpec, row: Measurement, prepared: RemoteKernel[KernelFacts] | None
+        self,
+        spec: KernelSpec,
+        row: Measurement,
+        prepared: dict[KernelSpec, RemoteKernel[KernelFacts]],
     ) -> Callable[[Request], Chunk]:
         """Return what times a native kernel in each round.
 
         Args:
             spec: what it computes.
             row: of the search.
-            prepared: the kernel, where it is still prepared; it is released unless it stays.
+            prepared: kernels that are still prepared; this one is taken from there if it stays.
         """
         variant = f"{row.algorithm} {row.layout}" if row.algorithm else None
         kept: list[RemoteKernel[KernelFacts]] = []
-        if prepared is not None:
-            if self._stays(spec, row):
-                kept.append(prepared)
-            else:
-                self._kernels.remove(prepared)
-                with releasing([prepared]):
-                    pass
+        stays = self._stays(spec, row)
+
+        def keep(kernel: RemoteKernel[KernelFacts]) -> None:
+            kept.append(kernel)
+            self._kernels.append(kernel)
+
+        if stays and spec in prepared:
+            keep(prepared.pop(spec))
 
         def sample(request: Request) -> Chunk:
             """Time the kernel: prepared anew, with new memory, unless it stays on a GPU."""
@@ -441,9 +449,8 @@ class _Measured:
                 return kept[0].sample(request)
             kept.clear()
             kernel = self._session.prepare(spec, variant=variant, alone=True)
-            if self._stays(spec, row):
-                kept.append(kernel)
-                self._kernels.append(kernel)
+            if stays:
+                keep(kernel)
                 return kernel.sample(request)
             with releasing([kernel]):
                 return kernel.sample(request)
@@ -518,7 +525,7 @@ class _Measured:
     def take(self) -> None:
         """Take the rounds, with a new process for the step in each."""
         step = self._step
-        how = StepPreparation(checks=False, graph=step.on_gpu)
+        how = StepPreparation(checks=False)
         for number in range(self._rounds):
             self._tell(f"round {number + 1} of {self._rounds}")
             fresh = self._fresh[number % 2]
@@ -530,28 +537,43 @@ class _Measured:
             folds = self._folds and number % _NOT_FOLDED > 0
             folded = self._prepare_folded(number) if folds else []
             steps = [self._fresh_step(STEP, kernel, number), *folded]
-            steps += self._replayed(kernel, number)
             due = [subject for subject in self._subjects if self._is_due(subject.key, number)]
             errors = self._study.take([*steps, *due], first=number)
+            if self._replays and not errors:
+                # Behind all others: whatever a capture leaves behind is in no other time.
+                steps.append(self._replayed(kernel, number))
+                errors = self._study.take(steps[-1:], first=number)
             self._sizes |= {str(subject.key): subject.size for subject in steps}
             fresh.worker(step.framework, step.device).close()
             if folds:
                 self._sibling.worker(step.framework, step.device).close()
-            for key in (STEP, TRACED):
-                if key in errors:
-                    raise errors[key]
-            failed: dict[str, list[str]] = {}
-            for subject, error in errors.items():
-                words = " ".join(str(error).split())
-                if subject in _HOWS:
-                    self._folds = self._folds and subject != STEP_FOLDED
-                    self._lacks(str(subject), words)
-                    continue
-                failed.setdefault(words, []).append(str(getattr(subject, "label", subject)))
-                if subject == LOG and LOG not in self._study.table:
-                    self._no_log(words)
-            self.notes += (f"{some_names(names)}: {words}" for words, names in failed.items())
-            self._subjects = [subject for subject in self._subjects if subject.key not in errors]
+            self._note(errors)
+
+    def _note(self, errors: dict[Hashable, PydlbenchError]) -> None:
+        """Say why subjects of a round failed, which have no part in later ones.
+
+        Raises:
+            PydlbenchError: that of the step, or of the traced step.
+        """
+        if isinstance(errors.get(TRACED), WorkerError) and self._shared_with_calls(errors):
+            del errors[TRACED]
+            self._trace_anew()
+        for key in (STEP, TRACED):
+            if key in errors:
+                raise errors[key]
+        failed: dict[str, list[str]] = {}
+        for subject, error in errors.items():
+            words = " ".join(str(error).split())
+            if subject in _HOWS:
+                self._folds = self._folds and subject != STEP_FOLDED
+                self._replays = self._replays and subject != STEP_GRAPH
+                self._lacks(str(subject), words)
+                continue
+            failed.setdefault(words, []).append(str(getattr(subject, "label", subject)))
+            if subject == LOG and LOG not in self._study.table:
+                self._no_log(words)
+        self.notes += (f"{some_names(names)}: {words}" for words, names in failed.items())
+        self._subjects = [subject for subject in self._subjects if subject.key not in errors]
 
     def _fresh_step(self, key: str, kernel: RemoteKernel[StepFacts], number: int) -> Subject:
         """Return a step in a process that is new in this round."""
@@ -576,18 +598,31 @@ class _Measured:
             return []
         return [self._fresh_step(STEP_FOLDED, kernel, number)]
 
-    def _replayed(self, kernel: RemoteKernel[StepFacts], number: int) -> list[Subject]:
-        """Return a step on a GPU replayed from a graph; nothing where it is in none."""
-        if not self._step.on_gpu:
-            return []
-        if why := kernel.facts.ungraphed:
-            self._lacks(STEP_GRAPH, why)
-            return []
+    def _replayed(self, kernel: RemoteKernel[StepFacts], number: int) -> Subject:
+        """Return a step on a GPU replayed from a graph."""
 
         def sample(request: Request) -> Chunk:
             return kernel.sample(msgspec.structs.replace(request, timing="cuda-graph"))
 
-        return [replace(self._fresh_step(STEP_GRAPH, kernel, number), sample=sample)]
+        return replace(self._fresh_step(STEP_GRAPH, kernel, number), sample=sample)
+
+    def _shared_with_calls(self, errors: Mapping[Hashable, PydlbenchError]) -> bool:
+        """Whether the traced step was in one process with calls alone, which have failed."""
+        if not self._shares_process:
+            return False
+        return ALONE in errors or all(subject.key != ALONE for subject in self._subjects)
+
+    def _trace_anew(self) -> None:
+        """Make the traced step ready once more, without calls alone."""
+        how = StepPreparation(checks=False)
+        kernel = prepare_step(self._step, self._session, preparation=how)
+        self._kernels.append(kernel)
+        kernel.trace()
+        self._shares_process = False
+        self._traced = replace(self._traced, kernel=kernel)
+        for subject in self._subjects:
+            if subject.key == TRACED:
+                subject.sample = self._traced.sample
 
     def _is_due(self, key: Hashable, number: int) -> bool:
         """Whether a subject is visited in a round; in others its median stands for it."""
@@ -780,12 +815,11 @@ class _Measured:
     def _counted(self, table: Table) -> list[Experiment]:
         """Return what counters tell of the step: page faults, and threads that fell asleep."""
         uncounted = "page faults, or the cost of one, were not measured"
+        tried: dict[str, Experiment | str | None] = {RETURNED_MEMORY: returned_memory(table)}
+        if not self._trace.compiled:  # they explain what calls take longer than alone
+            tried |= {FRESH_MEMORY: fresh_memory(table) or uncounted, WAKEUPS: wakeups(table)}
         experiments = []
-        for name, experiment in (
-            (FRESH_MEMORY, fresh_memory(table) or uncounted),
-            (WAKEUPS, wakeups(table)),
-            (RETURNED_MEMORY, returned_memory(table)),
-        ):
+        for name, experiment in tried.items():
             if isinstance(experiment, str):
                 self._missing["in_context"][name] = experiment
             elif experiment is not None:

@@ -267,14 +267,12 @@ class StepPreparation(Record, frozen=True, kw_only=True):
         checks: run the checks first.
         save: a folder that gets output and gradients as ``.npy`` files, for a comparison with
             another framework's; None for none.
-        graph: on a GPU, capture the step into a graph, too.
         disturbance: relative change of every weight, of random size up to this and either sign.
         folded: fold batch normalisations into the convolutions before them first; forward only.
     """
 
     checks: bool = True
     save: str | None = None
-    graph: bool = False
     disturbance: float = 0.0
     folded: bool = False
 
@@ -297,7 +295,6 @@ class StepFacts(Record, frozen=True, kw_only=True):
         checks_s: what that took.
         notes: what a reader has to know.
         environment: what the framework says of itself: version, threads, settings.
-        ungraphed: why it cannot be captured into a graph; empty where it is, or nobody asked.
         types: what an ONNX file computes in, by its tensors: ``fp32``, ``int8 QDQ``, ``mixed (fp16,
             fp32)``; of another model of the user's own, whose weights are not float32, those of
             the weights; empty of all else, which computes in the precision that was asked for.
@@ -314,7 +311,6 @@ class StepFacts(Record, frozen=True, kw_only=True):
     checks_s: float = 0.0
     notes: tuple[str, ...] = ()
     environment: dict[str, Any] = msgspec.field(default_factory=dict)
-    ungraphed: str = ""
     types: str = ""
 
     @property

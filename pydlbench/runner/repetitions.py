@@ -59,7 +59,7 @@ def repeated_problems(
             measured next.
         renew: whether processes are replaced. Otherwise repetitions differ in time and in memory
             only: each kernel is prepared beside those of earlier repetitions.
-        memory_bytes: free memory.
+        memory_bytes: free memory; of a GPU all that it has.
         effort: called before each repetition of a problem, with its specs and all rows so far;
             returns the reason why it is not worth it, or None. Without it all problems are repeated
             until they are finished.

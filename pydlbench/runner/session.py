@@ -143,7 +143,10 @@ class Session:
             wanted or self._kernels.repetitions(specs),
             lambda share, label: progress(share * len(specs), len(specs), label),
             renew=self.options.renew or wanted is not None or len(specs) > 1,
-            memory_bytes=min((self.room_bytes(spec.device) or 0 for spec in specs), default=None),
+            memory_bytes=min(
+                (self.room_bytes(device) or 0 for device in {spec.device for spec in specs}),
+                default=None,
+            ),
             effort=effort,
         )
         with contextlib.closing(repeated) as problems:

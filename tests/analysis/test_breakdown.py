@@ -359,6 +359,24 @@ def test_without_calls_alone_lower_levels_have_reasons() -> None:
     assert sum(one.seconds for one in found.terms) == pytest.approx(40 * MS)
 
 
+@pytest.mark.parametrize(
+    ("module", "operator", "signature", "name"),
+    [
+        ("a", "aten.add", "aten.add.Tensor(float32[8](1), 2)", "a aten.add"),
+        ("triton_...7", "triton_poi_fused_add_7", "triton_poi_fused_add_7()", "triton_...7"),
+    ],
+)
+def test_a_kernel_of_a_compiler_is_named_once(
+    module: str, operator: str, signature: str, name: str
+) -> None:
+    machine = Machine()
+    call = replace_call(RELU, module=module, operator=operator, signature=signature)
+    calls = (CONVOLUTION, call, CONVOLUTION, call, VIEW)
+    found = break_down(machine.table(), machine.parts(calls=calls))
+    (term,) = (one for one in found.terms if one.term == "calls that are not run alone")
+    assert term.detail.startswith(f"{name} +")
+
+
 def test_native_layers_of_calls_that_are_not_run_alone_are_a_level() -> None:
     machine = Machine()
     native = {key: kernels for key, kernels in machine.parts().native.items() if key[0] == "conv"}

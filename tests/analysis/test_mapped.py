@@ -163,3 +163,14 @@ def test_an_attention_has_no_native_layers_on_a_gpu_where_frameworks_have_one_ke
     found = stands_for("bf16-tc", "cuda:0")
     assert found.lacks
     assert not found.terms
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("operand", ["float32[8, 3](3, 1)", "float32[8, 3](3, 1, on='cpu')"])
+def test_a_copy_from_the_hosts_memory_has_no_layer(device, operand):
+    text = f"aten._to_copy.default({operand}, memory_format=torch.channels_last)"
+    call = RecordedCall(signature=text, operator="aten._to_copy", bytes=192)
+    (stands_for,) = map_calls([call], "forward", "fp32", device, None).values()
+    between = device != "cpu" and "on=" in operand
+    assert bool(stands_for.lacks) is between
+    assert bool(stands_for.terms) is not between

@@ -3,7 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from invented_gpu import MODEL, Gpu, GpuSession, convolution
+from invented_gpu import MODEL, Gpu, GpuSession, Worker, convolution
+from invented_gpu import Kernel as Kernel_
 
 from pydlbench.analysis.call_times import (
     CACHES,
@@ -13,8 +14,9 @@ from pydlbench.analysis.calls import ReadyCalls
 from pydlbench.analysis.experiments import FRESH_MEMORY, REORDERS, STEP_GRAPH, WAKEUPS
 from pydlbench.analysis.step import break_down_step, seldom
 from pydlbench.analysis.subjects import TracedStep, with_parts
+from pydlbench.backends.steps import operations
 from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
-from pydlbench.errors import UnsupportedError
+from pydlbench.errors import UnsupportedError, WorkerError
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.own import OwnSpec
 from pydlbench.records.step import StepSpec
@@ -226,6 +228,50 @@ def test_a_step_that_is_in_no_graph_says_once_why():
     assert not found.alternatives
     (reason,) = (why for why in found.not_measured if why.startswith(STEP_GRAPH))
     assert "capturing" in reason
+
+
+def test_calls_alone_that_end_their_process_do_not_take_the_traced_step_along(monkeypatch):
+    session = gpu_session(200e-6, 150e-6)
+    build, steps = Worker.build, []
+
+    def dead(_request):
+        raise WorkerError("was killed by SIGKILL")
+
+    def die(_request):
+        steps[0].sample = dead
+        dead(_request)
+
+    def building(worker, operation, facts, **words):
+        kernel = build(worker, operation, facts, **words)
+        if operation is operations.prepare_calls:
+            kernel.sample = die
+        elif operation is operations.prepare_step:
+            steps.append(kernel)
+        return kernel
+
+    monkeypatch.setattr(Worker, "build", building)
+    step = StepSpec(model=MODEL, own=OwnSpec(), framework="torch", device="cuda:0")
+    found = break_down_step(step, session)
+    assert len(steps) == 2 + 4
+    assert found.levels.alone is None
+    assert found.levels.native.median == pytest.approx(4e-6)
+    assert found.levels.in_context.median == pytest.approx(350e-6, rel=0.1)
+    assert any("SIGKILL" in note for note in found.notes)
+
+
+def test_a_traced_step_that_ends_its_process_by_itself_ends_the_breakdown(monkeypatch):
+    session = gpu_session(200e-6, 150e-6)
+    sample = Kernel_.sample
+
+    def dying(kernel, request):
+        if request.timing == "profile" and request.samples > 2:
+            raise WorkerError("was killed by SIGKILL")
+        return sample(kernel, request)
+
+    monkeypatch.setattr(Kernel_, "sample", dying)
+    step = StepSpec(model=MODEL, own=OwnSpec(), framework="torch", device="cuda:0")
+    with pytest.raises(WorkerError):
+        break_down_step(step, session)
 
 
 @pytest.mark.parametrize("feed", ["resident", "host"])

@@ -384,14 +384,7 @@ class Worker:
             )
             return TracedSteps(tracer, operator.call, (0,), contextlib.nullcontext)
 
-        made = step_kernel(
-            backend,
-            operator,
-            contextlib.nullcontext,
-            facts,
-            graph=preparation.graph,
-            traced=traced,
-        )
+        made = step_kernel(backend, operator, contextlib.nullcontext, facts, traced)
         return Kernel(self.gpu, made, "step")
 
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 #: Variable: the only plan that rows may take.
 _PLAN = "PYDLBENCH_PLAN"
+_BRIEF = "found by the short search of an estimate; its launches were timed once"
 # How often each of the three clocks is read for a row; they are compared, not ranked.
 _LAUNCH_REPETITIONS = 20
 
@@ -194,7 +195,12 @@ class CudaBackend:
             candidates=listed,
             timing=search.timing,
             tensor_cores=plan.tensor_cores,
-            notes=[*chosen.details["notes"], *search.late(), *_variables()],
+            notes=[
+                *chosen.details["notes"],
+                *search.late(),
+                *_variables(),
+                *([_BRIEF] if preparation.brief and not known else []),
+            ],
             launch_s=launch_s,
             kernels=launched(kernel),
             **steady._asdict(),

@@ -14,8 +14,6 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-import msgspec
-
 from pydlbench.backends.frameworks.device_clock import chunk_of, is_lost, marked
 from pydlbench.backends.host_clock import HostClock, watched
 from pydlbench.errors import UnsupportedError
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepFacts
 
 #: The ways in which a step on a GPU is timed: by the host, which waits for the device behind the
-#: last of several; and replayed from a graph, in which the host launches nothing.
+#: last of several; and replayed from a graph, which is captured when it is first asked for.
 WAYS: Final = ("host-sync", "cuda-graph")
 
 # What is timed between two events takes about so long, in calls of one to so many: an event's own
@@ -205,21 +203,11 @@ class StepClock(HostClock):
         self._call, self._device, self._now = operator.call, runtime, runtime.now
         self._graph: DeviceWork | None = None
 
-    def ungraphed(self) -> str:
-        """Capture the step into a graph, and return why that is not possible; empty if it is."""
-        try:
-            with self._guard():
-                self._graph = self._device.captured(self._call, 1)
-                self._device.wait()
-        except Exception as error:  # noqa: BLE001 - capturing raises what the step's code raises then
-            return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        return ""
-
     def timed(self, request: Request) -> Chunk:
         """Do what :meth:`sample` does, within the guard.
 
         Raises:
-            UnsupportedError: there is no such way, or no graph.
+            UnsupportedError: there is no such way, or the step cannot be captured into a graph.
         """
         with marked("step"):
             return self._timed(request)
@@ -228,10 +216,22 @@ class StepClock(HostClock):
         match request.timing or WAYS[0]:
             case "host-sync":
                 return HostClock.timed(self, request)
-            case "cuda-graph" if self._graph is not None:
+            case "cuda-graph":
+                self._graph = self._graph or self._captured()
                 raw = self._graph.sample(request.samples, request.inner, request.untimed)
                 return chunk_of(raw)
         raise UnsupportedError(f"a step is not timed by {request.timing} here")
+
+    def _captured(self) -> DeviceWork:
+        try:
+            graph = self._device.captured(self._call, 1)
+        except Exception as error:  # capturing raises what the step's code raises then
+            if is_lost(error):
+                raise
+            words = " ".join(str(error).split())[:_REASON]
+            raise UnsupportedError(f"{type(error).__name__}: {words}") from error
+        self._device.wait()
+        return graph
 
 
 def runtime_of(backend: FrameworkBackend) -> StepRuntime:
@@ -252,8 +252,6 @@ def step_kernel(
     operator: Operator,
     guard: Callable[[], AbstractContextManager[Any]],
     facts: StepFacts,
-    *,
-    graph: bool,
     traced: Callable[[], TracedSteps],
 ) -> StepKernel:
     """Return a step that is ready to be timed: by the host's clock, on a GPU in other ways, too.
@@ -263,11 +261,9 @@ def step_kernel(
         operator: the step.
         guard: makes the context in which it is to be called.
         facts: what is known of it.
-        graph: capture it into a graph, where there are graphs.
         traced: records it, and returns what runs it traced.
     """
     if backend.runtime is None:
         return StepKernel(HostClock(operator, backend.cpus, guard, backend.watcher), facts, traced)
     clock = StepClock(operator, backend.runtime, backend.cpus, guard, backend.watcher)
-    why = clock.ungraphed() if graph else ""
-    return StepKernel(clock, msgspec.structs.replace(facts, ungraphed=why), traced)
+    return StepKernel(clock, facts, traced)

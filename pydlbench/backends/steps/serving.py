@@ -138,6 +138,4 @@ def _prepared(
         # Meanwhile the framework computes in the step's precision.
         return TracedSteps(tracer, made.run, backend.cpus, lambda: made)
 
-    return step_kernel(
-        backend, operator, lambda: made, facts, graph=preparation.graph, traced=traced
-    )
+    return step_kernel(backend, operator, lambda: made, facts, traced)

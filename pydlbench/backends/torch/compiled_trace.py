@@ -8,9 +8,9 @@ name, in which the compiler has put what it computes.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -23,25 +23,30 @@ from pydlbench.backends.torch.profiled import (
     name_in_profile,
     plain_name,
 )
+from pydlbench.errors import UnsupportedError
+from pydlbench.grouping import grouped
+from pydlbench.ops.meaning import Value
+from pydlbench.ops.seen.aten import read_call
+from pydlbench.records.operator import operator_of
 from pydlbench.records.trace import ProgramCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pydlbench.backends.frameworks.device_clock import StepRuntime
     from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.backends.torch.recording import Recording
 
-# Kernels are numbered by graph and within it; those of a CPU begin with the graph's number.
-_KERNEL: Final = re.compile(r"(?:graph_\d+_)?((?:cpp|triton)_\w+)")
-#: What surrounds calls of a backward pass, and of an optimizer.
-_AROUND: Final = {"autograd::engine::": "backward", "Optimizer.": "optimizer"}
-# Tensors in the text of a call: ``float32[16, 3, 8, 8](192, 64, 8, 1)``.
-_SHAPE: Final = re.compile(r"\w+\[([\d, ]+)\]\(")
-
-
-#: Letters of a name in tables.
+# Letters of a kernel's name where it stands for a module.
 _LONGEST: Final = 44
+# Kernels are numbered within a graph. Those of a CPU begin with the graph's number, which depends
+# on what else was compiled.
+_KERNEL: Final = re.compile(r"(?:graph_\d+_)?((?:cpp|triton)_\w+)")
+# What surrounds a graph's kernels, those of the user's own that have other names among them.
+_GRAPH: Final = "## Call CompiledFxGraph"
+# What surrounds calls of a backward pass, and of an optimizer.
+_AROUND: Final = {"autograd::engine::": "backward", "Optimizer.": "optimizer"}
+_GRADIENTS: Final = "aten::convolution_backward"
 
 
 class _Call(NamedTuple):
@@ -50,18 +55,20 @@ class _Call(NamedTuple):
     Attributes:
         name: of the event.
         direction: see :class:`ProgramCall`.
-        shapes: of its tensors, but for those of no dimension.
+        shapes: of its tensors, but for those of no dimension, and in lists.
+        mask: which gradients a convolution's backward pass computes; empty of other calls.
     """
 
     name: str
     direction: str
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: tuple[tuple[int, ...], ...] = ()
+    mask: tuple[bool, ...] = ()
 
 
 def name_kernels() -> None:
     """Have kernels that are compiled from now on for a CPU tell the profiler their names.
 
-    That is one test of a flag in each call of a kernel. A GPU's kernels tell them anyway.
+    That costs some 50 ns in each call of a kernel. A GPU's kernels tell them anyway.
     """
     import torch._inductor.config as inductor  # takes as long as NumPy
 
@@ -88,12 +95,20 @@ def tracer(
     if runtime is not None:
         runtime.wait()
     calls = list(_calls_of(kineto_events(profiler), every_thread=runtime is not None))
-    in_place = list(_in_place(calls, recording))
+    known = _of_eager_step(calls, recording)
+    in_place = [
+        known[place].now if place in known else _of_no_module(call)
+        for place, call in enumerate(calls)
+    ]
     made = by_profiler([call.name for call in calls], in_place, run, runtime)
     # Of the eager step's calls those that the compiled one makes, too.
     facts = recording.facts(batch)
-    kept = {(call.signature, call.direction) for call in in_place}
-    own = tuple(call for call in facts.calls if (call.signature, call.direction) in kept)
+    forms = {(each.was.signature, each.was.direction): each.now for each in known.values()}
+    own = tuple(
+        msgspec.structs.replace(call, signature=now.signature, operator=now.operator)
+        for call in facts.calls
+        if (now := forms.get((call.signature, call.direction)))
+    )
     facts = msgspec.structs.replace(facts, calls=own, order=())
     return dataclasses.replace(made, compiled=True, operators=facts)
 
@@ -114,7 +129,9 @@ def _calls_of(events: Sequence[Any], *, every_thread: bool) -> Iterator[_Call]:
             continue
         around = [(until_ns, name) for until_ns, name in around if until_ns > begin_ns]
         name = plain_name(event.name())
-        if contains(name) and not _KERNEL.fullmatch(name):
+        in_graph = bool(around) and around[-1][1].startswith(_GRAPH)
+        kernel = bool(_KERNEL.fullmatch(name)) or (in_graph and name.isidentifier())
+        if contains(name) and not kernel:
             around.append((end_ns, name))
             continue
         inside_until_ns = end_ns
@@ -124,45 +141,112 @@ def _calls_of(events: Sequence[Any], *, every_thread: bool) -> Iterator[_Call]:
             for beginning, direction in _AROUND.items()
             if outer.startswith(beginning)
         )
-        shapes = tuple(tuple(shape) for shape in event.shapes() if shape)
-        yield _Call(name, next(directions, "forward"), shapes)
+        yield _Call(
+            name=name,
+            direction=next(directions, "forward"),
+            shapes=tuple(tuple(shape) for shape in event.shapes() if shape),
+            mask=tuple(event.concrete_inputs()[-1]) if name == _GRADIENTS else (),
+        )
 
 
-def _in_place(calls: Sequence[_Call], recording: Recording) -> Iterator[ProgramCall]:
-    """Yield calls as a traced step has them, in their order."""
-    eager: dict[_Call, list[ProgramCall]] = {}
+def _of_no_module(call: _Call) -> ProgramCall:
+    """Return a call as a traced step has it, which goes by its own name."""
+    kernel = _KERNEL.fullmatch(call.name)
+    name = kernel[1] if kernel else call.name.replace("::", ".")
+    module = name
+    if len(name) > _LONGEST:
+        end = f"...{name.rpartition('_')[2]}"
+        module = name[: _LONGEST - len(end)] + end
+    return ProgramCall(
+        operator=name, module=module, direction=call.direction, signature=f"{name}()"
+    )
+
+
+# -----------------------------------------------------------------------------
+# Which call of the eager step an operator is.
+
+
+class _Known(NamedTuple):
+    """A call of the eager step that the compiled one makes, too.
+
+    Attributes:
+        was: in the eager step.
+        now: in the compiled one.
+    """
+
+    was: ProgramCall
+    now: ProgramCall
+
+
+def _of_eager_step(calls: Sequence[_Call], recording: Recording) -> dict[int, _Known]:
+    """Return calls of the eager step by the places of those that are taken for them.
+
+    What is left over may be there without its bias, which the compiler adds in a kernel.
+    """
+    eager: list[tuple[_Call, _Known]] = []
     functions = (each.function for each in recording.calls if not each.implied)
     for function, recorded in zip(functions, recording.in_order(), strict=True):
-        key = _Call(
-            name=name_in_profile(function),
-            direction="forward" if recorded.direction == "loss" else recorded.direction,
-            shapes=_shapes(recorded.signature),
-        )
-        eager.setdefault(key, []).append(recorded.in_place)
+        direction = "forward" if recorded.direction == "loss" else recorded.direction
+        key = _read(name_in_profile(function), direction, recorded.signature)
+        if key is not None:
+            eager.append((key, _Known(recorded.in_place, recorded.in_place)))
+    places = dict(enumerate(calls))
+    pairs = _paired(places, eager)
+    used = {id(each) for each in pairs.values()}
+    rest = [
+        without for each in eager if id(each[1]) not in used and (without := _without_bias(*each))
+    ]
+    places = {place: call for place, call in places.items() if place not in pairs}
+    return {**pairs, **_paired(places, rest)}
+
+
+def _paired(
+    places: Mapping[int, _Call], eager: Sequence[tuple[_Call, _Known]]
+) -> dict[int, _Known]:
+    """Return calls of the eager step by place, of those that both steps make equally often."""
+    known = grouped(eager, lambda each: each[0])
     # The last tensor may be the one that the result is written to.
-    inner = [call._replace(shapes=call.shapes[:-1]) for call in calls]
-    keys = [key if key in eager else call for key, call in zip(inner, calls, strict=True)]
-    counts = Counter(keys)
-    known = {key: iter(own) for key, own in eager.items() if len(own) == counts[key]}
-    for call, key in zip(calls, keys, strict=True):
-        if key in known:
-            yield next(known[key])
-            continue
-        kernel = _KERNEL.fullmatch(call.name)
-        name = _short(kernel[1]) if kernel else call.name.replace("::", ".")
-        yield ProgramCall(
-            operator=name, module=name, direction=call.direction, signature=f"{call.name}()"
-        )
+    inner = {place: call._replace(shapes=call.shapes[:-1]) for place, call in places.items()}
+    keys = {place: call if call in known else inner[place] for place, call in places.items()}
+    return {
+        place: each
+        for key, own in grouped(keys, keys.__getitem__).items()
+        if len(own) == len(known.get(key, ()))
+        for place, (_, each) in zip(own, known[key], strict=True)
+    }
 
 
-def _short(name: str) -> str:
-    """Return a kernel's name, of a long one the beginning and its number."""
-    if len(name) <= _LONGEST:
-        return name
-    end = f"...{name.rpartition('_')[2]}"
-    return name[: _LONGEST - len(end)] + end
+def _read(name: str, direction: str, signature: str) -> _Call | None:
+    """Return a recorded call as a profile shows it; None of one whose text cannot be read."""
+    try:
+        call = read_call(signature)
+    except UnsupportedError:
+        return None
+    operands = [*call.arguments, *call.keywords.values()]
+    shapes = tuple(each.shape for each in operands if isinstance(each, Value) and each.shape)
+    mask = tuple(call.arguments[-1]) if name == _GRADIENTS else ()
+    return _Call(name, direction, shapes, mask)
 
 
-def _shapes(signature: str) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of the tensors in a call's text."""
-    return tuple(tuple(map(int, text.split(","))) for text in _SHAPE.findall(signature))
+def _without_bias(key: _Call, known: _Known) -> tuple[_Call, _Known] | None:
+    """Return a call as it is without its bias, or the bias's gradient; None where it has none."""
+    name, _, rest = known.was.signature.partition("(")
+    call = ast.parse(f"call({rest}", mode="eval").body
+    assert isinstance(call, ast.Call), name
+    words = [ast.unparse(each) for each in call.args]
+    match key:
+        case _Call(name="aten::addmm", shapes=(_, *shapes)) if not call.keywords:
+            name, words = "aten.mm.default", words[1:]
+            key = key._replace(name="aten::mm", shapes=tuple(shapes))
+        case _Call(name="aten::convolution", shapes=(*shapes, _)) if words[2] != "None":
+            words[2] = "None"
+            key = key._replace(shapes=tuple(shapes))
+        case _Call(mask=(*others, True)):
+            mask = (*others, False)
+            words[-1] = str(list(mask))
+            key = key._replace(mask=mask)
+        case _:
+            return None
+    text = f"{name}({', '.join(words)})"
+    now = msgspec.structs.replace(known.was, signature=text, operator=operator_of(text))
+    return key, known._replace(now=now)

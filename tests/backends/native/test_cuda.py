@@ -51,6 +51,21 @@ def test_the_fastest_right_plan_is_chosen(native, backend):
     assert reasons["half written"] == "7 of 100 elements never written (NaN)"
 
 
+def test_a_brief_search_is_noted_and_times_launches_once(native, backend, monkeypatch):
+    native.offer = [fake_cuda.Plan("right")]
+    asked = []
+    times = fake_cuda.Kernel.launch_times
+
+    def launch_times(kernel, repetitions):
+        asked.append(repetitions)
+        return times(kernel, repetitions)
+
+    monkeypatch.setattr(fake_cuda.Kernel, "launch_times", launch_times)
+    brief, full = (prepare(backend, Preparation(brief=each)).facts for each in (True, False))
+    assert asked == [1, 20]
+    assert set(brief.notes) - set(full.notes)
+
+
 def test_a_plan_that_has_won_and_was_verified_is_not_searched_for_again(native, backend):
     native.offer = [fake_cuda.Plan("slow", 2e-3), fake_cuda.Plan("right")]
     wanted = Preparation(variant=f"right {fake_cuda.Plan.layout}", verified=True)

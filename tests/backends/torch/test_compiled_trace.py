@@ -2,13 +2,19 @@
 
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from pydlbench.analysis.mapped import map_calls  # noqa: E402 - needs torch
 from pydlbench.backends.steps.operations import prepare_step  # noqa: E402 - needs torch
-from pydlbench.backends.torch import compiled_trace  # noqa: E402 - needs torch
-from pydlbench.backends.torch.compiled_trace import _calls_of, _in_place  # noqa: E402 - needs torch
+from pydlbench.backends.torch.compiled_trace import (  # noqa: E402 - needs torch
+    _Call,
+    _calls_of,
+    _of_eager_step,
+    _of_no_module,
+)
 from pydlbench.backends.torch.recording import by_module, record  # noqa: E402 - needs torch
 from pydlbench.records.step import StepPreparation, StepSpec  # noqa: E402 - needs torch
 from pydlbench.timing.chunk import Request  # noqa: E402 - needs torch
@@ -31,7 +37,7 @@ def test_a_compiled_step_is_traced_and_is_not_compiled_anew_for_it(backend):
     assert operators["conv1"] == operators["conv2"] == "aten.convolution"
     kernels = [call for call in trace.calls if call.operator.startswith("cpp_fused")]
     assert kernels
-    assert all(call.module == call.operator for call in kernels)
+    assert all(call.operator.startswith(call.module.partition("...")[0]) for call in kernels)
     assert "aten.relu" not in operators.values()
     recorded = {call.operator for call in trace.operators.calls}
     assert "aten.convolution" in recorded
@@ -48,6 +54,7 @@ def event(name, begin_ns, length_ns, shapes=(), thread=1):
         duration_ns=lambda: length_ns,
         start_thread_id=lambda: thread,
         shapes=lambda: [list(shape) for shape in shapes],
+        concrete_inputs=lambda: [None, [True, True, False]],
     )
 
 
@@ -74,22 +81,49 @@ def test_calls_are_outermost_and_have_the_direction_of_what_is_around_them(every
     assert calls[1].shapes == ((2, 3), (3, 4))
 
 
-def recorded(*layers):
+def test_kernels_of_the_users_own_have_any_name():
+    events = (
+        event("## Call CompiledFxGraph abc ##", 0, 100),
+        event("my_kernel_0", 10, 20),
+        event("CompiledFunction", 200, 100),
+    )
+    (call,) = _calls_of(events, every_thread=True)
+    assert call.name == "my_kernel_0"
+
+
+def test_a_convolutions_backward_pass_says_which_gradients_it_has():
+    (call,) = _calls_of([event("aten::convolution_backward", 0, 1)], every_thread=True)
+    assert call.mask == (True, True, False)
+
+
+def recorded(*layers, images=None, backward=False):
     module = torch.nn.Sequential(*layers)
 
     def step():
-        with torch.no_grad():
-            return [module(torch.ones(2, 8))]
+        with torch.set_grad_enabled(backward):
+            result = module(torch.ones(2, 8) if images is None else images)
+        if backward:
+            result.sum().backward()
+        return [result]
 
-    return record(step, naming=by_module(module), parameters={})
+    names = {each: name for name, each in module.named_parameters()} if backward else {}
+    return record(step, naming=by_module(module), parameters=names)
 
 
 def linear(shapes=((8,), (2, 8), (8, 8)), name="aten::addmm", direction="forward"):
-    return compiled_trace._Call(name, direction, shapes)
+    return _Call(name, direction, shapes)
+
+
+def modules(calls, recording):
+    known = _of_eager_step(calls, recording)
+    return [
+        known[place].now.module if place in known else _of_no_module(call).module
+        for place, call in enumerate(calls)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("calls", "modules"),
+    ("calls", "names"),
     [
         ([linear(), linear()], ["0", "2"]),
         # The result is written to a tensor that is given.
@@ -99,18 +133,61 @@ def linear(shapes=((8,), (2, 8), (8, 8)), name="aten::addmm", direction="forward
         ([linear()] * 3, ["aten.addmm"] * 3),
         ([linear(direction="backward")] * 2, ["aten.addmm"] * 2),
         ([linear(((8,), (2, 8), (8, 9)))] * 2, ["aten.addmm"] * 2),
-        ([linear((), KERNEL)], ["cpp_fused_relu_0"]),
+        ([linear((), "graph_3_cpp_fused_relu_0")], ["cpp_fused_relu_0"]),
+        # Its bias is added in a kernel.
+        ([linear(linear().shapes[1:], "aten::mm")] * 2, ["0", "2"]),
+        ([linear(), linear(linear().shapes[1:], "aten::mm")], ["aten.addmm", "aten.mm"]),
     ],
 )
-def test_an_operator_is_of_the_module_whose_call_is_alike(calls, modules):
+def test_an_operator_is_of_the_module_whose_call_is_alike(calls, names):
     recording = recorded(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
-    assert [call.module for call in _in_place(calls, recording)] == modules
+    assert modules(calls, recording) == names
+
+
+def test_a_convolution_without_its_bias_has_no_layer_for_it():
+    images = torch.ones(2, 3, 8, 8, requires_grad=True)
+    recording = recorded(torch.nn.Conv2d(3, 4, 3), images=images, backward=True)
+    forward = _Call("aten::convolution", "forward", ((2, 3, 8, 8), (4, 3, 3, 3)))
+    shapes = ((2, 4, 6, 6), (2, 3, 8, 8), (4, 3, 3, 3))
+    backward = _Call("aten::convolution_backward", "backward", shapes, (True, True, False))
+    known = _of_eager_step([forward, backward], recording)
+    calls = recording.facts(2).calls
+    for place, passes in enumerate([{"forward"}, {"backward-data", "backward-weights"}]):
+        now = known[place].now
+        assert now.module == "0"
+        (was,) = (call for call in calls if call.signature == known[place].was.signature)
+        changed = msgspec.structs.replace(was, signature=now.signature)
+        ((mapped),) = map_calls([changed], "training", "fp32", "cpu", 1 << 20).values()
+        assert {term.hot.pass_ for term in mapped.terms} == passes
+        assert {term.hot.layer.op for term in mapped.terms} == {"conv"}
+        ((mapped),) = map_calls([was], "training", "fp32", "cpu", 1 << 20).values()
+        assert "bias" in {term.hot.layer.op for term in mapped.terms}
+
+
+def test_of_calls_with_and_without_a_last_tensor_both_are_known():
+    with_bias = torch.nn.Conv1d(4, 4, 1)
+    recording = recorded(
+        with_bias, torch.nn.Conv1d(4, 4, 1, bias=False), images=torch.ones(2, 4, 8)
+    )
+    shapes = ((2, 4, 8), (4, 4, 1))
+    calls = [_Call("aten::convolution", "forward", each) for each in ((*shapes, (4,)), shapes)]
+    assert modules(calls, recording) == ["0", "1"]
+
+
+def test_tensors_in_lists_have_no_shapes_in_a_profile():
+    recording = record(
+        lambda: [torch.cat([torch.ones(2, 8), torch.ones(2, 8)])],
+        naming=by_module(torch.nn.Identity()),
+        parameters={},
+    )
+    (place,) = _of_eager_step([_Call("aten::cat", "forward")], recording)
+    assert place == 0
 
 
 def test_long_names_of_kernels_keep_their_number():
     name = f"triton_poi_fused_{'add_' * 20}17"
-    (call,) = _in_place([linear((), name)], recorded(torch.nn.ReLU()))
-    assert len(call.operator) == 44
-    assert call.operator.startswith("triton_poi_fused_add_")
-    assert call.operator.endswith("...17")
-    assert name in call.signature
+    call = _of_no_module(_Call(name, "forward"))
+    assert call.operator == name
+    assert len(call.module) == 44
+    assert call.module.startswith("triton_poi_fused_add_")
+    assert call.module.endswith("...17")
