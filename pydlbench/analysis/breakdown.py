@@ -323,7 +323,7 @@ class _Analysis:
         if not calls:
             return
         self._add(term, "difference", level, calls, of_call, how)
-        operators = self._ranked(calls, of_call, lambda place: self._call(place).operator)
+        operators = self._ranked(calls, of_call, self._operator)
         if level == "alone":
             self._without_layer = tuple(
                 f"{name} {Scale.fit(seconds).text(seconds)}{self._why(name)}"
@@ -337,6 +337,11 @@ class _Analysis:
         reason = self._parts.lacks.get(operator)
         return f" ({reason})" if reason else ""
 
+    def _operator(self, place: int) -> str:
+        """Return a call's operator; of a compiler's kernel its module, which is its short name."""
+        call = self._call(place)
+        return call.module if call.signature == f"{call.operator}()" else call.operator
+
     def _in_place(self, call: ProgramCall) -> bool:
         return (call.signature, call.direction) in self._parts.in_place
 
@@ -347,10 +352,8 @@ class _Analysis:
         """Name the calls that have most of a term, in the median of the rounds."""
 
         def name_of(place: int) -> str:
-            call = self._call(place)
-            # A compiler's kernel is its own module, by the beginning of its name.
-            own = call.signature == f"{call.operator}()"
-            return call.module if own else f"{call.module} {call.operator}"
+            module, operator = self._call(place).module, self._operator(place)
+            return module if operator == module else f"{module} {operator}"
 
         least = _WORTH * median(self._rounds.step_s.values())
         most = [*self._ranked(calls, of_call, name_of).items()][:_NAMED]
