@@ -222,8 +222,8 @@ class _Measured:
         ] = []
         self._subjects: list[Subject] = []
         self._sizes: dict[str, Size | None] = {}  # of steps, by what is changed in them
-        # Whether the step with folded batch norm can be made ready, and that in a graph, as far as
-        # is known.
+        # Whether the step with folded batch norm can be made ready, and the step be captured into a
+        # graph, as far as is known.
         self._folds, self._replays = False, step.on_gpu
         # Whether the traced step and calls alone are in one process.
         self._shares_process = step.on_gpu
