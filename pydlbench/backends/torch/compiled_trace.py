@@ -1,9 +1,9 @@
 """The calls of a compiled step: the compiler's kernels, and the operators that PyTorch runs.
 
-Nobody records them: they are what PyTorch's profiler shows of one step. An operator is taken for
-the recorded call of the eager step that has the same name and shapes, if both steps make as many of
-these: that tells its module. A kernel stands for calls of several modules, and goes by its own
-name, in which the compiler has put what it computes.
+Nobody records them: they are what PyTorch's profiler shows of one step. Operators are taken for the
+recorded calls of the eager step that have the same name, shapes and numbers, in their order, if
+both steps make as many of these: that tells their modules. A kernel stands for calls of several
+modules, and goes by its own name, in which the compiler has put what it computes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _KERNEL: Final = re.compile(r"(?:graph_\d+_)?((?:cpp|triton)_\w+)")
 _GRAPH: Final = "## Call CompiledFxGraph"
 # What surrounds calls of a backward pass, and of an optimizer.
 _AROUND: Final = {"autograd::engine::": "backward", "Optimizer.": "optimizer"}
-_GRADIENTS: Final = "aten::convolution_backward"
+_CONVOLUTIONS: Final = ("aten::convolution", "aten::convolution_backward")
 
 
 class _Call(NamedTuple):
@@ -56,13 +56,30 @@ class _Call(NamedTuple):
         name: of the event.
         direction: see :class:`ProgramCall`.
         shapes: of its tensors, but for those of no dimension, and in lists.
-        mask: which gradients a convolution's backward pass computes; empty of other calls.
+        numbers: of a convolution, its stride and so on; backwards which gradients it computes, too.
     """
 
     name: str
     direction: str
     shapes: tuple[tuple[int, ...], ...] = ()
-    mask: tuple[bool, ...] = ()
+    numbers: tuple[Any, ...] = ()
+
+    @property
+    def inner(self) -> _Call:
+        """Without the last tensor, which may be the one that the result is written to."""
+        return self if self.name in _CONVOLUTIONS else self._replace(shapes=self.shapes[:-1])
+
+    @property
+    def bare(self) -> _Call:
+        """Without a bias, or its gradient: the compiler may add it, or sum it, in a kernel."""
+        match self:
+            case _Call(name="aten::addmm", shapes=(_, *shapes)):
+                return self._replace(name="aten::mm", shapes=tuple(shapes))
+            case _Call(name="aten::convolution", shapes=(source, weights, _)):
+                return self._replace(shapes=(source, weights))
+            case _Call(numbers=(*others, (*mask, True))):
+                return self._replace(numbers=(*others, (*mask, False)))
+        return self
 
 
 def name_kernels() -> None:
@@ -105,7 +122,9 @@ def tracer(
     facts = recording.facts(batch)
     forms = {(each.was.signature, each.was.direction): each.now for each in known.values()}
     own = tuple(
-        msgspec.structs.replace(call, signature=now.signature, operator=now.operator)
+        msgspec.structs.replace(
+            call, signature=now.signature, operator=now.operator, bytes=now.bytes
+        )
         for call in facts.calls
         if (now := forms.get((call.signature, call.direction)))
     )
@@ -145,7 +164,7 @@ def _calls_of(events: Sequence[Any], *, every_thread: bool) -> Iterator[_Call]:
             name=name,
             direction=next(directions, "forward"),
             shapes=tuple(tuple(shape) for shape in event.shapes() if shape),
-            mask=tuple(event.concrete_inputs()[-1]) if name == _GRADIENTS else (),
+            numbers=_numbers(name, event.concrete_inputs()),
         )
 
 
@@ -170,10 +189,14 @@ class _Known(NamedTuple):
     """A call of the eager step that the compiled one makes, too.
 
     Attributes:
+        key: as a profile shows it.
+        strides: of its tensors but a bias.
         was: in the eager step.
         now: in the compiled one.
     """
 
+    key: _Call
+    strides: tuple[tuple[int, ...], ...]
     was: ProgramCall
     now: ProgramCall
 
@@ -181,72 +204,90 @@ class _Known(NamedTuple):
 def _of_eager_step(calls: Sequence[_Call], recording: Recording) -> dict[int, _Known]:
     """Return calls of the eager step by the places of those that are taken for them.
 
-    What is left over may be there without its bias, which the compiler adds in a kernel.
+    What is left over may be there without its bias.
     """
-    eager: list[tuple[_Call, _Known]] = []
+    eager: list[_Known] = []
     functions = (each.function for each in recording.calls if not each.implied)
     for function, recorded in zip(functions, recording.in_order(), strict=True):
         direction = "forward" if recorded.direction == "loss" else recorded.direction
-        key = _read(name_in_profile(function), direction, recorded.signature)
-        if key is not None:
-            eager.append((key, _Known(recorded.in_place, recorded.in_place)))
-    places = dict(enumerate(calls))
-    pairs = _paired(places, eager)
+        known = _read(name_in_profile(function), direction, recorded.in_place)
+        if known is not None:
+            eager.append(known)
+    pairs = _paired(dict(enumerate(calls)), eager, lambda call: call)
     used = {id(each) for each in pairs.values()}
-    rest = [
-        without for each in eager if id(each[1]) not in used and (without := _without_bias(*each))
-    ]
-    places = {place: call for place, call in places.items() if place not in pairs}
-    return {**pairs, **_paired(places, rest)}
+    rest = [each for each in eager if id(each) not in used]
+    places = {place: call for place, call in enumerate(calls) if place not in pairs}
+    for place, known in _paired(places, rest, lambda call: call.bare).items():
+        there = calls[place]
+        pairs[place] = known if there.bare != there else _without_bias(known)
+    return pairs
 
 
 def _paired(
-    places: Mapping[int, _Call], eager: Sequence[tuple[_Call, _Known]]
+    places: Mapping[int, _Call], eager: Sequence[_Known], key_of: Callable[[_Call], _Call]
 ) -> dict[int, _Known]:
-    """Return calls of the eager step by place, of those that both steps make equally often."""
-    known = grouped(eager, lambda each: each[0])
-    # The last tensor may be the one that the result is written to.
-    inner = {place: call._replace(shapes=call.shapes[:-1]) for place, call in places.items()}
-    keys = {place: call if call in known else inner[place] for place, call in places.items()}
+    """Return calls of the eager step by place, of those that both steps make equally often.
+
+    Nobody knows which is which where tensors lie otherwise: products of gradients may have the
+    shapes of each other, and the compiler changes their order.
+    """
+    known = grouped(eager, lambda each: key_of(each.key))
+    keys = {
+        place: key if (key := key_of(call)) in known else key_of(call.inner)
+        for place, call in places.items()
+    }
     return {
         place: each
         for key, own in grouped(keys, keys.__getitem__).items()
-        if len(own) == len(known.get(key, ()))
-        for place, (_, each) in zip(own, known[key], strict=True)
+        if len(own) == len(known.get(key, ())) and len({each.strides for each in known[key]}) == 1
+        for place, each in zip(own, known[key], strict=True)
     }
 
 
-def _read(name: str, direction: str, signature: str) -> _Call | None:
+def _numbers(name: str, arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a convolution's arguments that are no tensors, nor the size of a bias."""
+    if name not in _CONVOLUTIONS:
+        return ()
+    numbers = arguments[4:] if name == _CONVOLUTIONS[1] else arguments[3:]
+    return tuple(tuple(each) if isinstance(each, list) else each for each in numbers)
+
+
+def _read(name: str, direction: str, call: ProgramCall) -> _Known | None:
     """Return a recorded call as a profile shows it; None of one whose text cannot be read."""
     try:
-        call = read_call(signature)
+        text = read_call(call.signature)
     except UnsupportedError:
         return None
-    operands = [*call.arguments, *call.keywords.values()]
-    shapes = tuple(each.shape for each in operands if isinstance(each, Value) and each.shape)
-    mask = tuple(call.arguments[-1]) if name == _GRADIENTS else ()
-    return _Call(name, direction, shapes, mask)
+    operands = [*text.arguments, *text.keywords.values()]
+    tensors = [each for each in operands if isinstance(each, Value) and each.shape]
+    shapes = tuple(each.shape for each in tensors)
+    key = _Call(name, direction, shapes, _numbers(name, text.arguments))
+    # A bias is the first tensor of a product, and the last one of a convolution.
+    begin = int(name == "aten::addmm")
+    end = 2 if name == _CONVOLUTIONS[0] else None
+    return _Known(key, tuple(each.strides for each in tensors[begin:end]), call, call)
 
 
-def _without_bias(key: _Call, known: _Known) -> tuple[_Call, _Known] | None:
-    """Return a call as it is without its bias, or the bias's gradient; None where it has none."""
-    name, _, rest = known.was.signature.partition("(")
-    call = ast.parse(f"call({rest}", mode="eval").body
-    assert isinstance(call, ast.Call), name
-    words = [ast.unparse(each) for each in call.args]
-    match key:
-        case _Call(name="aten::addmm", shapes=(_, *shapes)) if not call.keywords:
-            name, words = "aten.mm.default", words[1:]
-            key = key._replace(name="aten::mm", shapes=tuple(shapes))
-        case _Call(name="aten::convolution", shapes=(*shapes, _)) if words[2] != "None":
-            words[2] = "None"
-            key = key._replace(shapes=tuple(shapes))
-        case _Call(mask=(*others, True)):
-            mask = (*others, False)
-            words[-1] = str(list(mask))
-            key = key._replace(mask=mask)
-        case _:
-            return None
+def _without_bias(known: _Known) -> _Known:
+    """Return a call as it is without its bias, or the gradient of that; itself without one."""
+    call = known.was
+    name, _, rest = call.signature.partition("(")
+    tree = ast.parse(f"call({rest}", mode="eval").body
+    assert isinstance(tree, ast.Call), name
+    if known.key.bare == known.key or tree.keywords or " of=" in rest:
+        return known
+    words = [ast.unparse(each) for each in tree.args]
+    bias = 0
+    if known.key.name == "aten::addmm":
+        name, (bias_word, *words) = "aten.mm.default", words
+    elif known.key.name == _CONVOLUTIONS[0]:
+        bias_word, words[2] = words[2], "None"
+    else:
+        bias_word, words[-1] = "", str([*known.key.bare.numbers[-1]])
+    if bias_word:
+        bias = sum(each.bytes for each in read_call(f"bias({bias_word})").values)
     text = f"{name}({', '.join(words)})"
-    now = msgspec.structs.replace(known.was, signature=text, operator=operator_of(text))
-    return key, known._replace(now=now)
+    now = msgspec.structs.replace(
+        call, signature=text, operator=operator_of(text), bytes=max(0, call.bytes - bias)
+    )
+    return known._replace(now=now)

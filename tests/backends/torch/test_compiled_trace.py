@@ -47,14 +47,14 @@ def test_a_compiled_step_is_traced_and_is_not_compiled_anew_for_it(backend):
     assert 0 < sum(calls_s) <= traced_s
 
 
-def event(name, begin_ns, length_ns, shapes=(), thread=1):
+def event(name, begin_ns, length_ns, shapes=(), thread=1, numbers=()):
     return SimpleNamespace(
         name=lambda: name,
         start_ns=lambda: begin_ns,
         duration_ns=lambda: length_ns,
         start_thread_id=lambda: thread,
         shapes=lambda: [list(shape) for shape in shapes],
-        concrete_inputs=lambda: [None, [True, True, False]],
+        concrete_inputs=lambda: list(numbers),
     )
 
 
@@ -91,9 +91,20 @@ def test_kernels_of_the_users_own_have_any_name():
     assert call.name == "my_kernel_0"
 
 
-def test_a_convolutions_backward_pass_says_which_gradients_it_has():
-    (call,) = _calls_of([event("aten::convolution_backward", 0, 1)], every_thread=True)
-    assert call.mask == (True, True, False)
+#: Of a convolution: stride, padding, dilation, transposed, output padding, groups.
+NUMBERS = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+
+
+def test_a_convolution_has_the_numbers_that_are_no_tensors():
+    numbers = [None, None, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1]
+    backward = [None, None, None, [4], *numbers[3:], [True, True, False]]
+    events = [
+        event("aten::convolution", 0, 1, numbers=numbers),
+        event("aten::convolution_backward", 2, 1, numbers=backward),
+    ]
+    first, second = _calls_of(events, every_thread=True)
+    assert first.numbers == NUMBERS
+    assert second.numbers == (*NUMBERS, (True, True, False))
 
 
 def recorded(*layers, images=None, backward=False):
@@ -136,7 +147,7 @@ def modules(calls, recording):
         ([linear((), "graph_3_cpp_fused_relu_0")], ["cpp_fused_relu_0"]),
         # Its bias is added in a kernel.
         ([linear(linear().shapes[1:], "aten::mm")] * 2, ["0", "2"]),
-        ([linear(), linear(linear().shapes[1:], "aten::mm")], ["aten.addmm", "aten.mm"]),
+        ([linear(), linear(linear().shapes[1:], "aten::mm")], ["0", "2"]),
     ],
 )
 def test_an_operator_is_of_the_module_whose_call_is_alike(calls, names):
@@ -147,9 +158,10 @@ def test_an_operator_is_of_the_module_whose_call_is_alike(calls, names):
 def test_a_convolution_without_its_bias_has_no_layer_for_it():
     images = torch.ones(2, 3, 8, 8, requires_grad=True)
     recording = recorded(torch.nn.Conv2d(3, 4, 3), images=images, backward=True)
-    forward = _Call("aten::convolution", "forward", ((2, 3, 8, 8), (4, 3, 3, 3)))
+    forward = _Call("aten::convolution", "forward", ((2, 3, 8, 8), (4, 3, 3, 3)), NUMBERS)
     shapes = ((2, 4, 6, 6), (2, 3, 8, 8), (4, 3, 3, 3))
-    backward = _Call("aten::convolution_backward", "backward", shapes, (True, True, False))
+    numbers = (*NUMBERS, (True, True, False))
+    backward = _Call("aten::convolution_backward", "backward", shapes, numbers)
     known = _of_eager_step([forward, backward], recording)
     calls = recording.facts(2).calls
     for place, passes in enumerate([{"forward"}, {"backward-data", "backward-weights"}]):
@@ -164,14 +176,46 @@ def test_a_convolution_without_its_bias_has_no_layer_for_it():
         assert "bias" in {term.hot.layer.op for term in mapped.terms}
 
 
-def test_of_calls_with_and_without_a_last_tensor_both_are_known():
-    with_bias = torch.nn.Conv1d(4, 4, 1)
-    recording = recorded(
-        with_bias, torch.nn.Conv1d(4, 4, 1, bias=False), images=torch.ones(2, 4, 8)
-    )
+@pytest.mark.parametrize("biases", [(True, False), (False, False)])
+def test_convolutions_with_and_without_bias_of_the_same_shapes_are_told_apart(biases):
+    layers = [torch.nn.Conv1d(4, 4, 1), torch.nn.Conv1d(4, 4, 1, bias=False)]
+    recording = recorded(*layers, images=torch.ones(2, 4, 8))
     shapes = ((2, 4, 8), (4, 4, 1))
-    calls = [_Call("aten::convolution", "forward", each) for each in ((*shapes, (4,)), shapes)]
+    numbers = ((1,), (0,), (1,), False, (0,), 1)
+    calls = [
+        _Call("aten::convolution", "forward", (*shapes, *[(4,)] * bias), numbers) for bias in biases
+    ]
     assert modules(calls, recording) == ["0", "1"]
+    first = _of_eager_step(calls, recording)[0]
+    assert (first.now == first.was) is biases[0]
+    assert first.was.bytes - first.now.bytes == (0 if biases[0] else 16)
+
+
+def test_products_whose_operands_lie_otherwise_are_not_told_apart():
+    # The gradients of a square layer's data and weights have the same shapes.
+    recording = recorded(
+        torch.nn.Linear(8, 8, bias=False),
+        torch.nn.ReLU(),
+        images=torch.ones(8, 8, requires_grad=True),
+        backward=True,
+    )
+    calls = [_Call("aten::mm", "backward", ((8, 8), (8, 8)))] * 2
+    assert modules(calls, recording) == ["aten.mm"] * 2
+
+
+def test_convolutions_of_the_same_shapes_are_told_apart_by_their_numbers():
+    layers = [torch.nn.Conv1d(4, 4, 3, padding=dilation, dilation=dilation) for dilation in (1, 2)]
+    recording = recorded(*layers, images=torch.ones(2, 4, 8))
+    calls = [
+        _Call(
+            "aten::convolution",
+            "forward",
+            ((2, 4, 8), (4, 4, 3), (4,)),
+            ((1,), (dilation,), (dilation,), False, (0,), 1),
+        )
+        for dilation in (2, 1)
+    ]
+    assert modules(calls, recording) == ["1", "0"]
 
 
 def test_tensors_in_lists_have_no_shapes_in_a_profile():
