@@ -29,9 +29,7 @@ from pydlbench.timing.statistics import median
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pydlbench.analysis.call_times import (
-        StepParts,
-    )
+    from pydlbench.analysis.call_times import StepParts
     from pydlbench.study.table import Series, Table
 
 #: Subjects of the table: what libraries log of calls, with :data:`LOGGED` parts of each; a block

@@ -5,15 +5,13 @@ that is new in that round, on a GPU also replayed from a CUDA graph there, and w
 norm in another process; the step traced, in a process that stays; its calls alone, on a GPU in the
 same process, else in one that keeps its pages, with the step traced there once more; what the
 framework's libraries log of calls, in every other round; the native kernels of the layers that
-stand for them, each prepared anew (on a GPU once, where they have room); and pages touched for the
-first time.
+stand for them (``native_layers``); and pages touched for the first time.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
-from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -24,7 +22,6 @@ from pydlbench.analysis.call_times import (
     STEP,
     STEP_KEPT,
     TRACED,
-    NativeKernel,
     StepParts,
 )
 from pydlbench.analysis.calls import ReadyCalls
@@ -47,14 +44,13 @@ from pydlbench.analysis.experiments import (
     wakeups,
 )
 from pydlbench.analysis.mapped import map_calls
+from pydlbench.analysis.native_layers import NativeLayers
 from pydlbench.analysis.operators import kind_of, listed
 from pydlbench.analysis.subjects import TracedStep
 from pydlbench.backends import capabilities
 from pydlbench.backends.steps import operations
 from pydlbench.backends.steps.device import DeviceOperators
 from pydlbench.errors import PydlbenchError, UnsupportedError, WorkerError
-from pydlbench.grouping import grouped, summed
-from pydlbench.ops.table import ITEM_BYTES, without_sides
 from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepPreparation
@@ -70,9 +66,7 @@ from pydlbench.workers.host import releasing, start_together
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
-    from pydlbench.analysis.call_times import (
-        Experiment,
-    )
+    from pydlbench.analysis.call_times import Experiment, NativeKernel
     from pydlbench.analysis.mapped import MappedCall
     from pydlbench.backends.base import KernelFacts
     from pydlbench.records.forecast import ForecastRecord
@@ -87,7 +81,7 @@ if TYPE_CHECKING:
 
 # Bytes of a block that is written to tell what page faults cost.
 _BLOCK: Final = 1 << 26
-# Of a native kernel, in seconds, all of its visits together.
+# Of a native kernel, or a probe, in seconds, all of its visits together.
 _KERNEL_BUDGET_S: Final = 0.25
 # Seconds of samples in a round, of what stays over the rounds and takes as long as a step or
 # longer. Long subjects have one sample in a round, short ones so many that differences of 1 % of
@@ -95,18 +89,8 @@ _KERNEL_BUDGET_S: Final = 0.25
 _PARTS_ROUND_S: Final = 0.75
 _ALONE_ROUND_S: Final = 3.5
 _PARTS_SAMPLES: Final = 4
-# Of a GPU's memory, for native kernels that stay prepared: calls alone may take a quarter, and two
-# processes have the step.
-_ROOM: Final = 1 / 8
-# Native kernels that are together no more than this share of their sum are visited in every third
-# round only: preparing them takes longer than what is gained by it.
-_TAIL: Final = 0.25
-_EVERY: Final = 3
 # A batch normalisation by itself, in PyTorch's words.
 _NORM: Final = "batch_norm"
-# So much faster than its limit is a native layer by other means than chance.
-_BEYOND: Final = 1.05
-_WITH_FEWER_FLOPS: Final = ("conv", "deconv")
 _UNFUSED: Final = (
     "no experiment on fused activations: {framework} {mode} has no step with them; native layers "
     "are not fused either, so that no difference depends on it; diagnose measures modes that fuse"
@@ -172,23 +156,6 @@ def break_down_step(
         measured.close()
 
 
-def seldom(seconds: Mapping[KernelSpec, float]) -> frozenset[KernelSpec]:
-    """Return the kernels that make a quarter of a sum together, the smallest ones.
-
-    Args:
-        seconds: of each in the sum.
-    """
-    smallest = sorted(seconds, key=seconds.__getitem__)
-    sums = accumulate(seconds[spec] for spec in smallest)
-    tail = _TAIL * sum(seconds.values())
-    return frozenset(spec for spec, total in zip(smallest, sums, strict=True) if total <= tail)
-
-
-def _without_time(row: Measurement) -> str:
-    """Return why a native row has no time; empty where it has one."""
-    return "" if row.ok and row.time is not None else row.reason or row.status
-
-
 def _size(seconds: float) -> Size:
     return Size(execution_s=seconds, wall_s=seconds)
 
@@ -206,7 +173,7 @@ class _Measured:
     ) -> None:
         self._step, self._session, self._rounds, self._tell = step, session, rounds, tell
         self._begin = time.monotonic()
-        self._rows = dict(native)
+        self._native = NativeLayers(session, step.device, native)
         # New processes in each round are beside the session's, which stay; those of two rounds
         # start at a time.
         self._fresh = (session.sibling(), session.sibling())
@@ -233,10 +200,6 @@ class _Measured:
         self.forecast_s: float | None = None
         self._listed = OperatorsFacts()
         self._mapped: dict[tuple[str, str], MappedCall] = {}
-        self._seldom: frozenset[KernelSpec] = frozenset()
-        # On a GPU, of native kernels that stay prepared.
-        room = session.room_bytes(step.device) if step.on_gpu else None
-        self._room_bytes = _ROOM * (room or 0)
         self._alone: ReadyCalls | None = None
         self._logged: ReadyCalls | None = None
         self._repeats = DeviceOperators.PARTS if step.on_gpu else _REPEATS
@@ -298,7 +261,8 @@ class _Measured:
         seconds = zip(self._calls, rounds.middle(len(self._calls))[:-1], strict=True)
         self._calls_s = sum({call.signature: each for call, each in seconds}.values())
         self._tell("native layers")
-        self._find_native()
+        self._subjects += self._native.find(self._mapped, self._rounds, self._kernel_policy())
+        self.notes += self._native.notes
         if not self._trace.compiled and any(_NORM in call.operator for call in self._calls):
             # Statistics of a minibatch cannot be folded into weights.
             self._folds = not step.backward
@@ -373,104 +337,6 @@ class _Measured:
             return
         cache = session.cache_bytes(step.device)
         self._mapped = map_calls(self._listed.calls, step.phase, step.precision, step.device, cache)
-
-    def _find_native(self) -> None:
-        """Find the fastest native kernel of each layer that was not found before."""
-        wanted = dict.fromkeys(
-            term.hot.nameless
-            for each in self._mapped.values()
-            if not each.lacks
-            for term in each.terms
-        )
-        known = {spec.nameless: row for spec, row in self._rows.items()}
-        missing = [spec for spec in wanted if spec not in known]
-        prepared: dict[KernelSpec, RemoteKernel[KernelFacts]] = {}
-        try:
-            if missing:
-                # Rounds visit each again.
-                measured = self._session.measure(missing, first_of=self._rounds, prepared=prepared)
-                known |= {spec.nameless: row for spec, row in measured}
-            self._rows = {spec: known[spec] for spec in wanted}
-            self._seldom = seldom(self._native_seconds())
-            for spec, row in self._rows.items():
-                if row.ok and row.time is not None:
-                    sampler = self._native_sampler(spec, row, prepared)
-                    self._add(spec, sampler, self._kernel_policy(), _size(row.time.median))
-        finally:
-            with releasing(prepared.values()):
-                pass
-        without = {spec: _without_time(row) for spec, row in self._rows.items()}
-        for reason, specs in grouped(without, without.__getitem__).items():
-            if reason:
-                names = some_names([spec.label for spec in specs])
-                self.notes.append(f"no native row: {names}: {reason}")
-
-    def _native_seconds(self) -> dict[KernelSpec, float]:
-        """Return what each native kernel takes in a step, all of its executions together."""
-        timed = {
-            spec: row.time.median
-            for spec, row in self._rows.items()
-            if row.ok and row.time is not None
-        }
-        return summed(
-            (spec, each.count * timed[spec])
-            for each in self._mapped.values()
-            for term in each.terms
-            if (spec := term.hot.nameless) in timed
-        )
-
-    def _native_sampler(
-        self,
-        spec: KernelSpec,
-        row: Measurement,
-        prepared: dict[KernelSpec, RemoteKernel[KernelFacts]],
-    ) -> Callable[[Request], Chunk]:
-        """Return what times a native kernel in each round.
-
-        Args:
-            spec: what it computes.
-            row: of the search.
-            prepared: kernels that are still prepared; this one is taken from there if it stays.
-        """
-        variant = f"{row.algorithm} {row.layout}" if row.algorithm else None
-        kept: list[RemoteKernel[KernelFacts]] = []
-        stays = self._stays(spec, row)
-
-        def keep(kernel: RemoteKernel[KernelFacts]) -> None:
-            kept.append(kernel)
-            self._kernels.append(kernel)
-
-        if stays and spec in prepared:
-            keep(prepared.pop(spec))
-
-        def sample(request: Request) -> Chunk:
-            """Time the kernel: prepared anew, with new memory, unless it stays on a GPU."""
-            if kept and kept[0].alive:
-                return kept[0].sample(request)
-            kept.clear()
-            kernel = self._session.prepare(spec, variant=variant, alone=True)
-            if stays:
-                keep(kernel)
-                return kernel.sample(request)
-            with releasing([kernel]):
-                return kernel.sample(request)
-
-        return sample
-
-    def _stays(self, spec: KernelSpec, row: Measurement) -> bool:
-        """Whether a kernel stays prepared over the rounds: on a GPU, as long as there is room.
-
-        There its time does not depend on where its memory lies, and making it ready takes far
-        longer than timing it.
-        """
-        if not spec.on_gpu:
-            return False
-        elements = sum(spec.layer.operands(spec.pass_).values())
-        needed = elements * ITEM_BYTES[spec.precision] + (row.workspace_bytes or 0)
-        if needed > self._room_bytes:
-            return False
-        self._room_bytes -= needed
-        return True
 
     def _make_calls(self) -> None:
         """Make distinct calls ready, each alone, and once more where their libraries log."""
@@ -628,12 +494,13 @@ class _Measured:
         """Whether a subject is visited in a round; in others its median stands for it."""
         if key == LOG:
             return number % _EVERY_LOG == 0
-        return number % _EVERY == 0 or key not in self._seldom
+        return self._native.is_due(key, number)
 
     def close(self) -> None:
         """Free what workers hold."""
         with releasing(self._kernels):
             pass
+        self._native.close()
         for session in (*self._fresh, self._sibling):
             session.close()
 
@@ -647,9 +514,9 @@ class _Measured:
         in_place: set[tuple[str, str]] = set()
         operators = {(call.signature, call.direction): call.operator for call in self._listed.calls}
         for key, each in self._mapped.items():
-            kernels = self._native_kernels(each, table)
+            kernels = self._native.of_call(each, table)
             if kernels is None:
-                lacks[operators[key]] = each.lacks or self._without_native(each)
+                lacks[operators[key]] = self._native.lacking(each)
             else:
                 native[key] = kernels
                 if each.writes_elsewhere(operators[key]):
@@ -669,12 +536,7 @@ class _Measured:
         )
         experiments = self._log_experiments(table, parts)
         experiments += self._named(table, parts) if step.on_gpu else self._counted(table)
-        broken_down = break_down(
-            table,
-            parts,
-            experiments,
-            self._missing,
-        )
+        broken_down = break_down(table, parts, experiments, self._missing)
         broken_down = msgspec.structs.replace(
             broken_down,
             alternatives=tuple(alternatives(table, _HOWS)),
@@ -708,7 +570,7 @@ class _Measured:
                         *self._facts.notes,
                         *self._listed.notes,
                         *self.notes,
-                        *self._below_limits(),
+                        *self._native.below_limits(),
                         *self._taken_again(),
                     )
                 )
@@ -725,53 +587,11 @@ class _Measured:
             else []
         )
 
-    def _below_limits(self) -> list[str]:
-        """Say which native layers are faster than limits that count the FLOPs of direct kernels."""
-        faster = {
-            f"{spec.layer.problem} {spec.pass_}": row.roofline.efficiency
-            for spec, row in self._rows.items()
-            if row.ok and row.roofline is not None and row.roofline.efficiency > _BEYOND
-            if without_sides(spec.layer.kind) in _WITH_FEWER_FLOPS
-        }
-        if not faster:
-            return []
-        words = ", ".join(f"{problem} {ratio:.1f}x" for problem, ratio in faster.items())
-        return [
-            f"limits count the FLOPs of direct convolutions; native ones that are faster: {words}"
-        ]
-
     def _tracing_of_rounds(self) -> Tracing:
         """Return how calls were timed, and what that costs by all rounds."""
         first, *others = self._traced.rounds
         rounds = sum(others, first)
         return tracing_of(self._trace, self._traced.way, rounds, self._tracing.notes)
-
-    def _native_kernels(self, call: MappedCall, table: Table) -> tuple[NativeKernel, ...] | None:
-        """Return the native kernels of a call; none of a view, None where one has no time."""
-        if call.meaning.kind == "view":
-            return ()
-        if call.lacks or not call.terms:
-            return None
-        kernels = []
-        for term in call.terms:
-            spec = term.hot.nameless
-            if spec not in table:
-                return None
-            roof, clock = self._rows[spec].roofline, self._rows[spec].clock_hz
-            bound = roof is not None and roof.bound == "compute"
-            kernels.append(
-                NativeKernel(
-                    subject=spec,
-                    limit_s=None if roof is None else roof.time_s,
-                    limit_hz=clock if bound else None,
-                )
-            )
-        return tuple(kernels)
-
-    def _without_native(self, call: MappedCall) -> str:
-        """Return why a call's native layers have no time together: the first that has none."""
-        reasons = [_without_time(self._rows[term.hot.nameless]) for term in call.terms]
-        return next(filter(None, reasons), "its native layers have no time")
 
     def _log_experiments(self, table: Table, parts: StepParts) -> list[Experiment]:
         """Return what logs tell of the calls in which libraries log."""
@@ -801,7 +621,7 @@ class _Measured:
             return []
         launched: dict[Hashable, list[str]] = {
             spec: [str(kernel["name"]) for kernel in row.kernels]
-            for spec, row in self._rows.items()
+            for spec, row in self._native.rows.items()
         }
         fastest = {
             key: [name for each in kernels for name in launched[each.subject]]

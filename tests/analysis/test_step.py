@@ -12,7 +12,8 @@ from pydlbench.analysis.call_times import (
 )
 from pydlbench.analysis.calls import ReadyCalls
 from pydlbench.analysis.experiments import FRESH_MEMORY, REORDERS, STEP_GRAPH, WAKEUPS
-from pydlbench.analysis.step import break_down_step, seldom
+from pydlbench.analysis.native_layers import seldom
+from pydlbench.analysis.step import break_down_step
 from pydlbench.analysis.subjects import TracedStep, with_parts
 from pydlbench.backends.steps import operations
 from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS

@@ -123,6 +123,20 @@ def _nothing() -> None:
     """Leave everything as it is."""
 
 
+def _captured(call: Callable[[], Any], runtime: DeviceRuntime) -> DeviceWork:
+    """Return a graph of a call, or of a step.
+
+    Raises:
+        UnsupportedError: it cannot be captured; says why.
+    """
+    try:
+        return runtime.captured(call, 1)
+    except Exception as error:  # capturing raises what the call's code raises then
+        if is_lost(error):
+            raise
+        raise UnsupportedError(" ".join(str(error).split())[:_REASON]) from error
+
+
 def kernels_of(
     calls: Mapping[str, DeviceCall], runtime: DeviceRuntime
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
@@ -136,12 +150,9 @@ def kernels_of(
     uncaptured: dict[str, dict[str, None]] = {}
     for name, call in calls.items():
         try:
-            graph = runtime.captured(call.call, 1)
-        except Exception as error:  # capturing raises what the call's code raises then
-            if is_lost(error):
-                raise
-            why = " ".join(str(error).split())[:_REASON]
-            uncaptured.setdefault(why, {})[name.partition("(")[0]] = None
+            graph = _captured(call.call, runtime)
+        except UnsupportedError as error:
+            uncaptured.setdefault(str(error), {})[name.partition("(")[0]] = None
             continue
         if names := tuple(str(kernel["name"]) for kernel in graph.kernels()):
             kernels[name] = names
@@ -217,21 +228,10 @@ class StepClock(HostClock):
             case "host-sync":
                 return HostClock.timed(self, request)
             case "cuda-graph":
-                self._graph = self._graph or self._captured()
+                self._graph = self._graph or _captured(self._call, self._device)
                 raw = self._graph.sample(request.samples, request.inner, request.untimed)
                 return chunk_of(raw)
         raise UnsupportedError(f"a step is not timed by {request.timing} here")
-
-    def _captured(self) -> DeviceWork:
-        try:
-            graph = self._device.captured(self._call, 1)
-        except Exception as error:  # capturing raises what the step's code raises then
-            if is_lost(error):
-                raise
-            words = " ".join(str(error).split())[:_REASON]
-            raise UnsupportedError(f"{type(error).__name__}: {words}") from error
-        self._device.wait()
-        return graph
 
 
 def runtime_of(backend: FrameworkBackend) -> StepRuntime:

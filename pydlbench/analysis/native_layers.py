@@ -1,0 +1,235 @@
+"""The native layers that stand for the calls of a step, found and visited round by round.
+
+Each is prepared anew in each visit, with new memory; on a GPU it stays prepared where it has room.
+There its time does not depend on where its memory lies, and making it ready takes far longer than
+timing it.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.analysis.call_times import NativeKernel
+from pydlbench.grouping import grouped, summed
+from pydlbench.ops.table import ITEM_BYTES, without_sides
+from pydlbench.study.loop import Size, Subject
+from pydlbench.units import some_names
+from pydlbench.workers.host import releasing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Mapping
+
+    from pydlbench.analysis.mapped import MappedCall
+    from pydlbench.backends.base import KernelFacts
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.runner.session import Session
+    from pydlbench.study.table import Table
+    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.timing.policy import Policy
+    from pydlbench.workers.host import RemoteKernel
+
+    Prepared = RemoteKernel[KernelFacts]
+
+# Of a GPU's memory, for native kernels that stay prepared: calls alone may take a quarter, and two
+# processes have the step.
+_ROOM: Final = 1 / 8
+# Native kernels that are together no more than this share of their sum are visited in every third
+# round only: preparing them takes longer than what is gained by it.
+_TAIL: Final = 0.25
+_EVERY: Final = 3
+# So much faster than its limit is a native layer by other means than chance.
+_BEYOND: Final = 1.05
+_WITH_FEWER_FLOPS: Final = ("conv", "deconv")
+
+
+class NativeLayers:
+    """Native layers as subjects of a breakdown.
+
+    Args:
+        session: whose workers are used.
+        device: of the step.
+        rows: of native kernels that were found before.
+
+    Attributes:
+        rows: of the layers that stand for calls.
+        notes: which have no time, and why.
+    """
+
+    def __init__(
+        self, session: Session, device: str, rows: Mapping[KernelSpec, Measurement]
+    ) -> None:
+        self._session = session
+        self.rows = dict(rows)
+        self.notes: list[str] = []
+        self._kept: list[Prepared] = []
+        self._seldom: frozenset[KernelSpec] = frozenset()
+        room = None if device == "cpu" else session.room_bytes(device)
+        self._room_bytes = _ROOM * (room or 0)
+
+    def find(
+        self, mapped: Mapping[tuple[str, str], MappedCall], rounds: int, policy: Policy
+    ) -> list[Subject]:
+        """Find the fastest kernel of each layer that was not found before; return the subjects.
+
+        Args:
+            mapped: calls with the layers that stand for them.
+            rounds: each visits them again.
+            policy: of their visits.
+        """
+        wanted = dict.fromkeys(
+            term.hot.nameless for each in mapped.values() if not each.lacks for term in each.terms
+        )
+        known = {spec.nameless: row for spec, row in self.rows.items()}
+        missing = [spec for spec in wanted if spec not in known]
+        prepared: dict[KernelSpec, Prepared] = {}
+        try:
+            if missing:
+                measured = self._session.measure(missing, first_of=rounds, prepared=prepared)
+                known |= {spec.nameless: row for spec, row in measured}
+            self.rows = {spec: known[spec] for spec in wanted}
+            subjects = list(self._subjects(policy, prepared))
+        finally:  # what does not stay
+            with releasing(prepared.values()):
+                pass
+        self._seldom = seldom(self._seconds(mapped))
+        without = {spec: _without_time(row) for spec, row in self.rows.items()}
+        for reason, specs in grouped(without, without.__getitem__).items():
+            if reason:
+                names = some_names([spec.label for spec in specs])
+                self.notes.append(f"no native row: {names}: {reason}")
+        return subjects
+
+    def is_due(self, key: Hashable, number: int) -> bool:
+        """Whether a subject is visited in a round; in others its median stands for it."""
+        return number % _EVERY == 0 or key not in self._seldom
+
+    def close(self) -> None:
+        """Free the kernels that stay prepared."""
+        with releasing(self._kept):
+            pass
+
+    def of_call(self, call: MappedCall, table: Table) -> tuple[NativeKernel, ...] | None:
+        """Return the native kernels of a call; none of a view, None where one has no time."""
+        if call.meaning.kind == "view":
+            return ()
+        if call.lacks or not call.terms:
+            return None
+        kernels = []
+        for term in call.terms:
+            spec = term.hot.nameless
+            if spec not in table:
+                return None
+            roof, clock = self.rows[spec].roofline, self.rows[spec].clock_hz
+            bound = roof is not None and roof.bound == "compute"
+            kernels.append(
+                NativeKernel(
+                    subject=spec,
+                    limit_s=None if roof is None else roof.time_s,
+                    limit_hz=clock if bound else None,
+                )
+            )
+        return tuple(kernels)
+
+    def lacking(self, call: MappedCall) -> str:
+        """Return why a call's native layers have no time together: the first that has none."""
+        reasons = [_without_time(self.rows[term.hot.nameless]) for term in call.terms]
+        return call.lacks or next(filter(None, reasons), "its native layers have no time")
+
+    def below_limits(self) -> list[str]:
+        """Say which are faster than limits that count the FLOPs of direct kernels."""
+        faster = {
+            f"{spec.layer.problem} {spec.pass_}": row.roofline.efficiency
+            for spec, row in self.rows.items()
+            if row.ok and row.roofline is not None and row.roofline.efficiency > _BEYOND
+            if without_sides(spec.layer.kind) in _WITH_FEWER_FLOPS
+        }
+        if not faster:
+            return []
+        words = ", ".join(f"{problem} {ratio:.1f}x" for problem, ratio in faster.items())
+        return [
+            f"limits count the FLOPs of direct convolutions; native ones that are faster: {words}"
+        ]
+
+    def _subjects(self, policy: Policy, prepared: dict[KernelSpec, Prepared]) -> Iterator[Subject]:
+        """Yield layers that have a time; those that stay prepared are taken from ``prepared``."""
+        for spec, row in self.rows.items():
+            if row.ok and row.time is not None:
+                seconds = row.time.median
+                yield Subject(
+                    key=spec,
+                    sample=self._sampler(spec, row, prepared),
+                    policy=policy,
+                    size=Size(execution_s=seconds, wall_s=seconds),
+                )
+
+    def _seconds(self, mapped: Mapping[tuple[str, str], MappedCall]) -> dict[KernelSpec, float]:
+        """Return what each kernel takes in a step, all of its executions together."""
+        timed = {
+            spec: row.time.median
+            for spec, row in self.rows.items()
+            if row.ok and row.time is not None
+        }
+        return summed(
+            (spec, each.count * timed[spec])
+            for each in mapped.values()
+            for term in each.terms
+            if (spec := term.hot.nameless) in timed
+        )
+
+    def _sampler(
+        self, spec: KernelSpec, row: Measurement, prepared: dict[KernelSpec, Prepared]
+    ) -> Callable[[Request], Chunk]:
+        variant = f"{row.algorithm} {row.layout}" if row.algorithm else None
+        stays = self._stays(spec, row)
+        kept: list[Prepared] = []
+
+        def keep(kernel: Prepared) -> None:
+            kept.append(kernel)
+            self._kept.append(kernel)
+
+        if stays and spec in prepared:
+            keep(prepared.pop(spec))
+
+        def sample(request: Request) -> Chunk:
+            """Time the kernel: prepared anew, with new memory, unless it stays."""
+            if kept and kept[0].alive:
+                return kept[0].sample(request)
+            kept.clear()
+            kernel = self._session.prepare(spec, variant=variant, alone=True)
+            if stays:
+                keep(kernel)
+                return kernel.sample(request)
+            with releasing([kernel]):
+                return kernel.sample(request)
+
+        return sample
+
+    def _stays(self, spec: KernelSpec, row: Measurement) -> bool:
+        """Whether a kernel stays prepared over the rounds; its room is taken then."""
+        if not spec.on_gpu:
+            return False
+        elements = sum(spec.layer.operands(spec.pass_).values())
+        needed = elements * ITEM_BYTES[spec.precision] + (row.workspace_bytes or 0)
+        if needed > self._room_bytes:
+            return False
+        self._room_bytes -= needed
+        return True
+
+
+def seldom(seconds: Mapping[KernelSpec, float]) -> frozenset[KernelSpec]:
+    """Return the kernels that make a quarter of a sum together, the smallest ones.
+
+    Args:
+        seconds: of each in the sum.
+    """
+    smallest = sorted(seconds, key=seconds.__getitem__)
+    sums = accumulate(seconds[spec] for spec in smallest)
+    tail = _TAIL * sum(seconds.values())
+    return frozenset(spec for spec, total in zip(smallest, sums, strict=True) if total <= tail)
+
+
+def _without_time(row: Measurement) -> str:
+    """Return why a native row has no time; empty where it has one."""
+    return "" if row.ok and row.time is not None else row.reason or row.status
