@@ -27,7 +27,8 @@ class ProgramCall(Record, frozen=True, kw_only=True):
     Attributes:
         operator: its name, in the framework's words: ``aten.convolution_backward``.
         module: the user's module or the node of the catalogue's network that it is of; of what is
-            of several or of none its direction, as an optimizer's call over all weights.
+            of several or of none its direction, as an optimizer's call over all weights; of a
+            compiler's kernel, whose signature has no arguments, the beginning of its name.
         direction: ``forward``, ``loss``, ``backward`` or ``optimizer``.
         signature: see :class:`~pydlbench.records.operator.RecordedCall`.
         bytes: of its operands and results together; 0 where nobody has counted them.
