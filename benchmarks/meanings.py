@@ -37,15 +37,15 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from pydlbench.calls.meaning import LayerPass
+from pydlbench.calls.seen import meaning_of
 from pydlbench.errors import PydlbenchError
 from pydlbench.models import build_model, model_names
 from pydlbench.ops.descriptor import parse_problem
-from pydlbench.ops.meaning import LayerPass
 from pydlbench.ops.op import Layer
-from pydlbench.ops.seen import meaning_of
 from pydlbench.records.operator import RecordedCall
-from pydlbench.records.own import OwnInput, OwnSpec
 from pydlbench.records.step import StepSpec
+from pydlbench.records.user_model import OwnInput, OwnSpec
 
 __all__ = ["Meanings", "differences", "layer_text", "meaning"]
 
@@ -528,7 +528,7 @@ def _exported(step: StepSpec, path: Path, mode: str) -> StepSpec:
     import torch
 
     from pydlbench.backends.torch.backend import create
-    from pydlbench.backends.torch.own import OwnTorchModel
+    from pydlbench.backends.torch.steps.user_model import OwnTorchModel
 
     if not path.exists():
         with OwnTorchModel(create("cpu"), step) as made:
@@ -679,7 +679,7 @@ _MODELS: Final = {
 
 def record(kept: Meanings, framework: str, until: float, only: Sequence[str]) -> None:
     """Record a framework's models until a moment of ``time.monotonic``; write the file."""
-    from pydlbench.backends.steps import operations
+    from pydlbench.backends.steps import requests
 
     create = importlib.import_module(f"pydlbench.backends.{framework}.backend").create
     backend = create("cpu")
@@ -691,7 +691,7 @@ def record(kept: Meanings, framework: str, until: float, only: Sequence[str]) ->
             break
         begin = time.monotonic()
         try:
-            calls = operations.record_calls(backend, model.make().to_dict()).facts.calls
+            calls = requests.record_calls(backend, model.make().to_dict()).facts.calls
         except (PydlbenchError, MemoryError) as error:
             print(f"{number} {model.name}: {' '.join(str(error).split())[:300]}", flush=True)
             continue

@@ -35,16 +35,16 @@ from forecast import lacks as lacks_times
 from forecast import verdict as forecasts_verdict
 from journal import Journal
 
+from pydlbench.analysis.breakdown_run import break_down_step
 from pydlbench.analysis.forecast import forecast_step
 from pydlbench.analysis.operators import listed
 from pydlbench.analysis.rows import batches, now_utc
-from pydlbench.analysis.step import break_down_step
-from pydlbench.backends.steps import operations
+from pydlbench.backends.steps import requests
+from pydlbench.calls.seen import meaning_of
 from pydlbench.errors import PydlbenchError
-from pydlbench.ops.seen import meaning_of
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
-from pydlbench.records.own import OwnInput, OwnSpec
 from pydlbench.records.step import StepSpec
+from pydlbench.records.user_model import OwnInput, OwnSpec
 from pydlbench.report.text import markdown_table
 from pydlbench.runner.options import Options
 from pydlbench.runner.session import Session
@@ -270,7 +270,7 @@ def replayed(step: StepSpec, calls: Sequence[RecordedCall], session: Session) ->
     refused: dict[str, str] = {}
     for batch in batches(list({one.signature: one for one in calls}.values())):
         kernel = worker.build(
-            operations.prepare_calls,
+            requests.prepare_calls,
             OperatorsFacts,
             spec=step.to_dict(),
             signatures=[one.signature for one in batch],

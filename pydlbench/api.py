@@ -15,7 +15,7 @@ from pydlbench.cli.parser import records
 from pydlbench.cli.sweep import words_of
 from pydlbench.cli.terminal import Progress
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
-from pydlbench.models.own import is_own
+from pydlbench.models.user_model import is_own
 from pydlbench.runner.execute import execute
 from pydlbench.words import FRAMEWORKS
 

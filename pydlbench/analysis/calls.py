@@ -8,8 +8,8 @@ import msgspec
 
 from pydlbench.analysis.rows import batches
 from pydlbench.analysis.subjects import with_parts
-from pydlbench.backends.steps import operations
-from pydlbench.backends.steps.operators import LoggedOperators
+from pydlbench.backends.steps import requests
+from pydlbench.backends.steps.timed_calls import LoggedOperators
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.operator import OperatorsFacts
 from pydlbench.timing.statistics import median, middle_rounds, sum_known
@@ -46,7 +46,7 @@ class ReadyCalls:
         logging: in a process of its own, whose libraries log what they execute in each call.
         of_step: on the operands that the step has, which is run for that; else on made-up ones.
         repeats: how often each runs in a row, see
-            :class:`~pydlbench.backends.steps.operators.OperatorsKernel`; on a GPU how many parts
+            :class:`~pydlbench.backends.steps.timed_calls.OperatorsKernel`; on a GPU how many parts
             each has, see :class:`~pydlbench.backends.steps.device.DeviceOperators`.
 
     Attributes:
@@ -153,7 +153,7 @@ class ReadyCalls:
             step.framework, step.device, warm=not step.on_gpu, logging=self._logging
         )
         kernel = worker.build(
-            operations.prepare_logged_calls if self._logging else operations.prepare_calls,
+            requests.prepare_logged_calls if self._logging else requests.prepare_calls,
             OperatorsFacts,
             # What is fed is an operator of its own.
             spec=msgspec.structs.replace(step, feed="resident").to_dict(),

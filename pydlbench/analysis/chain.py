@@ -15,7 +15,7 @@ import msgspec
 
 from pydlbench.backends.native.links import check_listed
 from pydlbench.backends.native.listing import check_chained, problem_text
-from pydlbench.backends.steps import operations
+from pydlbench.backends.steps import requests
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.records.agreement import DISTURBED
@@ -69,7 +69,7 @@ def prepare_native_chain(
         if notes is None:
             check_listed(build_model(step.model, step.batch, **step.options), step.phase)
         kernel = session.worker().build(
-            operations.prepare_native_chain,
+            requests.prepare_native_chain,
             ChainFacts,
             spec=step.to_dict(),
             choices=choices_of(rows or {}),
@@ -116,7 +116,7 @@ def _recorded(
     """
     try:
         notes: list[str] = session.worker(step.framework, step.device).call(
-            operations.list_links,
+            requests.list_links,
             lambda _: None,
             spec=step.to_dict(),
             listed=str(listed),

@@ -21,7 +21,7 @@ from pydlbench.analysis.call_times import (
     in_calls,
     in_round,
 )
-from pydlbench.backends.steps.operators import LoggedOperators
+from pydlbench.backends.steps.timed_calls import LoggedOperators
 from pydlbench.records.breakdown import Alternative
 from pydlbench.study.estimate import estimate_values
 from pydlbench.timing.statistics import median

@@ -10,11 +10,11 @@ import msgspec
 
 from pydlbench.analysis.estimate import Kernels, Plan, Term, sharing_kernels, terms_of
 from pydlbench.analysis.operators import listed
-from pydlbench.backends.steps.groups import EQUATION, CallGroup, is_group
+from pydlbench.calls.groups import EQUATION, CallGroup, is_group
+from pydlbench.calls.meaning import Meaning
+from pydlbench.calls.seen import meaning_of
 from pydlbench.grouping import grouped
 from pydlbench.models.passes import StepPass
-from pydlbench.ops.meaning import Meaning
-from pydlbench.ops.seen import meaning_of
 from pydlbench.ops.table import out_of_place
 from pydlbench.records.estimate import Recorded
 from pydlbench.records.operator import RecordedCall, operator_of

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pydlbench.backends.steps import operations
-from pydlbench.backends.steps.groups import feed_text, is_feed, is_group, runs_library
+from pydlbench.backends.steps import requests
+from pydlbench.calls.groups import feed_text, is_feed, is_group, runs_library
+from pydlbench.calls.seen.tensorflow import Node, is_node
 from pydlbench.models import build_model
-from pydlbench.ops.seen.tensorflow import Node, is_node
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def listed(
 
 def _recorded(step: StepSpec, session: Session) -> OperatorsFacts:
     worker = session.worker(step.framework, step.device)
-    kernel = worker.build(operations.record_calls, OperatorsFacts, spec=step.to_dict())
+    kernel = worker.build(requests.record_calls, OperatorsFacts, spec=step.to_dict())
     kernel.release()
     return kernel.facts
 

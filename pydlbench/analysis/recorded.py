@@ -20,7 +20,7 @@ from pydlbench.words import TYPE_PRECISIONS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pydlbench.ops.meaning import LayerPass, Meaning
+    from pydlbench.calls.meaning import LayerPass, Meaning
     from pydlbench.records.trace import ProgramCall
     from pydlbench.traces.recorded import Recorded
 

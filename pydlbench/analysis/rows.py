@@ -11,7 +11,7 @@ import datetime as dt
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pydlbench.backends.steps import operations
+from pydlbench.backends.steps import requests
 from pydlbench.records.forecast import OperatorTime, Place
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.timing.chunk import Request
@@ -196,7 +196,7 @@ def _visit(
     worker.close()
     try:
         kernel = worker.build(
-            operations.prepare_calls,
+            requests.prepare_calls,
             OperatorsFacts,
             spec=step.to_dict(),
             signatures=[each.signature for each in batch],
@@ -229,7 +229,7 @@ def _visit_faults(session: Session) -> dict[str, _Visit]:
     try:
         for keeps in (False, True):
             kernel = worker.build(
-                operations.prepare_blocks, OperatorsFacts, size=_BLOCK, count=_BLOCKS, keeps=keeps
+                requests.prepare_blocks, OperatorsFacts, size=_BLOCK, count=_BLOCKS, keeps=keeps
             )
             chunk, ours = _sampled(kernel, Request(samples=_REPLAYS, untimed=1), session)
             seconds.append(median(chunk.seconds))

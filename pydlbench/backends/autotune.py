@@ -18,7 +18,7 @@ from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, Un
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pydlbench.backends.verification.verify import Verdict
+    from pydlbench.verification.verify import Verdict
 
 # A candidate whose first execution takes longer than the best so far by this factor and by the
 # effort's allowance more is not run again.

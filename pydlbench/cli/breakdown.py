@@ -80,7 +80,7 @@ def run(
     Args:
         args: the command's options.
         session_factory: gives a session for the options of ``session.Options`` as keywords.
-        measurer: takes the place of ``pydlbench.analysis.step.break_down_step``.
+        measurer: takes the place of ``pydlbench.analysis.breakdown_run.break_down_step``.
 
     Returns:
         0; 1 if no breakdown is ok; 3 under ``--fail-on``; 130 after Ctrl-C, with what was finished.
@@ -109,7 +109,7 @@ def read_tasks(
 
     Args:
         args: the command's options.
-        measurer: takes the place of ``pydlbench.analysis.step.break_down_step``.
+        measurer: takes the place of ``pydlbench.analysis.breakdown_run.break_down_step``.
 
     Raises:
         UsageError: a value is bad.
@@ -142,7 +142,7 @@ class BreakdownTask(ModelTask):
         rounds: to take.
         width: half of the step's interval that is wanted, relative to its median: it plans the
             rounds; None plans nothing.
-        measurer: takes the place of ``pydlbench.analysis.step.break_down_step``.
+        measurer: takes the place of ``pydlbench.analysis.breakdown_run.break_down_step``.
     """
 
     kind: ClassVar[str] = "breakdown"
@@ -170,7 +170,7 @@ class BreakdownTask(ModelTask):
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Yield the breakdown, or why there is none."""
-        from pydlbench.analysis.step import break_down_step
+        from pydlbench.analysis.breakdown_run import break_down_step
         from pydlbench.steps.run import planned_rounds
 
         (row,) = self.rows

@@ -370,7 +370,7 @@ def read_layers(args: Options) -> list[Layer]:
 
 def _models(names: Sequence[str]) -> Sequence[str]:
     from pydlbench.models.catalog import entry_names, is_entry
-    from pydlbench.models.own import is_onnx
+    from pydlbench.models.user_model import is_onnx
 
     for name in names:
         if ":" in name or is_onnx(name):
@@ -559,7 +559,7 @@ def _recorded(
 
 def _backends(args: Options, device: str) -> tuple[list[tuple[str, str | None]], tuple[str, ...]]:
     """Every backend with each of its modes, and notes on those that are left out."""
-    from pydlbench.models.own import find_own, is_own
+    from pydlbench.models.user_model import find_own, is_own
 
     kernels = [name for name in args.backend if is_own(name)]
     for name in kernels:

@@ -110,7 +110,7 @@ def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
     Raises:
         UsageError: a value is bad, or two options exclude each other.
     """
-    from pydlbench.models.own import is_own
+    from pydlbench.models.user_model import is_own
     from pydlbench.records.step import StepSpec
     from pydlbench.study.loop import LEAST_ROUNDS
     from pydlbench.timing.policy import STEP_BUDGET_S

@@ -73,8 +73,8 @@ def read_model(args: ModelOptions, batch: int | None) -> tuple[Model | None, dic
         UsageError: no such model, option or batch; an option that is for the other kind of model.
     """
     from pydlbench.models import build_model
-    from pydlbench.models.own import find_onnx, find_own, is_onnx, is_own
-    from pydlbench.records.own import OwnInput, OwnSpec
+    from pydlbench.models.user_model import find_onnx, find_own, is_onnx, is_own
+    from pydlbench.records.user_model import OwnInput, OwnSpec
 
     if not is_own(args.model):
         args.refuse(OWN_OPTIONS, "with a model of the catalogue")
@@ -118,7 +118,7 @@ def frameworks_of(
         None where none is named of a model of the catalogue; and whether the framework is a guess
         that has to be settled, see :class:`ModelTask`.
     """
-    from pydlbench.models.own import is_onnx, is_own, likely_framework
+    from pydlbench.models.user_model import is_onnx, is_own, likely_framework
 
     if named or not is_own(model):
         return named, False
@@ -186,7 +186,7 @@ class ModelTask(Task):
 
 def code_limit(args: ModelOptions) -> dict[str, float]:
     """Return the keyword of ``session.Options`` that limits the user's own code; none without."""
-    from pydlbench.models.own import is_own
+    from pydlbench.models.user_model import is_own
 
     return {"code_limit_s": args.time_limit or CODE_LIMIT_S} if is_own(args.model) else {}
 

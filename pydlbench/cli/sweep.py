@@ -75,7 +75,7 @@ def run(
     Args:
         args: the command's options.
         session_factory: gives a session for the options of ``session.Options`` as keywords.
-        measurer: takes the place of ``pydlbench.analysis.step.break_down_step``.
+        measurer: takes the place of ``pydlbench.analysis.breakdown_run.break_down_step``.
 
     Returns:
         0; 1 if no row is ok; 3 under ``--fail-on``; 130 after Ctrl-C, with what was finished.
@@ -547,7 +547,7 @@ def _estimate(document: Mapping[str, Any]) -> str:
 
 
 def _step(document: Mapping[str, Any]) -> str:
-    from pydlbench.records.own import rate_unit
+    from pydlbench.records.user_model import rate_unit
     from pydlbench.report.runs import time_text
 
     words = time_text(document["time_s"])

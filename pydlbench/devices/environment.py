@@ -111,7 +111,7 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 # Folders of this package that a row's time depends on.
-_TIMED = ("timing", "backends", "workers", "runner", "steps")
+_TIMED = ("timing", "verification", "backends", "workers", "runner", "steps")
 
 
 @functools.cache

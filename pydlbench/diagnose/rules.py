@@ -25,8 +25,8 @@ from pydlbench.diagnose.evidence import like, part_of
 from pydlbench.grouping import grouped, summed
 from pydlbench.models.passes import LOSS
 from pydlbench.ops.windows import on_padded_images
-from pydlbench.records.own import FUSED, OwnInput
 from pydlbench.records.step import step_words
+from pydlbench.records.user_model import FUSED, OwnInput
 from pydlbench.units import format_bytes, format_seconds, percent
 from pydlbench.words import AS_BUILT, ONNX_FRAMEWORK
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pydlbench.analysis.step import break_down_step
+from pydlbench.analysis.breakdown_run import break_down_step
 from pydlbench.backends import capabilities
 from pydlbench.diagnose.ablation import (
     AgainstNative,

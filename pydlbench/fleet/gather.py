@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.compare.match import FIELDS, LAYER_KINDS, describe, key
 from pydlbench.compare.rows import Row, side_of
 from pydlbench.errors import PydlbenchError, StoreError, UsageError
-from pydlbench.models.own import is_onnx
+from pydlbench.models.user_model import is_onnx
 from pydlbench.records.fleet import FleetVisit
 from pydlbench.records.step import StepSpec, step_words
 from pydlbench.runner.execute import kernel_of

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from pydlbench.records.fields import shown
-from pydlbench.records.own import OwnSpec
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Framework, Phase, Precision
 from pydlbench.records.trace import CallInContext, ModuleInContext, Tracing
+from pydlbench.records.user_model import OwnSpec
 from pydlbench.units import format_seconds, percent
 
 #: From what the hardware needs to the step itself; fields of :class:`Levels`.

@@ -10,9 +10,9 @@ import msgspec
 from pydlbench.records.fields import shown
 from pydlbench.records.measurement import MATERIAL
 from pydlbench.records.operator import RecordedCall
-from pydlbench.records.own import OwnSpec
 from pydlbench.records.record import Record
 from pydlbench.records.specs import Phase, Precision
+from pydlbench.records.user_model import OwnSpec
 from pydlbench.units import format_seconds, percent
 
 

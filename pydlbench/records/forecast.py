@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from pydlbench.records.fields import shown
-from pydlbench.records.own import OwnSpec
 from pydlbench.records.record import Record
 from pydlbench.records.specs import Framework, Phase, Precision
+from pydlbench.records.user_model import OwnSpec
 from pydlbench.timing.statistics import median, median_interval
 from pydlbench.units import cut, format_seconds, percent
 

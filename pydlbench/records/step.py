@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 
 from pydlbench.errors import UsageError
-from pydlbench.models.own import is_onnx, is_own
+from pydlbench.models.user_model import is_onnx, is_own
 from pydlbench.records.fields import shown
 from pydlbench.records.measurement import Status, TimeSummary
-from pydlbench.records.own import OPTIMIZERS, OwnSpec
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Framework, Phase, Precision
 from pydlbench.records.trace import (
@@ -22,6 +21,7 @@ from pydlbench.records.trace import (
     TraceFacts,
     Tracing,
 )
+from pydlbench.records.user_model import OPTIMIZERS, OwnSpec
 from pydlbench.units import format_seconds, per_second
 from pydlbench.words import (
     AS_BUILT,

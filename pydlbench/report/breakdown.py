@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.backends import capabilities
 from pydlbench.records.breakdown import LEVELS, BreakdownRecord
 from pydlbench.records.fields import columns_of
-from pydlbench.records.own import rate_unit
 from pydlbench.records.step import step_words
+from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import call_tree

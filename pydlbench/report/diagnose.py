@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pydlbench.backends import capabilities
-from pydlbench.records.own import rate_unit
+from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Facts, Heading, Lines
 from pydlbench.report.columns import device_name
 from pydlbench.units import counted, format_seconds, per_second, percent

@@ -8,7 +8,7 @@ from pydlbench.analysis.dominance import Dominance
 from pydlbench.records.estimate import EstimatedLayer
 from pydlbench.records.fields import columns_of
 from pydlbench.records.measurement import fewer_flops
-from pydlbench.records.own import rate_unit
+from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Facts, Heading, Lines, Table
 from pydlbench.report.columns import device_name
 from pydlbench.report.figures.bars import Bar, bars

@@ -10,8 +10,8 @@ from pydlbench.devices.gpu.peaks import on_tensor_cores
 from pydlbench.models import build_model
 from pydlbench.models.counts import macs
 from pydlbench.records.fields import Column, columns_of, flat_names
-from pydlbench.records.own import rate_unit
 from pydlbench.records.step import StepRow, options_text, usual_layout
+from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import context_blocks

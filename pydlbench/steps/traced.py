@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.backends.steps.device_trace import fitted
+from pydlbench.calls.meaning import bytes_of_type
+from pydlbench.calls.seen import meaning_of
 from pydlbench.devices.bandwidths import LEVELS
 from pydlbench.devices.roofline import memory_time, roof
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
 from pydlbench.grouping import grouped
-from pydlbench.ops.meaning import bytes_of_type
-from pydlbench.ops.seen import meaning_of
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.trace import (
     CallInContext,
@@ -29,7 +29,7 @@ from pydlbench.words import TYPE_PRECISIONS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pydlbench.ops.meaning import Meaning
+    from pydlbench.calls.meaning import Meaning
     from pydlbench.records.step import StepFacts, StepSpec
     from pydlbench.records.trace import ProgramCall, TraceFacts
     from pydlbench.runner.session import Session

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from pydlbench.calls.meaning import bytes_of_type
 from pydlbench.errors import UsageError
-from pydlbench.ops.meaning import bytes_of_type
 from pydlbench.records.trace import ProgramCall
 from pydlbench.traces.outermost import Event, calls_of
 from pydlbench.traces.recorded import Recorded, Round

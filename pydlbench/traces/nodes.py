@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.ops.seen.onnx import Node, Tensor
+from pydlbench.calls.seen.onnx import Node, Tensor
 from pydlbench.records.trace import ProgramCall
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.ops.seen import aten
+from pydlbench.calls.seen import aten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

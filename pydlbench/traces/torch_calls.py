@@ -1,6 +1,6 @@
 """Calls of PyTorch's as signatures, from what its profiler and its execution traces note of them.
 
-How signatures are written: :mod:`pydlbench.backends.torch.signature`.
+How signatures are written: :mod:`pydlbench.backends.torch.steps.signature`.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def tensor(dtype: str, shape: Sequence[int], strides: Sequence[int], **more: int
         dtype: NumPy's name.
         shape: of it.
         strides: in elements.
-        more: ``at`` and ``of``, see :mod:`pydlbench.backends.torch.signature`.
+        more: ``at`` and ``of``, see :mod:`pydlbench.backends.torch.steps.signature`.
     """
     if len(strides) != len(shape):
         strides = [1] * len(shape)

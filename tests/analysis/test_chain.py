@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from pydlbench.analysis.chain import choices_of, prepare_native_chain
-from pydlbench.backends.steps import operations
+from pydlbench.backends.steps import requests
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.records.chain import ChainFacts, ChainStep
-from pydlbench.records.own import OwnSpec
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import Check, StepSpec
+from pydlbench.records.user_model import OwnSpec
 from pydlbench.runner.options import Options
 from pydlbench.runner.session import Session
 from pydlbench.steps import agreement
@@ -121,7 +121,7 @@ def test_kernels_of_a_recorded_step_are_held_against_what_it_returned(theirs, st
     built = []
 
     def listing(operation, _, *, spec, listed, saved):
-        assert operation is operations.list_links
+        assert operation is requests.list_links
         assert StepSpec.from_dict(spec).own is not None
         Path(saved).mkdir()
         np.save(Path(saved) / "0.npy", np.asarray(theirs, np.float32))

@@ -14,8 +14,8 @@ from pydlbench.analysis.scores import ASSUMED, LEAST, Interval, interval, scored
 from pydlbench.records.breakdown import Level
 from pydlbench.records.forecast import ForecastRecord, OperatorTime, Place, StepFaults
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
-from pydlbench.records.own import OwnSpec
 from pydlbench.records.step import StepSpec
+from pydlbench.records.user_model import OwnSpec
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 from pydlbench.timing.chunk import Chunk

@@ -8,7 +8,7 @@ from invented_calls import CALLS
 
 from pydlbench.analysis.estimate import plan
 from pydlbench.analysis.mapped import kernels_of, map_calls, recorded_plan
-from pydlbench.backends.steps.groups import CallGroup
+from pydlbench.calls.groups import CallGroup
 from pydlbench.models import build_model
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepSpec

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pydlbench.analysis.operators import kind_of, listed
-from pydlbench.backends.steps.groups import CallGroup
+from pydlbench.calls.groups import CallGroup
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
 

@@ -6,13 +6,13 @@ import pytest
 
 from pydlbench.backends import autotune
 from pydlbench.backends.autotune import Candidate
-from pydlbench.backends.verification.verify import Verdict
 from pydlbench.errors import (
     DeviceLostError,
     InsufficientMemoryError,
     PrimitiveError,
     UnsupportedError,
 )
+from pydlbench.verification.verify import Verdict
 
 EFFORT = autotune.CPU_EFFORT
 

@@ -9,7 +9,7 @@ from breakdown_records import forecast_of
 from invented_session import InventedSession
 from said import says
 
-from pydlbench.analysis.step import break_down_step
+from pydlbench.analysis.breakdown_run import break_down_step
 from pydlbench.cli import breakdown as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import read

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from said import says
 
-from pydlbench.backends.steps import operations
+from pydlbench.backends.steps import requests
 from pydlbench.cli import main, steps
 from pydlbench.cli import step as command
 from pydlbench.cli.parser import read
@@ -362,7 +362,7 @@ class Asked:
 
     def call(self, function, hear, *, spec):
         del hear
-        assert function is operations.find_framework
+        assert function is requests.find_framework
         assert spec["framework"] == "torch"
         return self.framework
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pydlbench.backends.verification.inputs import make_inputs, round_to
-from pydlbench.backends.verification.verify import Verdict, verify
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.specs import KernelSpec
+from pydlbench.verification.inputs import make_inputs, round_to
+from pydlbench.verification.verify import Verdict, verify
 
 if TYPE_CHECKING:
     from pydlbench.ops.op import Layer

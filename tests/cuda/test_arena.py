@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pydlbench.backends.verification.inputs import round_to
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError
 from pydlbench.ops.table import build_layer
+from pydlbench.verification.inputs import round_to
 
 pytestmark = pytest.mark.gpu
 

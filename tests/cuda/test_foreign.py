@@ -21,7 +21,7 @@ def torch():
 @pytest.fixture(scope="module")
 def runtime(torch):
     """What the product times PyTorch with."""
-    from pydlbench.backends.torch.gpu import Runtime
+    from pydlbench.backends.torch.layers.gpu import Runtime
 
     assert torch.cuda.current_device() == 0
     return Runtime(0)
@@ -71,8 +71,8 @@ def test_pytorchs_work_keeps_the_device_busy(torch, runtime):
 
 @pytest.mark.parametrize("kernel", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"])
 def test_a_kernel_of_attention_is_right_and_captured(torch, runtime, kernel):
-    from pydlbench.backends.torch.forward import FORWARD, How
-    from pydlbench.backends.torch.gradients import forward_program
+    from pydlbench.backends.torch.layers.forward import FORWARD, How
+    from pydlbench.backends.torch.layers.gradients import forward_program
     from pydlbench.ops.table import build_layer
 
     layer = build_layer("attention", batch=2, heads=4, queries=64, size=64, causal=True)

@@ -11,9 +11,9 @@ from pydlbench.cli import breakdown, diagnose, layers, step
 from pydlbench.cli.parser import read
 from pydlbench.diagnose.rules import again, layer_command
 from pydlbench.ops.table import build_layer
-from pydlbench.records.own import OwnSpec
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import StepSpec
+from pydlbench.records.user_model import OwnSpec
 from pydlbench.report.breakdown import conclusion
 
 COMMANDS = {"layers": layers, "diagnose": diagnose, "breakdown": breakdown, "step": step}

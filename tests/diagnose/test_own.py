@@ -15,8 +15,8 @@ from pydlbench.diagnose.ablation import AgainstNative, LayerChange, StepChange
 from pydlbench.diagnose.run import hypotheses
 from pydlbench.errors import PrimitiveError
 from pydlbench.records.breakdown import BrokenDownCall
-from pydlbench.records.own import OwnSpec
 from pydlbench.records.step import StepRecord, StepSpec
+from pydlbench.records.user_model import OwnSpec
 
 CASE = StepSpec(
     model="my_model.py:build", phase="training", own=OwnSpec(optimizer="adam"), options={"width": 3}

@@ -15,7 +15,7 @@ from invented_runs import RUN, step_record
 from pydlbench.cli.parser import read
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.fleet.gather import collected, gathered
-from pydlbench.records.own import OwnInput, OwnSpec
+from pydlbench.records.user_model import OwnInput, OwnSpec
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 

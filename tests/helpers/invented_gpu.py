@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from invented_rows import row_of, time_of
 
-from pydlbench.backends.steps import operations
+from pydlbench.backends.steps import requests
 from pydlbench.backends.steps.device import DeviceOperators, step_kernel
 from pydlbench.backends.steps.device_trace import GAPS, DeviceProfile, Span, trace_of
 from pydlbench.backends.steps.trace import Event, StepTracer, Trace, TracedSteps
@@ -303,13 +303,13 @@ class Worker:
     def build(self, operation: Any, _facts: Any, **words: Any) -> Kernel:
         self.session.built.append(operation)
         case = StepSpec.from_dict(words["spec"])
-        if operation is operations.record_calls:
+        if operation is requests.record_calls:
             return Kernel(self.gpu, SimpleNamespace(facts=self._recorded(case.model)), "")
-        if case.mode != "eager" and operation is not operations.prepare_step:
+        if case.mode != "eager" and operation is not requests.prepare_step:
             raise UnsupportedError(f"{case.mode}: as the real one says")
-        if operation is operations.prepare_calls:
+        if operation is requests.prepare_calls:
             return self._calls(words["signatures"])
-        assert operation is operations.prepare_step, operation
+        assert operation is requests.prepare_step, operation
         return self._step(case, words["preparation"])
 
     def _recorded(self, model: str) -> OperatorsFacts:

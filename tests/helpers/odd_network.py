@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pydlbench.backends.torch.recording import by_module, record
+from pydlbench.backends.torch.steps.recording import by_module, record
 
 
 class Odd(torch.nn.Module):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.verification.inputs import kept_elements, make_inputs
-from pydlbench.backends.verification.verify import Verdict, verify
+from pydlbench.verification.inputs import kept_elements, make_inputs
+from pydlbench.verification.verify import Verdict, verify
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,7 +9,7 @@ from pydlbench import api
 from pydlbench.errors import UsageError
 from pydlbench.models import model_names
 from pydlbench.models.catalog import entry_names
-from pydlbench.models.own import find_onnx, find_own, is_own, likely_framework
+from pydlbench.models.user_model import find_onnx, find_own, is_own, likely_framework
 
 FILE = """
 import os

@@ -9,9 +9,9 @@ import pytest
 
 from pydlbench import _cpu
 from pydlbench.backends.native.cpu import candidates
-from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.specs import KernelSpec
+from pydlbench.verification.inputs import make_inputs
 
 
 def by_layout(found, layout):
@@ -199,7 +199,7 @@ import resource
 import pydlbench._cpu as _cpu
 from pydlbench.records.specs import KernelSpec
 from pydlbench.backends.native.cpu import candidates
-from pydlbench.backends.verification.inputs import make_inputs
+from pydlbench.verification.inputs import make_inputs
 from pydlbench.errors import InsufficientMemoryError
 from pydlbench.ops.table import build_layer
 layer = build_layer("gemm", m=4, k=512, n=512)

@@ -5,12 +5,12 @@ import pytest
 
 from pydlbench import _cpu
 from pydlbench.backends.native.cpu import candidates
-from pydlbench.backends.verification.inputs import make_inputs
-from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
+from pydlbench.verification.inputs import make_inputs
+from pydlbench.verification.verify import verify
 
 #: Kinds of layers of which each candidate that there is, is tried.
 WHOLE = ("elementwise", "reduction", "move", "gather")

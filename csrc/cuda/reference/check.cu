@@ -51,7 +51,7 @@ struct Sum {
 // After bias and ReLU the error is still measured against the sum before the ReLU: where that is
 // about zero, a correct kernel may be on either side of the kink. Results below the smallest normal
 // number of their format have fewer digits, so errors are relative to that number at least, as they
-// are on the CPU (pydlbench/backends/verification).
+// are on the CPU (pydlbench/verification).
 __device__ inline Deviation deviation_of(const View& output, std::int64_t index, const Sum& sum,
                                          bool relu) {
   const double expected = relu && sum.value < 0.0 ? 0.0 : sum.value;

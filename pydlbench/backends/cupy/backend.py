@@ -16,9 +16,9 @@ from pydlbench.backends.frameworks.device_clock import (
     sampler_module,
 )
 from pydlbench.backends.native.nvml import Monitor
-from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
+from pydlbench.verification.verify import TENSOR_ACCUMULATOR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,6 @@ from pydlbench.backends.base import (
 from pydlbench.backends.frameworks.device_clock import DeviceClock, is_lost
 from pydlbench.backends.frameworks.verdicts import check_fused, fused_inputs, judge
 from pydlbench.backends.host_clock import HostClock, Operator
-from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import (
     DeviceLostError,
     InsufficientMemoryError,
@@ -31,6 +30,7 @@ from pydlbench.errors import (
 )
 from pydlbench.records.measurement import Correctness, kernel_name
 from pydlbench.timing.chunk import Request
+from pydlbench.verification.inputs import make_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.frameworks.device_clock import StepRuntime
     from pydlbench.backends.host_clock import Watcher
-    from pydlbench.backends.verification.verify import Verdict
     from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.chunk import Chunk
+    from pydlbench.verification.verify import Verdict
 
 
 Entry = TypeVar("Entry")

@@ -46,7 +46,7 @@ class Execution:
         problem: sizes, as the library writes them.
         formats: of source and destination: ``abcd -> aBcd16b``.
         threads: how many it used, where it says so.
-        signature: what of the line says what is computed, see :mod:`pydlbench.ops.seen.onednn`.
+        signature: what of the line says what is computed, see :mod:`pydlbench.calls.seen.onednn`.
     """
 
     library: str

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from pydlbench.backends.verification.inputs import round_to, smallest_normal
-from pydlbench.backends.verification.verify import Verdict, tolerance, verify
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.ops.windows import on_padded_images
+from pydlbench.verification.inputs import round_to, smallest_normal
+from pydlbench.verification.verify import Verdict, tolerance, verify
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

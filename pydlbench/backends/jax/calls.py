@@ -17,12 +17,12 @@ from jax.extend.core import Literal
 from pydlbench.backends.frameworks.backend import translated
 from pydlbench.backends.jax.settings import jax
 from pydlbench.backends.jax.step import JaxModel, JaxStep
-from pydlbench.backends.steps.calls import StepCall
-from pydlbench.backends.steps.groups import EQUATION, CallGroup, grouped, groups_of, is_feed
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER, scope_of
-from pydlbench.backends.steps.operators import OperatorsKernel, TimedCall, check_on_cpu
 from pydlbench.backends.steps.repeated import CallCosts, RepeatedOperator, long_enough, made_ready
 from pydlbench.backends.steps.serving import model_of
+from pydlbench.backends.steps.timed_calls import OperatorsKernel, TimedCall, check_on_cpu
+from pydlbench.calls.groups import EQUATION, CallGroup, grouped, groups_of, is_feed
+from pydlbench.calls.step_calls import StepCall
 from pydlbench.records.operator import OperatorsFacts
 
 if TYPE_CHECKING:

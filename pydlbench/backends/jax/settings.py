@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends.base import check_precision
-from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR
 from pydlbench.errors import UnsupportedError
+from pydlbench.verification.verify import TENSOR_ACCUMULATOR
 
 # Else three quarters of a card's memory are taken at once, from the other workers too.
 os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"

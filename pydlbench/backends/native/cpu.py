@@ -22,7 +22,6 @@ from pydlbench.backends.base import (
     check_not_emulated,
 )
 from pydlbench.backends.native.inputs import RecentInputs
-from pydlbench.backends.verification.verify import Verdict, verify
 from pydlbench.devices.cpu.affinity import own_cpus, physical_cores
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.devices.cpu.peaks import flop_rate
@@ -34,6 +33,7 @@ from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.guards import slow_bursts
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median
+from pydlbench.verification.verify import Verdict, verify
 from pydlbench.version import __version__
 
 if TYPE_CHECKING:

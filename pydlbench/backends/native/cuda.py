@@ -21,7 +21,6 @@ from pydlbench.backends.native import cuda_libraries, nvml
 from pydlbench.backends.native.cuda_plans import CudaAutotuner, launched, plan_name, plans
 from pydlbench.backends.native.inputs import RecentInputs
 from pydlbench.backends.native.sustained import Sustained, sustained
-from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import (
     DeviceLostError,
     PrimitiveError,
@@ -35,6 +34,7 @@ from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.guards import disturbance
 from pydlbench.timing.statistics import median
 from pydlbench.units import some_names
+from pydlbench.verification.inputs import make_inputs
 from pydlbench.words import PROFILED_RANGE
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pydlbench._cuda as _cuda
 from pydlbench.backends import autotune
 from pydlbench.backends.native.inputs import RecentInputs
-from pydlbench.backends.verification.verify import (
+from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.records.measurement import fewer_flops, kernel_name
+from pydlbench.verification.verify import (
     FAST_ACCUMULATOR,
     TENSOR_ACCUMULATOR,
     Verdict,
     tolerance,
     verify,
 )
-from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.records.measurement import fewer_flops, kernel_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

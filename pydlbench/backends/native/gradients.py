@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from pydlbench.backends.native.listing import Link
+from pydlbench.calls.meaning import on_images
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.passes import StepPass
-from pydlbench.ops.meaning import on_images
 from pydlbench.ops.table import build_layer
 from pydlbench.ops.tensors import merged_elementwise, merged_move
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.verification.inputs import make_inputs, round_to, significand_bits
 from pydlbench.errors import UnsupportedError
+from pydlbench.verification.inputs import make_inputs, round_to, significand_bits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

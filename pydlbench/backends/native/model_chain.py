@@ -13,12 +13,12 @@ from pydlbench.backends.native.chains import CpuChains
 from pydlbench.backends.native.links import list_step
 from pydlbench.backends.native.listing import check_chained
 from pydlbench.backends.steps.inputs import save_results
-from pydlbench.backends.verification.verify import verify
 from pydlbench.models.graph import INPUT
 from pydlbench.records.agreement import TOLERANCE
 from pydlbench.records.chain import ChainFacts, ChainStep
 from pydlbench.records.step import Check
 from pydlbench.timing.statistics import median
+from pydlbench.verification.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     import pydlbench._cpu as _cpu
     from pydlbench.backends.native.cpu import CpuBackend, CpuKernel
     from pydlbench.backends.native.listing import Link, Listing
-    from pydlbench.backends.verification.verify import Verdict
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
+    from pydlbench.verification.verify import Verdict
 
 #: A way is tried so often, after one run that nobody times; or once, if that took so long.
 _TRIES: Final = 5

@@ -27,10 +27,10 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from pydlbench.backends.capabilities import FOLDER_VARIABLE
-from pydlbench.backends.steps.calls import StepCall, distinct
 from pydlbench.backends.steps.trace import StepTracer, Trace
+from pydlbench.calls.seen.onnx import Node, Tensor
+from pydlbench.calls.step_calls import StepCall, distinct
 from pydlbench.errors import PrimitiveError
-from pydlbench.ops.seen.onnx import Node, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

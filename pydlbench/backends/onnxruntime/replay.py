@@ -21,11 +21,11 @@ from onnx import helper, numpy_helper
 from pydlbench.backends.onnxruntime.file import types_of, words
 from pydlbench.backends.onnxruntime.recording import record
 from pydlbench.backends.onnxruntime.step import OnnxModel
-from pydlbench.backends.steps.operators import CallCost, OperatorsKernel
 from pydlbench.backends.steps.repeated import dispatch_s, made_ready
+from pydlbench.backends.steps.timed_calls import CallCost, OperatorsKernel
+from pydlbench.calls.seen.onnx import Node
 from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.errors import UnsupportedError
-from pydlbench.ops.seen.onnx import Node
 from pydlbench.records.operator import OperatorsFacts
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.onnxruntime.backend import OnnxruntimeBackend
-    from pydlbench.ops.seen.onnx import Tensor
+    from pydlbench.calls.seen.onnx import Tensor
     from pydlbench.records.step import StepSpec
 
 # What gives its input another shape, within a step in the same memory. At the ends of a file it

@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime
 
 from pydlbench.backends.onnxruntime.file import parameters, read_graph, translated, types_of
-from pydlbench.backends.steps.own_model import FedModel, Tensors
+from pydlbench.backends.steps.user_model import FedModel, Tensors
 from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import (
@@ -23,8 +23,8 @@ from pydlbench.errors import (
     UsageError,
     nearest,
 )
-from pydlbench.models.own import find_onnx
-from pydlbench.records.own import OwnSpec
+from pydlbench.models.user_model import find_onnx
+from pydlbench.records.user_model import OwnSpec
 from pydlbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.onnxruntime.backend import OnnxruntimeBackend
     from pydlbench.backends.steps.trace import StepTracer
-    from pydlbench.records.own import OwnInput
     from pydlbench.records.step import StepSpec
+    from pydlbench.records.user_model import OwnInput
 
 
 def _arrays(value: Any) -> list[NDArray[Any]]:

@@ -13,8 +13,8 @@ import numpy as np
 from pydlbench.backends.frameworks.operands import arranged, plain
 from pydlbench.backends.steps.definition import StepDefinition, StepModel, definition_of
 from pydlbench.backends.steps.inputs import save_results, trained
+from pydlbench.calls.seen import meaning_of
 from pydlbench.models.counts import macs, parameters
-from pydlbench.ops.seen import meaning_of
 from pydlbench.records.step import Check
 
 if TYPE_CHECKING:

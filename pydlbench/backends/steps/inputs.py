@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pydlbench.backends.verification.inputs import fill_uniform
 from pydlbench.models.graph import buffers, trained_tensors
+from pydlbench.verification.inputs import fill_uniform
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

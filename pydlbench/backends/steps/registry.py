@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.steps.definition import StepModel
     from pydlbench.backends.steps.device import DeviceOperators
     from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.backends.steps.operators import LoggedOperators, OperatorsKernel
+    from pydlbench.backends.steps.timed_calls import LoggedOperators, OperatorsKernel
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
 

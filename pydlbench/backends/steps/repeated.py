@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydlbench.backends.base import is_out_of_memory
-from pydlbench.backends.steps.operators import CallCost, TimedCall
+from pydlbench.backends.steps.timed_calls import CallCost, TimedCall
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
 from pydlbench.timing.statistics import median
@@ -19,7 +19,7 @@ from pydlbench.timing.statistics import median
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pydlbench.backends.steps.operators import TimedOperator
+    from pydlbench.backends.steps.timed_calls import TimedOperator
 
 # An operator is repeated in its function until it lasts so long, in seconds, and so often at most.
 _LONG_S: Final = 12e-3

@@ -8,14 +8,14 @@ import numpy as np
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend, checked_mode, renamed
 from pydlbench.backends.host_clock import HostClock
-from pydlbench.backends.tensorflow.layers import (
+from pydlbench.backends.tensorflow.layers.layer_pass import (
     FunctionOperator,
     as_array,
     upload,
     variants_of,
 )
 from pydlbench.backends.tensorflow.settings import Tracer, arithmetic, choose, in_words, tf
-from pydlbench.backends.tensorflow.trace import calls_for, kernels_behind, trace
+from pydlbench.backends.tensorflow.steps.trace import calls_for, kernels_behind, trace
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.backends.steps.operators import OperatorsKernel
 from pydlbench.backends.steps.serving import model_of
-from pydlbench.backends.tensorflow.calls import prepare_calls
-from pydlbench.backends.tensorflow.own import OwnTensorflowModel
-from pydlbench.backends.tensorflow.step import TensorflowModel, TracedModel
+from pydlbench.backends.steps.timed_calls import OperatorsKernel
+from pydlbench.backends.tensorflow.steps.calls_alone import prepare_calls
+from pydlbench.backends.tensorflow.steps.step import TensorflowModel, TracedModel
+from pydlbench.backends.tensorflow.steps.user_model import OwnTensorflowModel
 from pydlbench.records.operator import OperatorsFacts
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydlbench.backends.torch.base import TorchBackend
+from pydlbench.backends.torch.layers.base import TorchBackend
 from pydlbench.devices.cpu.affinity import own_cpus
 
 
@@ -15,6 +15,6 @@ def create(device: str) -> TorchBackend:
     cpus = own_cpus()
     if device == "cpu":
         return TorchBackend(device, cpus)
-    from pydlbench.backends.torch.gpu import TorchCudaBackend
+    from pydlbench.backends.torch.layers.gpu import TorchCudaBackend
 
     return TorchCudaBackend(device, cpus)

@@ -24,13 +24,13 @@ import torch
 
 from pydlbench.backends.native.gradients import Differentiation
 from pydlbench.backends.native.listing import LEAVING, Link, Listing
-from pydlbench.backends.torch.chain import below_autograd
-from pydlbench.backends.torch.recording import Slot
+from pydlbench.backends.torch.steps.recording import Slot
+from pydlbench.backends.torch.steps.replayed_step import below_autograd
+from pydlbench.calls.meaning import LayerPass, Value, on_images
+from pydlbench.calls.seen.aten import leaves, mapped, meaning_of
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.passes import StepPass
-from pydlbench.ops.meaning import LayerPass, Value, on_images
 from pydlbench.ops.op import INTEGERS
-from pydlbench.ops.seen.aten import leaves, mapped, meaning_of
 from pydlbench.ops.table import build_layer, out_of_place
 from pydlbench.ops.tensors import merged_elementwise, merged_move
 from pydlbench.records.operator import RecordedCall
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.torch.recording import Call, Recording
-    from pydlbench.ops.meaning import Binding
+    from pydlbench.backends.torch.steps.recording import Call, Recording
+    from pydlbench.calls.meaning import Binding
     from pydlbench.ops.op import Layer
 
 #: Sizes with their strides, in elements; the last one changes fastest.

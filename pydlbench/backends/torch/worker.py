@@ -19,25 +19,28 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.backends.steps import device
-from pydlbench.backends.steps.groups import is_feed, is_group
 from pydlbench.backends.steps.inputs import make_batch, make_weights, save_results, weight_shapes
-from pydlbench.backends.steps.operators import (
+from pydlbench.backends.steps.repeated import one_line
+from pydlbench.backends.steps.serving import model_of
+from pydlbench.backends.steps.timed_calls import (
     LoggedOperators,
     OperatorsKernel,
     TimedCall,
     check_on_cpu,
 )
-from pydlbench.backends.steps.own import load_own
-from pydlbench.backends.steps.repeated import one_line
-from pydlbench.backends.steps.serving import model_of
-from pydlbench.backends.torch import chain, compiled, links, replay, settings
-from pydlbench.backends.torch.compiled import groups_of
-from pydlbench.backends.torch.own import OwnTorchModel
-from pydlbench.backends.torch.step import TorchModel, TorchSubject, tensors_in
-from pydlbench.backends.torch.trace import library_output
+from pydlbench.backends.steps.user_code import load_own
+from pydlbench.backends.torch import links, settings
+from pydlbench.backends.torch.layers.library_kernels import library_output
+from pydlbench.backends.torch.steps import compiled_groups as compiled
+from pydlbench.backends.torch.steps import replay
+from pydlbench.backends.torch.steps import replayed_step as chain
+from pydlbench.backends.torch.steps.compiled_groups import groups_of
+from pydlbench.backends.torch.steps.step import TorchModel, TorchSubject, tensors_in
+from pydlbench.backends.torch.steps.user_model import OwnTorchModel
+from pydlbench.calls.groups import is_feed, is_group
+from pydlbench.calls.seen import meaning_of
 from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
-from pydlbench.ops.seen import meaning_of
 from pydlbench.records.agreement import DISTURBANCE, DISTURBED
 from pydlbench.records.operator import OperatorsFacts, RecordedCall, operator_of
 from pydlbench.units import counted
@@ -48,8 +51,8 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.steps.device import DeviceCall, DeviceOperators
-    from pydlbench.backends.steps.operators import TimedOperator
-    from pydlbench.backends.torch.recording import Recording
+    from pydlbench.backends.steps.timed_calls import TimedOperator
+    from pydlbench.backends.torch.steps.recording import Recording
     from pydlbench.records.step import StepSpec
 
 #: Whether files are run, and no modules.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError
-from pydlbench.records.own import rate_unit
+from pydlbench.records.user_model import rate_unit
 from pydlbench.words import AS_BUILT
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.calls.meaning import Value
+from pydlbench.calls.seen.aten import Word, leaves, read_call
 from pydlbench.errors import UnsupportedError, UsageError
-from pydlbench.ops.meaning import Value
-from pydlbench.ops.seen.aten import Word, leaves, read_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,7 +54,8 @@ def write_calls(calls: Iterable[tuple[str, int]], source: str) -> tuple[str, lis
     """Return calls with their numbers as TritonBench's inputs, and notes on those that are not.
 
     Args:
-        calls: signatures, see :mod:`pydlbench.backends.torch.signature`, each with its number.
+        calls: signatures (see :mod:`pydlbench.backends.torch.steps.signature`), each with its
+            number.
         source: where they are from.
 
     Raises:

@@ -11,11 +11,11 @@ import pytest
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.cupy.backend import CupyBackend, create
 from pydlbench.backends.host_clock import HostClock
-from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
+from pydlbench.verification.inputs import make_inputs
 from pydlbench.words import PASSES
 
 LAYERS = problems.LAYERS

@@ -14,11 +14,11 @@ from pydlbench.backends import autotune
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.frameworks.backend import Variant, _FrameworkAutotuner
 from pydlbench.backends.frameworks.device_clock import DeviceClock, marked
-from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import GpuReadings, Request
+from pydlbench.verification.inputs import make_inputs
 
 GEMM = build_layer("gemm", m=5, k=7, n=3)
 

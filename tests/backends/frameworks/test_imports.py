@@ -14,7 +14,7 @@ def test_shared_modules_import_no_framework():
     names = [one.name for one in pkgutil.iter_modules(frameworks.__path__)]
     assert "verbose" in names
     modules = [f"{frameworks.__name__}.{name}" for name in names]
-    modules += ["pydlbench.backends.host_clock", "pydlbench.backends.steps.operators"]
+    modules += ["pydlbench.backends.host_clock", "pydlbench.backends.steps.timed_calls"]
     program = (
         "import importlib, json, sys\n"
         "for name in json.loads(sys.argv[1]): importlib.import_module(name)\n"

@@ -4,11 +4,11 @@ import problems
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
+from pydlbench.verification.inputs import make_inputs
 
 pytest.importorskip("jax")
 

@@ -10,10 +10,10 @@ import pytest
 import tiny
 
 from pydlbench.backends.steps.definition import StepDefinition, definition_of
-from pydlbench.backends.steps.groups import CallGroup, groups_of
 from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.repeated import CallCosts
 from pydlbench.backends.steps.serving import prepare_model
+from pydlbench.calls.groups import CallGroup, groups_of
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepPreparation, StepSpec
 

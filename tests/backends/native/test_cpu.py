@@ -13,12 +13,12 @@ from pydlbench import _cpu
 from pydlbench.backends import autotune
 from pydlbench.backends.base import KernelFacts, Preparation
 from pydlbench.backends.native import cpu
-from pydlbench.backends.verification.verify import Verdict
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
+from pydlbench.verification.verify import Verdict
 from pydlbench.workers.channel import decode, encode
 
 CONV = build_layer("conv", batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)

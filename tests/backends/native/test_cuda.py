@@ -12,12 +12,12 @@ import pytest
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.native import sustained
 from pydlbench.backends.native.inputs import RecentInputs
-from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import GpuReadings, Request
+from pydlbench.verification.inputs import make_inputs
 
 CONV = build_layer("conv", batch=2, in_channels=3, in_size=5, out_channels=4, kernel=3, padding=1)
 

@@ -12,12 +12,12 @@ import pytest
 
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.numba.backend import create
-from pydlbench.backends.verification.inputs import make_inputs
-from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
+from pydlbench.verification.inputs import make_inputs
+from pydlbench.verification.verify import verify
 
 CONV = build_layer("conv", batch=1, in_channels=2, in_size=3, out_channels=2, kernel=2)
 

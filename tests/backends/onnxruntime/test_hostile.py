@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - not installed
 
 from pydlbench.backends.onnxruntime.backend import create  # noqa: E402
 from pydlbench.backends.onnxruntime.file import read_graph, types_of  # noqa: E402
-from pydlbench.backends.steps import operations  # noqa: E402
+from pydlbench.backends.steps import requests  # noqa: E402
 from pydlbench.errors import (  # noqa: E402
     InsufficientMemoryError,
     PydlbenchError,
@@ -142,7 +142,7 @@ def test_a_bad_file_is_one_line(tmp_path, monkeypatch, content, kind, told):
     (tmp_path / "net.onnx").write_bytes(content)
     case = StepSpec(model="net.onnx", framework="onnxruntime").to_dict()
     with pytest.raises(kind) as raised:
-        operations.prepare_step(create("cpu"), case, {"checks": False})
+        requests.prepare_step(create("cpu"), case, {"checks": False})
     said = str(raised.value)
     assert told in said
     assert "\n" not in said

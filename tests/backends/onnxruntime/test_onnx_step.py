@@ -10,15 +10,15 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - not installed
 
 from pydlbench.backends.onnxruntime.backend import create  # noqa: E402
 from pydlbench.backends.onnxruntime.step import OnnxModel  # noqa: E402
-from pydlbench.backends.steps import operations  # noqa: E402
+from pydlbench.backends.steps import requests  # noqa: E402
 from pydlbench.errors import (  # noqa: E402
     InsufficientMemoryError,
     ModelError,
     UnsupportedError,
     UsageError,
 )
-from pydlbench.records.own import OwnInput, OwnSpec  # noqa: E402
 from pydlbench.records.step import StepFacts, StepSpec  # noqa: E402
+from pydlbench.records.user_model import OwnInput, OwnSpec  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402
 
 STREAM = np.random.default_rng(0)
@@ -64,7 +64,7 @@ def case(*inputs, **how):
 
 
 def facts_of(backend, step):
-    return operations.prepare_step(backend, step.to_dict(), {}).facts
+    return requests.prepare_step(backend, step.to_dict(), {}).facts
 
 
 @pytest.mark.parametrize("mode", ["optimized", "unoptimized"])
@@ -84,7 +84,7 @@ def test_a_file_runs_and_computes_what_it_says(backend, written, mode):
 
 def test_it_is_timed(backend, written):
     written()
-    kernel = operations.prepare_step(backend, case(mode="unoptimized").to_dict(), {})
+    kernel = requests.prepare_step(backend, case(mode="unoptimized").to_dict(), {})
     facts = kernel.facts
     assert (facts.batch, facts.output, facts.parameters) == (2, (2, 5), 4 * 27 + 144 * 5)
     assert facts.inputs == ("2x3x8x8",)

@@ -11,7 +11,7 @@ import onnx_network
 
 from pydlbench.backends.onnxruntime.backend import create
 from pydlbench.backends.onnxruntime.recording import node_seconds
-from pydlbench.backends.steps.operations import prepare_step
+from pydlbench.backends.steps.requests import prepare_step
 from pydlbench.errors import PrimitiveError
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.records.trace import ProgramCall

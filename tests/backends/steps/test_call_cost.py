@@ -1,6 +1,6 @@
 """What a call costs besides its operator."""
 
-from pydlbench.backends.steps.operators import CallCost
+from pydlbench.backends.steps.timed_calls import CallCost
 
 
 def test_the_median_of_the_last_calls_counts():

@@ -12,7 +12,7 @@ import pytest
 import tiny
 
 from pydlbench.backends.steps.inputs import Batch, make_batch
-from pydlbench.backends.steps.operations import prepare_step
+from pydlbench.backends.steps.requests import prepare_step
 from pydlbench.backends.steps.serving import catalogue_model, prepare_model
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError, UsageError

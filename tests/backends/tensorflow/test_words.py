@@ -48,13 +48,13 @@ def conv(size, kernel, stride, padding, dilation=1):
     ],
 )
 def test_padding_has_a_word_where_it_means_the_same(layer, word):
-    from pydlbench.backends.tensorflow.forward import padding_of
+    from pydlbench.backends.tensorflow.layers.forward import padding_of
 
     assert padding_of(layer).word == word
 
 
 def test_explicit_padding_follows_the_format():
-    from pydlbench.backends.tensorflow.forward import How, padding_of
+    from pydlbench.backends.tensorflow.layers.forward import How, padding_of
 
     nhwc = How(word="nhwc")
     padding = padding_of(conv(8, 4, 1, (1, 2, 3, 0)))
@@ -142,7 +142,7 @@ def test_errors_are_told_apart():
 
 def test_kernels_are_named_without_plumbing():
     from pydlbench.backends.frameworks import hlo
-    from pydlbench.backends.tensorflow.trace import graph_kernels
+    from pydlbench.backends.tensorflow.steps.trace import graph_kernels
 
     assert graph_kernels(["_Arg", "_MklNativeConv2D", "_Retval"]) == "_MklNativeConv2D"
     assert graph_kernels(["_Arg", "_Retval"]) is None

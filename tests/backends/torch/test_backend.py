@@ -12,12 +12,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.torch import settings
-from pydlbench.backends.torch.operator import compiled
-from pydlbench.backends.verification.inputs import make_inputs
+from pydlbench.backends.torch.layers.operator import compiled
 from pydlbench.errors import PrimitiveError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
+from pydlbench.verification.inputs import make_inputs
 
 CONV = build_layer("conv", batch=2, in_channels=16, in_size=9, out_channels=16, kernel=3, padding=1)
 GEMM = build_layer("gemm", m=64, k=64, n=64)

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.steps.operations import prepare_step
+from pydlbench.backends.steps.requests import prepare_step
 from pydlbench.backends.torch import settings
-from pydlbench.backends.torch.forward import ATTENTION_KERNELS, FORWARD, How
+from pydlbench.backends.torch.layers.forward import ATTENTION_KERNELS, FORWARD, How
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import kernel_name

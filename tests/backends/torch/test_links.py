@@ -18,8 +18,8 @@ from pydlbench.backends.native.model_chain import NativeChain  # noqa: E402 - ne
 from pydlbench.backends.steps.inputs import make_batch, make_weights  # noqa: E402 - needs torch
 from pydlbench.backends.torch import worker  # noqa: E402 - needs torch
 from pydlbench.backends.torch.links import list_recording  # noqa: E402 - needs torch
-from pydlbench.backends.torch.recording import by_module, record  # noqa: E402 - needs torch
-from pydlbench.backends.torch.step import TorchModel  # noqa: E402 - needs torch
+from pydlbench.backends.torch.steps.recording import by_module, record  # noqa: E402 - needs torch
+from pydlbench.backends.torch.steps.step import TorchModel  # noqa: E402 - needs torch
 from pydlbench.errors import UnsupportedError  # noqa: E402 - needs torch
 from pydlbench.models import build_model  # noqa: E402 - needs torch
 from pydlbench.records.step import StepSpec  # noqa: E402 - needs torch

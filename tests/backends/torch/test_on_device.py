@@ -8,12 +8,9 @@ torch = pytest.importorskip("torch")
 
 from invented_gpu import Gpu  # noqa: E402 - not without PyTorch
 
-from pydlbench.backends.steps import operations  # noqa: E402
-from pydlbench.backends.torch import (  # noqa: E402
-    replay,
-    settings,
-    worker,
-)
+from pydlbench.backends.steps import requests  # noqa: E402
+from pydlbench.backends.torch import settings, worker  # noqa: E402
+from pydlbench.backends.torch.steps import replay  # noqa: E402
 from pydlbench.errors import UnsupportedError  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402
@@ -93,7 +90,7 @@ def test_what_a_call_overwrites_is_restored_before_each_sample(backend):
 def test_other_modes_have_no_operators_on_a_gpu(framework, way):
     step = case(framework=framework, mode=way)
     with pytest.raises(UnsupportedError, match="--mode eager"):
-        operations.prepare_calls(SimpleNamespace(), step.to_dict(), ["{}"])
+        requests.prepare_calls(SimpleNamespace(), step.to_dict(), ["{}"])
 
 
 def test_the_order_of_a_step_is_that_of_its_calls(odd):

@@ -14,13 +14,13 @@ from torch.nn import functional  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode, flop_registry  # noqa: E402
 
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
-from pydlbench.backends.torch.recording import by_module, record  # noqa: E402
-from pydlbench.backends.torch.signature import signature  # noqa: E402
+from pydlbench.backends.torch.steps.recording import by_module, record  # noqa: E402
+from pydlbench.backends.torch.steps.signature import signature  # noqa: E402
 from pydlbench.backends.torch.worker import record_calls  # noqa: E402
+from pydlbench.calls.seen import meaning_of  # noqa: E402
+from pydlbench.calls.seen.aten import leaves  # noqa: E402
 from pydlbench.models import build_model  # noqa: E402
 from pydlbench.models.passes import step_passes  # noqa: E402
-from pydlbench.ops.seen import meaning_of  # noqa: E402
-from pydlbench.ops.seen.aten import leaves  # noqa: E402
 from pydlbench.records.operator import RecordedCall  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 

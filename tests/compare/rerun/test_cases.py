@@ -9,8 +9,8 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.models.catalog import find_layers
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import KINDS, build_layer
-from pydlbench.records.own import OwnInput, OwnSpec
 from pydlbench.records.step import StepSpec
+from pydlbench.records.user_model import OwnInput, OwnSpec
 
 
 def row_of(layer, **changes):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pydlbench.backends.verification.checksums import Computed
-from pydlbench.backends.verification.verify import compare
+from pydlbench.verification.checksums import Computed
+from pydlbench.verification.verify import compare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,378 @@
+"""The user's own code in a worker: imported, called, and what it raises told in one line.
+
+It runs in the framework's process alone. What it prints goes to that process's standard error, as
+all that is printed there.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.backends.base import is_out_of_memory
+from pydlbench.errors import (
+    InsufficientMemoryError,
+    ModelError,
+    PydlbenchError,
+    UnsupportedError,
+    UsageError,
+    nearest,
+)
+from pydlbench.models.user_model import find_own
+from pydlbench.records.user_model import DTYPES, OwnInput
+from pydlbench.words import FRAMEWORKS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pydlbench.models.user_model import OwnSource
+
+_WORDS: Final = {"true": True, "false": False, "none": None}
+_HERE: Final = Path(__file__).parent.parent
+#: What makes a terminal print boldly, as Keras does in what it raises.
+_BOLD: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def load_own(name: str) -> Any:
+    """Import what a MODEL of the user's own names; each file runs once in a process.
+
+    Args:
+        name: ``FILE.py:CALLABLE`` or ``package.module:CALLABLE``.
+
+    Raises:
+        UsageError: no such file, module or callable.
+        ModelError: its code has raised.
+    """
+    source = find_own(name)
+    with own_code(name):
+        value: Any = _imported(
+            source.module, source.path if source.is_file else None, source.folder
+        )
+        for word in source.attribute.split("."):
+            if not hasattr(value, word):
+                near = nearest(word, [each for each in dir(value) if not each.startswith("_")])
+                place = name.rpartition(":")[0]
+                others = (
+                    f"; nearest: {', '.join(f'{place}:{each}' for each in near)}" if near else ""
+                )
+                raise UsageError(f"{name}: {place} defines no {word}{others}")
+            value = getattr(value, word)
+    return value
+
+
+def call_own(name: str, options: Mapping[str, Any]) -> Any:
+    """Return what the user's callable returns; what is a model already is not called.
+
+    Args:
+        name: of the callable.
+        options: its keywords; text is read as Python's literals, ``true``, ``false`` or ``none``,
+            and else stays text.
+
+    Raises:
+        UsageError: it is none, or wants other arguments.
+        ModelError: it has raised.
+    """
+    function = load_own(name)
+    if framework_of(function) is not None:
+        return function
+    if not callable(function):
+        raise UsageError(
+            f"{name}: is of type {type(function).__name__}, which cannot be called; nearest: a "
+            "function that returns it"
+        )
+    values = {key: _value(value) for key, value in options.items()}
+    with own_code(name):
+        _check_arguments(name, function, values)
+        return function(**values)
+
+
+def _check_arguments(name: str, function: Any, values: Mapping[str, Any]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of code that is not Python's: it says so itself
+        return
+    try:
+        signature.bind(**values)
+    except TypeError as error:
+        known = list(signature.parameters)
+        unknown = [each for each in values if each not in known]
+        near = (
+            nearest(unknown[0], known) or known
+            if unknown
+            else [
+                each
+                for each in known
+                if each not in values and _is_required(signature.parameters[each])
+            ]
+        )
+        words = ", ".join(f"--set {each}=VALUE" for each in near) or "leave --set out"
+        raise UsageError(f"{name}: {error}; nearest: {words}") from None
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and parameter.kind not in several
+
+
+def _value(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return _WORDS.get(value.lower(), value)
+
+
+@functools.cache
+def _imported(module: str, path: Path | None, folder: Path) -> Any:
+    """Import a module, or run a file as one, as if Python had been started in its folder."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    if path is None:
+        return importlib.import_module(module)
+    # A file may be called like a library that is there already.
+    name = module if module not in sys.modules else f"{module}_own"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, "it is a file of Python's"
+    assert spec.loader is not None, "likewise"
+    imported = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(imported)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return imported
+
+
+# -----------------------------------------------------------------------------
+# What the user's callable returns.
+
+
+def framework_of(value: Any) -> str | None:
+    """Return the framework that an object is a model of; None of what is no model.
+
+    Frameworks that nobody has imported have made no object. A Keras model is of its backend.
+    """
+    torch, tensorflow, keras = map(sys.modules.get, ("torch", "tensorflow", "keras"))
+    # A program that is being imported, or has failed to be, lacks its names.
+    if isinstance(value, getattr(getattr(torch, "nn", None), "Module", ())):
+        return "torch"
+    function = getattr(getattr(tensorflow, "types", None), "experimental", None)
+    kinds = getattr(tensorflow, "Module", ()), getattr(function, "PolymorphicFunction", ())
+    if any(isinstance(value, kind) for kind in kinds):
+        return "tensorflow"
+    if isinstance(value, getattr(keras, "Layer", ())):
+        assert keras is not None, "its class was found"
+        return str(keras.config.backend())
+    return None
+
+
+def parts_of(name: str, made: Any, framework: str) -> tuple[Any, Any, Any]:
+    """Return model, inputs and loss function; None for what is not there.
+
+    Args:
+        name: of the model.
+        made: what the user's callable has returned.
+        framework: of this process.
+
+    Raises:
+        UsageError: it is no model of any framework.
+        UnsupportedError: it is one of another framework.
+    """
+    parts = made if isinstance(made, (tuple, list)) else (made,)
+    owner = framework_of(parts[0]) if parts else None
+    if owner is None or len(parts) > 3:
+        types = ", ".join(type(each).__name__ for each in parts[:4])
+        raise UsageError(
+            f"{name}: returns {f'({types})' if parts is made else types}; nearest: a "
+            "torch.nn.Module, a Keras model, (model, inputs) or (model, inputs, loss function)"
+        )
+    if owner != framework:
+        runs = owner in FRAMEWORKS
+        near = f"--framework {owner}" if runs else "the environment KERAS_BACKEND=tensorflow"
+        raise UnsupportedError(
+            f"{name}: returns {type(parts[0]).__name__} of {owner}; nearest: {near}"
+        )
+    model, inputs, loss = (*parts, None, None)[:3]
+    if loss is not None and not _takes_output(loss):
+        raise UsageError(
+            f"{name}: returns {type(loss).__name__} as third; nearest: a function of the output "
+            "alone that returns the loss: lambda output: criterion(output, labels)"
+        )
+    return model, inputs, loss
+
+
+def loss_of(name: str) -> Any:
+    """Return the loss function that ``--loss`` names.
+
+    Raises:
+        UsageError: there is no such function, or it wants more than the output.
+    """
+    function = load_own(name)
+    if not _takes_output(function):
+        raise UsageError(
+            f"--loss {name}: cannot be called with the output alone; nearest: a function of the "
+            "output alone that returns the loss: lambda output: criterion(output, labels)"
+        )
+    return function
+
+
+def _takes_output(loss: Any) -> bool:
+    """Whether a loss can be called with an output alone, as far as it tells."""
+    try:
+        inspect.signature(getattr(loss, "forward", loss)).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # of code that is not Python's
+        return True
+    return True
+
+
+def input_texts(given: Iterable[tuple[str | None, Sequence[int], str]]) -> tuple[str, ...]:
+    """Return inputs as ``--input`` takes them.
+
+    Args:
+        given: name (None of one by place), shape and type of each tensor.
+
+    Returns:
+        Nothing where ``--input`` cannot say one of them.
+    """
+    given = list(given)
+    if any(not shape or 0 in shape or dtype not in DTYPES for _, shape, dtype in given):
+        return ()
+    if not all(name is None or name.isidentifier() for name, _, _ in given):
+        return ()
+    return tuple(
+        OwnInput(shape=tuple(shape), dtype=dtype, name=name).text for name, shape, dtype in given
+    )
+
+
+def batch_of(name: str, shape: Sequence[int] | None) -> int:
+    """Return the images or sequences of a step.
+
+    Args:
+        name: of the model.
+        shape: of its first input; None of a model without any.
+
+    Raises:
+        UsageError: there are none.
+    """
+    if not shape:
+        return 1
+    if not shape[0]:
+        sizes = "x".join(map(str, shape))
+        near = "x".join(map(str, (1, *shape[1:])))
+        raise UsageError(f"{name}: its first input is {sizes}: a batch of nothing; nearest: {near}")
+    return shape[0]
+
+
+def part_of(output: Any, name: str) -> Any:
+    """Return what an output has under a name; None where it has no such thing."""
+    return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+
+
+# -----------------------------------------------------------------------------
+# What the user's code raises.
+
+
+@contextlib.contextmanager
+def own_code(name: str) -> Iterator[None]:
+    """Let the user's code run: what it raises names its file and line.
+
+    A child that it forks ends where it would come back to ours.
+
+    Args:
+        name: of the model.
+
+    Raises:
+        InsufficientMemoryError: memory ran out.
+        ModelError: whatever else was raised, a call of ``exit`` too.
+    """
+    process = os.getpid()
+    try:
+        yield
+    except (PydlbenchError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # the user's code may raise anything
+        raise _translated(error, name) from error
+    finally:
+        if os.getpid() != process:
+            os._exit(0)
+
+
+def own_line(name: str) -> Callable[[], str | None]:
+    """Return what says at which line of the user's own files this thread is: the deepest one.
+
+    Args:
+        name: of the model.
+
+    Returns:
+        A function that returns ``my_model.py:15``, or None at no such line.
+    """
+    source = find_own(name)
+    own: dict[str, bool] = {}
+
+    def line() -> str | None:
+        frame = inspect.currentframe()
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file not in own:
+                own[file] = _is_own(Path(file), source)
+            if own[file]:
+                return f"{_shown(Path(file), source, name)}:{frame.f_lineno}"
+            frame = frame.f_back
+        return None
+
+    return line
+
+
+def _translated(error: BaseException, name: str) -> PydlbenchError:
+    """Return what says in one line what was raised, and where."""
+    source = find_own(name)
+    frames = [
+        (Path(frame.f_code.co_filename), line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    lines = [(path, line) for path, line in frames if _is_own(path, source)]
+    where = name
+    if lines:
+        path, line = lines[-1]
+        where = f"{_shown(path, source, name)}:{line}"
+    text = " ".join(_BOLD.sub("", str(error)).split())[:400]
+    if is_out_of_memory(error):
+        return InsufficientMemoryError(f"{where}: out of memory{f': {text}' if text else ''}")
+    return ModelError(f"{where}: {type(error).__name__}{f': {text}' if text else ''}")
+
+
+def _is_own(path: Path, source: OwnSource) -> bool:
+    """Whether a file is the user's: beneath the one that was named, no library's and not ours."""
+    if source.is_file:
+        roots = [source.folder]
+    else:
+        top = sys.modules.get(source.module.partition(".")[0])
+        places = getattr(top, "__path__", None) or [getattr(top, "__file__", None) or source.folder]
+        roots = [Path(each) for each in places]
+    for root in roots:
+        if path.is_relative_to(root):
+            inner = path.relative_to(root).parts
+            return "site-packages" not in inner and not path.is_relative_to(_HERE)
+    return False
+
+
+def _shown(path: Path, source: OwnSource, name: str) -> str:
+    """Return a file's path as the user would write it."""
+    if source.is_file and path == source.path:
+        return name.rpartition(":")[0]
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

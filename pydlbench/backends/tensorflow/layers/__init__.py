@@ -1,0 +1,1 @@
+"""Layers in TensorFlow: one pass of one layer as a kernel that can be timed."""

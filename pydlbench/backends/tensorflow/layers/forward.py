@@ -1,0 +1,521 @@
+"""What TensorFlow calls for each op, forward: the one thing that is said of it here.
+
+:data:`FORWARD` has a function of a layer and of how it is called; it returns a function of the
+layer's tensors, in the order of the roles that its forward pass reads. Gradients are TensorFlow's
+(:mod:`pydlbench.backends.tensorflow.layers.gradients`). Networks call their layers the same way.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from pydlbench.backends.frameworks.operands import arranged_shape, axes_of
+from pydlbench.backends.tensorflow.settings import tf
+from pydlbench.ops.axis import extent
+from pydlbench.verification.inputs import kept_elements
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Function = Callable[..., Any]
+
+_FLOAT32: Final = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """How a layer is called, besides its sizes.
+
+    Attributes:
+        word: how tensors lie: ``nhwc`` or ``nchw`` for images; of products ``transposed`` if the
+            weights are stored with their columns as rows.
+        training: whether for a training: normalisations take the minibatch's statistics then.
+        padded: whether images are padded by an operator of its own; else the layer's pads.
+        depthwise: whether through the operator for one group per channel.
+        split: whether groups are split, convolved and joined, as AlexNet's ports did; else the
+            operator knows groups.
+    """
+
+    word: str = "nhwc"
+    training: bool = False
+    padded: bool = False
+    depthwise: bool = False
+    split: bool = False
+
+    @property
+    def images(self) -> str:
+        """The layout of images."""
+        return "nhwc" if self.word == "nhwc" else "nchw"
+
+    def data_format(self, sides: int = 2) -> str:
+        """Return the layout by TensorFlow's word."""
+        return axes_of(self.images, sides).upper()
+
+    @property
+    def channels(self) -> int:
+        """Where images of two sides have their channels."""
+        return self.data_format().index("C")
+
+    def around(self, values: Sequence[Any], others: Any) -> list[Any]:
+        """Return what holds for each side in its place, with ``others`` for images and channels."""
+        return [others, *values, others] if self.images == "nhwc" else [others, others, *values]
+
+
+def _always(function: Function) -> Callable[[Any, How], Function]:
+    """Return the entry of what is called the same way for any layer."""
+    return lambda _layer, _how: function
+
+
+# -----------------------------------------------------------------------------
+# Padding in TensorFlow's words: ``VALID``, ``SAME``, or numbers.
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """Padding of one layer.
+
+    Attributes:
+        word: ``VALID``, ``SAME`` or ``EXPLICIT``: a word means what the numbers say, exactly.
+        pairs: padding before and behind each side.
+    """
+
+    word: str
+    pairs: tuple[tuple[int, int], ...]
+
+    def explicit(self, how: How) -> list[int]:
+        """Return the pads of all dimensions one after the other; empty with a word."""
+        if self.word != "EXPLICIT":
+            return []
+        return [pad for pair in how.around(self.pairs, (0, 0)) for pad in pair]
+
+    def spoken(self, how: How) -> str | list[tuple[int, int]]:
+        """Return what ``tf.nn.conv2d`` takes: the word, or the pairs where there is none."""
+        return how.around(self.pairs, (0, 0)) if self.word == "EXPLICIT" else self.word
+
+
+def padding_of(layer: Any) -> Padding:
+    """Return a layer's padding, by a word where one says the same.
+
+    Outputs and leading pads decide which element meets which tap; what is left over at the end is
+    padding in either case.
+    """
+    words = []
+    windows = [extent(*pair) for pair in zip(layer.kernel, layer.dilation, strict=True)]
+    for size, out, window, stride, pad in zip(
+        *(layer.in_size, layer.out_size, windows, layer.stride, layer.pad_before), strict=True
+    ):
+        total = max(0, (out - 1) * stride + window - size)
+        same = out == -(-size // stride) and pad == total // 2
+        valid = pad == 0 and out == (size - window) // stride + 1
+        words.append({"VALID": valid, "SAME": same})
+    common = [word for word in ("VALID", "SAME") if all(each[word] for each in words)]
+    pairs = tuple(zip(layer.pad_before, layer.pad_after, strict=True))
+    return Padding(common[0] if common else "EXPLICIT", pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """How windows slide, and how images are padded beforehand.
+
+    Attributes:
+        padding: what the operator pads.
+        pads: what is padded before, for each dimension; empty if the operator pads.
+        shape: of the images, as they lie.
+    """
+
+    padding: Padding
+    pads: list[tuple[int, int]]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def for_layer(cls, layer: Any, how: How) -> _Windows:
+        padding, pads = padding_of(layer), []
+        if how.padded:
+            pads = how.around(padding.pairs, (0, 0))
+            padding = Padding("VALID", ((0, 0),) * len(padding.pairs))
+        shape = arranged_shape(layer.shapes()["src"], how.images)
+        return cls(padding, pads, shape)
+
+    def pad(self, images: Any, value: Any = 0) -> Any:
+        """Return images with the padding that the operator does not add."""
+        return tf.pad(images, self.pads, constant_values=value) if self.pads else images
+
+    @property
+    def padded_shape(self) -> list[int]:
+        """The shape of images that are padded."""
+        pads = self.pads or [(0, 0)] * len(self.shape)
+        return [size + sum(pair) for size, pair in zip(self.shape, pads, strict=True)]
+
+
+# -----------------------------------------------------------------------------
+# Convolutions, products, poolings, images in another size.
+
+
+_FIRST: Final = {
+    **dict.fromkeys(("in_size", "out_size", "kernel", "stride", "dilation"), 1),
+    **dict.fromkeys(("pad_before", "pad_after"), 0),
+}
+
+
+def _of_one_side_too(entry: Callable[[Any, How], Function]) -> Callable[[Any, How], Function]:
+    """Return an entry that takes images of one side as rows of height one, as tf.nn.conv1d does."""
+
+    def widened(layer: Any, how: How) -> Function:
+        if layer.sides > 1:
+            return entry(layer, how)
+        kept = layer.kept.items()
+        wide = {name: (_FIRST[name], *value) for name, value in kept if name in _FIRST}
+        function, axis = entry(layer.replace(**wide), how), 1 if how.images == "nhwc" else 2
+
+        def forward(source: Any, *weights: Any) -> Any:
+            filters = [tf.expand_dims(each, 0) for each in weights]
+            return tf.squeeze(function(tf.expand_dims(source, axis), *filters), [axis])
+
+        return forward
+
+    return widened
+
+
+def is_depthwise(layer: Any) -> bool:
+    """Whether each channel is convolved by itself, which TensorFlow has an operator for."""
+    return bool(layer.groups == layer.in_channels > 1)
+
+
+def _convolution(layer: Any, how: How) -> Function:
+    windows, format_ = _Windows.for_layer(layer, how), how.data_format(layer.sides)
+    stride, dilation = layer.stride, layer.dilation
+    strides, pads = how.around(stride, 1), windows.padding.spoken(how)
+
+    def convolve(source: Any, weights: Any) -> Any:
+        if how.depthwise:
+            return tf.nn.depthwise_conv2d(source, weights, strides, pads, format_, dilation)
+        convolution = tf.nn.conv3d if layer.sides == 3 else tf.nn.conv2d
+        return convolution(source, weights, strides, pads, format_, how.around(dilation, 1))
+
+    def forward(source: Any, weights: Any) -> Any:
+        source = windows.pad(source)
+        if not how.split:
+            return convolve(source, weights)
+        sources = tf.split(source, layer.groups, how.channels)
+        filters = tf.split(weights, layer.groups, 3)
+        pieces = [convolve(*pair) for pair in zip(sources, filters, strict=True)]
+        return tf.concat(pieces, how.channels)
+
+    return forward
+
+
+def _transposed_convolution(layer: Any, how: How) -> Function:
+    # What tf.nn.conv2d_transpose calls: the gradient of a convolution of the result.
+    convolution = layer.convolution
+    windows = _Windows.for_layer(convolution, how)
+    words = {
+        "strides": how.around(convolution.stride, 1),
+        "padding": windows.padding.word,
+        "explicit_paddings": windows.padding.explicit(how),
+        "data_format": how.data_format(layer.sides),
+        "dilations": how.around(convolution.dilation, 1),
+    }
+
+    name = "DepthwiseConv2dNativeBackpropInput" if how.depthwise else "Conv2DBackpropInput"
+    if layer.sides == 3:
+        name = "Conv3DBackpropInputV2"
+        del words["explicit_paddings"]
+    transposed = getattr(tf.raw_ops, name)
+
+    def forward(source: Any, weights: Any) -> Any:
+        images = transposed(
+            input_sizes=windows.padded_shape, filter=weights, out_backprop=source, **words
+        )
+        if not windows.pads:
+            return images
+        return tf.slice(images, [before for before, _ in windows.pads], windows.shape)
+
+    return forward
+
+
+def _product(_layer: Any, how: How) -> Function:
+    return partial(tf.linalg.matmul, transpose_b=how.word == "transposed")
+
+
+def _attention(layer: Any, _how: How) -> Function:
+    # TensorFlow has no operator of its own for it: what Keras's layers write.
+    shared = layer.heads // layer.kv_heads
+    seen = np.arange(layer.keys) <= np.arange(layer.queries)[:, None]
+
+    def forward(query: Any, key: Any, value: Any) -> Any:
+        if shared > 1:
+            key, value = (tf.repeat(each, shared, 1) for each in (key, value))
+        scores = tf.matmul(query * layer.size**-0.5, key, transpose_b=True)
+        scores = tf.where(seen, scores, scores.dtype.min) if layer.causal else scores
+        return tf.matmul(tf.nn.softmax(scores), value)
+
+    return forward
+
+
+def _pooling(layer: Any, how: How) -> Function:
+    windows = _Windows.for_layer(layer, how)
+    words: dict[str, Any] = {
+        "ksize": how.around(layer.kernel, 1),
+        "strides": how.around(layer.stride, 1),
+        "padding": windows.padding.word,
+        "data_format": how.data_format(layer.sides),
+    }
+    name, whole = {"max": "MaxPool", "avg": "AvgPool"}[layer.mode], layer.sides == 3
+    pool = getattr(tf.raw_ops, f"{name}3D" if whole else name)
+    if layer.mode == "max":
+        if not whole:
+            words["explicit_paddings"] = windows.padding.explicit(how)
+        return lambda source: pool(input=windows.pad(source, source.dtype.min), **words)
+
+    def average(source: Any) -> Any:
+        result = pool(**{"input" if whole else "value": windows.pad(source)}, **words)
+        if not windows.pads or layer.count_include_pad:
+            return result
+        scale = np.prod(layer.kernel) / reduce(np.multiply.outer, layer.elements_inside)
+        placed = scale if how.images == "nchw" else scale[..., None]
+        return result * tf.cast(placed.astype(np.float32), source.dtype)
+
+    return average
+
+
+def _resizing(layer: Any, _how: How) -> Function:
+    name = {"nearest": "ResizeNearestNeighbor", "linear": "ResizeBilinear"}[layer.mode]
+    resize, size = getattr(tf.raw_ops, name), list(layer.out_size)
+    return lambda images: resize(images=images, size=size, half_pixel_centers=True)
+
+
+# -----------------------------------------------------------------------------
+# Normalisations: what is stored in a narrow type is converted to float32, and converted back.
+
+
+def _local_response(layer: Any, how: How) -> Function:
+    # TensorFlow's alpha applies to the sum of what is around, not to the mean.
+    words = {
+        "depth_radius": layer.local_size // 2,
+        "bias": layer.k,
+        "alpha": layer.alpha / layer.local_size,
+        "beta": layer.beta,
+    }
+
+    def forward(images: Any) -> Any:
+        exact = tf.cast(images, _FLOAT32)
+        outside = how.images == "nchw"  # there is none but with channels as the last dimension
+        exact = tf.transpose(exact, [0, 2, 3, 1]) if outside else exact
+        result = tf.nn.local_response_normalization(exact, **words)
+        result = tf.transpose(result, [0, 3, 1, 2]) if outside else result
+        return tf.cast(result, images.dtype)
+
+    return forward
+
+
+def normalised(layer: Any, how: How, *operands: Any, share: float = 1.0) -> Any:
+    """Return all that the operator of a batch normalisation gives.
+
+    Args:
+        layer: the normalisation.
+        how: whether it takes the minibatch's own statistics.
+        operands: images, factor, offset, and mean and variance: those to normalise by, or the
+            running ones.
+        share: how far the statistics that it returns are from the running ones to those of the
+            minibatch, in training.
+    """
+    names = ("x", "scale", "offset", "mean", "variance")
+    return tf.raw_ops.FusedBatchNormV3(
+        **dict(zip(names, operands, strict=True)),
+        epsilon=layer.epsilon,
+        exponential_avg_factor=share,
+        data_format=how.data_format(),
+        is_training=how.training,
+    )
+
+
+def _batch_normalisation(layer: Any, how: How) -> Function:
+    def forward(*operands: Any) -> Any:
+        if not how.training:
+            return normalised(layer, how, *operands).y
+        result = normalised(layer, how, *operands, share=layer.momentum)
+        # The operator moves the running statistics; their variables are assigned, as Keras does.
+        for running, moved in zip(operands[-2:], result[1:3], strict=True):
+            if isinstance(running, tf.Variable):
+                running.assign(moved)
+        return result.y, result.reserve_space_1, result.reserve_space_2
+
+    return forward
+
+
+def _layer_normalisation(layer: Any, how: How) -> Function:
+    def forward(x: Any, w: Any, b: Any) -> Any:
+        exact = tf.cast(x, _FLOAT32)
+        mean, variance = tf.nn.moments(exact, [-1], keepdims=True)
+        result = tf.nn.batch_normalization(exact, mean, variance, b, w, layer.epsilon)
+        result = tf.cast(result, x.dtype)
+        return (result, mean, variance) if how.training else result
+
+    return forward
+
+
+def _root_mean_square(layer: Any, _how: How) -> Function:
+    def forward(x: Any, w: Any) -> Any:
+        exact = tf.cast(x, _FLOAT32)
+        squares = tf.reduce_mean(tf.square(exact), -1, keepdims=True)
+        return tf.cast(
+            exact * tf.math.rsqrt(squares + layer.epsilon) * tf.cast(w, _FLOAT32), x.dtype
+        )
+
+    return forward
+
+
+# -----------------------------------------------------------------------------
+# The loss, whose operator gives the loss of each row and, at once, the gradient of the logits; and
+# optimizers, by the operators that update a variable in one kernel.
+
+
+def _loss(_layer: Any, _how: How) -> Function:
+    # Half precisions are converted to float32, as Keras's mixed precision wants it.
+    def forward(x: Any, labels: Any) -> Any:
+        logits = tf.cast(x, _FLOAT32)
+        loss = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=labels)
+        return tf.reduce_mean(loss.loss), loss.loss, loss.backprop
+
+    return forward
+
+
+def descend(weights: Any, gradient: Any, rate: Any) -> None:
+    """Move weights, a variable, against their gradient."""
+    tf.raw_ops.ResourceApplyGradientDescent(var=weights.handle, alpha=rate, delta=gradient)
+
+
+def descend_with_momentum(
+    weights: Any, velocity: Any, gradient: Any, rate: Any, *, mu: float
+) -> None:
+    """Move weights by their velocity, both variables, after the gradient has been added to that."""
+    tf.raw_ops.ResourceApplyMomentum(
+        var=weights.handle,
+        accum=velocity.handle,
+        lr=rate,
+        grad=gradient,
+        momentum=tf.constant(mu, weights.dtype),
+    )
+
+
+def _decay(layer: Any) -> Function:
+    # The gradient of an L2 loss and the sum of gradients, as TensorFlow's gradients have them.
+    return lambda w, g: tf.add_n([g, w * tf.cast(layer.decay, w.dtype)])
+
+
+# -----------------------------------------------------------------------------
+# The table. What Keras has no operator for is a chain, each of which rounds what it writes.
+
+
+def _hard_sigmoid(x: Any) -> Any:
+    return tf.nn.relu6(x + 3) * (1 / 6)
+
+
+#: What is called for a layer, by :func:`~pydlbench.backends.frameworks.backend.op_of` it.
+FORWARD: Final[Mapping[str, Callable[[Any, How], Function]]] = {
+    "conv": _of_one_side_too(_convolution),
+    "deconv": _of_one_side_too(_transposed_convolution),
+    "gemm": _product,
+    "attention": _attention,
+    "pool": _of_one_side_too(_pooling),
+    "resize": _of_one_side_too(_resizing),
+    "bias": lambda _, how: partial(tf.nn.bias_add, data_format=how.data_format()),
+    "relu": _always(tf.nn.relu),
+    "relu6": _always(tf.nn.relu6),
+    "hardsigmoid": _always(_hard_sigmoid),
+    "hardswish": _always(lambda x: x * _hard_sigmoid(x)),
+    "sigmoid": _always(tf.sigmoid),
+    "tanh": _always(tf.tanh),
+    "softplus": _always(tf.nn.softplus),
+    "elu": _always(tf.nn.elu),
+    "silu": _always(tf.nn.silu),
+    "mish": _always(lambda x: x * tf.tanh(tf.nn.softplus(x))),
+    "gelu": _always(tf.nn.gelu),
+    "gelu-tanh": _always(partial(tf.nn.gelu, approximate=True)),
+    "scale": _always(operator.mul),
+    "add": _always(operator.add),
+    "concat": lambda _, how: lambda *images: tf.concat(images, how.channels),
+    "dropout": lambda layer, _: partial(tf.nn.dropout, rate=1 - layer.keep),
+    "lrn": _local_response,
+    "batchnorm": _batch_normalisation,
+    "layernorm": _layer_normalisation,
+    "rmsnorm": _root_mean_square,
+    "softmax": _always(tf.nn.softmax),
+    "log-softmax": _always(tf.nn.log_softmax),
+    "softmax-xent": _loss,
+    "l2": _always(lambda w: tf.nn.l2_loss(tf.cast(w, _FLOAT32))),
+    "sgd": _always(descend),
+    "momentum": lambda layer, _: partial(descend_with_momentum, mu=layer.mu),
+}
+
+#: Gradients that are none of the forward pass alone.
+GRADIENT: Final[Mapping[str, Callable[[Any], Function]]] = {"l2": _decay}
+
+
+# -----------------------------------------------------------------------------
+# What a gradient reads of its forward pass where our inputs have it: the reference computes with
+# these. By op, the tensors of the graph by the role that has their values.
+
+
+def _mask(layer: Any, _inputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    shape = layer.shapes()["src"]
+    return kept_elements(shape, tuple(slice(0, size) for size in shape), layer.keep)
+
+
+def _one_hot(layer: Any, labels: NDArray[Any]) -> NDArray[Any]:
+    chosen: NDArray[Any] = labels.astype(np.int64)[:, None] == np.arange(layer.channels)
+    return chosen.astype(np.float32)
+
+
+def _gradient_of_logits(layer: Any, inputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    probabilities = inputs["dst"].reshape(-1, layer.channels)
+    gradient: NDArray[Any] = probabilities - _one_hot(layer, inputs["labels"])
+    return gradient
+
+
+def _input(role: str) -> Callable[[Any, Mapping[str, NDArray[Any]]], NDArray[Any]]:
+    return lambda _, inputs: inputs[role]
+
+
+def _rows(role: str) -> Callable[[Any, Mapping[str, NDArray[Any]]], NDArray[Any]]:
+    return lambda layer, inputs: inputs[role].reshape(*layer.shapes()["src"][:-1], 1)
+
+
+#: See above: tensors by name, and what makes their values of a layer and its inputs.
+KEPT: Final[Mapping[str, Mapping[str, Callable[[Any, Any], NDArray[Any]]]]] = {
+    "softmax": {"Softmax:0": _input("result")},
+    "log-softmax": {"LogSoftmax:0": _input("result")},
+    "softmax-xent": {"SparseSoftmaxCrossEntropyWithLogits:1": _gradient_of_logits},
+    "dropout": {"dropout/GreaterEqual:0": _mask},
+    "batchnorm": {
+        "FusedBatchNormV3:3": _input("mean"),
+        "FusedBatchNormV3:4": _input("variance"),
+    },
+    "layernorm": {"moments/mean:0": _rows("mean"), "moments/variance:0": _rows("variance")},
+}
+
+
+# -----------------------------------------------------------------------------
+# Several results, where a function returns others than the layer writes.
+
+
+def _probabilities_and_loss(
+    layer: Any, results: Sequence[NDArray[Any]], operands: Sequence[Any]
+) -> Sequence[NDArray[Any]]:
+    mean, rows, gradient = results
+    # At the label, adding the one again would lose the digits of a small probability.
+    chosen = _one_hot(layer, operands[1].numpy())
+    return np.where(chosen, np.exp(-rows)[:, None], gradient), mean
+
+
+#: See above: of a layer, of what was returned and of the operands.
+RESULTS: Final[Mapping[str, Callable[..., Sequence[NDArray[Any]]]]] = {
+    "softmax-xent": _probabilities_and_loss,
+}

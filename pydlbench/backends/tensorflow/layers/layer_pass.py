@@ -1,0 +1,339 @@
+"""A layer's pass as TensorFlow runs it, from its forward function, with its operands in place.
+
+A new op is an entry in :data:`~pydlbench.backends.tensorflow.layers.forward.FORWARD`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from pydlbench.backends.frameworks.backend import Variant, entry_of, op_of
+from pydlbench.backends.frameworks.operands import Lie, words_of
+from pydlbench.backends.frameworks.operator import FrameworkOperator, LayerPass
+from pydlbench.backends.tensorflow.layers.forward import (
+    FORWARD,
+    GRADIENT,
+    KEPT,
+    RESULTS,
+    How,
+    is_depthwise,
+    padding_of,
+)
+from pydlbench.backends.tensorflow.layers.gradients import Traced
+from pydlbench.backends.tensorflow.settings import DTYPES, tf, translated
+from pydlbench.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.tensorflow.settings import Arithmetic, Tracer
+    from pydlbench.ops.op import Layer
+    from pydlbench.records.specs import KernelSpec
+
+    Array = NDArray[Any]
+
+
+# -----------------------------------------------------------------------------
+# The ways to run a pass.
+
+
+def variants_of(spec: KernelSpec, traced: Tracer, numbers: Arithmetic) -> list[Variant]:
+    """List the ways to run a pass of a layer.
+
+    Args:
+        spec: what is computed.
+        traced: makes functions.
+        numbers: how it is computed.
+
+    Raises:
+        UnsupportedError: TensorFlow has no such layers, or not this one.
+    """
+    entry = entry_of("tensorflow", FORWARD, spec.layer)
+    _check(spec.layer, spec)
+    training = spec.pass_ != "forward" or spec.propagation == "training"
+    ways = [dataclasses.replace(how, training=training) for how in _ways(spec.layer)]
+    return [_Pass(spec, entry(spec.layer, how), how).variant(traced, numbers) for how in ways]
+
+
+def _ways(layer: Any) -> list[How]:
+    """Return how a layer can be called.
+
+    Where no word describes the padding, the images may also be padded first, as models written for
+    TensorFlow do: its gradients with explicit padding are not oneDNN's, sum bfloat16 in bfloat16,
+    and know neither groups nor dilation.
+
+    A convolution with one group per channel also goes through TensorFlow's operators for just that;
+    these have one stride for both directions and, on CPUs, no dilation.
+    """
+    op, words = op_of(layer), words_of(layer)
+    if op in ("lrn", "resize"):  # neither has operators for other images
+        words = ("nhwc",)
+    ways: list[dict[str, bool]] = [{}]
+    whole = layer.sides == 3  # whose operators pad by a word only
+    if op == "pool" and whole and padding_of(layer).word == "EXPLICIT":
+        ways = [{"padded": True}]
+    if op in ("conv", "deconv"):
+        convolution = layer.convolution if op == "deconv" else layer
+        if padding_of(convolution).word == "EXPLICIT":
+            ways = [{"padded": True}] if whole else [{}, {"padded": True}]
+        alike = len(set(convolution.stride)) == 1 and set(convolution.dilation) == {1}
+        if is_depthwise(convolution) and alike and layer.sides == 2:
+            ways.append({"depthwise": True})
+    return [How(word=word, **way) for way in ways for word in words]
+
+
+def _check(layer: Any, spec: KernelSpec) -> None:
+    """Refuse what TensorFlow's operators do not compute."""
+    op = op_of(layer)
+    if layer.kind == "pointwise" and spec.on_gpu:
+        raise UnsupportedError("tensorflow: memory-bound layers are run on CPUs so far")
+    if op == "pool" and layer.mode == "avg" and (padding := padding_of(layer)).word != "VALID":
+        if layer.count_include_pad:
+            raise UnsupportedError("TensorFlow's averages leave padding out of the count")
+        if padding.word == "EXPLICIT":
+            raise UnsupportedError(
+                f"TensorFlow's averages are padded as SAME or VALID, not {layer.problem}"
+            )
+    if op == "pool" and max(layer.dilation) > 1:
+        raise UnsupportedError("TensorFlow's poolings have no windows with holes")
+    if op != "resize":
+        return
+    if layer.sides == 3:
+        raise UnsupportedError("TensorFlow has no operator that resizes images of three sides")
+    if spec.mode == "xla":
+        raise UnsupportedError(
+            "XLA's ResizeBilinear gives other values, and ResizeNearestNeighborGrad does not "
+            "compile; nearest: --mode graph"
+        )
+    if layer.mode == "linear" and spec.precision != "fp32":
+        raise UnsupportedError("TensorFlow's ResizeBilinear gives float32 only; nearest: fp32")
+
+
+# What sums in the type that is stored though it is one operator: the rest is exact, or a chain.
+_ROUNDING: Final = (
+    *(("sigmoid", "backward-data"), ("tanh", "backward-data"), ("elu", "backward-data")),
+    *(("softplus", "forward"), ("softplus", "backward-data")),
+    *(("softmax", "forward"), ("log-softmax", "forward"), ("sgd", "forward")),
+    *(("momentum", "forward"), ("resize", "backward-data"), ("pool max", "backward-data")),
+)
+
+
+def _sums(layer: Any, pass_: str, names: Sequence[str]) -> str:
+    """Return what a pass sums in, see :class:`Arithmetic`: each operator of a chain rounds."""
+    op = op_of(layer)
+    if op == "gemm" and "Sum" in names:  # of products that are rounded to storage
+        return "stored"
+    if op in ("conv", "deconv", "gemm"):
+        return "products"
+    if (op, pass_) == ("bias", "backward-weights"):
+        return "BiasAddGrad"
+    if "Cast" in names:
+        return "float32"
+    word = f"pool {layer.mode}" if op == "pool" else op
+    return "stored" if len(names) > 1 or (word, pass_) in _ROUNDING else "float32"
+
+
+def lie_of(layer: Layer, how: How) -> Lie:
+    """Return how the tensors of a layer lie that is called in a way."""
+    return Lie(layer, how.word, "hwcm" if how.depthwise else "hwio")
+
+
+# -----------------------------------------------------------------------------
+# A pass, from the forward function.
+
+
+class _Pass(LayerPass):
+    """A pass of a layer, traced: as a gradient, the part of a graph behind the forward pass.
+
+    Args:
+        spec: says which pass.
+        forward: the function of the layer's tensors.
+        how: the layer is called.
+    """
+
+    def __init__(self, spec: KernelSpec, forward: Callable[..., Any], how: How) -> None:
+        super().__init__(spec, forward, lie_of(spec.layer, how), GRADIENT)
+        self._how, self._stored, roles = how, DTYPES[spec.precision], self.roles
+        if spec.fuse == "bias":
+            self.function = _with_bias(self.function, spec.layer, how)
+        operands = [(self.lie.lying_shape(role), self._type(role)) for role in roles.reads]
+        turn = [((), self._stored)] * bool(self.turns)
+        wanted = [*map(roles.reads.index, roles.writes)] if roles.derived else None
+        self._graph = Traced(self.function, [*operands, *turn], wanted, self.changed)
+
+    def variant(self, traced: Tracer, numbers: Arithmetic) -> Variant:
+        """Return it as a way to run the case."""
+        algorithm = ", ".join(self._graph.names)
+        if self._how.padded and self.spec.pass_ != "forward":
+            algorithm += " of padded images"
+        sums = _sums(self.layer, self.spec.pass_, self._graph.names)
+
+        def build(inputs: Mapping[str, Array]) -> FunctionOperator:
+            try:
+                return self._built(inputs, traced, numbers)
+            except tf.errors.OpError as error:
+                what = " ".join(filter(None, (algorithm, self._detail, f"({traced.mode})")))
+                raise translated(error, what) from error
+
+        return Variant(
+            algorithm=algorithm,
+            layout=self.lie.text(self.spec.pass_),
+            variant=self._how.word,
+            build=build,
+            accumulate=numbers.accumulator(sums, traced.mode),
+            bias_accumulate=numbers.accumulator("BiasAddGrad", traced.mode),
+        )
+
+    @property
+    def _detail(self) -> str:
+        """What is special about the problem, for refusals: ``with 2 groups``."""
+        details = []
+        if self.op in ("conv", "deconv"):
+            details = [f"{self.layer.groups} groups"] * (self.layer.groups > 1)
+            details += ["dilation"] * (max(self.layer.dilation) > 1)
+        return f"with {' and '.join(details)}" if details else ""
+
+    def _built(
+        self, inputs: Mapping[str, Array], traced: Tracer, numbers: Arithmetic
+    ) -> FunctionOperator:
+        """Make the operator; it has run once, so it is traced and compiled."""
+        device = traced.device
+        operands = [
+            upload(self.lie.array(role, inputs), self._type(role), device)
+            for role in self.roles.reads
+        ]
+        function = self.function
+        with tf.device(device):
+            for place in self.changed:
+                operands[place] = tf.Variable(operands[place], trainable=False)
+            if self.roles.derived:
+                function = self._graph.gradients()
+                operands = self._kept(operands, inputs, device)
+
+        def results(returned: Any) -> Mapping[str, Array]:
+            # An update of variables returns nothing.
+            several = [] if returned is None else tf.nest.flatten(returned)
+            if self.op in RESULTS and not self.roles.derived:
+                several = RESULTS[self.op](self.layer, [*map(as_array, several)], operands)
+            return self.plain(self.by_role(several, operands), as_array)
+
+        turns = [upload(np.asarray(each), self._stored, device) for each in self.turns]
+        operator = FunctionOperator(
+            function, operands, results, traced, numbers, changed=self.changed, turns=turns
+        )
+        with operator.guard():
+            operator.call()
+            operator.wait()
+        return operator
+
+    def _kept(self, operands: list[Any], inputs: Mapping[str, Array], device: str) -> list[Any]:
+        """Return the operands of the gradients: what they read of the forward pass, and theirs."""
+        graph, kept = self._graph, KEPT.get(self.op, {})
+        given = [graph.tensor(name) for name in kept]
+        values = [
+            upload(self.lie.arranged("src", make(self.layer, inputs)), each.dtype.name, device)
+            for make, each in zip(kept.values(), given, strict=True)
+        ]
+        keep = tf.function(graph.part([*graph.sources, *given], graph.kept), autograph=False)
+        incoming = np.ones((), np.float32)  # of a number: the loss
+        if graph.incoming.shape.rank:
+            incoming = self.lie.array("dst", inputs)
+        last = upload(incoming, graph.incoming.dtype.name, device)
+        return [*keep(*operands, *values), last]
+
+    def _type(self, role: str) -> str:
+        if role == "labels":
+            return "int32"
+        return "float32" if self.layer.in_float32(role) else self._stored
+
+
+def _with_bias(function: Callable[..., Any], layer: Layer, how: How) -> Callable[..., Any]:
+    """Return a function that adds a bias too, which TensorFlow may fuse.
+
+    In graph mode Grappler makes one kernel of ``Conv2D`` or ``MatMul`` and ``BiasAdd``; XLA fuses
+    on its own. The gradient of the bias is an operator of its own beside that of the weights.
+    """
+    # Columns of a product are its last dimension.
+    data_format = "NHWC" if layer.op == "gemm" else how.data_format()
+
+    def forward(*tensors: Any) -> Any:
+        return tf.nn.bias_add(function(*tensors[:-1]), tensors[-1], data_format)
+
+    return forward
+
+
+# -----------------------------------------------------------------------------
+# A traced function with its operands in place.
+
+
+def upload(array: NDArray[Any], dtype: str, device: str) -> Any:
+    """Return a tensor on the device; nothing is converted or copied when it is used."""
+    with tf.device(device):
+        return tf.identity(tf.constant(array.astype(tf.as_dtype(dtype).as_numpy_dtype)))
+
+
+def as_array(tensor: Any) -> NDArray[Any]:
+    """Return a tensor's (or variable's) values as float32, in memory of their own."""
+    array: NDArray[Any] = np.array(tensor).astype(np.float32)
+    return array
+
+
+class FunctionOperator(FrameworkOperator):
+    """What ``tf.function`` makes of a function of tensors.
+
+    Args:
+        body: what is traced; takes the operands as tensors, so that none becomes a constant that
+            could be folded away, and returns a result, several, or nothing.
+        operands: its arguments, on the device; without what takes turns.
+        results: see :class:`FrameworkOperator`.
+        traced: makes the function, in its mode and on its device.
+        numbers: has the process-wide switch that is set when the function is called.
+        changed: places of operands that it overwrites, which are variables.
+        turns: see :class:`FrameworkOperator`; on the device.
+    """
+
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        operands: Sequence[Any],
+        results: Callable[[Any], Mapping[str, NDArray[Any]]],
+        traced: Tracer,
+        numbers: Arithmetic,
+        *,
+        changed: Sequence[int] = (),
+        turns: Sequence[Any] = (),
+    ) -> None:
+        self._body, self._tracer, self._numbers = body, traced, numbers
+        self.mode = traced.mode
+        self.function = self.traced()
+        variables = [operands[place] for place in changed]
+        before = [tf.identity(each) for each in variables]
+
+        def restore() -> None:
+            for variable, value in zip(variables, before, strict=True):
+                variable.assign(value)
+
+        super().__init__(
+            self.function,
+            operands,
+            results,
+            guard=self._settled,
+            wait=traced.wait,
+            turns=turns,
+            restore=restore,
+        )
+
+    def traced(self) -> Any:
+        """Return the function anew: it is traced when it is called."""
+        return self._tracer(self._body)
+
+    @contextlib.contextmanager
+    def _settled(self) -> Iterator[None]:
+        self._numbers.settle()
+        yield

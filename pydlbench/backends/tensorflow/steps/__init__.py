@@ -1,0 +1,1 @@
+"""Steps in TensorFlow: built, run, recorded and traced."""

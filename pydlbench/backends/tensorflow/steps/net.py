@@ -1,0 +1,154 @@
+"""A model's graph as a function of TensorFlow on NHWC images (or NCHW ones on a GPU).
+
+Convolutions and poolings are padded first where no word says the same, and other groups than one
+per channel are split: TensorFlow's gradients know none on a CPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydlbench.backends.frameworks.backend import op_of
+from pydlbench.backends.steps.inputs import trained
+from pydlbench.backends.steps.network import Network
+from pydlbench.backends.tensorflow.layers.forward import (
+    FORWARD,
+    How,
+    is_depthwise,
+    normalised,
+    padding_of,
+)
+from pydlbench.backends.tensorflow.layers.layer_pass import lie_of
+from pydlbench.backends.tensorflow.settings import tf
+from pydlbench.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.frameworks.operands import Lie
+    from pydlbench.backends.steps.network import Run
+    from pydlbench.models.graph import Model, Node
+    from pydlbench.ops.op import Layer
+
+
+class Net(Network):
+    """A model as a function, with its variables.
+
+    Args:
+        model: the graph.
+        weights: float32 arrays by ``<node>/<role>``.
+        images: their layout: ``nhwc`` or ``nchw``.
+        stored: type of the variables; those of normalisations are float32.
+        computed: type of activations.
+        device: TensorFlow's name of it.
+
+    Raises:
+        UnsupportedError: TensorFlow has not one of the layers.
+    """
+
+    arrays: ClassVar[Any] = tf
+    scope: ClassVar[Any] = staticmethod(tf.name_scope)
+
+    def __init__(
+        self,
+        model: Model,
+        weights: Mapping[str, NDArray[Any]],
+        *,
+        images: str,
+        stored: str,
+        computed: str,
+        device: str,
+    ) -> None:
+        super().__init__(model, images, tf.as_dtype(computed))
+        self.data_format = images.upper()
+        to_train = trained(model)
+        with tf.device(device):
+            self.variables = {
+                name: tf.Variable(
+                    self.arranged(name, array),
+                    dtype="float32" if self.is_exact(name) else stored,
+                    trainable=name in to_train,
+                )
+                for name, array in weights.items()
+            }
+        self.trained = [self.variables[name] for name in to_train]
+
+    def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Take over weights by name."""
+        for name, variable in self.variables.items():
+            variable.assign(tf.cast(self.arranged(name, weights[name]), variable.dtype))
+
+    def cast(self, tensor: Any) -> Any:
+        """Return a tensor in the type of activations."""
+        return tf.cast(tensor, self.computed)
+
+    def function(self, layer: Layer) -> Callable[..., Any]:
+        """Return what is called for a layer."""
+        return FORWARD[op_of(layer)](layer, self._how(layer))
+
+    def biased(self, result: Any, bias: Any) -> Any:
+        """Return a result with a bias for each channel added."""
+        return tf.nn.bias_add(result, bias, self.data_format)
+
+    def lie(self, layer: Layer) -> Lie:
+        """Return how the tensors of a layer lie."""
+        return lie_of(layer, self._how(layer))
+
+    def pad(self, images: Any, pads: Sequence[tuple[int, int]]) -> Any:
+        """Return images in another frame."""
+        sizes = zip(images.shape, pads, strict=True)
+        kept = images[tuple(slice(max(-a, 0), size - max(-b, 0)) for size, (a, b) in sizes)]
+        added = [(max(before, 0), max(behind, 0)) for before, behind in pads]
+        return tf.pad(kept, added) if any(map(any, added)) else kept
+
+    def dropped(self, node: Node, images: Any, run: Run) -> Any:
+        """Return images of which a dropout has dropped some elements."""
+        del run
+        assert node.layer is not None, "a dropout is a layer"
+        return self.function(node.layer)(images)
+
+    def normalised(self, node: Node, images: Any, own: Mapping[str, Any], run: Run) -> Any:
+        """Return normalised images.
+
+        In training the running statistics, which are variables, are moved as the scripts of version
+        1 did, by operators of their own.
+        """
+        layer: Any = node.layer
+        factor = own["weights"] if "weights" in own else tf.ones([layer.channels])
+        running = own["running_mean"], own["running_variance"]
+        nothing = tf.constant([], tf.float32)
+        by_batch = run.definition.batch_statistics
+        given = (nothing, nothing) if by_batch else running
+        how = How(word=self.images, training=by_batch)
+        result, *batch, _, _, _ = normalised(layer, how, images, factor, own["bias"], *given)
+        if by_batch:
+            # The operator's variance is unbiased already.
+            for variable, new in zip(running, batch, strict=True):
+                variable.assign_sub(layer.momentum * (variable - new))
+        return result
+
+    def _how(self, layer: Any) -> How:
+        """Return how a layer is called in the way that models call it."""
+        how, op = How(word=self.images), op_of(layer)
+        if op in ("conv", "pool"):
+            word = padding_of(layer).word
+            counted = op == "pool" and layer.count_include_pad and word == "SAME"
+            how = dataclasses.replace(how, padded=word == "EXPLICIT" or counted)
+        if op in ("conv", "deconv") and layer.groups > 1:
+            _check_groups(layer)
+            depthwise = is_depthwise(layer)
+            how = dataclasses.replace(how, depthwise=depthwise, split=not depthwise)
+        return how
+
+
+def _check_groups(layer: Any) -> None:
+    what = layer.name or layer.problem
+    if op_of(layer) == "deconv":
+        raise UnsupportedError(f"{what}: TensorFlow has no transposed convolution with groups")
+    if is_depthwise(layer) and len(set(layer.stride)) > 1:
+        raise UnsupportedError(
+            f"{what}: TensorFlow's depthwise convolution has one stride for both directions"
+        )

@@ -1,0 +1,539 @@
+"""A model in TensorFlow and its steps: each one ``tf.function`` from images to what is wanted."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import functools
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from pydlbench.backends.frameworks.backend import op_of
+from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays, product_flops
+from pydlbench.backends.steps.definition import Outcome, StepDefinition, StepModel
+from pydlbench.backends.steps.inputs import trained
+from pydlbench.backends.steps.network import LOSS, OPTIMIZER, FunctionStep, Run, scope_of
+from pydlbench.backends.steps.trace import StepTracer
+from pydlbench.backends.steps.user_model import OwnLosses
+from pydlbench.backends.tensorflow.layers.forward import descend, descend_with_momentum
+from pydlbench.backends.tensorflow.layers.gradients import Traced
+from pydlbench.backends.tensorflow.settings import Tracer, arithmetic, tf, translated
+from pydlbench.backends.tensorflow.steps.graph import (
+    calls_of,
+    controls,
+    executed,
+    grouped_nodes,
+    in_order,
+    inlined,
+    listed,
+)
+from pydlbench.backends.tensorflow.steps.net import Net
+from pydlbench.backends.tensorflow.steps.trace import StepProfiles, node_runs
+from pydlbench.devices.cpu.facts import read_cpu_facts
+from pydlbench.errors import UnsupportedError
+from pydlbench.models.graph import INPUT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.steps.definition import Step
+    from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.models.graph import Node
+    from pydlbench.records.operator import RecordedCall
+    from pydlbench.records.step import StepSpec
+
+
+def _cross_entropy(logits: Any, labels: Any) -> Any:
+    """Classes are the last dimension."""
+    each = tf.nn.sparse_softmax_cross_entropy_with_logits(
+        labels=labels, logits=tf.cast(logits, tf.float32)
+    )
+    return tf.reduce_mean(each)
+
+
+def _random_labels(logits: Any) -> Any:
+    *places, classes = logits.shape
+    return tf.constant(np.random.default_rng(0).integers(0, classes, places), tf.int32)
+
+
+class TracedModel(StepModel):
+    """A model in TensorFlow whose step is one function, whoever has written it.
+
+    Args:
+        spec: the step.
+
+    Raises:
+        UnsupportedError: TensorFlow has no such precision on this device.
+    """
+
+    losses = OwnLosses(
+        number=lambda tensor: tf.reshape(tensor, []),
+        total=lambda tensor: tf.reduce_sum(tf.cast(tensor, tf.float32)),
+        mean_square=lambda tensor: tf.reduce_mean(tf.square(tf.cast(tensor, tf.float32))),
+        half_square=lambda tensor: tf.nn.l2_loss(tf.cast(tensor, tf.float32)),
+        cross_entropy=_cross_entropy,
+        random_labels=_random_labels,
+    )
+
+    def __init__(self, spec: StepSpec) -> None:
+        super().__init__(spec)
+        self._precision = arithmetic(spec.precision, spec.on_gpu, frozenset(read_cpu_facts().isa))
+        self.device = "/GPU:0" if spec.on_gpu else "/CPU:0"  # the only visible one
+        #: Makes functions of tensors.
+        self.traced = Tracer(self.device, str(spec.mode))
+
+    def synchronize(self) -> None:
+        """Return when all calls are done; on a CPU each returns with its results."""
+        self.traced.wait()
+
+    def gpu(self) -> dict[str, Any]:
+        """Return what is known of the only visible GPU."""
+        (device,) = tf.config.get_visible_devices("GPU")
+        facts = tf.config.experimental.get_device_details(device)
+        return {
+            "name": facts.get("device_name", "unknown GPU"),
+            "capability": ".".join(map(str, facts.get("compute_capability", ()))),
+        }
+
+    @abc.abstractmethod
+    def body(self, *operands: Any) -> dict[str, Any]:
+        """Return what the step computes, as a part of a graph."""
+
+    @abc.abstractmethod
+    def operands(self) -> Sequence[Any]:
+        """Return what the step is called with."""
+
+    @property
+    @abc.abstractmethod
+    def scopes(self) -> dict[str, str]:
+        """The names of the model's layers by the scopes that their nodes are in."""
+
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
+        """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
+        if self.spec.mode != "graph":
+            raise UnsupportedError(
+                f"tensorflow {self.spec.mode}: its kernels are XLA's own, of several nodes each; "
+                "nearest: --mode graph"
+            )
+        if self.spec.on_gpu:
+            raise UnsupportedError(
+                "tensorflow: on a GPU nodes return before their kernels run; nearest: --framework "
+                "torch"
+            )
+        # A function that has run before tells nothing any more.
+        graphs = executed(Tracer(self.device, "graph")(self.body), self.operands())
+        if controls(graphs):
+            raise UnsupportedError(
+                "tensorflow graph: there are loops or branches in the step, whose nodes run "
+                "several times or not at all"
+            )
+        calls = in_order(graphs, self.scopes)
+        profiles = StepProfiles(run, {name: call.operator for name, call in calls.items()})
+        return StepTracer(
+            calls=tuple(calls.values()),
+            ways={
+                "profile": (f"TensorFlow {tf.__version__}'s profiler", profiles.take),
+            },
+        )
+
+    def record(self) -> tuple[RecordedCall, ...]:
+        """Return the nodes of the step's graph as it is run; of a compiled one their groups."""
+        operands = self.operands()
+        if self.spec.on_gpu:
+            raise UnsupportedError(
+                "tensorflow: on a GPU nodes return before their kernels run; nearest: --framework "
+                "torch"
+            )
+        # A function that has run before tells nothing any more.
+        function = Tracer(self.device, "graph")(self.body)
+        if self.spec.mode == "xla":
+            return grouped_nodes(*inlined(function, operands), self.scopes)
+        graphs = executed(function, operands)
+        runs = None
+        if controls(graphs):
+            runs = node_runs(lambda: function(*operands))
+            self.notes.append(
+                "nodes in loops and branches count as often as TensorFlow's own trace of a step "
+                "has them; which run may depend on data"
+            )
+        return listed(graphs, self.scopes, runs)
+
+
+class TensorflowModel(CatalogueModel, TracedModel):
+    """A model with its variables and a minibatch."""
+
+    def _build(self, batch: Batch, *, separate: bool) -> None:
+        del separate
+        spec = self.spec
+        if spec.layout == "nchw" and not spec.on_gpu:
+            raise UnsupportedError("TensorFlow on a CPU has poolings and gradients in nhwc only")
+        self._home = self.device
+        self._net: Net | None = None
+        self.host = host_arrays(batch, spec.layout)
+        with tf.device(self.device):
+            #: Images and labels on the device.
+            self.resident = tuple(tf.identity(tf.constant(array)) for array in self.host)
+        self._passes: _Passes | None = None
+
+    def guards(self) -> Iterator[contextlib.AbstractContextManager[None]]:
+        """Yield the process-wide switch for TF32, and what says in one line what was refused."""
+        yield self._switched()
+
+    @contextlib.contextmanager
+    def _switched(self) -> Iterator[None]:
+        self._precision.settle()
+        try:
+            yield
+        except tf.errors.OpError as error:
+            raise translated(error, f"{self.spec.model} ({self.spec.mode})") from error
+
+    @property
+    def net(self) -> Net:
+        """The network; its variables are made where the first step wants them."""
+        if self._net is None:
+            precision = self._precision.dtype
+            self._net = Net(
+                self.model,
+                self.weights,
+                images=self.spec.layout,
+                stored=precision if self.spec.cast == "whole" else "float32",
+                computed=precision,
+                device=self._home,
+            )
+        return self._net
+
+    def prepare(self, definition: StepDefinition) -> Step:
+        """Build and trace a step.
+
+        Raises:
+            UnsupportedError: TensorFlow cannot do what is defined.
+            UsageError: training without an optimizer.
+        """
+        if definition.zero_fill:
+            raise UnsupportedError(
+                f"step {definition.name}: TensorFlow keeps no gradients that zeros could be "
+                "written over"
+            )
+        if definition.weights == "host" and self.spec.on_gpu:
+            if self.spec.mode == "xla":
+                raise UnsupportedError(
+                    f"step {definition.name}: XLA on a GPU does not read variables of the host; "
+                    "nearest: --quirk variables-on-cpu=off"
+                )
+            self._home = "/CPU:0"
+        if definition.loss == "output":
+            return self._prepare_pass(definition)
+        step = TensorflowStep(self, definition)
+        step.trace()
+        self.steps.append(step)
+        return step
+
+    def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Take over weights by name."""
+        if self._net is not None:  # else they are about to be made with these values
+            self._net.load(weights)
+
+    def body(self, *operands: Any) -> dict[str, Any]:
+        """Return what the case's step computes."""
+        return self._recorded.body(*operands)
+
+    @functools.cached_property
+    def _recorded(self) -> TensorflowStep:
+        return TensorflowStep(self, self.definition)
+
+    def operands(self) -> Sequence[Any]:
+        """Return images and labels; the step has its variables then, which no function makes."""
+        assert self._recorded is not None, "it has been made"
+        return self.resident
+
+    @property
+    def scopes(self) -> dict[str, str]:
+        """The names of the nodes by scope."""
+        return {scope_of(node.name): node.name for node in self.model}
+
+    # -------------------------------------------------------------------------
+    # What a step says of itself, to be checked before it is timed.
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each node's output, NCHW or (batch, features)."""
+        self._graph()
+        return dict(self.net.shapes)
+
+    def elements(self) -> int:
+        """Return the number of trained elements."""
+        return sum(math.prod(variable.shape.as_list()) for variable in self.net.trained)
+
+    def flops(self) -> int:
+        """Return the FLOPs of all convolutions and products in the step's graph."""
+        return product_flops(calls_of(_reached(self._graph())))
+
+    def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Return values as they are by name."""
+        return self.net.plain(name, array.astype(np.float32, copy=False))
+
+    def subtract_gradients(self, rate: float) -> None:
+        """Run the step, and subtract its gradients times the rate from the weights."""
+        gradients = self.step.function(*self.resident)["gradients"]
+        for variable, gradient in zip(self.net.trained, gradients, strict=True):
+            variable.assign_sub(tf.cast(rate, variable.dtype) * gradient)
+
+    def _graph(self) -> Any:
+        return self.step.function.get_concrete_function(*self.resident).graph
+
+    def _prepare_pass(self, definition: StepDefinition) -> Step:
+        """Return a pass through all nodes of one kind of gradient."""
+        if self._passes is None:
+            self._passes = _Passes(self.net, definition, self.resident[0], self.traced)
+        run = self._passes.data if definition.phase == "backward-data" else self._passes.weights
+
+        def step(batch: Batch | None = None, rate: float | None = None) -> Outcome:
+            del batch, rate
+            run()
+            return Outcome()
+
+        return step
+
+
+def _reached(graph: Any) -> list[Any]:
+    """Return convolutions and products that results or updates depend on.
+
+    The runtime drops all others.
+
+    The gradient of a convolution, say, is written down for its images and its filter, whether
+    anybody asks for both or not.
+    """
+    waiting = [*(tensor.op for tensor in graph.outputs), *graph.control_outputs]
+    reached: dict[str, Any] = {}
+    while waiting:
+        operation = waiting.pop()
+        if operation.name not in reached:
+            reached[operation.name] = operation
+            waiting += [tensor.op for tensor in operation.inputs]
+            waiting += operation.control_inputs
+    return [node for node in reached.values() if "Conv" in node.type or "MatMul" in node.type]
+
+
+class TensorflowStep(FunctionStep):
+    """A step as one function."""
+
+    owner: TensorflowModel
+
+    def __init__(self, owner: TensorflowModel, definition: StepDefinition) -> None:
+        super().__init__(owner, definition)
+        self._net, optimizer = owner.net, owner.model.optimizer
+        variables = self._net.trained
+        momentum = self.updates and optimizer.kind == "momentum"
+        self._velocity = [
+            _near(variable, tf.zeros_like(variable)) for variable in variables if momentum
+        ]
+        averaged = definition.averages is not None
+        self._averages = [_near(variable, variable) for variable in variables if averaged]
+        with tf.device(owner.device):
+            self._rate = tf.Variable(optimizer.rate, dtype="float32", trainable=False)
+        self.function = owner.traced(self.body)
+
+    def run(self, host: tuple[NDArray[Any], ...] | None = None) -> dict[str, Any]:
+        """Run it once and return its results where they are."""
+        results: dict[str, Any] = self.function(*(self.owner.resident if host is None else host))
+        return results
+
+    def trace(self) -> None:
+        """Build the graph: scripts have done so before they look at the clock."""
+        self.function.get_concrete_function(
+            *(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self.owner.resident)
+        )
+
+    def reset(self) -> None:
+        """Forget what training has left: velocities, averages, the rate."""
+        for velocity in self._velocity:
+            velocity.assign(tf.zeros_like(velocity))
+        for average, variable in zip(self._averages, self._net.trained, strict=False):
+            average.assign(variable)
+        self._set_rate(self.owner.model.optimizer.rate)
+
+    def _set_rate(self, rate: float) -> None:
+        self._last_rate = rate
+        self._rate.assign(rate)
+
+    def predictions(self, output: Any) -> Any:
+        """Return the softmax of an output, in float32."""
+        return tf.nn.softmax(tf.cast(output, tf.float32))
+
+    def _fetched(self, result: Any) -> list[NDArray[Any]]:
+        # Copies, as session.run made them: a result of a CPU's would be a view.
+        return [np.array(tensor) for tensor in tf.nest.flatten(result)]
+
+    def update(self, gradients: list[Any]) -> None:
+        """Apply the gradients of all weights as the optimizers of version 1 did."""
+        mu = self.owner.model.optimizer.mu
+        pairs = zip(self._net.trained, gradients, strict=True)
+        for number, (variable, gradient) in enumerate(pairs):
+            rate = tf.cast(self._rate, variable.dtype)
+            if self._velocity:
+                descend_with_momentum(variable, self._velocity[number], gradient, rate, mu=mu)
+            else:
+                descend(variable, gradient, rate)
+        share = 1 - (self.definition.averages or 0.0)
+        for average, variable in zip(self._averages, self._net.trained, strict=False):
+            average.assign_sub((average - variable) * tf.cast(share, variable.dtype))
+
+    def body(self, images: Any, labels: Any = None) -> dict[str, Any]:
+        """Return what must be computed; what nobody asks for, the graph drops as session.run did.
+
+        Gradients of a sum do not depend on the loss, so the last layer's forward pass is dropped
+        too, unless the loss is kept.
+        """
+        definition = self.definition
+        if not definition.backward:
+            output = self._net.output(images, Run(self._net.variables, definition))
+            return self.wanted(
+                {"output": output}, output, lambda: self.loss(output, labels, self._net.variables)
+            )
+        variables = list(self._net.trained)
+        sources = [*variables, images] if definition.input_gradient else variables
+        with tf.GradientTape() as tape:
+            if definition.input_gradient:
+                tape.watch(images)
+            output = self._net.output(images, Run(self._net.variables, definition))
+            with tf.name_scope(LOSS):
+                loss = self.loss(output, labels, self._net.variables)
+        gradients = tape.gradient(loss, sources)
+        count = len(variables)
+        # The images' gradient too has to be returned, or the graph would drop it.
+        results: dict[str, Any] = {"images": gradients[count:]}
+        if definition.optimizer == "model":
+            with tf.name_scope(OPTIMIZER):
+                self.update(gradients[:count])
+        else:
+            results["gradients"] = gradients[:count]
+        return self.wanted(results, output, lambda: loss)
+
+
+def _near(variable: Any, value: Any) -> Any:
+    """Return another variable in the same place."""
+    with tf.device(variable.device):
+        return tf.Variable(value, trainable=False)
+
+
+# -----------------------------------------------------------------------------
+# Backward passes of one kind: data gradients, or weight gradients, of all nodes.
+#
+# Two graphs that take the activations as they lie there. A graph computes what its results depend
+# on: asked for a convolution's gradient of data alone, it runs neither the convolution nor the
+# other gradient. Where a gradient reads the node's own output (ReLU, maxima), it is given the one
+# that is there, so that nothing is computed forward again.
+
+
+# Whose gradients read what only the forward pass leaves behind.
+_ENTANGLED: Final = ("lrn", "batchnorm")
+# Whose gradients read the result: they are given the one that is there.
+_OF_RESULT: Final = ("relu", "relu6", "pool")
+
+
+class _Passes:
+    """The passes of a network, its activations and gradients kept between them.
+
+    Args:
+        net: with its variables.
+        definition: of one of the passes.
+        images: on the device.
+        traced: makes a graph (or XLA's function) of a Python function of tensors.
+
+    Raises:
+        UnsupportedError: a node whose gradient cannot be had without its forward pass.
+    """
+
+    def __init__(
+        self,
+        net: Net,
+        definition: StepDefinition,
+        images: Any,
+        traced: Callable[[Callable[..., Any]], Any],
+    ) -> None:
+        self._net, self._run, self._images = net, Run(net.variables, definition), images
+        for node in net.model:
+            if node.op in _ENTANGLED:
+                raise UnsupportedError(
+                    f"{net.model.name}/{node.name}: TensorFlow has the gradient of {node.op} only "
+                    "together with its forward pass; nearest: --framework torch"
+                )
+        self._tensors = trained(net.model)
+        self._behind = self._behind_weights()
+        self._activations = traced(self._forward)(images)
+        self._data = traced(self._data_gradients)
+        self._weights = traced(self._weight_gradients)
+        self._sums = [
+            tf.Variable(tf.zeros_like(variable), trainable=False) for variable in net.trained
+        ]
+        self._gradients = self._data(self._images, self._activations)
+
+    def data(self) -> None:
+        """Compute the gradients of all nodes' outputs, the last one taken as its own."""
+        self._gradients = self._data(self._images, self._activations)
+
+    def weights(self) -> None:
+        """Add the gradients of all weights to those that are there."""
+        self._weights(self._images, self._activations, self._gradients)
+
+    def _behind_weights(self) -> set[str]:
+        """Return the nodes whose outputs depend on weights: gradients of others are of no use."""
+        owners = {name.rpartition("/")[0] for name in self._tensors}
+        behind: set[str] = set()
+        for node in self._net.model:
+            if node.name in owners or behind.intersection(node.inputs):
+                behind.add(node.name)
+        return behind
+
+    def _forward(self, images: Any) -> dict[str, Any]:
+        values = self._net.values(images, self._run)
+        del values[INPUT]
+        return values
+
+    def _data_gradients(self, images: Any, activations: dict[str, Any]) -> dict[str, Any]:
+        values = {INPUT: self._net.cast(images), **activations}
+        last = self._net.model.output.name
+        summed = {last: activations[last]}
+        for node in reversed(self._net.model.nodes):
+            wanted = [name for name in node.inputs if name in self._behind]
+            if not wanted:
+                continue
+            gradients = self._through(node, values, wanted, summed[node.name])
+            for name, gradient in zip(wanted, gradients, strict=True):
+                summed[name] = summed[name] + gradient if name in summed else gradient
+        return summed
+
+    def _weight_gradients(
+        self, images: Any, activations: dict[str, Any], gradients: dict[str, Any]
+    ) -> None:
+        values = {INPUT: self._net.cast(images), **activations}
+        names = dict(zip(self._tensors, self._sums, strict=True))
+        for node in self._net.model:
+            own = [name for name in names if name.rpartition("/")[0] == node.name]
+            if not own:
+                continue
+            variables = [self._net.variables[name] for name in own]
+            with tf.GradientTape() as tape:
+                inputs = [values[name] for name in node.inputs]
+                output = self._net.apply(node, inputs, self._run)
+            added = tape.gradient(output, variables, gradients[node.name])
+            for name, gradient in zip(own, added, strict=True):
+                names[name].assign_add(gradient)
+
+    def _through(self, node: Node, values: dict[str, Any], wanted: list[str], given: Any) -> Any:
+        """Return the gradients of a node's inputs from that of its output."""
+        inputs = [values[name] for name in node.inputs]
+        if node.layer is not None and op_of(node.layer) in _OF_RESULT:
+            (source,) = inputs
+            function = self._net.function(node.layer)
+            traced = Traced(function, [(source.shape, source.dtype.name)], [0])
+            return traced.gradients_from_result()(source, values[node.name], given)
+        sources = [values[name] for name in wanted]
+        with tf.GradientTape() as tape:
+            for source in sources:
+                tape.watch(source)
+            again = self._net.apply(node, inputs, self._run)
+        return tape.gradient(again, sources, given)

@@ -1,0 +1,355 @@
+"""A model of the user's own in TensorFlow: built by the user's code, fed, run and recorded.
+
+Its step is one ``tf.function``, as a script's training loop has it: forward, loss, gradients,
+optimizer, on inputs that lie there already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import keras
+from keras.src.backend.common import global_state  # no public name has the numbers of layers
+
+from pydlbench.backends.steps.network import LOSS, OPTIMIZER
+from pydlbench.backends.steps.user_code import load_own, own_code
+from pydlbench.backends.steps.user_model import MU, RATE, OwnModel, Tensors
+from pydlbench.backends.tensorflow.settings import tf
+from pydlbench.backends.tensorflow.steps.step import TracedModel
+from pydlbench.errors import UnsupportedError, UsageError
+from pydlbench.words import AS_BUILT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pydlbench.backends.frameworks.backend import FrameworkBackend
+    from pydlbench.records.step import StepSpec
+
+
+class OwnTensorflowModel(OwnModel, TracedModel):
+    """A user's model with its inputs, loss and optimizer.
+
+    Its checks are that whatever its step returns is finite, and trained weights too.
+
+    Args:
+        backend: not asked.
+        spec: the step, of a model of the user's own.
+
+    Raises:
+        UsageError: the callable is none, returns something else, or lacks inputs or a loss.
+        UnsupportedError: TensorFlow has no such precision on this device, or a model of this kind
+            has none but its own.
+        ModelError: the user's code has raised.
+    """
+
+    tensors = Tensors(
+        find=lambda value: filter(tf.is_tensor, tf.nest.flatten(value)),
+        make=tf.cast,
+        dtype=lambda tensor: str(tf.as_dtype(tensor.dtype).name),
+        is_finite=lambda x: bool(tf.reduce_all(tf.math.is_finite(tf.cast(x, tf.float32)))),
+    )
+
+    def __init__(self, backend: FrameworkBackend, spec: StepSpec) -> None:
+        del backend
+        if spec.layout != AS_BUILT:
+            raise UnsupportedError(
+                f"{spec.model}: --layout {spec.layout}: a model in TensorFlow says its layout "
+                "itself; nearest: leave it out"
+            )
+        super().__init__(spec)
+        keras.utils.set_random_seed(spec.seed)
+        with own_code(spec.model):
+            with self._policy(), _counting_anew(spec.model):
+                given = self.call()
+            if tf.config.functions_run_eagerly():
+                tf.config.run_functions_eagerly(False)
+                self.notes.append("its code asks for functions to run eagerly; the step is a graph")
+            self._check_policy()
+            with tf.device(self.device):
+                self.arguments, self.keywords = self._placed(*self.given(given))
+            self._modes = self._training_words()
+            self.output = self._first_step()
+        self._optimizer = self._made_optimizer()
+        self._function = self.traced(self.body)
+
+    def guards(self) -> Iterable[contextlib.AbstractContextManager[Any]]:
+        """Return what it is run in: the switch for TF32, and what tells whose error it was."""
+        self._precision.settle()
+        return [own_code(self.spec.model)]
+
+    def run(self) -> Any:
+        """Run the step once; return output, gradients and loss, or what of these the phase has."""
+        return self._function(*self.operands())
+
+    def results(self, result: Any) -> Mapping[str, Mapping[str, Any]]:
+        """Return what the step returns, and the trained weights."""
+        trained = {"weights": self.weights} if self.spec.phase == "training" else {}
+        flat = {name: tf.nest.flatten(values) for name, values in {**result, **trained}.items()}
+        return {
+            name: {f"tensor {number}": tensor for number, tensor in enumerate(tensors, start=1)}
+            for name, tensors in flat.items()
+        }
+
+    def facts(self, result: Any) -> dict[str, Any]:
+        """Return what is known of the model; not all steps have the output as a result."""
+        del result
+        return super().facts(self.tensors.floating(self.output))
+
+    @property
+    def scopes(self) -> dict[str, str]:
+        """The names of the layers, which are the scopes of their nodes."""
+        return {layer: layer for layer in _layers(self.model)}
+
+    def inputs(self) -> Iterable[tuple[str | None, Any]]:
+        """Return the inputs as ``--input`` gives them; Keras models of layers have them in one."""
+        for name, value in super().inputs():
+            if name is None and isinstance(value, Mapping):
+                yield from value.items()
+            else:
+                yield from (
+                    (name, tensor) for tensor in (value if isinstance(value, list) else [value])
+                )
+
+    # -------------------------------------------------------------------------
+    # From what the user's code gives to what is run.
+
+    @contextlib.contextmanager
+    def _policy(self) -> Iterator[None]:
+        """Let layers that are made meanwhile compute in the case's precision."""
+        if not self._is_narrow:
+            yield
+            return
+        if self.spec.cast == "whole":
+            raise UnsupportedError(
+                f"{self.spec.model}: --cast whole: Keras keeps weights in float32; nearest: "
+                "--cast mixed"
+            )
+        before = keras.mixed_precision.dtype_policy()
+        keras.mixed_precision.set_dtype_policy(f"mixed_{self._precision.dtype}")
+        try:
+            yield
+        finally:
+            keras.mixed_precision.set_dtype_policy(before)
+
+    @property
+    def _is_narrow(self) -> bool:
+        return self._precision.dtype != "float32"
+
+    def _check_policy(self) -> None:
+        """Make sure that there is a layer that computes in the case's precision."""
+        types = {getattr(layer, "compute_dtype", None) for layer in _flat(self.model)}
+        if self._is_narrow and self._precision.dtype not in types:
+            raise UnsupportedError(
+                f"{self.spec.model}: {type(self.model).__name__} has no layer of Keras that was "
+                f"made with the policy mixed_{self._precision.dtype}; nearest: --precision fp32"
+            )
+
+    def likely_input(self) -> str:
+        """Return what ``--input`` would take for a model that says its inputs."""
+        inputs = getattr(self.model, "inputs", None)
+        known = (
+            (sizes, dtype)
+            for layer in _flat(self.model)
+            for kind, sizes, dtype in _LIKELY
+            if isinstance(layer, kind)
+        )
+        shape: tuple[int, ...]
+        shape, dtype = next(known, ((224, 224, 3), ""))
+        if inputs:
+            shape = tuple(size or 32 for size in inputs[0].shape[1:])
+            whole = "" if "float" in str(inputs[0].dtype) else f":{inputs[0].dtype}"
+            dtype = dtype or whole
+        return f"{'x'.join(map(str, (8, *shape)))}{dtype}"
+
+    def indexed_rows(
+        self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> Mapping[int | str, int]:
+        """Return the rows of the model's smallest table for each input: any may index it."""
+        tables = [layer for layer in _flat(self.model) if isinstance(layer, keras.layers.Embedding)]
+        rows = min((int(table.input_dim) for table in tables), default=0)
+        places = (*range(len(arguments)), *keywords)
+        return dict.fromkeys(places, rows) if rows else {}
+
+    def _placed(
+        self, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return inputs on the device; Keras models of layers are called with all as one."""
+        if self.own.inputs and arguments and keywords:
+            raise UsageError(
+                f"{self.spec.model}: inputs by place and by name; nearest: a name for each --input"
+            )
+        arguments, keywords = tf.nest.map_structure(_tensor, (arguments, keywords))
+        if getattr(self.model, "inputs", None):
+            together = keywords or list(arguments)
+            return (arguments[0] if len(arguments) == 1 else together,), {}
+        return arguments, keywords
+
+    def _training_words(self) -> dict[str, bool]:
+        """Return the keyword that says whether the model trains, where it takes one."""
+        if isinstance(self.model, keras.Layer):
+            return {"training": self.trains}
+        called = getattr(self.model, "python_function", None) or self._called()
+        known = "training" in inspect.signature(called).parameters
+        if not known and self.own.train is not None:
+            raise UsageError(
+                f"{self.spec.model}: {type(self.model).__name__} takes no argument training; "
+                "nearest: leave --train-mode and --eval-mode out"
+            )
+        return {"training": self.trains} if known else {}
+
+    def _called(self) -> Callable[..., Any]:
+        """Return what is called: the model.
+
+        Raises:
+            UsageError: a module that cannot be called.
+        """
+        if not callable(self.model):
+            raise UsageError(
+                f"{self.spec.model}: {type(self.model).__name__} has no __call__; nearest: return "
+                "a tf.function of it"
+            )
+        called: Callable[..., Any] = self.model
+        return called
+
+    def _forward(self, operands: Sequence[Any]) -> Any:
+        given = tf.nest.pack_sequence_as((self.arguments, self.keywords), operands)
+        arguments, keywords = given
+        return self._called()(*arguments, **keywords, **self._modes)
+
+    def operands(self) -> list[Any]:
+        """Return the inputs, one after the other."""
+        operands: list[Any] = tf.nest.flatten((self.arguments, self.keywords))
+        return operands
+
+    def _first_step(self) -> Any:
+        """Run the model as it is written, choose loss and weights by that; return its output."""
+        with tf.device(self.device), tf.GradientTape() as tape:
+            output = self._forward(self.operands())
+        self.weights = self._trained(tape)
+        if self.spec.backward:
+            self._loss, _, how = self.first_loss(output)
+            if getattr(self.model, "losses", None):
+                how += ", and the penalties of its layers"
+            self.notes.append(f"loss: {how}")
+            self._sources = self.weights
+            if not self.weights:
+                self.input_gradients()
+        return output
+
+    def _trained(self, tape: Any) -> list[Any]:
+        """Return the weights that are trained: the model's own, or those that a function read."""
+        variables = getattr(self.model, "trainable_variables", None)
+        return list(tape.watched_variables() if variables is None else variables)
+
+    def _made_optimizer(self) -> Any:
+        if self.spec.phase != "training":
+            return None
+        known: dict[str, Callable[[], Any]] = {
+            "sgd": lambda: keras.optimizers.SGD(RATE),
+            "momentum": lambda: keras.optimizers.SGD(RATE, momentum=MU),
+            "adam": lambda: keras.optimizers.Adam(RATE),
+            "adamw": lambda: keras.optimizers.AdamW(RATE),
+        }
+        if self.own.optimizer not in known:
+            near = self.own.optimizer.partition("-")[0]
+            raise UnsupportedError(
+                f"{self.spec.model}: --optimizer {self.own.optimizer} is PyTorch's; nearest: "
+                f"--optimizer {near}"
+            )
+        optimizer = known[self.own.optimizer]()
+        with tf.device(self.device):
+            optimizer.build(self.weights)
+        return optimizer
+
+    def body(self, *operands: Any) -> dict[str, Any]:
+        """Return what the phase computes, as a part of a graph."""
+        if not self.spec.backward:
+            return {"output": tf.nest.flatten(self._forward(operands))}
+        with tf.GradientTape() as tape:
+            floating = [operand for operand in operands if operand.dtype.is_floating]
+            if not self._sources:
+                tape.watch(floating)
+            output = self._forward(operands)
+            with tf.name_scope(LOSS):
+                loss = self._loss(output)
+                for penalty in getattr(self.model, "losses", ()):
+                    loss += tf.cast(penalty, loss.dtype)
+        sources = self._sources or floating
+        gradients = tape.gradient(loss, sources)
+        pairs = [(g, v) for g, v in zip(gradients, sources, strict=True) if g is not None]
+        if not pairs:
+            raise UsageError(
+                f"{self.spec.model}: its loss has no gradient: nothing that it is computed from "
+                "has one; nearest: --phase forward"
+            )
+        if self._optimizer is None:
+            return {"loss": loss, "gradients": [gradient for gradient, _ in pairs]}
+        with tf.name_scope(OPTIMIZER):
+            self._optimizer.apply_gradients(pairs)
+        return {"loss": loss}
+
+
+# -----------------------------------------------------------------------------
+# Layers and tensors.
+
+# Keras' numbers of layers without a name, by their word, once a user's file was imported; by file.
+_COUNTED: Final[dict[str, dict[str, int]]] = {}
+# What Keras keeps them as.
+_UIDS: Final = "object_name_uids"
+
+
+@contextlib.contextmanager
+def _counting_anew(name: str) -> Iterator[None]:
+    """Let Keras number layers without a name as in a process that builds a model only once.
+
+    Otherwise the second ``dense`` of a process is ``dense_1``, in each further model another one.
+
+    Args:
+        name: of the model.
+    """
+    before = dict(global_state.get_global_attribute(_UIDS) or {})
+    place = os.path.realpath(name.rpartition(":")[0])
+    try:
+        if place not in _COUNTED:
+            global_state.set_global_attribute(_UIDS, defaultdict(int))
+            load_own(name)
+            _COUNTED[place] = dict(global_state.get_global_attribute(_UIDS) or {})
+        global_state.set_global_attribute(_UIDS, defaultdict(int, _COUNTED[place]))
+        yield
+    finally:
+        after = dict(global_state.get_global_attribute(_UIDS) or {})
+        most = {word: max(before.get(word, 0), after.get(word, 0)) for word in before | after}
+        global_state.set_global_attribute(_UIDS, defaultdict(int, most))
+
+
+# Sizes behind the batch, and type, of what a model likely takes, by its first layer that tells.
+_LIKELY: Final = (
+    (keras.layers.Embedding, (128,), ":int64"),
+    (keras.layers.Conv2D, (224, 224, 3), ""),
+    ((keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN, keras.layers.RNN), (32, 64), ""),
+    (keras.layers.Dense, (64,), ""),
+)
+
+
+def _flat(model: Any) -> list[Any]:
+    """Return a model's layers, at any depth; of what is none of Keras', those within."""
+    if isinstance(model, keras.Layer):
+        return list(model._flatten_layers())  # noqa: SLF001 - no public name has those at any depth
+    return [layer for layer in getattr(model, "submodules", ()) if isinstance(layer, keras.Layer)]
+
+
+def _layers(model: Any) -> Iterable[str]:
+    """Return the names of a Keras model's layers, its own left out."""
+    if not isinstance(model, keras.Layer):
+        return ()
+    return [layer.name for layer in _flat(model) if layer is not model]
+
+
+def _tensor(value: Any) -> Any:
+    tensor = tf.convert_to_tensor(value)
+    return tf.identity(tensor)

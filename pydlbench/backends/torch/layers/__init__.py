@@ -1,0 +1,1 @@
+"""Layers in PyTorch: one pass of one layer as a kernel that can be timed."""

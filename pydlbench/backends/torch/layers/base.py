@@ -1,0 +1,165 @@
+"""PyTorch as a backend: from cases to the ways to run them, and what it is on a CPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, checked_mode, renamed
+from pydlbench.backends.host_clock import HostClock
+from pydlbench.backends.torch import settings
+from pydlbench.backends.torch.layers import user_kernel as own_kernel
+from pydlbench.backends.torch.layers.layer_pass import variants_of
+from pydlbench.backends.torch.layers.library_kernels import behind_on_cpu
+from pydlbench.backends.torch.layers.operator import Site, TensorPlace, TorchOperator, empty
+from pydlbench.errors import UnsupportedError
+from pydlbench.models.user_model import is_own
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pydlbench.backends.base import KernelFacts
+    from pydlbench.backends.host_clock import Operator
+    from pydlbench.backends.torch.layers.library_kernels import Behind
+    from pydlbench.records.specs import KernelSpec
+
+MODES = ("eager", "compiled", "frozen")
+FROZEN_NOTE = (
+    "frozen: the weights are constants that torch.compile (torch._inductor.config.freezing) packed "
+    "beforehand; packing is in no sample, as for native rows"
+)
+
+
+def ways_to_run(
+    spec: KernelSpec, device: torch.device, wait: Callable[[], None] = lambda: None
+) -> list[Variant]:
+    """List the ways to run a case.
+
+    Args:
+        spec: what is computed.
+        device: on which tensors live.
+        wait: returns when the device has done everything that was called.
+
+    Raises:
+        UnsupportedError: PyTorch has no such operator, mode or precision here.
+    """
+    if is_own(spec.mode or ""):
+        if spec.fuse != "none":
+            raise UnsupportedError(f"torch: --fuse {spec.fuse} is for PyTorch's own operators")
+        place = TensorPlace(device, settings.DTYPES[spec.precision])
+        return own_kernel.variants_of(Site(spec, place, wait))
+    checked_mode("torch", MODES, spec.mode)
+    if spec.fuse not in ("none", "bias"):
+        raise UnsupportedError(
+            f"torch: --fuse {spec.fuse} is for the native GPU backend so far; nearest: bias"
+        )
+    if spec.mode == "frozen":
+        _check_frozen(spec)
+    settings.check_precision(spec.precision, spec.on_gpu)
+    place = TensorPlace(device, settings.DTYPES[spec.precision])
+    return variants_of(Site(spec, place, wait))
+
+
+def _check_frozen(spec: KernelSpec) -> None:
+    """Make sure that a case has constant weights, which the compiler can pack beforehand."""
+    if spec.on_gpu:
+        raise UnsupportedError("torch frozen is for CPUs: on a GPU no weights are packed")
+    if spec.pass_ != "forward" or spec.propagation != "inference":
+        raise UnsupportedError(
+            "torch frozen is for the forward pass of inference: training changes the weights"
+        )
+    if spec.layer.op not in ("conv", "gemm") or getattr(spec.layer, "batch_count", 1) > 1:
+        raise UnsupportedError("torch frozen is for convolutions and products with weights")
+
+
+class TorchBackend(FrameworkBackend):
+    """PyTorch on one device; a GPU has a class of its own.
+
+    Args:
+        device: ``cpu`` or ``cuda:N``.
+        cpus: logical CPUs that the process is pinned to; one thread for each.
+    """
+
+    name = "torch"
+    library = f"torch {torch.__version__}"
+
+    def __init__(self, device: str, cpus: Sequence[int]) -> None:
+        super().__init__(device, cpus)
+        self._place = torch.device(device)
+        settings.choose(len(self.cpus))
+
+    def describe(self) -> dict[str, Any]:
+        """Return version, threads, settings and the libraries that PyTorch was built with."""
+        return {
+            "name": self.name,
+            "version": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "settings": settings.in_words(),
+            "modes": list(MODES),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "built_with": _built_with(),
+            "numpy": np.__version__,
+        }
+
+    def variants(self, spec: KernelSpec) -> list[Variant]:
+        """List the ways to run a case; see :class:`FrameworkBackend`."""
+        notes = (FROZEN_NOTE,) if spec.mode == "frozen" else ()
+        return [
+            replace(
+                each,
+                accumulate=self.accumulator(each.accumulate, spec),
+                notes=(*each.notes, *notes),
+            )
+            for each in ways_to_run(spec, self._place, self.wait)
+        ]
+
+    def empty(self, mode: str | None) -> Operator:
+        """Return an operator that does as good as nothing, in a mode.
+
+        Raises:
+            UnsupportedError: There is no such mode.
+        """
+        known = MODES[0] if is_own(mode or "") else checked_mode("torch", MODES, mode)
+        return empty(self._place, known, torch.inference_mode, self.wait)
+
+    def clock(self, operator: Operator, cache: str = "hot") -> HostClock:
+        """Return what times an operator on this device: on a CPU the host's clock."""
+        del cache  # there is one state
+        assert isinstance(operator, TorchOperator)
+        return HostClock(operator, self.cpus, operator.guard)
+
+    def wait(self) -> None:
+        """Return when the device has done everything that was called: on a CPU at once."""
+
+    def behind(self, operator: TorchOperator, spec: KernelSpec) -> Behind:
+        """Look at a call from below: on a CPU, ask oneDNN and MKL what they did."""
+        inference = spec.pass_ == "forward" and spec.propagation == "inference"
+        return behind_on_cpu(operator, threads=len(self.cpus), inference=inference)
+
+    def accumulator(self, accumulate: str, spec: KernelSpec) -> str:
+        """Return what sums are kept in on this device.
+
+        Args:
+            accumulate: what they are kept in by the calls.
+            spec: what is computed.
+        """
+        del spec
+        return accumulate
+
+    def completed(self, facts: KernelFacts, operator: Operator, spec: KernelSpec) -> KernelFacts:
+        """Return the facts with the library's kernels behind the call."""
+        assert isinstance(operator, TorchOperator)
+        behind = self.behind(operator, spec)
+        algorithm = f"{facts.algorithm} ({behind.kernels})" if behind.kernels else facts.algorithm
+        notes = [*facts.notes, *behind.remarks]
+        return renamed(facts, algorithm, notes=notes, evidence=behind.evidence)
+
+
+def _built_with() -> list[str]:
+    """The libraries in PyTorch's own words, without compiler flags."""
+    lines = (line.strip("- ") for line in torch.__config__.show().splitlines())
+    words = ("Math Kernel", "MKL-DNN", "OpenMP", "CUDA Runtime", "CuDNN")
+    return [line for line in lines if any(word in line for word in words) and len(line) < 200]

@@ -1,0 +1,493 @@
+"""What PyTorch calls for each op, forward: the one thing that is said of it here.
+
+:data:`FORWARD` has a function of a layer and of how it is called; it returns a function of the
+layer's tensors, in the order of the roles that its forward pass reads. Gradients are autograd's,
+see :mod:`pydlbench.backends.torch.layers.gradients`; a layer of a network is called the same way.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from pydlbench.errors import UnsupportedError
+from pydlbench.ops.axis import extent
+from pydlbench.ops.op import IN_PLACE
+from pydlbench.verification.inputs import kept_elements
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pydlbench.backends.torch.layers.operator import Operands
+    from pydlbench.records.specs import KernelSpec
+
+    Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """How a layer is called, besides its sizes.
+
+    Attributes:
+        training: whether for a training: normalisations take the minibatch's statistics then.
+        transposed: whether the weights of a product lie as ``torch.nn.Linear`` keeps them.
+        on_gpu: whether on a GPU, where optimizers update all tensors in one call.
+        dtype: of what has no operand to take its type from.
+        device: of the same.
+        kernel: which of :func:`kernels_of` a case is to be taken; None leaves it to PyTorch.
+    """
+
+    training: bool = False
+    transposed: bool = True
+    on_gpu: bool = False
+    dtype: torch.dtype = torch.float32
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    kernel: str | None = None
+
+
+def _always(function: Function) -> Callable[[Any, How], Function]:
+    """Return the entry of what is called the same way for any layer."""
+    return lambda _layer, _how: function
+
+
+# -----------------------------------------------------------------------------
+# Windows. PyTorch pads both ends of a side alike, and poolings by half a window at the most. Where
+# a layer does otherwise, its users pad first (with minus infinity for a maximum), and pay for it.
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The window of a convolution or pooling, one number for each side.
+
+    Attributes:
+        kernel: its taps.
+        stride: from one output to the next.
+        padding: what the operator pads at both ends of each side.
+        dilation: from one tap to the next.
+        pads: what must be padded beforehand: before and after the innermost side, and so on
+            outwards; empty where the operator pads by itself.
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    pads: tuple[int, ...]
+
+
+def window_of(layer: Any) -> Window:
+    """Return a layer's window."""
+    alike = layer.pad_before == layer.pad_after
+    if layer.op == "pool":
+        both = zip(layer.pad_before, layer.kernel, strict=True)
+        alike = alike and all(2 * pad <= taps for pad, taps in both)
+    pairs = tuple(zip(layer.pad_before, layer.pad_after, strict=True))
+    return Window(
+        kernel=layer.kernel,
+        stride=layer.stride,
+        padding=layer.pad_before if alike else (0,) * layer.sides,
+        dilation=layer.dilation,
+        pads=() if alike else tuple(pad for pair in reversed(pairs) for pad in pair),
+    )
+
+
+def padding_note(layer: Any) -> tuple[str, ...]:
+    """Say that a call pads by an operator of its own, if it does."""
+    if layer.op not in ("conv", "pool") or not window_of(layer).pads:
+        return ()
+    names = (("front", "back"), ("top", "bottom"), ("left", "right"))[-layer.sides :]
+    words = [
+        f"{first} {before}, {last} {after}"
+        for (first, last), before, after in zip(
+            names, layer.pad_before, layer.pad_after, strict=True
+        )
+    ]
+    return (f"torch has no such padding in the operator: {', '.join(words)}; padded by another",)
+
+
+def _convolution(layer: Any, _how: How) -> Function:
+    window = window_of(layer)
+    convolve, pads = getattr(torch, f"conv{len(window.kernel)}d"), window.pads
+    settings = window.stride, window.padding, window.dilation, layer.groups
+
+    def forward(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> Any:
+        return convolve(F.pad(x, pads) if pads else x, w, b, *settings)
+
+    return forward
+
+
+def _transposed_convolution(layer: Any, _how: How) -> Function:
+    convolve = getattr(torch, f"conv_transpose{layer.sides}d")
+    further = []
+    for size, out, kernel, stride, dilation, pad in zip(
+        *(layer.in_size, layer.out_size, layer.kernel),
+        *(layer.stride, layer.dilation, layer.pad_before),
+        strict=True,
+    ):
+        least = (size - 1) * stride + extent(kernel, dilation) - 2 * pad
+        if not 0 <= out - least < max(stride, dilation):
+            raise UnsupportedError(
+                f"torch pads both ends of an axis alike, and {layer.problem} does not"
+            )
+        further.append(out - least)
+    settings = layer.stride, layer.pad_before, tuple(further), layer.groups, layer.dilation
+
+    def forward(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> Any:
+        return convolve(x, w, b, *settings)
+
+    return forward
+
+
+def _pooling(layer: Any, _how: How) -> Function:
+    window = window_of(layer)
+    name, pads = f"{layer.mode}_pool{len(window.kernel)}d", window.pads
+    settings: tuple[Any, ...] = window.kernel, window.stride, window.padding
+    if layer.mode == "max":
+        function, fill = getattr(torch, name), float("-inf")
+        settings = (*settings, window.dilation)
+    else:
+        if pads and not layer.count_include_pad:
+            raise UnsupportedError(
+                "torch pads poolings alike on both ends, by half a window at the most, and has no "
+                f"average that leaves out any other padding: {layer.problem}"
+            )
+        if max(window.dilation) > 1:
+            raise UnsupportedError("torch has no averages over windows with holes")
+        function, fill = getattr(F, name), 0.0
+        settings = (*settings, False, layer.count_include_pad)
+
+    def forward(x: torch.Tensor) -> Any:
+        return function(F.pad(x, pads, value=fill) if pads else x, *settings)
+
+    return forward
+
+
+def _resizing(layer: Any, _how: How) -> Function:
+    linear = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")[layer.sides - 1]
+    name = f"_upsample_nearest_exact{layer.sides}d" if layer.mode == "nearest" else linear
+    function, size = getattr(torch.ops.aten, name).default, layer.out_size
+    aligned = [False] if layer.mode == "linear" else []
+    scales = (None,) * layer.sides
+    return lambda x: function(x, size, *aligned, *scales)
+
+
+# -----------------------------------------------------------------------------
+# Products.
+
+
+def _grouped_product(layer: Any, how: How) -> Function:
+    """Products of groups of rows, one matrix of weights for each: those of a mixture of experts."""
+    groups, rows = layer.src_batch[0], layer.m
+    ends = torch.arange(1, groups + 1, dtype=torch.int32, device=how.device) * rows
+
+    def forward(x: torch.Tensor, w: torch.Tensor) -> Any:
+        w = w.mT if how.transposed else w
+        return F.grouped_mm(x.flatten(0, 1), w, offs=ends).unflatten(0, (groups, rows))
+
+    return forward
+
+
+def _product(layer: Any, how: How) -> Function:
+    if how.kernel == GROUPED:
+        return _grouped_product(layer, how)
+    transposed, dimensions = how.transposed, len(layer.src_batch)
+    if transposed and not dimensions:
+        return lambda x, w, b=None: F.linear(x, w, b)
+    multiply: Function = torch.bmm if dimensions else torch.mm
+    add_multiply: Function = torch.baddbmm if dimensions else torch.addmm
+    if dimensions > 1 or layer.broadcast:  # which only this one has
+        multiply = torch.matmul
+
+        def add_multiply(b: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
+            return torch.matmul(x, w) + b
+
+    def forward(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> Any:
+        w = w.mT if transposed else w
+        return multiply(x, w) if b is None else add_multiply(b, x, w)
+
+    return forward
+
+
+# -----------------------------------------------------------------------------
+# Where PyTorch has several kernels for a layer, and users choose.
+
+#: PyTorch's kernels of attention on a GPU, by ``torch.nn.attention.SDPBackend``'s names.
+ATTENTION_KERNELS: Final = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH")
+#: One kernel for all products of a batch.
+GROUPED: Final = "grouped"
+
+
+def kernels_of(spec: KernelSpec) -> tuple[str | None, ...]:
+    """Return the kernels that a case is run by, one after another; None is PyTorch's choice."""
+    layer = spec.layer
+    if not spec.on_gpu:
+        return (None,)
+    if layer.kind == "attention":
+        return ATTENTION_KERNELS
+    is_batch = layer.op == "gemm" and len(layer.src_batch) == 1 and not layer.broadcast
+    # It has bfloat16 only, which it is made for, and no bias.
+    if is_batch and (spec.precision, spec.fuse) == ("bf16-tc", "none") and hasattr(F, "grouped_mm"):
+        return (None, GROUPED)
+    return (None,)
+
+
+# -----------------------------------------------------------------------------
+# Normalisations, which also return the statistics that they keep, and the loss.
+
+
+def _batch_normalisation(layer: Any, how: How) -> Function:
+    # What torch.batch_norm calls, and hands out the images of.
+    normalize: Function = torch._batch_norm_impl_index  # noqa: SLF001
+    settings = how.training, layer.momentum, layer.epsilon, True
+    return lambda *tensors: normalize(*tensors, *settings)
+
+
+def _layer_normalisation(layer: Any, _how: How) -> Function:
+    shape, epsilon = [layer.width], layer.epsilon
+    return lambda x, w, b: torch.native_layer_norm(x, shape, w, b, epsilon)
+
+
+def _local_response(layer: Any, how: How) -> Function:
+    words = layer.local_size, layer.alpha, layer.beta, layer.k
+
+    def forward(x: torch.Tensor) -> Any:
+        if how.on_gpu or x.is_cuda or x.dtype == torch.float32:
+            return F.local_response_norm(x, *words)
+        # CPUs have no avg_pool3d of anything narrower.
+        return F.local_response_norm(x.float(), *words).to(x.dtype)
+
+    return forward
+
+
+def _loss(_layer: Any, _how: How) -> Function:
+    # What F.cross_entropy does; half precisions are converted, as automatic mixed precision does.
+    def forward(x: torch.Tensor, labels: torch.Tensor) -> Any:
+        logarithms = torch.log_softmax(x.float(), 1)
+        return F.nll_loss(logarithms, labels), logarithms
+
+    return forward
+
+
+# -----------------------------------------------------------------------------
+# The steps of optimizers, by the calls of ``torch.optim.SGD``: on a CPU for each tensor, on a GPU
+# the ``foreach`` ones. The rate is a last operand, see ``turns`` of ``operator.Made``.
+
+
+def _descent(_layer: Any, how: How) -> Function:
+    def step(w: torch.Tensor, g: torch.Tensor, rate: float) -> Any:
+        if how.on_gpu:
+            torch._foreach_add_([w], [g], alpha=-rate)
+        else:
+            w.add_(g, alpha=-rate)
+        return w
+
+    return step
+
+
+def _momentum(layer: Any, how: How) -> Function:
+    mu = layer.mu
+
+    def step(w: torch.Tensor, v: torch.Tensor, g: torch.Tensor, rate: float) -> Any:
+        if how.on_gpu:
+            torch._foreach_mul_([v], mu)
+            torch._foreach_add_([v], [g], alpha=1)
+            torch._foreach_add_([w], [v], alpha=-rate)
+        else:
+            v.mul_(mu).add_(g, alpha=1)
+            w.add_(v, alpha=-rate)
+        return w, v
+
+    return step
+
+
+# -----------------------------------------------------------------------------
+# Layers on tensors of any shape.
+
+#: By operator, where it is not the function of that name: of the operands, the number and ``out``.
+_ELEMENTWISE: Final[Mapping[str, Function]] = {
+    "power": torch.pow,
+    "add": lambda x, y, a, **out: torch.add(x, y, alpha=a, **out),
+    "max": lambda x, y, _, **out: torch.maximum(x, y, **out),
+    "min": lambda x, y, _, **out: torch.minimum(x, y, **out),
+    "leaky-relu": lambda x, y, _, **out: torch.where(x > 0, x, x * y, **out),
+    "add-square": lambda x, y, a, **out: torch.addcmul(x, y, y, value=a, **out),
+    "addcmul": lambda x, y, z, a, **out: torch.addcmul(x, y, z, value=a, **out),
+    "addcdiv": lambda x, y, z, a, **out: torch.addcdiv(x, y, z, value=a, **out),
+    "leaky-relu-gradient": lambda x, y, z, _, **out: torch.where(y > 0, x, x * z, **out),
+}
+
+
+def _arithmetic(layer: Any, _how: How) -> Function:
+    name = layer.op.removesuffix(IN_PLACE)
+    function: Function = _ELEMENTWISE.get(name) or getattr(torch, name)
+    numbers = (layer.number,) if name in _ELEMENTWISE else ()
+    if name != layer.op:
+        return lambda *operands: function(*operands, *numbers, out=operands[0])
+    return (lambda *operands: function(*operands, *numbers)) if numbers else function
+
+
+def _reduction(layer: Any, _how: How) -> Function:
+    name = {"max": "amax", "min": "amin", "norm": "linalg_vector_norm"}.get(layer.op, layer.op)
+    function = getattr(torch.ops.aten, name)
+    both = zip(layer.src, layer.dst, strict=True)
+    axes = [axis for axis, (size, kept) in enumerate(both) if size != kept]
+    order = [2] if layer.op == "norm" else []
+    return lambda x: function(x, *order, axes, True)
+
+
+def _move(layer: Any, how: How) -> Function:
+    if layer.op == "copy":
+        return lambda x: x.clone()
+    if layer.op == "fill":
+        shape, dtype, device = layer.src, how.dtype, how.device
+        return lambda: torch.zeros(shape, dtype=dtype, device=device)
+    order = layer.order
+    return lambda x: x.permute(order).contiguous()
+
+
+def _gather(layer: Any, _how: How) -> Function:
+    if layer.op == "rows":
+        rows: Function = torch.ops.aten.embedding.default
+        return rows
+    add_rows, count = torch.ops.aten.embedding_dense_backward.default, layer.rows
+    return lambda gradient, indices: add_rows(gradient, indices, count, -1, False)
+
+
+# -----------------------------------------------------------------------------
+# The table.
+
+
+def _attention(layer: Any, how: How) -> Function:
+    causal, shared = bool(layer.causal), layer.heads != layer.kv_heads
+
+    def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
+        return F.scaled_dot_product_attention(
+            query, key, value, is_causal=causal, enable_gqa=shared
+        )
+
+    if how.kernel is None:
+        return forward
+    allowed = SDPBackend.__members__[how.kernel]
+
+    def by_kernel(*tensors: torch.Tensor) -> Any:
+        with warnings.catch_warnings(record=True) as reasons:
+            warnings.simplefilter("always")
+            try:
+                with sdpa_kernel(allowed):
+                    return forward(*tensors)
+            except RuntimeError as error:
+                why = reasons[-1].message if reasons else error
+                sentence = " ".join(str(why).split())[:200]
+                raise UnsupportedError(f"{how.kernel}: {sentence}") from error
+
+    return by_kernel
+
+
+#: What is called for a layer, by :func:`~pydlbench.backends.frameworks.backend.op_of` it.
+FORWARD: Final[Mapping[str, Callable[[Any, How], Function]]] = {
+    "conv": _convolution,
+    "deconv": _transposed_convolution,
+    "gemm": _product,
+    "attention": _attention,
+    "pool": _pooling,
+    "resize": _resizing,
+    "elementwise": _arithmetic,
+    "reduction": _reduction,
+    "move": _move,
+    "gather": _gather,
+    "bias": _always(operator.add),
+    "relu": _always(torch.relu),
+    "relu6": _always(F.relu6),
+    "hardswish": _always(F.hardswish),
+    "hardsigmoid": _always(F.hardsigmoid),
+    "sigmoid": _always(torch.sigmoid),
+    "tanh": _always(torch.tanh),
+    "softplus": _always(F.softplus),
+    "elu": _always(F.elu),
+    "silu": _always(F.silu),
+    "mish": _always(F.mish),
+    "gelu": _always(F.gelu),
+    "gelu-tanh": _always(functools.partial(F.gelu, approximate="tanh")),
+    "scale": _always(operator.mul),
+    "add": _always(operator.add),
+    "concat": _always(lambda *images: torch.cat(images, 1)),
+    "dropout": lambda layer, _: lambda x: torch.dropout(x, 1 - layer.keep, True),
+    "lrn": _local_response,
+    "batchnorm": _batch_normalisation,
+    "layernorm": _layer_normalisation,
+    "rmsnorm": lambda layer, _: lambda x, w: F.rms_norm(x, (layer.width,), w, layer.epsilon),
+    "softmax": _always(lambda x: torch.softmax(x, -1)),
+    "log-softmax": _always(lambda x: torch.log_softmax(x, -1)),
+    "softmax-xent": _loss,
+    "l2": _always(lambda w: w.float().pow(2).sum() / 2),
+    "sgd": _descent,
+    "momentum": _momentum,
+    "relu-in-place": _always(torch.relu_),
+    "relu6-in-place": _always(functools.partial(F.relu6, inplace=True)),
+    "hardswish-in-place": _always(functools.partial(F.hardswish, inplace=True)),
+    "hardsigmoid-in-place": _always(functools.partial(F.hardsigmoid, inplace=True)),
+    "silu-in-place": _always(functools.partial(F.silu, inplace=True)),
+    "add-in-place": _always(operator.iadd),
+}
+
+#: Gradients that are no autograd's: optimizers add the decay of weights to their gradient.
+GRADIENT: Final[Mapping[str, Callable[[Any], Function]]] = {
+    "l2": lambda layer: lambda w, g: g.add(w, alpha=layer.decay),
+}
+
+
+# -----------------------------------------------------------------------------
+# What a gradient reads of its forward pass where our inputs have it: the reference computes with
+# these. By op, in the order in which the calls read it.
+
+
+def _statistics(operands: Operands) -> tuple[torch.Tensor, ...]:
+    variance = operands.tensor("variance").double() + operands.layer.epsilon
+    return operands.tensor("mean"), variance.rsqrt()
+
+
+def _scaled_mask(operands: Operands) -> tuple[torch.Tensor, ...]:
+    layer = operands.layer
+    shape = layer.shapes()["src"]
+    kept = kept_elements(shape, tuple(slice(0, size) for size in shape), layer.keep)
+    return (operands.place.tensor(kept.astype(np.float32)) / layer.keep,)
+
+
+#: See above.
+KEPT: Final[Mapping[str, Callable[[Operands], tuple[torch.Tensor, ...]]]] = {
+    "softmax": lambda operands: (operands.tensor("result"),),
+    "log-softmax": lambda operands: (operands.tensor("result"),),
+    "softmax-xent": lambda operands: (operands.tensor("dst").float().log(),),
+    "dropout": _scaled_mask,
+    "batchnorm": _statistics,
+    "layernorm": _statistics,
+}
+
+
+# -----------------------------------------------------------------------------
+# Several results by role, where a function returns others than the layer writes, or more.
+
+
+def _normalised(layer: Any, results: Any) -> Mapping[str, torch.Tensor]:
+    images, mean, inverse, *_ = results
+    by_role = {"dst": images}
+    # The compiler hands out those of half-precision images in their type: rounded, not wrong.
+    if inverse.numel() and inverse.dtype == torch.float32:
+        by_role |= {"mean": mean, "variance": inverse.double().pow(-2) - layer.epsilon}
+    return by_role
+
+
+#: See above.
+RESULTS: Final[Mapping[str, Callable[[Any, Any], Mapping[str, torch.Tensor]]]] = {
+    "batchnorm": _normalised,
+    "layernorm": _normalised,
+    "softmax-xent": lambda _, results: {"dst": results[1].exp(), "loss": results[0]},
+}

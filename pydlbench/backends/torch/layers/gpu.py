@@ -1,0 +1,225 @@
+"""PyTorch as a backend on a GPU: its calls and its CUDA graphs under the native sampler."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pydlbench.backends import autotune
+from pydlbench.backends.frameworks.backend import renamed
+from pydlbench.backends.frameworks.device_clock import (
+    CACHES_OF_SAMPLER,
+    DeviceClock,
+    Sampler,
+    sampler_module,
+)
+from pydlbench.backends.native.nvml import Monitor
+from pydlbench.backends.torch.layers.base import TorchBackend
+from pydlbench.backends.torch.layers.operator import TorchOperator
+from pydlbench.backends.torch.steps.profiled import kernel_seconds
+from pydlbench.errors import UnsupportedError
+from pydlbench.records.measurement import kernel_name
+from pydlbench.verification.verify import FAST_ACCUMULATOR, TENSOR_ACCUMULATOR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pydlbench.backends.base import KernelFacts
+    from pydlbench.backends.frameworks.device_clock import DeviceWork, StepRuntime
+    from pydlbench.backends.host_clock import Operator
+    from pydlbench.records.specs import KernelSpec
+
+
+_cuda: Any = torch.cuda  # partly without types
+# Calls before a capture: cuDNN's benchmark mode and lazy loading must be done with by then.
+_WARM_UP = 3
+
+
+class Captured:
+    """A captured graph as work, and what keeps its memory.
+
+    Args:
+        graph: PyTorch's, which owns the memory of all calls in it.
+        sampler: the native sampler's, of the same graph.
+    """
+
+    def __init__(self, graph: Any, sampler: DeviceWork) -> None:
+        self._graph = graph
+        self.sample, self.launch_times = sampler.sample, sampler.launch_times
+        self.run_for, self.kernels = sampler.run_for, sampler.kernels
+
+
+class Runtime:
+    """PyTorch's CUDA runtime on a device; tests put a fake in.
+
+    Args:
+        index: of the device.
+    """
+
+    def __init__(self, index: int = 0) -> None:
+        self._index = index
+
+    @functools.cached_property
+    def _sampler(self) -> Sampler:
+        return Sampler(self._index)
+
+    def enqueued(self, call: Callable[[], Any], cache: str = "hot") -> DeviceWork:
+        """Return a call as work, made in the sampler's stream."""
+
+        def enqueue(stream: int) -> None:
+            with _cuda.stream(_cuda.ExternalStream(stream, device=self._index)):
+                call()
+
+        self.wait()  # operands are there, in whichever stream they were made
+        return self._sampler.enqueued(enqueue, cache)
+
+    def captured(self, call: Callable[[], Any], times: int) -> DeviceWork:
+        """Capture ``times`` calls; each one's result is dropped at once, as outside of a graph."""
+        side = _cuda.Stream()
+        side.wait_stream(_cuda.current_stream())
+        with _cuda.stream(side):
+            for _ in range(_WARM_UP):
+                call()
+        _cuda.current_stream().wait_stream(side)
+        graph = _cuda.CUDAGraph(keep_graph=True)
+        with _cuda.graph(graph):
+            for _ in range(times):
+                call()
+        self.wait()
+        return Captured(graph, self._sampler.captured(graph.raw_cuda_graph(), times))
+
+    def record(self) -> Any:
+        """Put a new event into the stream and return it."""
+        event = _cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between(self, start: Any, end: Any) -> float:
+        """Return the seconds between two events that have passed."""
+        return float(start.elapsed_time(end)) / 1e3
+
+    def kernel_seconds(
+        self, calls: Sequence[tuple[Callable[[], Any], Callable[[], Any]]]
+    ) -> Sequence[float]:
+        """Return the seconds of each call's kernels, by PyTorch's profiler."""
+        return kernel_seconds(self, calls)
+
+    def wait(self) -> None:
+        """Return when the device has done everything."""
+        _cuda.synchronize()
+
+    def now(self) -> float:
+        """Return the host's time in seconds."""
+        return time.perf_counter()
+
+
+# How often each clock is read for a row; they are compared, not ranked.
+_LAUNCH_REPETITIONS = 20
+_TENSOR_CORES = ("tf32", "fp16-tc", "bf16-tc", "fp8-tc")
+_FAST = "fp8-tc-fast"
+# What rows call accumulators that are judged apart; of the latter the mode tells.
+_PLAIN_NAMES = {TENSOR_ACCUMULATOR: "float32", FAST_ACCUMULATOR: "float32"}
+
+
+class TorchCudaBackend(TorchBackend):
+    """PyTorch on one GPU.
+
+    Args:
+        device: ``cuda:N``.
+        cpus: logical CPUs that the process is pinned to.
+
+    Raises:
+        UnsupportedError: PyTorch was built without CUDA, or sees no such GPU.
+    """
+
+    effort = autotune.GPU_EFFORT
+    caches = CACHES_OF_SAMPLER
+
+    def __init__(self, device: str, cpus: Sequence[int]) -> None:
+        index = int(device.partition(":")[2] or 0)
+        _check_gpu(index)
+        torch.cuda.set_device(index)
+        super().__init__(f"cuda:{index}", cpus)
+        self.runtime: StepRuntime = Runtime(index)
+        self.watcher: Monitor = Monitor(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
+
+    def check_clock(self) -> None:
+        """Make sure that the native sampler is there."""
+        sampler_module()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the CPU's backend does, and CUDA, cuDNN and the GPU as PyTorch sees them."""
+        properties = torch.cuda.get_device_properties(self._place)
+        cudnn: Any = torch.backends.cudnn  # partly without types
+        return {
+            **super().describe(),
+            "cuda": torch.version.cuda,
+            "cudnn": cudnn.version(),
+            "cudnn.benchmark_limit": cudnn.benchmark_limit,
+            "device": {
+                "name": properties.name,
+                "capability": f"{properties.major}.{properties.minor}",
+                "multiprocessors": properties.multi_processor_count,
+                "memory_bytes": properties.total_memory,
+            },
+            "nvml": self.watcher.snapshot(),
+        }
+
+    def accumulator(self, accumulate: str, spec: KernelSpec) -> str:
+        """Return what sums are kept in; what tensor cores sum is judged as such."""
+        if spec.precision == _FAST:
+            return FAST_ACCUMULATOR
+        if spec.precision in _TENSOR_CORES and spec.layer.weight_elements:
+            return TENSOR_ACCUMULATOR
+        return super().accumulator(accumulate, spec)
+
+    def clock(self, operator: Operator, cache: str = "hot") -> DeviceClock:
+        """Return what times an operator: the native sampler."""
+        assert isinstance(operator, TorchOperator)
+        return DeviceClock(
+            operator, self.runtime, operator.timing, self.watcher, operator.guard, cache
+        )
+
+    def wait(self) -> None:
+        """Return when the GPU has done everything that was called."""
+        self.runtime.wait()
+
+    def completed(self, facts: KernelFacts, operator: Operator, spec: KernelSpec) -> KernelFacts:
+        """Return the facts with the kernels of a call, by the driver, and what launching costs."""
+        clock = self.clock(operator, spec.cache)
+        kernels = clock.kernels()
+        names = " + ".join(dict.fromkeys(kernel_name(kernel) for kernel in kernels))
+        algorithm = f"{facts.algorithm} ({names})" if names else facts.algorithm
+        facts = renamed(facts, algorithm, notes=[*facts.notes, *_remarks(spec)])
+        return dataclasses.replace(
+            facts,
+            timing=clock.timing,
+            accumulate=_PLAIN_NAMES.get(facts.accumulate, facts.accumulate),
+            launch_s=clock.launch_times(_LAUNCH_REPETITIONS),
+            kernels=kernels,
+        )
+
+
+def _remarks(spec: KernelSpec) -> tuple[str, ...]:
+    """The settings that decide which kernels a GPU gets."""
+    remarks = []
+    if spec.layer.op == "conv":
+        remarks.append("cudnn.benchmark on, cudnn.deterministic off")
+    if spec.precision in ("fp32", "tf32") and spec.layer.weight_elements:
+        remarks.append(f"allow_tf32 {'on' if spec.precision == 'tf32' else 'off'}")
+    return tuple(remarks)
+
+
+def _check_gpu(index: int) -> None:
+    if torch.version.cuda is None:
+        raise UnsupportedError(f"torch {torch.__version__} was built without CUDA")
+    if not torch.cuda.is_available():
+        raise UnsupportedError(f"torch {torch.__version__} sees no GPU")
+    if index >= torch.cuda.device_count():
+        raise UnsupportedError(
+            f"torch sees {torch.cuda.device_count()} GPUs, and cuda:{index} is not among them"
+        )

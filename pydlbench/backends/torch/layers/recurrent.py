@@ -1,0 +1,127 @@
+"""Layer layers: what PyTorch's modules call, and how their matrices lie."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from pydlbench.backends.torch.layers import gradients
+from pydlbench.backends.torch.layers.operator import Made, as_array
+from pydlbench.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.frameworks.backend import Variant
+    from pydlbench.backends.torch.layers.operator import Operands, Site
+    from pydlbench.ops.op import Layer
+
+#: Places of our gates among PyTorch's: the update gate is its second one.
+_GATES: Final = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2)}
+
+
+def variants_of(site: Site) -> list[Variant]:
+    """List the one way to run a pass of a recurrent layer.
+
+    Raises:
+        UnsupportedError: A compiled one.
+    """
+    spec, layer = site.spec, site.spec.layer
+    if spec.mode != "eager":
+        raise UnsupportedError(f"torch compiles no {layer.cell} as a whole; nearest: --mode eager")
+    backward = spec.pass_ != "forward"
+    name = f"aten::{layer.cell}"
+    return [
+        site.variant(
+            _recurrent_gradient
+            if backward
+            else functools.partial(_recurrent, training=spec.propagation == "training"),
+            algorithm=f"autograd of {name}" if backward else name,
+            layout="src tnc, weights ldgoi, dst tnc",
+            word="plain",
+        )
+    ]
+
+
+def _recurrent(operands: Operands, *, training: bool) -> Made:
+    layer = operands.layer
+    own = _Matrices(operands)
+    function = torch.lstm if layer.cell == "lstm" else torch.gru
+    settings = (True, layer.layers, 0.0, training, layer.directions == 2, False)
+
+    def forward(source: torch.Tensor, *given: torch.Tensor) -> Any:
+        states, matrices = given[: own.states], given[own.states :]
+        initial = states if layer.cell == "lstm" else states[0]
+        return function(source, initial, matrices, *settings)
+
+    return Made(forward, own.arguments, lambda results: {"dst": as_array(results[0])})
+
+
+def _recurrent_gradient(operands: Operands) -> Made:
+    made = _recurrent(operands, training=True)
+    incoming = operands.tensor("dst")
+    program = gradients.gradient(made.function, made.arguments, made.arguments, incoming)
+    own = _Matrices(operands)
+    return Made(
+        program.function, program.arguments, lambda results: own.by_role(program.finish(results))
+    )
+
+
+class _Matrices:
+    """The operands of a recurrent layer as PyTorch has them, and back.
+
+    Each layer has, for each direction, matrices ``(gates times out, in)`` of source and state, and
+    a bias of both: ours is the first one's, but what the reset gate multiplies is the second one's.
+
+    Attributes:
+        arguments: source, initial states, matrices and biases.
+        states: how many initial states there are.
+
+    Args:
+        operands: of the layer.
+    """
+
+    def __init__(self, operands: Operands) -> None:
+        layer: Layer = operands.layer
+        self._layer, self._order = layer, _GATES[layer.cell]
+        roles = [role for role in ("src_iter", "src_iter_c") if role in operands.inputs]
+        self.states = len(roles)
+        merged = (layer.layers * layer.directions, layer.batch, layer.hidden)
+        place, inputs = operands.place, operands.inputs
+        arguments = [operands.tensor("src")]
+        arguments += [place.tensor(inputs[role].reshape(merged)) for role in roles]
+        back = np.argsort(self._order)
+        for at in np.ndindex(layer.layers, layer.directions):
+            for role in ("weights", "weights_iter"):
+                turned = inputs[role][at][:, back].transpose(1, 2, 0)
+                arguments.append(place.tensor(turned.reshape(-1, turned.shape[-1])))
+            bias = inputs["bias"][at]
+            second = np.zeros_like(bias[: layer.gates])
+            second[layer.gates - 1] = 0 if layer.cell == "lstm" else bias[-1]
+            arguments += [place.tensor(each.reshape(-1)) for each in (bias[back], second)]
+        self.arguments = tuple(arguments)
+
+    def by_role(self, gradients: Sequence[torch.Tensor]) -> Mapping[str, NDArray[Any]]:
+        """Return the gradients of all arguments by our roles, in the shapes that they have."""
+        layer, order = self._layer, list(self._order)
+        shapes = layer.shapes()
+        source, *rest = gradients
+        named = zip(("src_iter", "src_iter_c"), rest[: self.states], strict=False)
+        by_role = {"src": source} | {role: item.reshape(shapes[role]) for role, item in named}
+        rest = rest[self.states :]
+        for place, role in enumerate(("weights", "weights_iter")):
+            each = [item.reshape(layer.gates, layer.hidden, -1)[order] for item in rest[place::4]]
+            by_role[role] = torch.stack([item.permute(2, 0, 1) for item in each]).reshape(
+                shapes[role]
+            )
+        biases = [item.reshape(layer.gates, layer.hidden)[order] for item in rest[2::4]]
+        if layer.cell == "gru":
+            others = [item.reshape(layer.gates, layer.hidden)[-1:] for item in rest[3::4]]
+            biases = [torch.cat(both) for both in zip(biases, others, strict=True)]
+        by_role["bias"] = torch.stack(biases).reshape(shapes["bias"])
+        return {role: as_array(item) for role, item in by_role.items()}

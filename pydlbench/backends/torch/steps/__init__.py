@@ -1,0 +1,1 @@
+"""Steps in PyTorch: built, run, recorded, traced and replayed."""

@@ -1,0 +1,278 @@
+"""A model's graph as a module of PyTorch: straight-line code as its users write it.
+
+``torch.fx`` turns the graph into a ``forward`` of one line per node, which drops each
+activation after its last reader, as code written by hand does by using a name again. ReLU, ReLU6,
+hardswish and addition work in place where nobody else reads their input, as in torchvision's
+models. What is called for a node's layer is what is also timed alone, see
+:mod:`pydlbench.backends.torch.layers.forward`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
+from torch import fx, nn
+
+from pydlbench.backends.frameworks.backend import op_of
+from pydlbench.backends.steps.inputs import weight_shapes
+from pydlbench.backends.torch.layers.forward import FORWARD, How, window_of
+from pydlbench.models.graph import INPUT, cropped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.torch.steps.recording import Naming, Recorder
+    from pydlbench.models.graph import Model, Node
+    from pydlbench.ops.op import Layer
+
+# Our roles by PyTorch's names.
+_ROLES = {
+    "weights": "weight",
+    "bias": "bias",
+    "running_mean": "running_mean",
+    "running_variance": "running_var",
+}
+
+
+class Net:
+    """A model as a module, its nodes known by name.
+
+    Args:
+        model: the graph.
+        overwriting: whether nodes may work in place; if not, each output is there until the next
+            step.
+    """
+
+    def __init__(self, model: Model, *, overwriting: bool = True) -> None:
+        self.model = model
+        self._overwriting = overwriting
+        self._modules: dict[str, nn.Module] = {}
+        self._paths: dict[str, str] = {}
+        self._graph = fx.Graph()
+        self._readers = model.readers()
+        #: The node of ours by the name of each node of fx that holds its output.
+        self.outputs: dict[str, str] = {}
+        values: dict[str, fx.Node] = {INPUT: self._graph.placeholder("images")}
+        for node in model:
+            values[node.name] = self._add(node, tuple(values[name] for name in node.inputs))
+            self.outputs[values[node.name].name] = node.name
+        self._graph.output(values[model.output.name])
+        self.module = fx.GraphModule(self._modules, self._graph, class_name="Net")
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return parameters and running statistics by ``<node>/<role>``."""
+        tensors = {}
+        for node in self.model:
+            for role in weight_shapes(node):
+                module = self.module.get_submodule(self._paths[node.name])
+                tensors[f"{node.name}/{role}"] = getattr(module, _ROLES[role])
+        return tensors
+
+    def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Take over weights by name; products' are stored transposed."""
+        with torch.no_grad():
+            for name, tensor in self.tensors().items():
+                array = weights[name]
+                tensor.copy_(torch.from_numpy(array.T if array.ndim == 2 else array))
+
+    def plain(self, name: str, tensor: torch.Tensor) -> NDArray[Any]:
+        """Return a tensor's (or its gradient's) values as they are by name, in float32."""
+        array: NDArray[Any] = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+        return array.T if array.ndim == 2 and name.endswith("/weights") else array
+
+    def _add(self, node: Node, inputs: tuple[fx.Node, ...]) -> fx.Node:
+        """Add what is called for a node, and return what stands for its output."""
+        if node.layer is None:
+            return self._moved(node, inputs[0])
+        target = _target(node, node.layer, overwrites=self._may_overwrite(node))
+        if not isinstance(target, nn.Module):
+            arguments = (list(inputs), 1) if target is torch.cat else inputs
+            return self._graph.call_function(target, arguments)
+        # Names of modules have neither slashes nor dots, and may not begin with a digit.
+        path = f"n{len(self._paths)}_" + "".join(c if c.isalnum() else "_" for c in node.name)
+        self._paths[node.name] = path
+        self._modules[path] = target
+        return self._graph.call_module(path, inputs)
+
+    def _moved(self, node: Node, image: fx.Node) -> fx.Node:
+        """Add a node without a layer, which computes nothing."""
+        if node.op == "flatten":
+            return self._graph.call_function(torch.flatten, (image, 1))
+        assert node.op in ("shift", "crop"), node.op
+        dropped = (1, -1, 1, -1) if node.op == "shift" else cropped(self.model, node)
+        sides = tuple(-side for side in dropped)
+        return self._graph.call_function(F.pad, (image, sides, "constant", 0.0))
+
+    def _may_overwrite(self, node: Node) -> bool:
+        """Whether a node may overwrite its first input, which nobody else reads, nor a gradient."""
+        first = node.inputs[0]
+        if not self._overwriting or first == INPUT or len(self._readers[first]) > 1:
+            return False
+        layer = self.model[first].layer
+        return layer is not None and op_of(layer) in _OVERWRITABLE
+
+
+# -----------------------------------------------------------------------------
+# What is called for a node's layer.
+
+#: What works in place, where nobody else reads the source.
+_IN_PLACE: Final[Mapping[str, Callable[..., Any]]] = {
+    "relu": torch.relu_,
+    **{
+        op: functools.partial(getattr(F, op), inplace=True)
+        for op in ("relu6", "hardswish", "elu", "silu", "mish")
+    },
+}
+#: What is a function in a network's code, as its users write it.
+_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {"scale": operator.mul, "concat": torch.cat}
+# Whose gradient leaves the layer's own result unread, so that what follows may overwrite it.
+_OVERWRITABLE: Final = ("conv", "deconv", "gemm", "add", "batchnorm")
+
+
+class Applied(nn.Module):  # type: ignore[misc]  # an unknown class to mypy
+    """A layer of a network: its forward function, with parameters of its own.
+
+    Args:
+        function: of the inputs, then weight and bias.
+        shapes: of weight and bias, those that it has.
+        op: of the layer.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        op: str = "",
+    ) -> None:
+        super().__init__()
+        self._function, self.op = function, op
+        for name, shape in (shapes or {}).items():
+            self.register_parameter(name, nn.Parameter(torch.empty(shape)))
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """Return the layer's result."""
+        return self._function(*inputs, *self._parameters.values())
+
+
+class ScaledAverage(nn.Module):  # type: ignore[misc]  # an unknown class to mypy
+    """An average over what is padded beforehand, scaled so that padding does not count.
+
+    Args:
+        layer: the pooling.
+    """
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self._window = window_of(layer)
+        scale = np.prod(self._window.kernel) / np.multiply.outer(*layer.elements_inside)
+        self.register_buffer("scale", torch.from_numpy(scale.astype(np.float32)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the averages over the elements inside the image."""
+        scale: Any = self.scale
+        x = F.pad(x, self._window.pads)
+        average: torch.Tensor = F.avg_pool2d(x, self._window.kernel, self._window.stride)
+        return average.mul(scale.to(x.dtype))
+
+
+def _target(node: Node, layer: Any, *, overwrites: bool) -> nn.Module | Callable[..., Any]:
+    """Return what a network calls for a layer: a module with its parameters, or a function.
+
+    Args:
+        node: of the model's graph.
+        layer: the node's.
+        overwrites: whether it may overwrite its first input: nobody else reads it.
+
+    Raises:
+        UnsupportedError: PyTorch has not this layer.
+    """
+    op = op_of(layer)
+    if op == "add":
+        return operator.iadd if overwrites else operator.add
+    if op in _FUNCTIONS:
+        return _FUNCTIONS[op]
+    if op == "dropout":
+        return nn.Dropout(1 - layer.keep)
+    if op == "batchnorm":  # which counts its minibatches, too
+        normalisation = nn.BatchNorm2d(layer.channels, layer.epsilon, layer.momentum)
+        normalisation.weight.requires_grad_(node.scale)  # an untrained factor stays at one
+        return normalisation
+    if layer.op == "pool" and _leaves_padding_out(layer):
+        return ScaledAverage(layer)
+    if op in _IN_PLACE and overwrites:
+        return Applied(_IN_PLACE[op])
+    return Applied(FORWARD[op](layer, How()), _parameters(layer, bias=node.bias), op)
+
+
+def _leaves_padding_out(layer: Layer) -> bool:
+    counts = layer.mode == "max" or layer.count_include_pad
+    return bool(window_of(layer).pads) and not counts
+
+
+def _parameters(layer: Any, *, bias: bool) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a layer's parameters by PyTorch's names."""
+    if layer.op == "gemm":
+        shapes, outputs = {"weight": (layer.n, layer.k)}, layer.n
+    elif layer.kind != "pointwise" and layer.weight_elements:
+        shapes, outputs = {"weight": layer.shapes()["weights"]}, layer.out_channels
+    else:
+        return {}
+    return shapes | ({"bias": (outputs,)} if bias else {})
+
+
+# -----------------------------------------------------------------------------
+# What calls of a network are named after.
+
+
+def by_node(net: Net) -> Naming:
+    """Name calls after nodes of ours: the network is run node by node meanwhile."""
+
+    @contextlib.contextmanager
+    def naming(recorder: Recorder) -> Iterator[None]:
+        following = _Following(net, recorder)
+        net.module.forward = following.run
+        try:
+            yield
+        finally:
+            # The class has its own. Another attribute would have the step compiled anew.
+            del net.module.forward
+
+    return naming
+
+
+class _Following(fx.Interpreter):  # type: ignore[misc]  # an unknown class to mypy
+    """Runs a network as its module does, and tells a recorder which node of ours it is at.
+
+    Args:
+        net: the network.
+        recorder: that is told.
+    """
+
+    def __init__(self, net: Net, recorder: Recorder) -> None:
+        super().__init__(net.module)
+        self._recorder = recorder
+        # Paddings belong to what follows them.
+        self._names: dict[fx.Node, str] = {}
+        waiting: list[fx.Node] = []
+        for node in net.module.graph.nodes:
+            waiting.append(node)
+            if node.name in net.outputs:
+                self._names |= dict.fromkeys(waiting, net.outputs[node.name])
+                waiting.clear()
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run a node under its name; behind the last one comes the loss."""
+        last = n.op == "output"
+        if last:
+            self._recorder.at("loss", "loss")
+        else:
+            self._recorder.at(self._names.get(n, ""), "forward")
+        return super().run_node(n)

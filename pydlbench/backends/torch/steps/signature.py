@@ -1,0 +1,151 @@
+"""The canonical text of an operator's call, and the call made of such a text again.
+
+A signature is an expression of Python: ``aten.add.Tensor(float32[8, 4](4, 1), float32[4](1))``. A
+tensor is its type, its shape in brackets and its strides in elements in parentheses. Where they
+hold, keywords follow: ``at`` bytes behind a 64-byte boundary does it begin, ``of`` the number of
+the tensor of this call, counted from 0, whose memory it shares (``at`` counts from the first byte
+that any of them has), ``on`` a device that is not the call's own. Values of tensors are not in it,
+although they change the time of a few calls (an embedding of one word is faster than of many).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from pydlbench.calls.seen.aten import Word, leaves, mapped, read_call
+from pydlbench.errors import UnsupportedError
+
+#: Bytes that PyTorch's allocators align blocks to at least.
+ALIGNMENT: Final = 64
+
+
+# -----------------------------------------------------------------------------
+# From a call to its text.
+
+
+def signature(
+    function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], device: str
+) -> str:
+    """Return the text of a call.
+
+    Args:
+        function: the operator's overload.
+        arguments: by position.
+        keywords: by name.
+        device: that the call runs on: ``cpu`` or ``cuda:N``.
+    """
+    tensors = [each for each in leaves([arguments, keywords], torch.Tensor) if strided(each)]
+    writer = _Writer(tensors, device)
+    parts = [writer.text(each) for each in arguments]
+    parts += [f"{name}={writer.text(each)}" for name, each in keywords.items()]
+    return f"{function}({', '.join(parts)})"
+
+
+class _Writer:
+    """Writes the arguments of one call, in their order.
+
+    Args:
+        tensors: all of them.
+        device: of the call.
+    """
+
+    def __init__(self, tensors: list[torch.Tensor], device: str) -> None:
+        self._device = torch.device(device)
+        self._starts: dict[int, int] = {}
+        for each in tensors:
+            storage, begin = each.untyped_storage()._cdata, first_byte(each)
+            self._starts[storage] = min(begin, self._starts.get(storage, begin))
+        self._first: dict[int, int] = {}
+        self._number = 0
+
+    def text(self, value: Any) -> str:
+        """Write one argument."""
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, (list, tuple)):
+            return f"[{', '.join(self.text(each) for each in value)}]"
+        if isinstance(value, torch.device):
+            return f"torch.device('{value}')"
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return repr(value)
+        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+            return str(value)
+        return f"<{type(value).__name__}>"
+
+    def _tensor(self, tensor: torch.Tensor) -> str:
+        number, self._number = self._number, self._number + 1
+        if not strided(tensor):
+            return f"<{str(tensor.layout).removeprefix('torch.')} tensor>"
+        storage = tensor.untyped_storage()._cdata
+        start = self._starts[storage]
+        shared = self._first.setdefault(storage, number)
+        at = first_byte(tensor) - start + start % ALIGNMENT
+        words = [str(stride) for stride in tensor.stride()]
+        words += [f"at={at}"] if at else []
+        words += [f"of={shared}"] if shared != number else []
+        words += [f"on='{tensor.device}'"] if tensor.device != self._device else []
+        shape = ", ".join(map(str, tensor.shape)) or "()"
+        return f"{str(tensor.dtype).removeprefix('torch.')}[{shape}]({', '.join(words)})"
+
+
+def first_byte(tensor: torch.Tensor) -> int:
+    """Return the byte of its memory at which a tensor begins."""
+    return int(tensor.storage_offset() * tensor.element_size())
+
+
+def strided(tensor: torch.Tensor) -> bool:
+    """Whether it is plain memory with strides: neither sparse nor oneDNN's own nor nested."""
+    return tensor.layout == torch.strided and not tensor.is_nested
+
+
+# -----------------------------------------------------------------------------
+# From a text to a call.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedCall:
+    """A call read from its signature.
+
+    Attributes:
+        function: the operator's overload.
+        arguments: by position, :class:`~pydlbench.calls.meaning.Value` for tensors.
+        keywords: by name, likewise.
+    """
+
+    function: Any
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+
+def parse(text: str) -> ParsedCall:
+    """Read a signature.
+
+    Raises:
+        UnsupportedError: no such operator here, or an argument that no text can tell.
+    """
+    words = read_call(text)
+    return ParsedCall(
+        function=_function(words.name),
+        arguments=mapped(words.arguments, _value),
+        keywords=mapped(words.keywords, _value),
+    )
+
+
+def _function(name: str) -> Any:
+    function: Any = torch.ops
+    try:
+        for part in name.split("."):
+            function = getattr(function, part)
+    except AttributeError as error:
+        raise UnsupportedError(f"{name}: this PyTorch has no such operator") from error
+    return function
+
+
+def _value(word: Any) -> Any:
+    """Return what a word of PyTorch's stands for; other values as they are."""
+    if not isinstance(word, Word):
+        return word
+    return torch.device(word.text) if word.kind == "device" else getattr(torch, word.text)

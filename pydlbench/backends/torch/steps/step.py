@@ -1,0 +1,591 @@
+"""A model in PyTorch and its steps, as the loop of a user's or a published script runs them."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
+from torch import fx, nn
+from torch.fx.passes.shape_prop import ShapeProp
+
+from pydlbench.backends import base
+from pydlbench.backends.steps.catalogue import CatalogueModel, product_flops
+from pydlbench.backends.steps.definition import (
+    Outcome,
+    StepDefinition,
+    StepModel,
+    check_trainable,
+)
+from pydlbench.backends.steps.user_model import OwnLosses
+from pydlbench.backends.torch import settings
+from pydlbench.backends.torch.layers import gpu
+from pydlbench.backends.torch.layers.operator import compiled
+from pydlbench.backends.torch.settings import DTYPES
+from pydlbench.backends.torch.steps import compiled_trace, profiled
+from pydlbench.backends.torch.steps.fusion import fold_normalisations
+from pydlbench.backends.torch.steps.net import Net, by_node
+from pydlbench.backends.torch.steps.recording import RecordedStep, record
+from pydlbench.backends.torch.steps.replay import StepOperands
+from pydlbench.errors import UnsupportedError
+from pydlbench.words import FP8_PRECISIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.steps.definition import Fetch, LossKind, Step
+    from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.steps.trace import StepTracer
+    from pydlbench.backends.torch.steps.recording import Naming, Recording
+    from pydlbench.backends.torch.steps.replay import Operands
+    from pydlbench.records.step import StepSpec
+
+
+def autocast(spec: StepSpec) -> contextlib.AbstractContextManager[Any]:
+    """Return a new context in which the forward phase runs: autocast, or none."""
+    narrow = DTYPES[spec.precision]
+    if spec.cast == "whole" or narrow == torch.float32:
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[None] = torch.autocast(
+        "cuda" if spec.on_gpu else "cpu", narrow
+    )
+    return context
+
+
+def _rows(logits: torch.Tensor) -> torch.Tensor:
+    """Return logits whose classes are the second dimension: of sequences they are the last."""
+    return (logits.flatten(0, 1) if logits.ndim == 3 else logits).float()
+
+
+def _random_labels(logits: torch.Tensor) -> torch.Tensor:
+    count, classes, *places = _rows(logits).shape
+    stream = torch.Generator().manual_seed(0)
+    return torch.randint(0, classes, (count, *places), generator=stream).to(logits.device)
+
+
+class TorchSubject(StepModel):
+    """A model in PyTorch with its inputs, loss and optimizer, whoever has written it.
+
+    A context manager: within it PyTorch computes in the case's precision.
+
+    Args:
+        spec: the step.
+
+    Raises:
+        UnsupportedError: PyTorch has no such precision on this device.
+    """
+
+    losses = OwnLosses(
+        number=lambda tensor: tensor.reshape(()),
+        total=lambda tensor: tensor.float().sum(),
+        mean_square=lambda tensor: tensor.float().square().mean(),
+        half_square=lambda tensor: tensor.float().square().sum() / 2,
+        cross_entropy=lambda logits, labels: F.cross_entropy(_rows(logits), labels),
+        random_labels=_random_labels,
+    )
+    #: What is trained, or else has gradients.
+    parameters: list[torch.Tensor]
+    #: What the step is called with, on the device.
+    resident: tuple[Any, ...]
+    #: What the step calls.
+    module: nn.Module
+
+    def __init__(self, spec: StepSpec) -> None:
+        super().__init__(spec)
+        base.check_precision(spec.precision, spec.on_gpu)
+        settings.check_precision(spec.precision, spec.on_gpu)
+        if spec.precision in FP8_PRECISIONS:
+            raise UnsupportedError(f"torch: no whole models in {spec.precision}; nearest: bf16-tc")
+        #: Says at which line of the user's own code the step is; None at none of it.
+        self.line: Callable[[], str | None] = lambda: None
+        if spec.mode == "compiled":
+            compiled_trace.name_kernels()
+
+    def guards(self) -> tuple[contextlib.AbstractContextManager[Any], ...]:
+        """Compute in TF32 where that is the precision."""
+        return (settings.tf32(self.spec.precision),)
+
+    def synchronize(self) -> None:
+        """Return when the device has done everything that was called."""
+        if self.spec.on_gpu:
+            torch.cuda.synchronize(self.spec.device)
+
+    def gpu(self) -> dict[str, Any]:
+        """Return name, capability and memory of the step's GPU."""
+        facts = torch.cuda.get_device_properties(self.spec.device)
+        return {
+            "name": facts.name,
+            "capability": f"{facts.major}.{facts.minor}",
+            "memory_bytes": facts.total_memory,
+        }
+
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
+        """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
+        runtime = gpu.Runtime(torch.device(self.spec.device).index) if self.spec.on_gpu else None
+        recorded = self.record()
+        if self.spec.mode == "compiled":
+            return compiled_trace.tracer(recorded.recording, run, runtime, self.batch)
+        recording, notes = (recorded.recording, ()) if self.spec.own is None else recorded.twice()
+        tracer = profiled.tracer(recording, run, runtime)
+        if self.spec.feed != "resident" or self.spec.fetch:
+            return tracer
+        return dataclasses.replace(tracer, operators=recording.facts(self.batch, notes))
+
+    def fold_normalisations(self) -> None:
+        """Fold them; see ``steps.definition.StepModel``."""
+        if self.spec.backward:
+            raise UnsupportedError("statistics of a minibatch cannot be folded into weights")
+        self.set_layers(self.definition)
+        self.module = fold_normalisations(self.module)
+
+    @abc.abstractmethod
+    def set_layers(self, definition: StepDefinition) -> None:
+        """Let layers that work in two ways work as a step has them, unless they do already."""
+
+    @abc.abstractmethod
+    def fed(self, batch: Batch | None = None) -> tuple[Any, ...]:
+        """Return what the step is called with, brought from the host.
+
+        Args:
+            batch: None for what the model was made with.
+        """
+
+    @abc.abstractmethod
+    def computation(self, kind: LossKind, keeps: bool, eager: bool) -> Callable[..., Any]:
+        """Return the function of what the step is called with to output and loss, as the mode says.
+
+        Args:
+            kind: of the loss.
+            keeps: whether the output is a result beside a loss.
+            eager: compile nothing.
+        """
+
+    @abc.abstractmethod
+    def made_optimizer(self, weights: list[Any]) -> torch.optim.Optimizer:
+        """Return the optimizer of weights.
+
+        Raises:
+            UsageError: the model has none.
+        """
+
+    @property
+    @abc.abstractmethod
+    def names(self) -> dict[torch.Tensor, str]:
+        """What has a gradient, by the module or node that it is of."""
+
+    @property
+    @abc.abstractmethod
+    def naming(self) -> Naming:
+        """Names calls while a step is recorded."""
+
+    def recording(self, step: TorchStep) -> Recording:
+        """Record a step; to the optimizer it is none, so that the next one is the same."""
+        states = step.optimizer.state.values() if step.optimizer is not None else ()
+        counts = [(state["step"], state["step"].clone()) for state in states if "step" in state]
+        recording = record(
+            lambda: list(tensors_in(step.run())),
+            naming=self.naming,
+            parameters=self.names,
+            optimizer=step.optimizer,
+            device=self.spec.device,
+            line=self.line,
+        )
+        for count, before in counts:
+            count.copy_(before)
+        return recording
+
+    def record(self) -> RecordedStep:
+        """Record a step that is not the first one, as the eager mode makes it."""
+        step = TorchStep(self, self.definition, eager=True)
+        step.run()  # makes what later steps find: gradients to drop, an optimizer's state
+        again = functools.partial(self.recording, step)
+        return RecordedStep(
+            step=lambda: list(tensors_in(step.run())), recording=again(), again=again
+        )
+
+    def operands(self, signatures: Sequence[str]) -> dict[str, Operands]:
+        """Return copies of the operands of calls by signature, from a step that is not the first.
+
+        Args:
+            signatures: of the calls, as recorded; those that the step does not make have none.
+        """
+        step = TorchStep(self, self.definition, eager=True)
+        step.run()
+        kept = StepOperands(self.spec.device, signatures)
+        with kept:
+            step.run()
+        return kept.copied
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in what a module takes or gives, mappings and dataclasses included."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from tensors_in(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from tensors_in(part)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from tensors_in(getattr(value, field.name))
+
+
+class TorchModel(CatalogueModel, TorchSubject):
+    """A network of the catalogue with its weights."""
+
+    def _build(self, batch: Batch, *, separate: bool) -> None:
+        spec = self.spec
+        self.place = torch.device(spec.device)
+        self._format: Any = (
+            torch.channels_last if spec.layout == "nhwc" else torch.contiguous_format
+        )
+        self._dtype = DTYPES[spec.precision] if spec.cast == "whole" else torch.float32
+        self.net = Net(self.model, overwriting=not separate)
+        module: Any = self.net.module.to(self.place, self._dtype)
+        module.to(memory_format=self._format)
+        self.module = module
+        self.net.load(self.weights)
+        self.parameters = [weight for weight in module.parameters() if weight.requires_grad]
+        self._host = _tensors(batch, pin=spec.on_gpu)
+        images, labels = self.fed()
+        #: Images and labels on the device: memory of their own, as what a step before this one has
+        #: left; a GPU's are copies anyway.
+        self.resident = (images.clone(memory_format=torch.preserve_format), labels)
+        self._computations: dict[tuple[LossKind, bool], Callable[..., Any]] = {}
+        self._layers: tuple[bool, bool, bool] | None = None
+        self._passes: _Passes | None = None
+        if spec.backward and spec.mode == "compiled":
+            self.notes.append("network and loss are compiled as one function, the optimizer is not")
+
+    @property
+    def names(self) -> dict[torch.Tensor, str]:
+        """What is trained, by its node."""
+        tensors = self.net.tensors().items()
+        return {tensor: name.rpartition("/")[0] for name, tensor in tensors if tensor.requires_grad}
+
+    @property
+    def naming(self) -> Naming:
+        """Names calls after nodes."""
+        return by_node(self.net)
+
+    def prepare(self, definition: StepDefinition, *, eager: bool = False) -> Step:
+        """Build a step.
+
+        Args:
+            definition: what it does.
+            eager: compile nothing, whatever the mode is.
+
+        Raises:
+            UnsupportedError: PyTorch cannot do what is defined.
+            UsageError: training without an optimizer.
+        """
+        if definition.loss == "output":
+            return self._prepare_pass(definition)
+        step = TorchStep(self, definition, eager=eager)
+        self.steps.append(step)
+        return step
+
+    def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Take over weights by name, and forget all gradients."""
+        self.net.load(weights)
+        for weight in self.parameters:
+            weight.grad = None
+
+    def set_layers(self, definition: StepDefinition) -> None:
+        """Let dropout and normalisations work as a step has them, unless they do already."""
+        trains = definition.propagation == "training"
+        wanted = trains, definition.drops, definition.batch_statistics
+        if wanted == self._layers:
+            return
+        self._layers = wanted
+        module = self.net.module
+        module.train(trains)
+        for layer in module.modules():
+            if isinstance(layer, nn.Dropout):
+                layer.train(definition.drops)
+            elif isinstance(layer, nn.BatchNorm2d):
+                layer.train(definition.batch_statistics)
+
+    def fed(self, batch: Batch | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return images and labels of the host's on the device, in its type and format.
+
+        Args:
+            batch: None for those that the model was made with.
+        """
+        images, labels = self._host if batch is None else _tensors(batch)
+        moved = images.to(self.place, self._dtype, non_blocking=True, memory_format=self._format)
+        return moved, None if labels is None else labels.to(self.place, non_blocking=True)
+
+    def computation(self, kind: LossKind, keeps: bool, eager: bool) -> Callable[..., Any]:
+        """Return the function of images and labels to output and loss, compiled as one."""
+        module, loss, nothing = self.net.module, self.loss(kind), kind == "none"
+        tensors = self.net.tensors()
+
+        def computed(images: torch.Tensor, labels: torch.Tensor | None) -> tuple[Any, Any]:
+            output = module(images)
+            if nothing:
+                return output, None
+            return (output if keeps else None), loss(output, labels, tensors)
+
+        if eager or self.spec.mode != "compiled":
+            return computed
+        # Steps that compute the same share what was compiled, which takes minutes.
+        if (kind, keeps) not in self._computations:
+            self._computations[kind, keeps] = compiled(computed)
+        return self._computations[kind, keeps]
+
+    def made_optimizer(self, weights: list[Any]) -> torch.optim.Optimizer:
+        """Return gradient descent as the model has it."""
+        check_trainable(self.model, "--set optimizer=sgd")
+        chosen = self.model.optimizer
+        momentum = chosen.mu if chosen.kind == "momentum" else 0.0
+        return torch.optim.SGD(weights, lr=chosen.rate, momentum=momentum)
+
+    def _prepare_pass(self, definition: StepDefinition) -> Step:
+        """Return a pass through all nodes of one kind of gradient."""
+        if self.spec.mode != "eager":
+            raise UnsupportedError(
+                f"{definition.phase}: PyTorch compiles a backward pass as a whole, not one kind of "
+                "gradient; nearest: --mode eager"
+            )
+        self.set_layers(definition)
+        if self._passes is None:
+            self._passes = _Passes(self.net.module, autocast(self.spec))
+        passes = self._passes
+        # Activations are there before the loop, gradients of outputs before that of weights.
+        passes.forward(self.resident[0])
+        passes.data()
+        run = passes.data if definition.phase == "backward-data" else passes.weights
+
+        def step(batch: Batch | None = None, rate: float | None = None) -> Outcome:
+            del batch, rate
+            run()
+            return Outcome()
+
+        return step
+
+    # -------------------------------------------------------------------------
+    # What a step says of itself, to be checked before it is timed.
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each node's output, NCHW or (batch, features), as a run finds it."""
+        module, names = self.net.module, self.net.outputs
+        self.set_layers(self.definition)
+        with torch.no_grad(), autocast(self.spec):
+            ShapeProp(module).propagate(self.resident[0])
+        nodes = [node for node in module.graph.nodes if node.name in names]
+        return {names[node.name]: tuple(node.meta["tensor_meta"].shape) for node in nodes}
+
+    def elements(self) -> int:
+        """Return the number of trained elements."""
+        return sum(weight.numel() for weight in self.parameters)
+
+    def flops(self) -> int:
+        """Return the FLOPs of all convolutions and products that the eager step runs."""
+        definition = self.gradients_only if self.definition.backward else self.definition
+        return product_flops(self.recording(TorchStep(self, definition, eager=True)).distinct())
+
+    def prepare_forward(self, definition: StepDefinition) -> Step:
+        """Build a step that only looks forward: not worth the minutes of a compiler."""
+        return self.prepare(definition, eager=True)
+
+    def plain_output(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return a fetched output, which is arranged as in the graph."""
+        return array
+
+    def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Return values as they are by name."""
+        return self.net.plain(name, torch.from_numpy(array))
+
+    def subtract_gradients(self, rate: float) -> None:
+        """Run the step, and subtract its gradients times the rate from the weights."""
+        self.step()
+        with torch.no_grad():
+            for weight in self.parameters:
+                weight.sub_(weight.grad, alpha=rate)
+
+
+class TorchStep:
+    """A step as its author would write it in PyTorch; see ``steps.definition.Step``.
+
+    Args:
+        owner: the model and its weights.
+        definition: what the step does.
+        eager: compile nothing.
+
+    Raises:
+        UsageError: training without an optimizer.
+    """
+
+    def __init__(
+        self, owner: TorchSubject, definition: StepDefinition, *, eager: bool = False
+    ) -> None:
+        self.owner, self.definition = owner, definition
+        # A compiler need not write an output that nobody reads.
+        keeps = bool({"output", "predictions"}.intersection(definition.fetch))
+        #: Of images and labels to output and loss.
+        self.computed = owner.computation(definition.loss, keeps, eager)
+        #: Where the weights live: on the device itself, or on the host and crossing each time.
+        self._crosses = definition.weights == "host" and owner.spec.on_gpu
+        self._masters: list[Any] = (
+            [weight.detach().cpu().clone() for weight in owner.parameters]
+            if self._crosses
+            else list(owner.parameters)
+        )
+        averaged = self._masters if definition.averages is not None else []
+        self._averages = [weight.detach().clone() for weight in averaged]
+        self.optimizer: torch.optim.Optimizer | None = None
+        self._rates: list[float] = []
+        if definition.optimizer == "model":
+            self.optimizer = owner.made_optimizer(self._masters)
+            self._rates = [group["lr"] for group in self.optimizer.param_groups]
+
+    def __call__(self, batch: Batch | None = None, rate: float | None = None) -> Outcome:
+        """Run it once; may return before the device has finished unless something is fetched."""
+        return self._outcome(*self.run(batch, rate))
+
+    def run(
+        self, batch: Batch | None = None, rate: float | None = None
+    ) -> tuple[Any, torch.Tensor | None]:
+        """Run it once and return output and loss, as the loop of a script would hold them."""
+        owner, definition = self.owner, self.definition
+        owner.set_layers(definition)
+        operands = owner.fed(batch) if definition.feed == "host" else owner.resident
+        if not definition.backward:
+            with torch.no_grad(), autocast(owner.spec):
+                output, loss = self.computed(*operands)
+            return output, loss
+        if self._crosses:
+            for weight, master in zip(owner.parameters, self._masters, strict=True):
+                weight.data.copy_(master, non_blocking=True)
+        self._clear()
+        if definition.input_gradient:
+            images, *others = operands
+            operands = images.detach().requires_grad_(), *others
+        with autocast(owner.spec):
+            output, loss = self.computed(*operands)
+        loss.backward()
+        if self.optimizer is not None:
+            self._update(self.optimizer, rate)
+        return output, loss
+
+    def reset(self) -> None:
+        """Forget what training has left: velocities, rates, averages, weights of the host's."""
+        if self._crosses:
+            for master, weight in zip(self._masters, self.owner.parameters, strict=True):
+                master.copy_(weight.detach())
+        if self.optimizer is not None:
+            self.optimizer.state.clear()
+            for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+                group["lr"] = rate
+        for average, master in zip(self._averages, self._masters, strict=False):
+            average.copy_(master.detach())
+
+    def _clear(self) -> None:
+        gradients = [weight.grad for weight in self.owner.parameters]
+        if self.definition.zero_fill and all(gradient is not None for gradient in gradients):
+            torch._foreach_zero_(gradients)
+            return
+        for weight in self.owner.parameters:
+            weight.grad = None
+
+    def _update(self, optimizer: torch.optim.Optimizer, rate: float | None) -> None:
+        if self._crosses:
+            for master, weight in zip(self._masters, self.owner.parameters, strict=True):
+                master.grad = None if weight.grad is None else weight.grad.cpu()
+        for group in optimizer.param_groups if rate is not None else ():
+            group["lr"] = rate
+        optimizer.step()
+        if self._averages:
+            decay = self.definition.averages or 0.0
+            with torch.no_grad():
+                torch._foreach_lerp_(self._averages, self._masters, 1 - decay)
+
+    def _outcome(self, output: Any, loss: Any) -> Outcome:
+        """Bring to the host what the definition brings there."""
+        results: dict[Fetch, Callable[[], list[Any]]] = {
+            "output": lambda: [output],
+            "predictions": lambda: [torch.softmax(output.detach().float(), 1)],
+            "loss": lambda: [loss],
+            "gradients": lambda: [x.grad for x in self.owner.parameters if x.grad is not None],
+        }
+        return Outcome.fetched(
+            {name: list(map(_fetched, results[name]())) for name in self.definition.fetch}
+        )
+
+
+def _tensors(batch: Batch, *, pin: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the host's arrays as tensors; pinned, a GPU can read them by itself."""
+    images = torch.from_numpy(batch.images)
+    labels = None if batch.labels is None else torch.from_numpy(batch.labels)
+    if pin:
+        images = images.pin_memory()
+        labels = None if labels is None else labels.pin_memory()
+    return images, labels
+
+
+def _fetched(tensor: torch.Tensor) -> Any:
+    """Return a NumPy array of the host's own, as ``session.run`` would: never a view."""
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:  # NumPy has no such type
+        tensor = tensor.float()
+    return tensor.to("cpu", copy=True).numpy()
+
+
+# -----------------------------------------------------------------------------
+# Backward passes of one kind only: data gradients, or weight gradients, of all nodes.
+
+
+class _Passes:
+    """The backward passes of a network, whose activations and gradients are kept.
+
+    Autograd computes what it is asked for: with the gradients of outputs it computes nothing of
+    the weights', and with those of a node's weights nothing of what the node has read.
+
+    Args:
+        module: the network, which overwrites nothing.
+        context: in which the forward phase runs.
+    """
+
+    def __init__(
+        self, module: fx.GraphModule, context: contextlib.AbstractContextManager[Any]
+    ) -> None:
+        self._module, self._context = module, context
+        self._outputs: dict[fx.Node, torch.Tensor] = {}
+        self._gradients: dict[fx.Node, torch.Tensor] = {}
+
+    def forward(self, images: torch.Tensor) -> None:
+        """Run all nodes and keep the outputs that depend on weights: others have no gradient."""
+        interpreter = fx.Interpreter(self._module, garbage_collect_values=False)
+        with torch.enable_grad(), self._context:
+            interpreter.run(images)
+        self._outputs = {
+            node: output
+            for node, output in interpreter.env.items()
+            if node.op.startswith("call") and output.requires_grad
+        }
+
+    def data(self) -> None:
+        """Compute the gradients of all nodes' outputs, the last one taken as its own."""
+        *_, last = outputs = tuple(self._outputs.values())
+        gradients = torch.autograd.grad(last, outputs, last.detach(), retain_graph=True)
+        self._gradients = dict(zip(self._outputs, gradients, strict=True))
+
+    def weights(self) -> None:
+        """Add the gradients of all weights to those that are there."""
+        for node, output in self._outputs.items():
+            if node.op == "call_module":
+                parameters = [*self._module.get_submodule(str(node.target)).parameters()]
+                trained = [parameter for parameter in parameters if parameter.requires_grad]
+                gradient = self._gradients[node]
+                if trained:
+                    torch.autograd.backward(output, gradient, retain_graph=True, inputs=trained)

@@ -1,0 +1,325 @@
+"""A model of the user's own in PyTorch: built by the user's code, fed, run and recorded.
+
+Its step is what a script of the user's would do in a loop: forward, loss, backward, optimizer, on
+inputs that lie there already. Nothing is known of it but what it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pydlbench.backends.steps.user_code import own_code, own_line
+from pydlbench.backends.steps.user_model import MU, RATE, OwnModel, Tensors
+from pydlbench.backends.torch.settings import DTYPES
+from pydlbench.backends.torch.steps.recording import by_module
+from pydlbench.backends.torch.steps.step import TorchStep, TorchSubject, tensors_in
+from pydlbench.errors import UsageError, nearest
+from pydlbench.records.user_model import FUSED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pydlbench.backends.frameworks.backend import FrameworkBackend
+    from pydlbench.backends.steps.definition import LossKind, StepDefinition
+    from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.torch.steps.recording import Naming
+    from pydlbench.records.step import StepSpec
+
+
+class OwnTorchModel(OwnModel, TorchSubject):
+    """A user's model with its inputs, loss and optimizer.
+
+    A context manager: within it PyTorch computes in the case's precision, and what the user's code
+    raises names the user's file and line. Its checks are that output and gradients are finite:
+    there is no graph to hold them against.
+
+    Args:
+        spec: the step, of a model of the user's own.
+
+    Raises:
+        UsageError: the callable is none, returns something else, or lacks inputs or a loss.
+        UnsupportedError: PyTorch has no such precision on this device.
+        ModelError: the user's code has raised.
+    """
+
+    tensors = Tensors(
+        find=tensors_in,
+        make=lambda values, kind: torch.from_numpy(values).to(getattr(torch, kind)),
+        dtype=lambda tensor: str(tensor.dtype).removeprefix("torch."),
+        is_finite=lambda tensor: bool(tensor.isfinite().all()),
+    )
+
+    def __init__(self, backend: FrameworkBackend, spec: StepSpec) -> None:
+        del backend
+        super().__init__(spec)
+        torch.manual_seed(spec.seed)
+        with _own_settings(self.notes), own_code(spec.model):
+            given = self.call()
+            whole = spec.cast == "whole" and spec.precision not in ("fp32", "tf32")
+            self._dtype = DTYPES[spec.precision] if whole else None
+            self.module = self.model.to(spec.device, self._dtype)
+            self._check_names()
+            self.arguments, self.keywords = pytree.tree_map_only(
+                torch.Tensor, self._put, self.given(given)
+            )
+            if spec.layout == "nhwc":
+                self._to_channels_last()
+            try:
+                self.module.train(self.trains)
+            except NotImplementedError:  # of torch.export's programs
+                self.notes.append("an exported program: it trains or not as it was exported")
+        self.weights = [weight for weight in self.module.parameters() if weight.requires_grad]
+        self.parameters = self._differentiated()
+        self.resident = self.arguments, self.keywords
+        #: Of the output.
+        self._loss: Callable[[Any], torch.Tensor] | None = None
+        self.line = own_line(spec.model)
+        self.step = TorchStep(self, self.definition)
+
+    def guards(self) -> tuple[contextlib.AbstractContextManager[Any], ...]:
+        """Tell what the user's code raises; compute in TF32 where that is the precision."""
+        return own_code(self.spec.model), *super().guards()
+
+    def set_layers(self, definition: StepDefinition) -> None:
+        """Leave them as they are: the user says how they work."""
+
+    def fold_normalisations(self) -> None:
+        """Fold them; the step calls another module then."""
+        super().fold_normalisations()
+        self.step = TorchStep(self, self.definition)
+
+    def fed(self, batch: Batch | None = None) -> tuple[Any, ...]:
+        """Return the inputs, which lie on the device."""
+        del batch
+        return self.resident
+
+    def computation(self, kind: LossKind, keeps: bool, eager: bool) -> Callable[..., Any]:
+        """Return the function of inputs to output and loss; the module is compiled."""
+        del keeps
+        called: Callable[..., Any] = self.module
+        if self.spec.mode == "compiled" and not eager:
+            called = torch.compile(self.module, dynamic=False)
+
+        def computed(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Any]:
+            output = called(*arguments, **keywords)
+            return output, None if kind == "none" else (self._loss or self._checked_loss)(output)
+
+        return computed
+
+    @property
+    def names(self) -> dict[torch.Tensor, str]:
+        """What has a gradient, by the module that it is of."""
+        named = {
+            weight: name.rpartition(".")[0]
+            for name, weight in self.module.named_parameters()
+            if weight.requires_grad
+        }
+        return named or dict.fromkeys(self.parameters, "input")
+
+    @property
+    def naming(self) -> Naming:
+        """Names calls after the user's modules."""
+        return by_module(self.module)
+
+    def run(self) -> tuple[Any, torch.Tensor | None]:
+        """Run the step once and return output and loss."""
+        return self.step.run()
+
+    def results(self, result: Any) -> Mapping[str, Mapping[str, torch.Tensor]]:
+        """Return the output's tensors, and the gradients by the names of what they are of."""
+        output = {f"tensor {n}": tensor for n, tensor in enumerate(tensors_in(result), start=1)}
+        if not self.spec.backward:
+            return {"output": output}
+        unused = sum(weight.grad is None for weight in self.weights)
+        if unused:
+            self.notes.append(f"{unused} of {len(self.weights)} weights have no gradient")
+        named = {name: weight.grad for name, weight in self.module.named_parameters()}
+        known = {name: gradient for name, gradient in named.items() if gradient is not None}
+        return {"output": output, "gradients": known}
+
+    # -------------------------------------------------------------------------
+    # From what the user's code gives to what is run.
+
+    def _put(self, value: torch.Tensor) -> torch.Tensor:
+        """Return a tensor on the device."""
+        narrow = self._dtype if value.is_floating_point() else None
+        return value.detach().to(self.spec.device, narrow)
+
+    def likely_input(self) -> str:
+        """Return what ``--input`` would take, by the first of the model's layers that tells."""
+        return next(filter(None, map(_input_of, self.model.modules())), super().likely_input())
+
+    def indexed_rows(
+        self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> Mapping[int | str, int]:
+        """Run the model once and look at which tables' rows are read by an input's numbers."""
+        places = {place: self._put(value) for place, value in enumerate(arguments)}
+        names = {name: self._put(value) for name, value in keywords.items()}
+        lookups = _Lookups([*places.items(), *names.items()])
+        # The mode of torch.export's programs is fixed.
+        with contextlib.suppress(NotImplementedError):
+            self.module.eval()
+        with torch.no_grad(), lookups:
+            self.module(*places.values(), **names)
+        return lookups.rows
+
+    def _check_names(self) -> None:
+        """Refuse ``--input`` by a name that the module does not know."""
+        try:
+            known = inspect.signature(self.module.forward).parameters
+        except (TypeError, ValueError):  # of code that is not Python's: it says so itself
+            return
+        if any(argument.kind is argument.VAR_KEYWORD for argument in known.values()):
+            return
+        for name in (each.name for each in self.own.inputs):
+            if name is not None and name not in known:
+                near = nearest(name, known) or list(known)[:3]
+                words = (
+                    ", ".join(f"--input {argument}=SHAPE" for argument in near)
+                    or "an input without name"
+                )
+                raise UsageError(
+                    f"--input {name}: {type(self.module).__name__}.forward of {self.spec.model} "
+                    f"has no argument {name}; nearest: {words}"
+                )
+
+    def _to_channels_last(self) -> None:
+        """Let images and the weights of convolutions lie with their channels last."""
+        self.module.to(memory_format=torch.channels_last)
+
+        def turned(value: torch.Tensor) -> torch.Tensor:
+            return value.to(memory_format=torch.channels_last) if value.ndim == 4 else value
+
+        self.arguments, self.keywords = pytree.tree_map_only(
+            torch.Tensor, turned, (self.arguments, self.keywords)
+        )
+
+    def _differentiated(self) -> list[torch.Tensor]:
+        """Return what has a gradient: the weights; without any the inputs."""
+        if self.weights or not self.spec.backward:
+            return list(self.weights)
+        self.input_gradients()
+        inputs = [
+            tensor
+            for tensor in tensors_in([self.arguments, self.keywords])
+            if tensor.is_floating_point()
+        ]
+        for tensor in inputs:
+            tensor.requires_grad_()
+        return inputs
+
+    def made_optimizer(self, weights: list[Any]) -> torch.optim.Optimizer:
+        """Return the optimizer that was asked for."""
+        # PyTorch's own default is chosen where it is not asked to fuse.
+        how: dict[str, Any] = {"lr": RATE, "fused": self.own.fused or None}
+        match self.own.optimizer.removesuffix(FUSED):
+            case "sgd":
+                return torch.optim.SGD(weights, **how)
+            case "momentum":
+                return torch.optim.SGD(weights, momentum=MU, **how)
+            case "adam":
+                return torch.optim.Adam(weights, **how)
+            case "adamw":
+                return torch.optim.AdamW(weights, **how)
+        raise AssertionError("no step is trained without an optimizer")
+
+    def _checked_loss(self, output: Any) -> torch.Tensor:
+        """Choose the loss by the first output; return it, made sure that it has a gradient."""
+        function, loss, how = self.first_loss(output)
+        if not loss.requires_grad:
+            raise UsageError(
+                f"{self.spec.model}: its loss ({how}) has no gradient: nothing that it is computed "
+                "from has one, or torch.no_grad is on; nearest: --phase forward"
+            )
+        self._loss = function
+        self.notes.append(f"loss: {how}")
+        chosen: torch.Tensor = loss
+        return chosen
+
+
+def _input_of(module: torch.nn.Module) -> str | None:
+    """Return what ``--input`` would take for a model that begins with a layer; None of others."""
+    match module:
+        case nn.Embedding() | nn.EmbeddingBag():
+            return "8x128:int64"
+        case nn.Conv1d():
+            sizes: tuple[int, ...] = (module.in_channels, 128)
+        case nn.Conv2d():
+            sizes = (module.in_channels, 224, 224)
+        case nn.Conv3d():
+            sizes = (module.in_channels, 16, 112, 112)
+        case nn.RNNBase():
+            order = (8, 32) if module.batch_first else (32, 8)
+            return "x".join(map(str, (*order, module.input_size)))
+        case nn.MultiheadAttention():
+            sizes = (32, module.embed_dim)
+        case nn.Linear():
+            sizes = (module.in_features,)
+        case _:
+            return None
+    # A lazy layer does not know its inputs before it has seen one.
+    return "x".join(map(str, (8, *sizes))) if all(sizes) else None
+
+
+class _Lookups(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to mypy
+    """Notes how many rows the tables have that inputs index.
+
+    An input is known by its values wherever the model hands it on, in whatever shape and type.
+
+    Args:
+        given: inputs with their place or name.
+    """
+
+    def __init__(self, given: Sequence[tuple[int | str, torch.Tensor]]) -> None:
+        super().__init__()
+        self._given = {
+            key: value.flatten() for key, value in given if not value.is_floating_point()
+        }
+        #: Of the smallest table, by the place or name of the input.
+        self.rows: dict[int | str, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Note a table's rows before the operator runs."""
+        if func.overloadpacket in _LOOKUPS:
+            rows, indices = len(args[0]), args[1].flatten()
+            for key, values in self._given.items():
+                if values.shape == indices.shape and bool((values == indices).all()):
+                    self.rows[key] = min(rows, self.rows.get(key, rows))
+        return func(*args, **(kwargs or {}))
+
+
+# Operators of a table and indices of its rows.
+_LOOKUPS = (
+    torch.ops.aten.embedding,
+    torch.ops.aten._embedding_bag,
+    torch.ops.aten._embedding_bag_forward_only,
+)
+
+
+@contextlib.contextmanager
+def _own_settings(notes: list[str]) -> Iterator[None]:
+    """Undo what the user's code sets for the whole process: threads, and having no gradients.
+
+    Args:
+        notes: gets one on threads, which are what a row says.
+    """
+    threads, graded = torch.get_num_threads(), torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(graded)
+        if torch.get_num_threads() != threads:
+            notes.append(
+                f"its code asks for {torch.get_num_threads()} threads; it runs with {threads} "
+                "(--threads)"
+            )
+            torch.set_num_threads(threads)

@@ -1,0 +1,1 @@
+"""What recorded calls of frameworks and libraries mean: layers, FLOPs and bytes."""

@@ -1,0 +1,362 @@
+"""How an execution that oneDNN or MKL has logged reads, from its line.
+
+A signature is what of a line says what is computed, behind a mark: ``mkl:SGEMM(N,T,32,64,128)``,
+or ``onednn:`` with primitive, propagation, tensors, attributes, algorithm and problem. Formats of
+oneDNN 1 to 3 differ in how they write tensors: ``src_f32::blocked:abcd:f0`` became
+``src:f32::blocked:abcd::f0``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.calls import meaning as ours
+from pydlbench.calls.meaning import LayerPass, Meaning, Value
+from pydlbench.errors import UnsupportedError
+from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.table import build_layer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pydlbench.ops.op import Layer
+    from pydlbench.records.operator import RecordedCall
+
+_ONEDNN: Final = "onednn:"
+_MKL: Final = "mkl:"
+_TYPES: Final = {
+    "f64": "float64",
+    "f32": "float32",
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "s32": "int32",
+    "s8": "int8",
+    "u8": "uint8",
+}
+_TENSOR: Final = re.compile(rf"(?:^| )(\w+?)[_:]({'|'.join(_TYPES)}):")
+_FIELD: Final = re.compile(r"([a-z]+)([0-9]+)")
+_PASSES: Final = {
+    "backward_data": "backward-data",
+    "backward": "backward-data",
+    "backward_weights": "backward-weights",
+}
+
+
+def is_logged(signature: str) -> bool:
+    """Whether a signature is that of a logged execution."""
+    return signature.startswith((_ONEDNN, _MKL))
+
+
+class _Line:
+    """What a line of oneDNN's says.
+
+    Args:
+        text: the signature without its mark.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.primitive, self.propagation, tensors, attributes, more, self.problem = text.split(
+            ",", 5
+        )
+        #: Attributes, and what belongs to a primitive: ``alg:eltwise_relu alpha:0 beta:0``.
+        self.words = dict(
+            word.split(":", 1) for word in f"{attributes} {more}".split() if ":" in word
+        )
+        self.tensors = [(role, _TYPES[dtype]) for role, dtype in _TENSOR.findall(tensors)]
+
+    @property
+    def algorithm(self) -> str:
+        """``relu`` of ``alg:eltwise_relu``."""
+        return self.words.get("alg", "").partition("_")[2]
+
+    @property
+    def pass_(self) -> str:
+        return _PASSES.get(self.propagation, "forward")
+
+    @property
+    def training(self) -> bool:
+        return self.propagation == "forward_training"
+
+    @property
+    def dtypes(self) -> list[str]:
+        """Types of the tensors, the narrowest product's first: those of source and weights."""
+        read = [dtype for role, dtype in self.tensors if role.removeprefix("diff_")[:3] != "dst"]
+        return read or ["float32"]
+
+    @property
+    def written(self) -> str:
+        return self.tensors[-1][1] if self.tensors else "float32"
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The sizes of a problem that is written as shapes: ``64x128:128x32``."""
+        try:
+            return [tuple(map(int, part.split("x"))) for part in self.problem.split(":")]
+        except ValueError:
+            raise UnsupportedError(f"{self.primitive}: no shape: {self.problem[:60]}") from None
+
+    def sizes(self) -> dict[str, int]:
+        """The sizes of a problem that is written as fields: ``mb8ic2048oc10``."""
+        return {name: int(size) for name, size in _FIELD.findall(self.problem)}
+
+    def value(self, shape: tuple[int, ...], place: int = 0) -> Value:
+        """Return an operand, dense."""
+        dtypes = self.dtypes
+        return Value.dense(dtypes[min(place, len(dtypes) - 1)], shape, number=place, storage=place)
+
+
+def meaning_of(recorded: RecordedCall) -> Meaning:
+    """Return what a logged execution computes.
+
+    Raises:
+        UnsupportedError: no rule is for it.
+        UsageError: a problem that cannot be.
+    """
+    if recorded.signature.startswith(_MKL):
+        return _mkl(recorded.signature.removeprefix(_MKL))
+    line = _Line(recorded.signature.removeprefix(_ONEDNN))
+    rule = RULES.get(line.primitive)
+    if rule is None:
+        raise UnsupportedError(f"oneDNN's {line.primitive}: no rule for this primitive")
+    return rule(line)
+
+
+def _of_layer(layer: Layer, pass_: str, dtype: str, *, training: bool = False) -> Meaning:
+    """Return what a pass of a layer computes; its bytes are those of the layer.
+
+    Raises:
+        UnsupportedError: it computes in whole numbers.
+    """
+    if "float" not in dtype:
+        raise UnsupportedError(f"no layer computes in {dtype}")
+    itemsize = ours.bytes_of_type(dtype)
+    sizes, total = layer.operands(pass_), layer.bytes(pass_, itemsize)
+    writes = sum(sizes[role] for role in layer.writes(pass_)) * itemsize
+    flops = layer.flops(pass_)
+    return Meaning(
+        kind=_KINDS[layer.entry.key],
+        layers=(LayerPass(layer, pass_, training and layer.entry.training is not None),),
+        flops=flops,
+        product_flops=flops if layer.multiply_adds else 0,
+        reads=max(0, total - writes),
+        writes=min(writes, total),
+        dtypes=(dtype,),
+    )
+
+
+_KINDS: Final = {
+    **dict.fromkeys(("conv", "deconv"), "convolution"),
+    "pool": "pooling",
+    "gemm": "product",
+}
+
+
+def _mkl(text: str) -> Meaning:
+    """Return what a product of MKL's computes: its matrices lie in columns.
+
+    ``SGEMM(transpose A, transpose B, m, n, k``, then numbers and addresses.
+    """
+    routine = re.match(r"(?:cblas_)?([sd])gemm(?:_pack|_compute)?\((.*)", text, re.IGNORECASE)
+    words = routine[2].rstrip(")").split(",") if routine else []
+    sizes = [int(word) for word in words if word.isdecimal()]
+    if routine is None and "batch" in text.lower():
+        raise UnsupportedError(f"MKL's {text.partition('(')[0]}: its log has no sizes")
+    if routine is None or len(sizes) < 3:
+        raise UnsupportedError(f"MKL's {text.partition('(')[0]}: no rule for this routine")
+    m, n, k = sizes[:3]
+    dtype = "float32" if routine[1] in "sS" else "float64"
+    return _of_layer(build_layer("gemm", m=n, k=k, n=m), "forward", dtype)
+
+
+# -----------------------------------------------------------------------------
+# Primitives.
+
+
+def _convolution(line: _Line) -> Meaning:
+    prefix = "deconv:" if line.primitive == "deconvolution" else ""
+    layer = parse_problem(prefix + line.problem)
+    return _of_layer(layer, line.pass_, line.dtypes[0], training=line.training)
+
+
+def _pooling(line: _Line) -> Meaning:
+    mode = {"avg": "avg", "avg_include_padding": "avg_p"}.get(line.algorithm, "avg_np")
+    layer = parse_problem(line.problem, pool="max" if line.algorithm == "max" else mode)
+    return _of_layer(layer, line.pass_, line.dtypes[0], training=line.training)
+
+
+def _matmul(line: _Line) -> Meaning:
+    """``64x128:128x32``, the result perhaps behind; of oneDNN 1 ``b4m64n32k128``."""
+    if ":" not in line.problem:
+        sizes = line.sizes()
+        batch, (m, n, k) = sizes.get("b", 1), (sizes[name] for name in "mnk")
+        layer = build_layer("gemm", batch_count=batch, m=m, k=k, n=n)
+    else:
+        layer = parse_problem(":".join(line.problem.split(":")[:2]))
+    return _of_layer(layer, "forward", line.dtypes[0])
+
+
+def _inner_product(line: _Line) -> Meaning:
+    sizes = line.sizes()
+    inputs = sizes["ic"] * math.prod(sizes.get(side, 1) for side in ("id", "ih", "iw"))
+    layer = build_layer("gemm", m=sizes["mb"], k=inputs, n=sizes["oc"])
+    return _of_layer(layer, line.pass_, line.dtypes[0])
+
+
+#: Ours by oneDNN's names of activations.
+_ACTIVATIONS: Final = {
+    **{name: name for name in ("relu", "elu", "tanh", "hardswish", "hardsigmoid", "mish")},
+    "logistic": "sigmoid",
+    "swish": "silu",
+    "soft_relu": "softplus",
+    "gelu_erf": "gelu",
+    "gelu_tanh": "gelu-tanh",
+}
+_ARITHMETIC: Final = ("abs", "exp", "log", "sqrt", "square", "round")
+
+
+def _eltwise(line: _Line) -> Meaning:
+    (shape,), name = line.shapes(), line.algorithm.removesuffix("_use_dst_for_bwd")
+    source = line.value(shape)
+    if name in _ARITHMETIC and line.pass_ == "forward":
+        part = ours.elementwise(name, source)
+    elif name in _ACTIVATIONS:
+        slope = float(line.words.get("alpha", 0)) if name == "relu" else 0.0
+        numbers = [slope] if slope else []
+        part = ours.activation(_ACTIVATIONS[name], shape, *numbers, pass_=line.pass_)
+    else:
+        raise UnsupportedError(f"oneDNN's eltwise_{name}: no rule for this function")
+    outer = [source] if line.pass_ == "forward" else [source, line.value(shape, 1)]
+    return ours.completed(part, outer, source.bytes)
+
+
+def _batch_normalisation(line: _Line) -> Meaning:
+    sizes, flags = line.sizes(), line.words.get("flags", "")
+    shape = tuple(sizes[name] for name in ("mb", "ic", "id", "ih", "iw") if name in sizes)
+    source, backward = line.value(shape), line.propagation.startswith("backward")
+    part = ours.batch_normalisation(
+        source,
+        epsilon=1e-5,
+        training="G" not in flags,
+        factors=bool(set("CHS") & set(flags)),
+        backward=backward,
+    )
+    values = [source, line.value(shape, 1)] if backward else [source]
+    return ours.completed(part, values, source.bytes)
+
+
+def _rows(line: _Line) -> Meaning:
+    shape = line.shapes()[0]
+    source, backward = line.value(shape), line.propagation.startswith("backward")
+    if line.primitive == "layer_normalization":
+        flags = set(line.words.get("flags", ""))
+        part = ours.rows("layernorm", source, factors=bool(set("CHS") & flags), backward=backward)
+    else:
+        log = "log" in line.primitive or line.algorithm == "log"
+        axis = int(line.words.get("axis", -1))
+        part = ours.rows("log-softmax" if log else "softmax", source, dim=axis, backward=backward)
+    values = [source, line.value(shape, 1)] if backward else [source]
+    return ours.completed(part, values, source.bytes)
+
+
+_BINARY: Final = {
+    **{name: name for name in ("add", "mul", "div", "sub", "eq", "ge", "gt", "le", "lt", "ne")},
+    "max": "maximum",
+    "min": "minimum",
+}
+
+
+def _binary(line: _Line) -> Meaning:
+    name = _BINARY.get(line.algorithm)
+    if name is None:
+        raise UnsupportedError(f"oneDNN's binary_{line.algorithm}: no rule for this function")
+    values = [line.value(shape, place) for place, shape in enumerate(line.shapes()[:2])]
+    result = line.value(ours.broadcast([value.shape for value in values]))
+    return ours.completed(ours.elementwise(name, *values), values, result.bytes)
+
+
+def _sum(line: _Line) -> Meaning:
+    (shape, *_), number = line.shapes(), max(2, len(line.tensors) - 1)
+    values = [line.value(shape, place) for place in range(number)]
+    return ours.completed(ours.sum_of_several(values), values, values[0].bytes)
+
+
+def _reduction(line: _Line) -> Meaning:
+    source, result = line.shapes()
+    over = [axis for axis, (size, to) in enumerate(zip(source, result, strict=True)) if size != to]
+    value = line.value(source)
+    part = ours.reduction(line.algorithm, value, over)
+    return ours.completed(part, [value], line.value(result).bytes)
+
+
+def _reorder(line: _Line) -> Meaning:
+    elements = math.prod(line.shapes()[0])
+    read, written = line.dtypes[0], line.written
+    return Meaning(
+        kind="copy",
+        layers_missing="a conversion of layouts or types has no layer",
+        reads=elements * ours.bytes_of_type(read),
+        writes=elements * ours.bytes_of_type(written),
+        dtypes=(read,),
+    )
+
+
+def _resampling(line: _Line) -> Meaning:
+    sizes = line.sizes()
+    sides = [side for side in "dhw" if f"i{side}" in sizes]
+    source = (sizes["mb"], sizes["ic"], *(sizes[f"i{side}"] for side in sides))
+    out = [sizes.get(f"o{side}", sizes[f"i{side}"]) for side in sides]
+    taps = 1 if "nearest" in line.algorithm else 2
+    part = ours.resize(source, out, taps=taps, backward=line.propagation.startswith("backward"))
+    values = [line.value(source)]
+    return ours.completed(part, values, line.value((*source[:2], *out)).bytes)
+
+
+#: Ours by oneDNN's names, and the gates of each; without ours no layer computes it.
+_CELLS: Final[Mapping[str, tuple[str | None, int]]] = {
+    "vanilla_lstm": ("lstm", 4),
+    "lbr_gru": ("gru", 3),
+    "vanilla_gru": (None, 3),
+    "vanilla_rnn": (None, 1),
+}
+
+
+def _rnn(line: _Line) -> Meaning:
+    """``l1t64mb16sic64slc64dhc64dic64``: layers, steps, sequences, sizes of state and source."""
+    sizes, (cell, gates) = line.sizes(), _CELLS.get(line.words.get("alg", ""), (None, 0))
+    if not gates or sizes["l"] != 1:
+        raise UnsupportedError("oneDNN's rnn: no rule for this cell, or for several layers at once")
+    directions = 1 if line.words.get("direction", "uni").startswith("uni") else 2
+    hidden, source = sizes["dhc"], (sizes["t"], sizes["mb"], sizes["slc"])
+    weights = [
+        line.value((directions, gates * hidden, inputs), place)
+        for place, inputs in enumerate((sizes["slc"], hidden), start=1)
+    ]
+    part = ours.recurrent(
+        source,
+        weights,
+        cell,
+        directions=directions,
+        backward=line.propagation == "backward",
+        training=line.training,
+    )
+    written = line.value((*source[:2], directions * hidden)).bytes
+    return ours.completed(part, [line.value(source), *weights], written)
+
+
+#: By primitive.
+RULES: Final[Mapping[str, Callable[[_Line], Meaning]]] = {
+    **dict.fromkeys(("convolution", "deconvolution"), _convolution),
+    **dict.fromkeys(("matmul", "gemm_api", "gemm"), _matmul),
+    **dict.fromkeys(("softmax", "softmax_v2", "logsoftmax", "layer_normalization"), _rows),
+    "inner_product": _inner_product,
+    **dict.fromkeys(("pooling", "pooling_v2"), _pooling),
+    **dict.fromkeys(("eltwise", "eltwise_v2"), _eltwise),
+    "batch_normalization": _batch_normalisation,
+    "binary": _binary,
+    "sum": _sum,
+    "reduction": _reduction,
+    "reorder": _reorder,
+    "rnn": _rnn,
+    **dict.fromkeys(("resampling", "resampling_v2"), _resampling),
+}

@@ -1,0 +1,403 @@
+"""Seeded random inputs, rounded so that the kernel and the reference see the same numbers."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pydlbench.errors import UnsupportedError, UsageError, nearest
+from pydlbench.ops.op import INTEGERS
+from pydlbench.verification.threads import in_threads
+from pydlbench.words import FP8_PRECISIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from pydlbench.ops.op import Layer
+
+
+def check_shape(layer: Layer, role: str, tensor: NDArray[Any]) -> NDArray[Any]:
+    """Return ``tensor`` in its plain shape; it may also come in another that the layer knows.
+
+    Raises:
+        UsageError: The tensor does not have the layer's shape.
+    """
+    expected = layer.shapes()[role]
+    if tensor.shape == expected:
+        return tensor
+    if tensor.shape in layer.other_shapes(role):
+        return tensor.reshape(expected)
+    raise UsageError(f"{role}: has shape {tensor.shape}; expected {expected}")
+
+
+# -----------------------------------------------------------------------------
+# The elements that a dropout keeps: those whose index has a small hash.
+#
+# The hash is C. Wellons' of 32 bits ("Prospecting for hash functions", 2018; "lowbias32") without
+# its last step, which leaves the upper half of the result as it is. What is hashed is the lower
+# half of the index, xor the upper half times 0x9E3779B9 plus 0x85EBCA6B. It needs no state, so any
+# thread finds it for any element, and the backward pass finds the same one; and it is short enough
+# for a GPU to be done with it before memory is with the elements.
+
+
+def kept_elements(shape: tuple[int, ...], cut: tuple[slice, ...], keep: float) -> NDArray[np.bool_]:
+    """Return which elements of a piece of a tensor stay.
+
+    Args:
+        shape: Of the whole tensor; elements are numbered in this order, wherever they lie.
+        cut: The piece.
+        keep: Probability to stay.
+    """
+    index = np.zeros((), dtype=np.uint64)
+    stride = 1
+    for axis in reversed(range(len(shape))):
+        along = np.arange(shape[axis], dtype=np.uint64)[cut[axis]] * np.uint64(stride)
+        index = index + along.reshape(-1, *[1] * (len(shape) - 1 - axis))
+        stride *= shape[axis]
+    kept: NDArray[np.bool_] = _hash(index) < np.uint64(int(keep * 2.0**32))
+    return kept
+
+
+def _hash(index: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    with np.errstate(over="ignore"):
+        upper = (index >> np.uint64(32)).astype(np.uint32) * np.uint32(0x9E3779B9)
+        mixed = index.astype(np.uint32) ^ (upper + np.uint32(0x85EBCA6B))
+        mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0x7FEB352D)
+        mixed = (mixed ^ (mixed >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return np.asarray(mixed)
+
+
+# -----------------------------------------------------------------------------
+# Storage precisions: rounding float32 values to them, and their unit roundoffs.
+
+#: Significand bits of the values a kernel of each precision works on, implicit bit included.
+#: ``tf32`` is stored as float32, but its arithmetic sees eleven bits: inputs that already fit are
+#: seen by the reference and by the kernel alike.
+_SIGNIFICAND = {
+    "fp32": 24,
+    "tf32": 11,
+    "fp16": 11,
+    "fp16-tc": 11,
+    "bf16": 8,
+    "bf16-tc": 8,
+    **dict.fromkeys(FP8_PRECISIONS, 4),
+}
+
+#: Largest relative error of one rounding to nearest, by name of the format.
+UNIT_ROUNDOFF = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3": 2.0**-4,
+    # Of Hopper's tensor cores on 8-bit factors: 13 bits behind the point, and these are cut off
+    # ("DeepSeek-V3 Technical Report", 2024, section 3.3.2).
+    "float22": 2.0**-14,
+}
+
+
+def significand_bits(precision: str) -> int:
+    """Return the significand bits of ``precision``, the implicit one included.
+
+    Raises:
+        UsageError: There is no such precision.
+    """
+    bits = _SIGNIFICAND.get(precision)
+    if bits is None:
+        choices = ", ".join(nearest(precision, _SIGNIFICAND) or _SIGNIFICAND)
+        raise UsageError(f"precision {precision}: no such precision; nearest: {choices}")
+    return bits
+
+
+def smallest_normal(precision: str) -> float:
+    """Return the smallest number of ``precision`` that has all its significand bits.
+
+    Smaller ones are multiples of one step: a rounding to nearest is off by as much as at this
+    number. In float16 it is 6e-5, which sums of random products do reach.
+    """
+    if precision.startswith("fp16"):
+        return 2.0**-14
+    return 2.0**-6 if precision.startswith("fp8") else 2.0**-126
+
+
+def largest(precision: str) -> float:
+    """Return the largest finite number of a storage precision."""
+    if precision.startswith("fp16"):
+        return float(np.finfo(np.float16).max)
+    if precision in FP8_PRECISIONS:
+        return 448.0
+    stored = 24 if precision == "tf32" else significand_bits(precision)
+    return (2.0 - 2.0 ** (1 - stored)) * 2.0**127
+
+
+def round_to(precision: str, array: NDArray[Any]) -> NDArray[np.float32]:
+    """Round to the nearest value of a storage precision, ties to even; the result is float32.
+
+    Args:
+        precision: ``fp32``, ``tf32``, ``fp16``, ``fp16-tc``, ``bf16``, ``bf16-tc`` or one of fp8
+            (e4m3, finite values saturating at 448 as its conversions do).
+        array: Values of any shape; left as they are.
+
+    Raises:
+        UsageError: There is no such precision.
+    """
+    bits = significand_bits(precision)
+    values = np.asarray(array, dtype=np.float32)
+    if bits == 24:
+        return values.copy()
+    if precision.startswith("fp16"):
+        return values.astype(np.float16).astype(np.float32)
+    if precision in FP8_PRECISIONS:
+        # Below 2**-6 numbers of e4m3 are subnormal: multiples of 2**-9.
+        _, exponent = np.frexp(values)
+        spacing = np.ldexp(np.float32(1), np.maximum(exponent - bits, -9))
+        with np.errstate(invalid="ignore"):  # a signalling NaN
+            rounded: NDArray[np.float32] = np.rint(values / spacing) * spacing
+        return np.clip(rounded, np.float32(-448), np.float32(448))
+    return _drop_bits(values, 24 - bits)
+
+
+def _drop_bits(values: NDArray[np.float32], dropped: int) -> NDArray[np.float32]:
+    """Round away the lowest significand bits of float32, ties to even; NaN stays NaN."""
+    pattern = values.view(np.uint32) if values.flags.c_contiguous else values.copy().view(np.uint32)
+    shift = np.uint32(dropped)
+    last = (pattern >> shift) & np.uint32(1)
+    half = np.uint32((1 << (dropped - 1)) - 1)
+    with np.errstate(over="ignore"):
+        rounded = ((pattern + half + last) >> shift) << shift
+    result: NDArray[np.float32] = rounded.view(np.float32)
+    # The carry could turn a NaN with a full significand into an infinity.
+    unordered = np.isnan(values)
+    if unordered.any():
+        result[unordered] = np.nan
+    return result
+
+
+# -----------------------------------------------------------------------------
+# Uniform random values on the grid of a storage precision.
+
+#: Elements made at a time, so that they are rounded while they are in the cache.
+_CHUNK = 1 << 16
+#: Larger tensors are made in blocks of so many elements, side by side: one thread makes 56 to 260
+#: million a second, of which a layer for a GPU may need four hundred million.
+_BLOCK = 1 << 22
+
+
+def fill_uniform(flat: NDArray[np.float32], stream: np.random.SFC64, precision: str) -> None:
+    """Fill with uniform values in [-1, 1): random significands of numbers in [2, 4), less 3.
+
+    The values depend on the stream alone, not on how many threads make them.
+    """
+    if flat.size <= _BLOCK:
+        _fill_block(flat, stream, precision)
+        return
+    blocks = [flat[first : first + _BLOCK] for first in range(0, flat.size, _BLOCK)]
+    pairs = zip(blocks, stream.spawn(len(blocks)), strict=True)
+    for _ in in_threads(lambda pair: _fill_block(*pair, precision), pairs):
+        pass
+
+
+def _fill_block(flat: NDArray[np.float32], stream: np.random.SFC64, precision: str) -> None:
+    for first in range(0, flat.size, _CHUNK):
+        chunk = flat[first : first + _CHUNK]
+        bits = stream.random_raw((chunk.size + 1) // 2).view(np.uint32)[: chunk.size]
+        bits >>= np.uint32(9)
+        bits |= np.uint32(0x40000000)
+        np.subtract(bits.view(np.float32), np.float32(3), out=chunk)
+        if precision != "fp32":
+            chunk[:] = round_to(precision, chunk)
+
+
+# -----------------------------------------------------------------------------
+# Seeded inputs.
+
+#: What the sources of operations that bend are multiplied with to get to where they do.
+_REACH = np.float32(8)
+
+
+def _beside_kinks(source: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Spread a source over [-8, 8), none of it at 3 or 6 nor by a rounding error beside them.
+
+    There a gradient jumps, and which of its two values it has is up to the library.
+    """
+    spread = round_to("bf16", source * _REACH)
+    spread[(np.abs(spread) == 3) | (np.abs(spread) == 6)] *= np.float32(0.75)
+    return spread
+
+
+def make_inputs(
+    layer: Layer, pass_: str, precision: str, seed: int, propagation: str = "inference"
+) -> dict[str, NDArray[np.float32]]:
+    """Return what a pass reads: float32 arrays in plain layouts, by role.
+
+    Values are uniform in [-1, 1) and rounded to the nearest value of the storage precision. Each
+    role has a random stream of its own, so the weights of a layer are the same in two passes.
+
+    Max pooling backward reads the source too, to find the maxima. There its values differ within
+    any window, because which of two equal maxima gets the gradient is up to the library.
+
+    The backward pass of an attention reads the result of its forward pass.
+
+    The weights and biases of a recurrent layer are smaller, as networks have them.
+
+    What has to be above zero, a divisor or a variance, is in [0.5, 1.5]; factors of what is
+    overwritten are 1 or -1; indices name any row and labels any class. Sources of what bends there
+    are in [-8, 8), and the probabilities that the gradient of a softmax reads add up to one.
+
+    Args:
+        layer: What is computed.
+        pass_: ``forward``, ``backward-data`` or ``backward-weights``.
+        precision: Storage precision, such as ``fp32`` or ``bf16``.
+        seed: Non-negative; the same seed gives the same arrays.
+        propagation: ``inference`` or ``training``; a batch normalisation reads other statistics.
+
+    Raises:
+        UsageError: The layer has no such pass, or there is no such precision.
+        UnsupportedError: A mean over windows of padding alone.
+    """
+    if pass_ not in layer.passes:
+        choices = ", ".join(nearest(pass_, layer.passes) or layer.passes)
+        raise UsageError(f"pass {pass_}: {layer.kind} has no such pass; nearest: {choices}")
+    if layer.op == "pool":
+        _check_means(layer)
+    significand_bits(precision)
+    inputs = {
+        role: _values(layer, pass_, role, precision, seed)
+        for role in layer.reads(pass_, propagation)
+    }
+    if layer.op == "attention" and "result" in inputs:
+        inputs["result"] = round_to(precision, _attended(layer, inputs))
+    return inputs
+
+
+#: Scores of an attention that there are at a time.
+_SCORES = 1 << 18
+
+
+def query_blocks(
+    layer: Layer, inputs: Mapping[str, NDArray[Any]], image: int, shared: int
+) -> Iterator[tuple[int, slice, dict[str, NDArray[Any]]]]:
+    """Yield some rows of a head of queries, and the matrices that they meet.
+
+    Args:
+        layer: An attention.
+        inputs: What a pass reads.
+        image: Index in the batch.
+        shared: Head of keys and values.
+
+    Yields:
+        The head, the rows, and of each tensor what belongs to them.
+    """
+    heads = layer.heads // layer.kv_heads
+    whole = {role: inputs[role][image, shared][None, None] for role in ("key", "value")}
+    step = max(1, _SCORES // layer.keys)
+    for head in range(shared * heads, (shared + 1) * heads):
+        for first in range(0, layer.queries, step):
+            rows = slice(first, min(first + step, layer.queries))
+            own = {role: inputs[role] for role in ("query", "dst") if role in inputs}
+            at = {role: array[image, head, rows][None, None] for role, array in own.items()}
+            yield head, rows, whole | at
+
+
+def _attended(layer: Layer, inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+    """Return the result of the forward pass in float32."""
+    result = np.empty(layer.shapes()["result"], dtype=np.float32)
+    for image, shared in np.ndindex(layer.batch, layer.kv_heads):
+        for head, rows, t in query_blocks(layer, inputs, image, shared):
+            tensors = SimpleNamespace(**t, first=rows.start)
+            result[image, head, rows] = layer.entry.reference(np, layer, tensors)
+    return result
+
+
+_ROLES = ("src", "weights", "dst")
+
+
+def _number(role: str) -> int:
+    """Return the number of a role's random stream, of roles that only some kind has too."""
+    return _ROLES.index(role) if role in _ROLES else zlib.crc32(role.encode())
+
+
+def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> NDArray[np.float32]:
+    """Return one tensor, from a random stream of its own."""
+    stream = np.random.SFC64(np.random.SeedSequence([seed, _number(role)]))
+    rng = np.random.Generator(stream)
+    array = np.empty(layer.shapes()[role], dtype=np.float32)
+    if role in INTEGERS:
+        array[:] = rng.integers(0, layer.rows if role == "indices" else layer.channels, array.size)
+        return array
+    axis = {("softmax-xent", "dst"): 1, ("softmax", "result"): -1, ("log-softmax", "result"): -1}
+    if (layer.op, role) in axis:
+        fill_uniform(array.reshape(-1), stream, "fp32")
+        powers = np.exp(array, dtype=np.float64)
+        shares = powers / powers.sum(axis=axis[layer.op, role], keepdims=True)
+        return round_to(precision, np.log(shares) if layer.op == "log-softmax" else shares)
+    stored = "fp32" if layer.in_float32(role) else precision
+    fill_uniform(array.reshape(-1), stream, stored)
+    if role == "src" and layer.entry.spread:
+        return _beside_kinks(array)
+    if role == "src" and layer.op == "pool" and pass_ == "backward-data":
+        _separate(array, layer, precision, rng)
+    if layer.kind == "recurrent" and role.startswith(("weights", "bias")):
+        array *= _weight_scale(layer)
+    if layer.is_sign(role):
+        array.flat[0] = -1  # a product with 1 alone changes nothing
+        return np.copysign(np.float32(1), array)
+    if layer.above_zero(role):
+        array = round_to(stored, np.abs(array) + np.float32(0.5))
+    return array
+
+
+def _check_means(layer: Layer) -> None:
+    """Refuse means of nothing.
+
+    Raises:
+        UnsupportedError: A pooling that has them.
+    """
+    if layer.mode == "avg" and not layer.count_include_pad:
+        for axis in layer.axes:
+            if axis.used_outputs() < axis.out:
+                raise UnsupportedError(
+                    f"{layer.problem}: has windows of padding alone, whose mean without padding "
+                    "is no number"
+                )
+
+
+def _weight_scale(layer: Layer) -> np.float32:
+    """Return the largest power of two, which rounds nothing, up to ``1 / sqrt(hidden)``.
+
+    So large are weights that PyTorch draws. Much larger ones leave gates open or shut for good, and
+    states without an end to what an error grows to.
+    """
+    return np.float32(2.0 ** -math.ceil(math.log2(layer.hidden) / 2))
+
+
+def _separate(
+    images: NDArray[np.float32], layer: Layer, precision: str, rng: np.random.Generator
+) -> None:
+    """Move values to a grid so that no two in a pooling window are equal.
+
+    A window holds each tuple of (position over dilation) modulo the kernel's size, one for each
+    side, at most once. Each tuple gets every ``taps``-th value of the grid as its own. Windows with
+    more elements than the grid has room for keep their ties.
+    """
+    taps = math.prod(layer.kernel)
+    half = 1 << (significand_bits(precision) - 1)
+    rounds = 2 * half // taps
+    if rounds < 2:
+        return
+    number = np.zeros((), dtype=np.intp)
+    for axis in layer.axes:
+        along = np.arange(axis.size) // axis.dilation % axis.kernel
+        number = number[..., None] * axis.kernel + along
+    for image in images:
+        own = rng.permutation(taps).astype(np.float32)[number] - np.float32(half)
+        # From [-1, 1] to 0 .. rounds - 1; rounding may have reached 1 itself.
+        turn = np.floor((image + np.float32(1)) * np.float32(rounds / 2))
+        np.minimum(turn, np.float32(rounds - 1), out=turn)
+        image[...] = (turn * np.float32(taps) + own) / np.float32(half)

@@ -1,0 +1,291 @@
+"""The verdict: is what a kernel wrote the result of the layer, to the precision it promises?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from pydlbench.errors import UsageError, nearest
+from pydlbench.records.measurement import Correctness
+from pydlbench.verification.attention import check_attention
+from pydlbench.verification.checksums import Comparison, Computed, pieces
+from pydlbench.verification.elements import check_elements
+from pydlbench.verification.inputs import UNIT_ROUNDOFF, check_shape, significand_bits
+from pydlbench.verification.sums import check_sums
+from pydlbench.verification.tensors import (
+    check_exact,
+    check_gather,
+    check_maxima,
+    check_reduction,
+)
+from pydlbench.verification.threads import quiet
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pydlbench.ops.op import Layer
+
+
+# -----------------------------------------------------------------------------
+# How far a correct result may be from the exact one.
+#
+# Errors are relative to ``|ref| + s`` with ``s = sqrt(sum_j x_j**2 w_j**2)``, the typical size of a
+# sum of ``K`` products whose signs are random. Let ``u`` be the unit roundoff of the accumulator.
+#
+# A rounding to nearest is off by at most ``u`` and by about ``0.43 u`` in the root mean square over
+# random significands. Summing K products one after the other rounds every partial sum; after j
+# terms it has size ``s sqrt(j / K)``, so the squared errors add up to
+# ``(0.43 u)**2 s**2 sum_j j / K = (0.43 u s)**2 K / 2``: a root mean square of ``0.3 sqrt(K) u s``.
+# (N. Higham and T. Mary, "A new approach to probabilistic rounding error analysis", 2019, prove the
+# growth with sqrt(K); blocked or parallel sums do better.) Relative to ``|ref| + s`` that is
+# ``0.15 sqrt(K) u``. The tail is longer than a normal distribution's, because the partial sums of
+# some elements wander further: in simulated sums one element in 10**3, 10**4 and 10**5 lies beyond
+# 0.7, 0.9 and 1.2 ``sqrt(K) u``. ``3 sqrt(K) u`` is seven such steps further, or twenty times the
+# root mean square. Four more ``u`` are for what does not grow: products that are rounded without
+# FMA, and a final scaling.
+#
+# Storing the result rounds once more, by at most the unit roundoff of the storage format; below its
+# smallest normal number results have fewer digits, so errors are relative to that number at least.
+# Together::
+#
+#     tolerance = u_storage + (3 sqrt(K) + 4) u_accumulate
+#
+# A TF32 kernel rounds both factors, which is off by ``0.3 * 2**-11`` in the root mean square; a
+# float32 kernel is told from it for sums of up to about 10**6 terms. Beyond, one chain of float32
+# additions may be as inexact.
+#
+# Fast convolutions (Winograd, FFT) sum transformed data, whose entries are larger than the
+# result.
+# For Winograd's F(4x4, 3x3) A. Lavin and S. Gray ("Fast algorithms for convolutional neural
+# networks", 2016) find errors up to an order of magnitude above those of direct convolution, and
+# larger tiles are worse; so the second term is allowed 32 times as much for them.
+#
+# Tensor cores add a block of products to a float32 accumulator and cut off what does not fit,
+# instead of rounding to nearest (M. Fasi, N. Higham, M. Mikaitis and S. Pranesh, "Numerical
+# behavior of NVIDIA tensor cores", 2021). Cutting off always points towards zero, so the errors of
+# the partial sums do not cancel: with at least 8 products per block, and at most ``2 u`` lost of
+# each partial sum, ``sum_j 2 u s sqrt(8 j / K)`` over ``K / 8`` blocks is ``K u s / 6``, half of it
+# on average. The accumulator ``float32-tensor`` is allowed ``K / 12`` units more.
+
+#: The float32 accumulator of a tensor core, which cuts off instead of rounding.
+TENSOR_ACCUMULATOR = "float32-tensor"
+#: That of 8-bit factors whose partial sums are not promoted to float32.
+FAST_ACCUMULATOR = "float22-tensor"
+_CUT_OFF = 1 / 12
+
+_TRANSFORMED = ("wino", "fft")
+_TRANSFORM_FACTOR = 32.0
+
+
+def tolerance(
+    precision: str, terms: int, accumulate: str = "float32", algorithm: str | None = None
+) -> float:
+    """Return the largest error, relative to ``|ref| + s``, of a correct kernel.
+
+    Args:
+        precision: Storage and arithmetic, such as ``fp32`` or ``bf16``.
+        terms: Length K of the sums.
+        accumulate: Format of the partial sums: ``float32``, ``float16``, ``bfloat16``, ``float64``,
+            ``float32-tensor`` or ``float22-tensor``.
+        algorithm: The library's name for the kernel; Winograd and FFT are recognised.
+
+    Raises:
+        UsageError: There is no such precision or format.
+    """
+    storage = UNIT_ROUNDOFF["float32"]
+    if precision != "tf32":
+        storage = 2.0 ** -significand_bits(precision)
+    cut_off = _CUT_OFF * terms if accumulate in (TENSOR_ACCUMULATOR, FAST_ACCUMULATOR) else 0.0
+    rounding = accumulate.removesuffix("-tensor") if cut_off else accumulate
+    if rounding not in UNIT_ROUNDOFF:
+        choices = ", ".join(nearest(accumulate, UNIT_ROUNDOFF) or UNIT_ROUNDOFF)
+        raise UsageError(f"accumulate {accumulate}: no such format; nearest: {choices}")
+    summing = (3 * math.sqrt(terms) + 4 + cut_off) * UNIT_ROUNDOFF[rounding]
+    if algorithm is not None and any(word in algorithm.lower() for word in _TRANSFORMED):
+        summing *= _TRANSFORM_FACTOR
+    return storage + summing
+
+
+_Check = Callable[[Any, Computed], dict[str, Comparison]]
+#: By kind of layer: from what a kernel was given and wrote to what was found for each result.
+_CHECKS: Final[Mapping[str, _Check]] = {
+    "conv": check_sums,
+    "deconv": check_sums,
+    "gemm": check_sums,
+    "pool": check_sums,
+    "resize": check_sums,
+    "attention": check_attention,
+    "pointwise": check_elements,
+    "elementwise": check_elements,
+    "recurrent": check_elements,
+    "reduction": check_reduction,
+    "move": check_exact,
+    "gather": check_gather,
+}
+
+
+def compare(layer: Layer, computed: Computed) -> dict[str, Comparison]:
+    """Compare the results of a pass with the reference: what was found for each of them."""
+    check = _CHECKS[layer.entry.kind]
+    if layer.entry.kind == "pool" and layer.mode == "max":
+        check = check_maxima
+    if layer.entry.kind == "resize" and (layer.mode, computed.pass_) == ("nearest", "forward"):
+        check = check_exact
+    return check(layer, computed)
+
+
+#: Distinguishes the checker's random choices from those of the inputs with the same seed.
+_STREAM = 3
+
+
+class Verdict(Correctness, frozen=True, kw_only=True):
+    """What the verification of one result found: what a row keeps of it, and how it was found.
+
+    The error is the largest one found, relative to ``|ref| + s`` where ``s`` is the root of the sum
+    of the squared terms, and to the smallest normal number at least where the result is rounded;
+    None where the result is not finite, or not zero where nothing is summed. The tolerance is zero
+    where the result must be exact.
+
+    Attributes:
+        unwritten: Elements that are NaN, as outputs are before a kernel runs.
+        points: Elements recomputed exactly.
+        checksums: Checksums over all elements.
+    """
+
+    unwritten: int
+    points: int
+    checksums: int
+
+
+def verify(
+    layer: Layer,
+    pass_: str,
+    precision: str,
+    inputs: Mapping[str, NDArray[Any]],
+    output: NDArray[Any],
+    seed: int,
+    accumulate: str = "float32",
+    algorithm: str | None = None,
+    extra: Mapping[str, NDArray[Any]] | None = None,
+    propagation: str = "inference",
+) -> Verdict:
+    """Compare a kernel's result with the float64 reference.
+
+    All arrays are in plain layouts (see
+    :meth:`~pydlbench.ops.op.Layer.shapes`), of any float type and any
+    strides, and none of them is copied as a whole.
+
+    Args:
+        layer: What was computed.
+        pass_: ``forward``, ``backward-data`` or ``backward-weights``.
+        precision: Storage and arithmetic; decides the tolerance.
+        inputs: What the kernel read, by role, as from
+            :func:`~pydlbench.verification.inputs.make_inputs`.
+        output: What it wrote, poisoned with NaN beforehand; the main result where there are more.
+        seed: Chooses points and checksum weights.
+        accumulate: Format of the kernel's partial sums.
+        algorithm: The library's name for the kernel; Winograd and FFT get a larger tolerance.
+        extra: Further results by role, where the layer has them; those not given are not compared.
+        propagation: Of a forward pass: ``inference`` or ``training``.
+
+    Raises:
+        UsageError: The layer has no such pass, an input is missing, or a shape is not the layer's.
+    """
+    if pass_ not in layer.passes:
+        choices = ", ".join(nearest(pass_, layer.passes) or layer.passes)
+        raise UsageError(f"pass {pass_}: {layer.kind} has no such pass; nearest: {choices}")
+    role = layer.result(pass_)
+    written = layer.writes(pass_, propagation)
+    if unknown := [name for name in extra or {} if name not in written]:
+        raise UsageError(f"extra {unknown[0]}: not a result; there is: {', '.join(written)}")
+    results = {name: check_shape(layer, name, array) for name, array in (extra or {}).items()}
+    results |= {role: check_shape(layer, role, output)}
+    plain = {name: check_shape(layer, name, array) for name, array in inputs.items()}
+    rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, _STREAM])))
+    computed = Computed(
+        pass_=pass_,
+        propagation=propagation,
+        precision=precision,
+        inputs=plain,
+        results=results,
+        rng=rng,
+    )
+    try:
+        with quiet():
+            comparisons = compare(layer, computed)
+    except KeyError as error:
+        raise UsageError(f"inputs: {error} is missing; {layer.kind} {pass_} reads it") from None
+    verdicts = []
+    for name, compared in comparisons.items():
+        stored = "fp32" if layer.in_float32(name) else precision
+        allowed = 0.0
+        if compared.terms:
+            allowed = tolerance(stored, compared.terms, accumulate, algorithm)
+        verdicts.append(_judge(compared, allowed, results[name], name))
+    verdict = verdicts[0] if len(verdicts) == 1 else _worst(verdicts)
+    if missing := [name for name in written if name not in results]:
+        detail = f"{verdict.detail}; not compared: {', '.join(missing)}"
+        verdict = msgspec.structs.replace(verdict, detail=detail)
+    return verdict
+
+
+def _judge(compared: Comparison, allowed: float, output: NDArray[Any], role: str) -> Verdict:
+    worst = compared.worst
+    finite = math.isfinite(worst.error)
+    unwritten = infinite = 0
+    if not finite:
+        # Each element has a part in some comparison, so only then can there be one to count.
+        unwritten, infinite = _count_not_finite(output)
+    if unwritten:
+        detail = f"{unwritten} of {output.size} elements of {role} never written (NaN)"
+    elif infinite:
+        detail = f"{infinite} of {output.size} elements of {role} infinite"
+    elif finite and worst.error <= allowed:
+        parts = [f"all {output.size} elements by {compared.checksums} checksums"]
+        if compared.points == output.size:
+            parts = []
+        detail = ", ".join([*parts, f"{compared.points} of {output.size} elements recomputed"])
+    else:
+        detail = f"{worst.where} is {worst.got:.7g}, expected {worst.expected:.7g}"
+    return Verdict(
+        status="ok" if finite and worst.error <= allowed else "failed",
+        rel_error=worst.error if finite else None,
+        tolerance=allowed,
+        detail=detail,
+        unwritten=unwritten,
+        points=compared.points,
+        checksums=compared.checksums,
+    )
+
+
+def _worst(verdicts: list[Verdict]) -> Verdict:
+    """Return the verdict on several results: the worst one's, but all that was compared."""
+
+    def badness(verdict: Verdict) -> tuple[bool, float]:
+        failed = verdict.status == "failed"
+        if verdict.rel_error is None:
+            return failed, math.inf
+        return failed, verdict.rel_error / verdict.tolerance if verdict.tolerance else 0.0
+
+    worst = max(verdicts, key=badness)
+    points = sum(verdict.points for verdict in verdicts)
+    detail = f"{points} of {points} elements of {len(verdicts)} results recomputed"
+    return msgspec.structs.replace(
+        worst,
+        detail=worst.detail if worst.status == "failed" else detail,
+        unwritten=sum(verdict.unwritten for verdict in verdicts),
+        points=points,
+    )
+
+
+def _count_not_finite(output: NDArray[Any]) -> tuple[int, int]:
+    """Count NaN and infinite elements, a piece at a time."""
+    unwritten = infinite = 0
+    for cut in pieces(output):
+        unwritten += int(np.count_nonzero(np.isnan(output[cut])))
+        infinite += int(np.count_nonzero(np.isinf(output[cut])))
+    return unwritten, infinite

@@ -1,0 +1,309 @@
+"""What a breakdown visits: samples with parts, made of invented chunks; and one real step."""
+
+from types import SimpleNamespace
+
+import pytest
+from invented_gpu import MODEL, Gpu, GpuSession, Worker, convolution
+from invented_gpu import Kernel as Kernel_
+
+from pydlbench.analysis.breakdown_run import break_down_step
+from pydlbench.analysis.call_times import (
+    CACHES,
+    LAUNCH_GAPS,
+)
+from pydlbench.analysis.calls import ReadyCalls
+from pydlbench.analysis.experiments import FRESH_MEMORY, REORDERS, STEP_GRAPH, WAKEUPS
+from pydlbench.analysis.native_layers import seldom
+from pydlbench.analysis.subjects import TracedStep, with_parts
+from pydlbench.backends.steps import requests
+from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
+from pydlbench.errors import UnsupportedError, WorkerError
+from pydlbench.records.operator import OperatorsFacts, RecordedCall
+from pydlbench.records.step import StepSpec
+from pydlbench.records.user_model import OwnSpec
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
+from pydlbench.timing.chunk import Chunk, Request
+
+REQUEST = Request(samples=2, inner=3, untimed=1, touch=True)
+
+
+class Kernel:
+    """Answers a request with invented seconds, and keeps it."""
+
+    def __init__(self, *seconds):
+        self.seconds = seconds
+        self.requests = []
+
+    def sample(self, request):
+        self.requests.append(request)
+        return Chunk(seconds=self.seconds, faults=5.0)
+
+
+class Process:
+    """A session and its worker, whose calls take invented seconds.
+
+    Args:
+        rounds: by name of a call, the seconds of each of its rounds, one time or several.
+        room: bytes of memory; a call takes 60. None where nobody knows.
+    """
+
+    def __init__(self, rounds, room):
+        self.rounds, self.room = rounds, room
+
+    def room_bytes(self, _device):
+        return self.room
+
+    def worker(self, *_, **__):
+        return self
+
+    def build(self, _builder, _facts, signatures, **_):
+        rounds = zip(*(self.rounds[name] for name in signatures), strict=True)
+        seconds = tuple(each for times in rounds for some in times for each in some)
+        return SimpleNamespace(
+            facts=OperatorsFacts(names=tuple(signatures)),
+            sample=lambda _: Chunk(seconds=seconds, faults=1.0),
+            release=lambda: None,
+        )
+
+
+def calls_alone(rounds, *, room=None, **how):
+    calls = [RecordedCall(signature=name, operator=name, bytes=60) for name in rounds]
+    return ReadyCalls(StepSpec(model="mnist", batch=2), Process(rounds, room), calls, **how)
+
+
+def test_a_traced_step_is_a_sample_whose_parts_are_its_calls():
+    kernel = Kernel(0.11, 0.10, 0.06, 0.03, 0.12, 0.10, 0.07, 0.03)
+    chunk = TracedStep(kernel, "profile", 2).sample(REQUEST)
+    assert chunk.seconds == (0.11, 0.12)
+    assert chunk.parts == ((0.06, 0.03), (0.07, 0.03))
+    assert chunk.faults == 5.0
+    assert (kernel.requests[0].timing, kernel.requests[0].inner) == ("profile", 1)
+
+
+def test_time_stamps_time_the_calls_of_the_step_that_ran_beside_them():
+    kernel = Kernel(0.08, 0.10, 0.05, 0.03)
+    chunk = TracedStep(kernel, "stamps", 2).sample(REQUEST)
+    assert chunk.seconds == (0.10,)
+    assert chunk.parts == ((0.05, 0.03),)
+
+
+def test_rounds_of_calls_alone_are_samples():
+    alone = calls_alone({"conv": [(0.03,), (0.04,)], "relu": [(0.01,), (0.02,)]})
+    chunk = alone.sample(REQUEST)
+    assert chunk.seconds == pytest.approx((0.04, 0.06))
+    assert chunk.parts == ((0.03, 0.01), (0.04, 0.02))
+    assert alone.names == ["conv", "relu"]
+
+
+def test_batches_of_calls_that_have_no_room_together_are_one_sample():
+    rounds = {
+        "conv": [(0.03,), (0.05,)],
+        "relu": [(0.01,), (0.03,)],
+        "pool": [(0.02,), (0.04,), (0.06,)],
+    }
+    alone = calls_alone(rounds, room=4 * 2 * 60)
+    chunk = alone.sample(REQUEST)
+    assert alone.names == ["conv", "relu", "pool"]
+    assert chunk.parts == (pytest.approx((0.04, 0.02, 0.04)),)
+    assert chunk.seconds == pytest.approx((0.10,))
+
+
+def test_of_several_values_of_a_call_the_first_is_its_time():
+    alone = calls_alone({"conv": [(0.03, 1.0)], "relu": [(0.01, 1.0)]}, repeats=2)
+    chunk = alone.sample(REQUEST)
+    assert chunk.seconds == pytest.approx((0.04,))
+    assert chunk.parts == ((0.03, 1.0, 0.01, 1.0),)
+
+
+def test_without_any_call_there_is_no_sample():
+    with pytest.raises(UnsupportedError, match="no call"):
+        calls_alone({}).sample(REQUEST)
+
+
+def test_parts_are_as_many_as_samples():
+    with pytest.raises(ValueError, match="parts"):
+        with_parts(Chunk(seconds=(1.0,)), (1.0, 2.0), [(0.5,)])
+
+
+def test_the_smallest_kernels_that_make_a_quarter_of_the_sum_are_visited_seldom():
+    assert seldom({"a": 50.0, "b": 26.0, "c": 15.0, "d": 9.0}) == {"c", "d"}
+    assert seldom({"a": 1.0}) == frozenset()
+    assert seldom({}) == frozenset()
+
+
+# The host needs 30 us for each call, 3 us of them besides it, and 40 us for each step.
+def gpu_session(*device_s, model=MODEL, **gpu):
+    works = [convolution(4 + number, 27e-6, seconds) for number, seconds in enumerate(device_s)]
+    return GpuSession(Gpu(steps={model: works}, **gpu), native_s=2e-6)
+
+
+def gpu_breakdown(*device_s, share=0.9, gpu=None, **changes):
+    case = {"model": MODEL, "own": OwnSpec(), "framework": "torch", "device": "cuda:0", **changes}
+    session = gpu_session(*device_s, model=case["model"], **(gpu or {}))
+    session.share = share
+    found = break_down_step(StepSpec(**case), session)
+    return found, {one.term: one.seconds for one in found.terms}
+
+
+def test_on_a_gpu_that_waits_for_its_host_the_step_is_idle_time():
+    found, terms = gpu_breakdown(5e-6, 5e-6)
+    # From the end of one step's last kernel to that of the next one, the host's 100 us pass, 46 of
+    # them between calls. Meanwhile the device works twice: 3 and 5 us of it between calls.
+    assert found.measured.median == pytest.approx(100e-6, rel=0.01)
+    assert found.levels.in_context.median == pytest.approx(10e-6, rel=0.01)
+    assert terms[IDLE_BETWEEN] == pytest.approx(38e-6, abs=0.5e-6)
+    assert terms[IDLE_IN_CALLS] == pytest.approx(52e-6, abs=0.5e-6)
+    assert sum(terms.values()) == pytest.approx(found.measured.median)
+    (calls,) = found.calls
+    assert calls.host_s == pytest.approx(54e-6, rel=0.01)
+
+
+def test_on_a_gpu_that_is_behind_its_host_the_step_is_its_kernels():
+    found, terms = gpu_breakdown(200e-6, 100e-6)
+    assert found.measured.median == pytest.approx(300e-6, rel=0.1)
+    assert found.levels.in_context.median == pytest.approx(found.measured.median)
+    assert found.levels.alone.median == pytest.approx(300e-6, rel=0.05)
+    assert found.levels.native.median == pytest.approx(4e-6)
+    assert terms[IDLE_BETWEEN] == terms[IDLE_IN_CALLS] == 0
+    assert found.device == "cuda:0"
+    assert not {FRESH_MEMORY, WAKEUPS, REORDERS} & terms.keys()
+
+
+def test_on_a_gpu_calls_alone_have_the_gap_between_two_launches():
+    found, terms = gpu_breakdown(200e-6, 100e-6, gpu={"gap_s": 2e-6})
+    assert found.levels.alone.median == pytest.approx(304e-6)
+    assert terms[LAUNCH_GAPS] == pytest.approx(-4e-6)
+    assert terms[CACHES] == pytest.approx(0, abs=1e-9)
+    in_context_s = found.levels.in_context.median  # with what the host needs to begin a sample
+    assert terms["unexplained context"] == pytest.approx(in_context_s - 300e-6)
+
+
+@pytest.mark.parametrize(("room", "prepared"), [(1 << 34, 0), (1 << 13, 8)])
+def test_on_a_gpu_native_kernels_stay_prepared_where_they_have_room(room, prepared):
+    session = gpu_session(200e-6, 150e-6)
+    session.room = room
+    step = StepSpec(model=MODEL, own=OwnSpec(), framework="torch", device="cuda:0")
+    found = break_down_step(step, session)
+    assert len(session.prepared) == prepared
+    assert found.levels.native.median == pytest.approx(4e-6)
+    assert all(kernel.released for kernel in session.native)
+
+
+def test_on_a_gpu_a_native_kernel_whose_process_died_is_prepared_again():
+    session = gpu_session(200e-6, 150e-6)
+    measure = session.measure
+
+    def leaves_a_dead_one(cases, prepared, **how):
+        yield from measure(cases, prepared=prepared, **how)
+        prepared[cases[0]].alive = False
+
+    session.measure = leaves_a_dead_one
+    step = StepSpec(model=MODEL, own=OwnSpec(), framework="torch", device="cuda:0")
+    found = break_down_step(step, session)
+    assert len(session.prepared) == 1
+    assert found.levels.native.n == 4
+
+
+def test_a_compiled_step_has_native_layers_of_what_is_left_to_the_framework():
+    found, terms = gpu_breakdown(200e-6, 100e-6, mode="compiled")
+    levels = found.levels
+    assert levels.alone is None
+    assert levels.native.median == pytest.approx(2e-6)
+    assert terms["choice and context"] == pytest.approx(198e-6, rel=0.1)
+    assert terms["calls without a native layer"] == pytest.approx(100e-6, rel=0.1)
+    assert sum(terms.values()) == pytest.approx(levels.step.median)
+    assert [row.change for row in found.alternatives] == [STEP_GRAPH]
+
+
+def test_on_a_gpu_a_graph_saves_what_the_device_waits_for_its_host():
+    found, _ = gpu_breakdown(5e-6, 5e-6)
+    (graph,) = found.alternatives
+    assert (graph.change, graph.n) == (STEP_GRAPH, 4)
+    assert graph.median == pytest.approx(10e-6)
+    assert graph.saved == pytest.approx(90e-6, rel=0.01)
+
+
+def test_a_step_that_is_in_no_graph_says_once_why():
+    found, _ = gpu_breakdown(5e-6, 5e-6, gpu={"uncapturable": True})
+    assert not found.alternatives
+    (reason,) = (why for why in found.not_measured if why.startswith(STEP_GRAPH))
+    assert "capturing" in reason
+
+
+def test_calls_alone_that_end_their_process_do_not_take_the_traced_step_along(monkeypatch):
+    session = gpu_session(200e-6, 150e-6)
+    build, steps = Worker.build, []
+
+    def dead(_request):
+        raise WorkerError("was killed by SIGKILL")
+
+    def die(_request):
+        steps[0].sample = dead
+        dead(_request)
+
+    def building(worker, operation, facts, **words):
+        kernel = build(worker, operation, facts, **words)
+        if operation is requests.prepare_calls:
+            kernel.sample = die
+        elif operation is requests.prepare_step:
+            steps.append(kernel)
+        return kernel
+
+    monkeypatch.setattr(Worker, "build", building)
+    step = StepSpec(model=MODEL, own=OwnSpec(), framework="torch", device="cuda:0")
+    found = break_down_step(step, session)
+    assert len(steps) == 2 + 4
+    assert found.levels.alone is None
+    assert found.levels.native.median == pytest.approx(4e-6)
+    assert found.levels.in_context.median == pytest.approx(350e-6, rel=0.1)
+    assert any("SIGKILL" in note for note in found.notes)
+
+
+def test_a_traced_step_that_ends_its_process_by_itself_ends_the_breakdown(monkeypatch):
+    session = gpu_session(200e-6, 150e-6)
+    sample = Kernel_.sample
+
+    def dying(kernel, request):
+        if request.timing == "profile" and request.samples > 2:
+            raise WorkerError("was killed by SIGKILL")
+        return sample(kernel, request)
+
+    monkeypatch.setattr(Kernel_, "sample", dying)
+    step = StepSpec(model=MODEL, own=OwnSpec(), framework="torch", device="cuda:0")
+    with pytest.raises(WorkerError):
+        break_down_step(step, session)
+
+
+@pytest.mark.parametrize("feed", ["resident", "host"])
+def test_a_breakdown_says_from_where_its_images_come(feed):
+    found, _ = gpu_breakdown(200e-6, model="mnist", own=None, feed=feed)
+    assert found.feed == feed
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.9, False), (2.5, True)])
+def test_native_layers_that_are_faster_than_their_limit_are_named(share, said):
+    found, _ = gpu_breakdown(200e-6, 100e-6, share=share)
+    assert any("2.5x" in note for note in found.notes) is said
+
+
+# Four new processes of PyTorch, half a minute.
+@pytest.mark.deep
+def test_a_real_step_is_broken_down():
+    pytest.importorskip("torch")
+    case = StepSpec(model="mnist", batch=4, phase="training", framework="torch", mode="eager")
+    with Session(Options(budget_s=0.01, threads=1, repetitions=1, estimate=True)) as session:
+        found = break_down_step(case, session)
+    assert sum(one.seconds for one in found.terms) == pytest.approx(found.measured.median)
+    assert found.measured == found.levels.step
+    assert found.processes == 4
+    assert found.levels.native is not None
+    assert found.levels.alone is not None
+    assert sum(one.in_context_s for one in found.calls) + found.between_calls_s == pytest.approx(
+        found.measured.median
+    )
+    modules = {one.module: one for one in found.modules}
+    assert modules["conv1"].native_s
+    names = {one.term.removeprefix("rest ") for one in found.terms}
+    assert names >= {"limit", "kernels", "reorders", "between calls"}
+    assert {one.term for one in found.terms} >= {"caches"}

@@ -1,0 +1,110 @@
+"""What calls of other people's models mean, as it was recorded; ``benchmarks/meanings.py``."""
+
+import importlib
+import json
+import lzma
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pydlbench.records.operator import RecordedCall
+
+RECORDED = Path(__file__).parent / "recorded" / "meanings.jsonl.xz"
+#: One of so many is in the default set.
+_PART = 29
+_ADDITION = RecordedCall(
+    signature="aten.add.Tensor(float32[8, 4](4, 1), float32[8, 4](4, 1))",
+    operator="aten.add",
+    bytes=3 * 128,
+)
+_UNKNOWN = RecordedCall(signature="aten.nope.default(float32[8](1))", operator="aten.nope")
+
+
+@pytest.fixture(scope="module")
+def script():
+    folder = str(Path(__file__).parents[2] / "benchmarks")
+    sys.path.insert(0, folder)
+    yield importlib.import_module("meanings")
+    sys.path.remove(folder)
+
+
+def lines(part=1):
+    """Return one of so many of the recorded lines."""
+    with lzma.open(RECORDED, "rt", encoding="utf-8") as file:
+        file.readline()
+        return [json.loads(text) for number, text in enumerate(file) if number % part == 0]
+
+
+def shown(different):
+    return "\n".join(f"{line['signature'][:300]}\n{words}" for line, words in different[:5])
+
+
+def test_a_part_of_the_recorded_calls_means_what_it_did(script):
+    taken = lines(_PART)
+    frameworks = Counter(line["framework"] for line in taken)
+    assert min(frameworks[one] for one in script.FRAMEWORKS) > 20
+    different = list(script.differences(taken))
+    assert not different, shown(different)
+
+
+@pytest.mark.deep
+def test_every_recorded_call_means_what_it_did(script):
+    different = list(script.differences(lines()))
+    assert not different, f"{len(different)}\n{shown(different)}"
+
+
+@pytest.fixture
+def kept(script, tmp_path):
+    """A file of two calls."""
+    found = script.Meanings(tmp_path / "kept.jsonl.xz")
+    assert found.add("torch mine forward", "torch", [_ADDITION, _UNKNOWN]) == 2
+    found.libraries["torch"] = "1.0"
+    found.write()
+    return found
+
+
+def test_a_file_has_each_call_once_with_its_meaning(script, kept):
+    again = script.Meanings(kept.path)
+    assert (again.models, again.libraries) == ({"torch mine forward": 2}, {"torch": "1.0"})
+    assert again.lines == kept.lines
+    assert again.add("torch other forward", "torch", [_UNKNOWN]) == 0
+    addition, unknown = (
+        kept.lines[one.signature, "forward"]["meaning"] for one in (_ADDITION, _UNKNOWN)
+    )
+    assert addition == {
+        "kind": "elementwise",
+        "layers": ["pointwise add:mb8ic4 forward"],
+        "flops": 32,
+        "product_flops": 0,
+        "bytes": 384,
+        "dtypes": ["float32"],
+    }
+    assert unknown["kind"] == "other"
+    assert unknown["flops_missing"] == "nope: no rule for this operator"
+
+
+def run(script, monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["meanings.py", *map(str, words)])
+    return script.main()
+
+
+def test_another_meaning_is_told_and_can_be_accepted(script, kept, monkeypatch, capsys):
+    assert run(script, monkeypatch, "--check", kept.path) == 0
+    assert "0 of 2 meanings differ" in capsys.readouterr().out
+    kept.lines[_ADDITION.signature, "forward"]["meaning"]["flops"] = 31
+    kept.write()
+    assert run(script, monkeypatch, "--check", kept.path) == 1
+    told = capsys.readouterr().out
+    assert "flops: 31 -> 32" in told
+    assert "1 of 2 meanings differ" in told
+    assert run(script, monkeypatch, "--accept", kept.path) == 0
+    assert run(script, monkeypatch, "--check", kept.path) == 0
+
+
+def test_a_file_that_is_not_there_is_named(script, tmp_path, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run(script, monkeypatch, "--check", tmp_path / "none.xz")
+    assert ended.value.code == 2
+    assert "none.xz: no such file" in capsys.readouterr().err

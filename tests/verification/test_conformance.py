@@ -1,0 +1,97 @@
+"""Every op, pass and precision: right results pass, one wrong or unwritten element does not."""
+
+import numpy as np
+import pytest
+from right_results import drawn, judged, right_results
+
+from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.table import OPS
+from pydlbench.verification.inputs import round_to
+
+_ELEMENTWISE = [name for name, op in OPS.items() if op.elementwise and op.kind == "pointwise"]
+PROBLEMS = (
+    *(f"{op}:mb2ic3ih2iw3" for op in _ELEMENTWISE),
+    *("bias:mb2ic3ih2iw3", "scale:mb2ic3ih2iw3", "concat:mb2ic2+3+1ih2"),
+    *("softmax:mb2ic2ih2iw5", "log-softmax:mb2ic2ih2iw5", "softmax-xent:mb4ic7"),
+    *("layernorm:mb2ic2ih2iw5eps0.1", "rmsnorm:mb2ic2ih2iw5eps0.1", "rmsnorm:mb1ic2ih1iw33"),
+    *("lrn:mb2ic7ih2iw2ls5alpha2k1", "lrn:mb2ic3ih2iw2ls11alpha0.5beta0.5"),
+    *("batchnorm:mb3ic3ih2iw3eps0.1mom0.3", "batchnorm:mb2ic5eps0.1", "dropout:mb2ic3ih4keep0.8"),
+    *("l2:ic61decay0.25", "sgd:ic61lr0.3", "momentum:ic61lr0.3mu0.75"),
+    *("g2mb2ic4ih4iw3oc4kh3kw2ph1sw2dw1", "mb2ic2iw5oc3kw3", "mb1ic2id3ih3iw2oc2kd2kh2kw2"),
+    *("deconv:g2mb2ic4ih2iw3oc4kh2kw3sh2sw2", "deconv:mb1ic2iw3oc2kw2sw3"),
+    *("deconv:mb1ic2ih3oc2oh6kh3sh2ph1", "deconv:mb1ic2ih3oc2kh2dh1ph1"),
+    *("3x4:4x2", "2x1x3x4:1x3x4x2"),
+    *("attention:mb1h2q3k4d2dv3", "attention:mb1h4kvh2q3d2causal1"),
+    *("lstm:l2d2t2mb2slc4dhc2", "gru:l2d2t2mb2slc4dhc2"),
+    *(f"resize:{mode}:mb1ic2ih3oh5iw4ow2" for mode in ("nearest", "linear")),
+    *(
+        f"elementwise:{op}{end}:4x6{':4x1' * (operands - 1)}{by}"
+        for operands, by, ops in (
+            (1, "", ("abs", "neg", "square", "sqrt", "rsqrt", "exp", "log")),
+            (1, "by0.5", ("power",)),
+            (2, "", ("mul", "div", "max", "min", "leaky-relu")),
+            (2, "by-0.5", ("add", "add-square")),
+            (3, "", ("lerp", "clamp", "leaky-relu-gradient")),
+            (3, "by2", ("addcmul", "addcdiv")),
+        )
+        for op in ops
+        for end in ("", "-in-place")
+    ),
+    *(f"reduction:{op}:4x3x5:4x1x5" for op in ("sum", "mean", "max", "min", "norm")),
+    *("move:copy:8", "move:fill:3x4", "move:permute:4x2x3by201"),
+    *("gather:rows:9x4:5", "gather:add-rows:9x4:30"),
+)
+POOLS = (
+    "mb1ic2ih5iw4kh3kw2ph1sh2",
+    "mb1ic2ih6kh3sh3",
+    "mb1ic2iw9kw3dw1",
+    "mb1ic2id3ih3iw4kd2kh2kw2",
+)
+LAYERS = [parse_problem(text) for text in PROBLEMS]
+LAYERS += [parse_problem(text, pool=mode) for text in POOLS for mode in ("max", "avg", "avg_p")]
+STEPS = [
+    pytest.param(layer, pass_, propagation, id=f"{layer.problem}-{pass_}-{propagation}")
+    for layer in LAYERS
+    for pass_ in layer.passes
+    for propagation in ("inference", "training")
+    if propagation == "inference" or (pass_ == "forward" and layer.entry.training)
+]
+
+
+def test_every_op_is_among_them():
+    assert {layer.entry.key for layer in LAYERS} == set(OPS)
+
+
+@pytest.mark.product
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize(("layer", "pass_", "propagation"), STEPS)
+def test_right_results_pass_and_wrong_ones_fail(layer, pass_, propagation, precision):
+    # Rounded probabilities are not quite those of their own logarithms.
+    of_result = layer.op.endswith(("softmax", "softmax-xent")) and pass_ != "forward"
+    inputs = drawn(layer, pass_, "fp32" if of_result else precision, propagation)
+    assert set(inputs) == set(layer.reads(pass_, propagation))
+    right = right_results(layer, pass_, inputs, propagation)
+    stored = {
+        role: round_to("fp32" if layer.in_float32(role) else precision, array)
+        for role, array in right.items()
+    }
+
+    def judge(**changes):
+        return judged(layer, pass_, precision, inputs, stored | changes, propagation)
+
+    verdict = judge()
+    assert verdict.status == "ok", verdict
+    if layer.entry.memory_bound:
+        assert verdict.points == sum(array.size for array in stored.values())
+    for role, array in stored.items():
+        at = tuple(size - 1 for size in array.shape)
+        wrong = array.copy()
+        wrong[at] += 0.25 * abs(wrong[at]) + 0.25
+        verdict = judge(**{role: wrong})
+        assert verdict.status == "failed"
+        assert verdict.detail.startswith(f"{role}[")
+        assert f"is {wrong[at]:.7g}, expected " in verdict.detail
+        wrong[at] = np.nan
+        verdict = judge(**{role: wrong})
+        assert (verdict.status, verdict.unwritten, verdict.rel_error) == ("failed", 1, None)
+        assert f"1 of {array.size} elements of {role} never written" in verdict.detail
