@@ -528,10 +528,10 @@ def _exported(step: StepSpec, path: Path, mode: str) -> StepSpec:
     import torch
 
     from pydlbench.backends.torch.backend import create
-    from pydlbench.backends.torch.steps.user_model import OwnTorchModel
+    from pydlbench.backends.torch.steps.user_model import UserTorchModel
 
     if not path.exists():
-        with OwnTorchModel(create("cpu"), step) as made:
+        with UserTorchModel(create("cpu"), step) as made:
             module = made.module.eval()
             torch.onnx.export(
                 module, made.arguments, str(path), kwargs=made.keywords, verbose=False
@@ -691,7 +691,7 @@ def record(kept: Meanings, framework: str, until: float, only: Sequence[str]) ->
             break
         begin = time.monotonic()
         try:
-            calls = requests.record_calls(backend, model.make().to_dict()).facts.calls
+            calls = requests.request_call_list(backend, model.make().to_dict()).facts.calls
         except (PydlbenchError, MemoryError) as error:
             print(f"{number} {model.name}: {' '.join(str(error).split())[:300]}", flush=True)
             continue

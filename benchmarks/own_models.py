@@ -270,7 +270,7 @@ def replayed(step: StepSpec, calls: Sequence[RecordedCall], session: Session) ->
     refused: dict[str, str] = {}
     for batch in batches(list({one.signature: one for one in calls}.values())):
         kernel = worker.build(
-            requests.prepare_calls,
+            requests.request_calls,
             OperatorsFacts,
             spec=step.to_dict(),
             signatures=[one.signature for one in batch],

@@ -378,9 +378,9 @@ class _Measured:
         worker = self._session.worker("native", "cpu")
         size = {"size": _BLOCK, "count": 1}
         for name, make, how in (
-            (WAKEUP, requests.prepare_wakeups, {}),
-            (PAGES, requests.prepare_blocks, {**size, "keeps": False}),
-            (PAGES_KEPT, requests.prepare_blocks, {**size, "keeps": True}),
+            (WAKEUP, requests.request_wakeups, {}),
+            (PAGES, requests.request_blocks, {**size, "keeps": False}),
+            (PAGES_KEPT, requests.request_blocks, {**size, "keeps": True}),
         ):
             kernel = worker.build(make, OperatorsFacts, **how)
             self._kernels.append(kernel)

@@ -153,7 +153,7 @@ class ReadyCalls:
             step.framework, step.device, warm=not step.on_gpu, logging=self._logging
         )
         kernel = worker.build(
-            requests.prepare_logged_calls if self._logging else requests.prepare_calls,
+            requests.request_logged_calls if self._logging else requests.request_calls,
             OperatorsFacts,
             # What is fed is an operator of its own.
             spec=msgspec.structs.replace(step, feed="resident").to_dict(),

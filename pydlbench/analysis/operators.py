@@ -50,7 +50,7 @@ def listed(
 
 def _recorded(step: StepSpec, session: Session) -> OperatorsFacts:
     worker = session.worker(step.framework, step.device)
-    kernel = worker.build(requests.record_calls, OperatorsFacts, spec=step.to_dict())
+    kernel = worker.build(requests.request_call_list, OperatorsFacts, spec=step.to_dict())
     kernel.release()
     return kernel.facts
 

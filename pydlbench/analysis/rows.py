@@ -196,7 +196,7 @@ def _visit(
     worker.close()
     try:
         kernel = worker.build(
-            requests.prepare_calls,
+            requests.request_calls,
             OperatorsFacts,
             spec=step.to_dict(),
             signatures=[each.signature for each in batch],
@@ -229,7 +229,7 @@ def _visit_faults(session: Session) -> dict[str, _Visit]:
     try:
         for keeps in (False, True):
             kernel = worker.build(
-                requests.prepare_blocks, OperatorsFacts, size=_BLOCK, count=_BLOCKS, keeps=keeps
+                requests.request_blocks, OperatorsFacts, size=_BLOCK, count=_BLOCKS, keeps=keeps
             )
             chunk, ours = _sampled(kernel, Request(samples=_REPLAYS, untimed=1), session)
             seconds.append(median(chunk.seconds))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pydlbench.backends.steps.definition import Outcome, Step, StepDefinition
+    from pydlbench.backends.steps.definition import FrameworkStep, Outcome, StepDefinition
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.protocols.data.datasets import Dataset, Split
     from pydlbench.protocols.protocol import Run
@@ -148,7 +148,7 @@ class _Timed:
         for name, shape in run.subject.activations if loop.activation else ():
             self._lines.write([loop.activation], name=name, shape=list(shape))
         run.model.initialize()
-        prepared: list[Step] = []
+        prepared: list[FrameworkStep] = []
         if loop.together:
             prepared = [run.model.prepare(definition) for definition in self._definitions]
             self._warm_up(prepared)
@@ -179,14 +179,14 @@ class _Timed:
             self._lines.write(loop.stage, name=name, ms=ms)
             yield ProtocolNumber(name=name, value=ms, unit="ms", includes="sum of the above")
 
-    def _warm_up(self, steps: Sequence[Step]) -> None:
+    def _warm_up(self, steps: Sequence[FrameworkStep]) -> None:
         for _ in range(self._run.settings.warmup):
             for step in steps:
                 step()
             self._run.model.synchronize()
 
     def _timed(
-        self, step: Step, definition: StepDefinition
+        self, step: FrameworkStep, definition: StepDefinition
     ) -> tuple[tuple[float, ...], dict[str, Any]]:
         """Return the seconds of the timed steps, and their statistics."""
         now, wait = self._run.log.now, self._run.model.synchronize
@@ -356,7 +356,7 @@ class _Training:
             yield _cut(self._data.train, offset, offset + self._batch)
             offset = (offset + self._batch) % (self._images - self._batch)
 
-    def _evaluate(self, step: Step, split: Split) -> float:
+    def _evaluate(self, step: FrameworkStep, split: Split) -> float:
         """Return the error rate of all images; the last batch overlaps the one before it."""
         import numpy as np
 

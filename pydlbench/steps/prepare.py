@@ -38,7 +38,7 @@ def prepare_step(
     """
     worker = session.worker(step.framework, step.device, allocator=allocator)
     how = preparation or StepPreparation()
-    return worker.build(requests.prepare_step, StepFacts, spec=step.to_dict(), preparation=how)
+    return worker.build(requests.request_step, StepFacts, spec=step.to_dict(), preparation=how)
 
 
 def settled(steps: Sequence[StepSpec], session: Session) -> list[StepSpec]:
@@ -55,7 +55,7 @@ def settled(steps: Sequence[StepSpec], session: Session) -> list[StepSpec]:
     """
     first = steps[0]
     worker = session.worker(first.framework, first.device)
-    framework = worker.call(requests.find_framework, lambda _: None, spec=first.to_dict())
+    framework = worker.call(requests.request_framework, lambda _: None, spec=first.to_dict())
     if framework == first.framework or framework not in FRAMEWORKS:
         return list(steps)
     worker.close()  # it has both frameworks by now

@@ -244,9 +244,9 @@ def test_calls_alone_that_end_their_process_do_not_take_the_traced_step_along(mo
 
     def building(worker, operation, facts, **words):
         kernel = build(worker, operation, facts, **words)
-        if operation is requests.prepare_calls:
+        if operation is requests.request_calls:
             kernel.sample = die
-        elif operation is requests.prepare_step:
+        elif operation is requests.request_step:
             steps.append(kernel)
         return kernel
 

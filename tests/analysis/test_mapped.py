@@ -130,11 +130,11 @@ def test_calls_in_types_that_no_precision_of_ours_has_are_told_with_them(dtypes)
 def test_the_native_kernels_of_a_recorded_step_are_those_of_its_graph():
     pytest.importorskip("torch")
     from pydlbench.backends.torch.backend import create
-    from pydlbench.backends.torch.worker import record_calls
+    from pydlbench.backends.torch.worker import serve_call_list
 
     model = build_model("mnist", 2)
     case = StepSpec(model="mnist", batch=2, phase="training")
-    calls = record_calls(create("cpu"), case).facts.calls
+    calls = serve_call_list(create("cpu"), case).facts.calls
 
     def products(kernels):
         terms = [one for one in kernels.terms if one.step_pass.layer.multiply_adds]

@@ -362,7 +362,7 @@ class Asked:
 
     def call(self, function, hear, *, spec):
         del hear
-        assert function is requests.find_framework
+        assert function is requests.request_framework
         assert spec["framework"] == "torch"
         return self.framework
 

@@ -21,10 +21,10 @@ def torch():
 @pytest.fixture(scope="module")
 def runtime(torch):
     """What the product times PyTorch with."""
-    from pydlbench.backends.torch.layers.gpu import Runtime
+    from pydlbench.backends.torch.layers.gpu import TorchRuntime
 
     assert torch.cuda.current_device() == 0
-    return Runtime(0)
+    return TorchRuntime(0)
 
 
 def median(work, inner=1):
@@ -71,7 +71,7 @@ def test_pytorchs_work_keeps_the_device_busy(torch, runtime):
 
 @pytest.mark.parametrize("kernel", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"])
 def test_a_kernel_of_attention_is_right_and_captured(torch, runtime, kernel):
-    from pydlbench.backends.torch.layers.forward import FORWARD, How
+    from pydlbench.backends.torch.layers.forward import FORWARD, TorchForwardOptions
     from pydlbench.backends.torch.layers.gradients import forward_program
     from pydlbench.ops.table import build_layer
 
@@ -82,7 +82,7 @@ def test_a_kernel_of_attention_is_right_and_captured(torch, runtime, kernel):
     exact = torch.nn.functional.scaled_dot_product_attention(
         *(one.double() for one in tensors), is_causal=True
     )
-    attend = FORWARD["attention"](layer, How(on_gpu=True, kernel=kernel))
+    attend = FORWARD["attention"](layer, TorchForwardOptions(on_gpu=True, kernel=kernel))
     program = forward_program(attend, tensors)
     (found,) = program.finish(program.function(*program.arguments))
     assert (found.double() - exact).abs().max() < 0.02

@@ -19,7 +19,7 @@ from invented_rows import row_of, time_of
 from pydlbench.backends.steps import requests
 from pydlbench.backends.steps.device import DeviceOperators, step_kernel
 from pydlbench.backends.steps.device_trace import GAPS, DeviceProfile, Span, trace_of
-from pydlbench.backends.steps.trace import Event, StepTracer, Trace, TracedSteps
+from pydlbench.backends.steps.trace import CallEvent, StepTrace, StepTracer, TracedSteps
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.records.measurement import Roofline
 from pydlbench.records.operator import OperatorsFacts, RecordedCall, operator_of
@@ -97,7 +97,7 @@ class Gpu:
     running: str = "operators"
     noted: list[float] | None = None
     gated: list[float] | None = None
-    profiled: list[tuple[Event, Span, Span]] | None = None
+    profiled: list[tuple[CallEvent, Span, Span]] | None = None
 
     # --- the runtime --------------------------------------------------------------------------
 
@@ -189,10 +189,10 @@ class Gpu:
             if self.profiled is not None:
                 host = Span(nanoseconds(begin), nanoseconds(self.host))
                 device = Span(nanoseconds(self.stream - one.device_s), nanoseconds(self.stream))
-                event = Event(one.signature, host.begin_ns, host.end_ns - host.begin_ns)
+                event = CallEvent(one.signature, host.begin_ns, host.end_ns - host.begin_ns)
                 self.profiled.append((event, host, device))
 
-    def traced(self, model: str) -> Trace:
+    def traced(self, model: str) -> StepTrace:
         """A step under a profiler that costs nothing, behind another one."""
         self.profiled = []
         self.step(model)
@@ -303,13 +303,13 @@ class Worker:
     def build(self, operation: Any, _facts: Any, **words: Any) -> Kernel:
         self.session.built.append(operation)
         case = StepSpec.from_dict(words["spec"])
-        if operation is requests.record_calls:
+        if operation is requests.request_call_list:
             return Kernel(self.gpu, SimpleNamespace(facts=self._recorded(case.model)), "")
-        if case.mode != "eager" and operation is not requests.prepare_step:
+        if case.mode != "eager" and operation is not requests.request_step:
             raise UnsupportedError(f"{case.mode}: as the real one says")
-        if operation is requests.prepare_calls:
+        if operation is requests.request_calls:
             return self._calls(words["signatures"])
-        assert operation is requests.prepare_step, operation
+        assert operation is requests.request_step, operation
         return self._step(case, words["preparation"])
 
     def _recorded(self, model: str) -> OperatorsFacts:

@@ -198,8 +198,8 @@ def _program(backend: FrameworkBackend, spec: StepSpec) -> tuple[JaxStep, Progra
     return step, traced(step)
 
 
-def record_calls(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKernel:
-    """List the groups of a step's equations; see ``operations.record_calls``."""
+def serve_call_list(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKernel:
+    """List the groups of a step's equations; see ``requests.request_call_list``."""
     step, program = _program(backend, spec)
     facts = OperatorsFacts(
         calls=grouped(program.members, program.kept),
@@ -208,10 +208,10 @@ def record_calls(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKernel:
     return OperatorsKernel([], facts, backend.cpus)
 
 
-def prepare_calls(
+def serve_calls(
     backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str]
 ) -> OperatorsKernel:
-    """Make groups ready; see ``operations.prepare_calls``."""
+    """Make groups ready; see ``requests.request_calls``."""
     check_on_cpu(spec)
     step, program = _program(backend, spec)
     place = step.owner.place

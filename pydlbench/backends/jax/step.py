@@ -19,7 +19,7 @@ from pydlbench.backends.jax.settings import jax, place_of
 from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays
 from pydlbench.backends.steps.definition import Losses
 from pydlbench.backends.steps.inputs import trained
-from pydlbench.backends.steps.network import LOSS, OPTIMIZER, FunctionStep, Run
+from pydlbench.backends.steps.network import LOSS, OPTIMIZER, FunctionStep, NetworkRun
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class JaxModel(CatalogueModel):
             step.wait()
 
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
-        """Refuse to trace the step; see ``steps.definition.FrameworkModel``."""
+        """Refuse to trace the step; see ``steps.definition.StepModel``."""
         del run
         raise UnsupportedError(
             "jax xla: XLA's profile has its fusions, of many operations each, and no calls of the "
@@ -293,7 +293,7 @@ class JaxStep(FunctionStep):
             key, following = jax.random.split(changed["key"])
 
         def differentiated(weights: dict[str, Any], source: Any) -> Any:
-            run = Run({**state["buffers"], **weights}, definition, key)
+            run = NetworkRun({**state["buffers"], **weights}, definition, key)
             output = self.owner.net.output(source, run)
             if not definition.backward and definition.loss == "none":
                 return jnp.zeros(()), (output, run.moved)

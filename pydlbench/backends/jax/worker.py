@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from pydlbench.backends.jax.calls import prepare_calls, record_calls
+from pydlbench.backends.jax.calls import serve_call_list, serve_calls
 from pydlbench.backends.jax.step import JaxModel
 
-__all__ = ["catalogue_model", "prepare_calls", "record_calls", "runs_files"]
+__all__ = ["catalogue_model", "runs_files", "serve_call_list", "serve_calls"]
 
 #: Whether files are run, and no modules.
 runs_files: Final = False

@@ -27,7 +27,7 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from pydlbench.backends.capabilities import FOLDER_VARIABLE
-from pydlbench.backends.steps.trace import StepTracer, Trace
+from pydlbench.backends.steps.trace import StepTrace, StepTracer
 from pydlbench.calls.seen.onnx import Node, Tensor
 from pydlbench.calls.step_calls import StepCall, distinct
 from pydlbench.errors import PrimitiveError
@@ -385,7 +385,7 @@ class _Traced:
         self.nodes = {number: calls[number].in_place for number in ran}
         self._results = [each.name for each in made.session.get_outputs()]
 
-    def profiled(self) -> Trace:
+    def profiled(self) -> StepTrace:
         """Run the step in a session that profiles itself, after runs that do not count."""
         session = self._graph.opened(profile=True)
         for _ in range(_UNTIMED):
@@ -394,7 +394,7 @@ class _Traced:
         outputs = session.run(self._results, self._graph.made.feeds)
         seconds = time.perf_counter() - start
         del outputs
-        return Trace(seconds, node_seconds(_ended(session), self.nodes))
+        return StepTrace(seconds, node_seconds(_ended(session), self.nodes))
 
 
 def node_seconds(events: Sequence[dict[str, Any]], nodes: Mapping[int, ProgramCall]) -> list[float]:

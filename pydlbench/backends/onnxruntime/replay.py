@@ -52,7 +52,7 @@ _ONNX: Final = 17
 
 
 class FileOperator:
-    """A file with its inputs as an operator; see ``backends.steps.operators.TimedOperator``.
+    """A file with its inputs as an operator; see ``backends.steps.timed_calls.TimedOperator``.
 
     Args:
         model: the file.
@@ -244,8 +244,8 @@ def _on_one_element(backend: OnnxruntimeBackend, length: int) -> FileOperator:
 # What a worker is asked for.
 
 
-def record_calls(backend: OnnxruntimeBackend, spec: StepSpec) -> OperatorsKernel:
-    """List the nodes of a step that is not timed; see ``operations.record_calls``."""
+def serve_call_list(backend: OnnxruntimeBackend, spec: StepSpec) -> OperatorsKernel:
+    """List the nodes of a step that is not timed; see ``requests.request_call_list``."""
     made = OnnxModel(backend, spec)
     with made:
         made.run()
@@ -258,10 +258,10 @@ def record_calls(backend: OnnxruntimeBackend, spec: StepSpec) -> OperatorsKernel
     return OperatorsKernel([], facts, backend.cpus)
 
 
-def prepare_calls(
+def serve_calls(
     backend: OnnxruntimeBackend, spec: StepSpec, signatures: Sequence[str]
 ) -> OperatorsKernel:
-    """Make nodes ready; see ``operations.prepare_calls``."""
+    """Make nodes ready; see ``requests.request_calls``."""
     cost = CallCost(_on_one_element(backend, 0).run)
     cost.seconds()
 

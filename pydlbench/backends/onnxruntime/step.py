@@ -118,7 +118,7 @@ class OnnxModel(FedModel):
         """Return at once: a run returns with its results."""
 
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
-        """Return what runs the step traced; see ``steps.definition.FrameworkModel``."""
+        """Return what runs the step traced; see ``steps.definition.StepModel``."""
         from pydlbench.backends.onnxruntime.recording import tracer
 
         del run  # a session either profiles all of its steps or none

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.steps.definition import Fetch, LossKind, Outcome, Step
+    from pydlbench.backends.steps.definition import Fetch, FrameworkStep, LossKind, Outcome
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.models.graph import Model
     from pydlbench.records.operator import RecordedCall
@@ -77,7 +77,7 @@ class CatalogueModel(StepModel):
     # What a framework does.
 
     @abc.abstractmethod
-    def prepare(self, definition: StepDefinition) -> Step:
+    def prepare(self, definition: StepDefinition) -> FrameworkStep:
         """Build a step.
 
         Raises:
@@ -113,7 +113,7 @@ class CatalogueModel(StepModel):
     def subtract_gradients(self, rate: float) -> None:
         """Run the step, and subtract its gradients times the rate from the weights."""
 
-    def prepare_forward(self, definition: StepDefinition) -> Step:
+    def prepare_forward(self, definition: StepDefinition) -> FrameworkStep:
         """Build a step that only looks forward, and is not timed."""
         return self.prepare(definition)
 
@@ -222,14 +222,14 @@ class CatalogueModel(StepModel):
             self.subtract_gradients(rate)
 
     @functools.cached_property
-    def _gradients(self) -> Step:
+    def _gradients(self) -> FrameworkStep:
         return self.prepare(self.gradients_only)
 
     @functools.cached_property
-    def _loss(self) -> Step:
+    def _loss(self) -> FrameworkStep:
         return self._without_dropout(self.definition.loss, "loss")
 
-    def _without_dropout(self, loss: LossKind, fetch: Fetch) -> Step:
+    def _without_dropout(self, loss: LossKind, fetch: Fetch) -> FrameworkStep:
         return self.prepare_forward(
             StepDefinition(
                 name="inspection",

@@ -211,7 +211,7 @@ class Outcome:
         )
 
 
-class Step(Protocol):
+class FrameworkStep(Protocol):
     """One kind of step, built and ready."""
 
     def __call__(self, batch: Batch | None = None, rate: float | None = None) -> Outcome:

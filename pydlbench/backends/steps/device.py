@@ -54,7 +54,7 @@ class DeviceCall(Protocol):
 
 
 class DeviceOperators:
-    """Calls that are ready to be timed; see ``backends.steps.operators.OperatorsKernel``.
+    """Calls that are ready to be timed; see ``backends.steps.timed_calls.OperatorsKernel``.
 
     A chunk has the device's seconds of each call and round, and beside them the host's. With
     ``inner`` above one there are :data:`PARTS` of each call: the seconds of its kernels by the

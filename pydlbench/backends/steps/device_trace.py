@@ -18,7 +18,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pydlbench.backends.steps.trace import Event, Trace, aligned
+from pydlbench.backends.steps.trace import CallEvent, StepTrace, aligned
 from pydlbench.errors import PrimitiveError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class DeviceProfile:
     """
 
     step: Span
-    operators: Sequence[Event]
+    operators: Sequence[CallEvent]
     launches: Mapping[int, Span]
     kernels: Sequence[tuple[int, Span]]
 
@@ -62,7 +62,7 @@ def trace_of(
     contains: Callable[[str], bool],
     describe: Callable[[int], str] = str,
     heads: Mapping[str, str] | None = None,
-) -> Trace:
+) -> StepTrace:
     """Return what each call of a step took on the device, what was between, and the host's part.
 
     What calls take and what is between them sums to the step.
@@ -120,7 +120,7 @@ def trace_of(
         else:
             calls_ns[place] += span.end_ns - now_ns
         now_ns = span.end_ns
-    return Trace(
+    return StepTrace(
         step_s=(now_ns - before_ns) / 1e9,
         calls_s=[each / 1e9 for each in calls_ns],
         gaps_s=[gaps_ns[name] / 1e9 for name in GAPS],

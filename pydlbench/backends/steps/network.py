@@ -39,7 +39,7 @@ def scope_of(name: str) -> str:
 
 
 @dataclass(slots=True)
-class Run:
+class NetworkRun:
     """One pass forward through a network, while it is traced.
 
     Attributes:
@@ -75,20 +75,20 @@ class Network(abc.ABC):
         #: Shapes of the nodes' outputs, as the last tracing found them, NCHW.
         self.shapes: dict[str, tuple[int, ...]] = {}
 
-    def output(self, images: Any, run: Run) -> Any:
+    def output(self, images: Any, run: NetworkRun) -> Any:
         """Return the output for images, in the type of activations."""
         values = self.values(images, run)
         self.shapes = {node.name: self._plain_shape(values[node.name]) for node in self.model}
         return values[self.model.output.name]
 
-    def values(self, images: Any, run: Run) -> dict[str, Any]:
+    def values(self, images: Any, run: NetworkRun) -> dict[str, Any]:
         """Return the outputs of all nodes by name, and the images in the type of activations."""
         values = {INPUT: self.cast(images)}
         for node in self.model:
             values[node.name] = self.apply(node, [values[name] for name in node.inputs], run)
         return values
 
-    def apply(self, node: Node, inputs: Sequence[Any], run: Run) -> Any:
+    def apply(self, node: Node, inputs: Sequence[Any], run: NetworkRun) -> Any:
         """Return a node's output."""
         own = {role: run.tensors[f"{node.name}/{role}"] for role in weight_shapes(node)}
         with self.scope(scope_of(node.name)):
@@ -145,11 +145,11 @@ class Network(abc.ABC):
         """Return images with zeros before and behind each dimension; negative numbers cut off."""
 
     @abc.abstractmethod
-    def dropped(self, node: Node, images: Any, run: Run) -> Any:
+    def dropped(self, node: Node, images: Any, run: NetworkRun) -> Any:
         """Return images of which a dropout has dropped some elements."""
 
     @abc.abstractmethod
-    def normalised(self, node: Node, images: Any, own: Mapping[str, Any], run: Run) -> Any:
+    def normalised(self, node: Node, images: Any, own: Mapping[str, Any], run: NetworkRun) -> Any:
         """Return images that a batch normalisation has normalised; it moves running statistics.
 
         Args:
@@ -192,7 +192,7 @@ class Network(abc.ABC):
 
 
 class FunctionStep(abc.ABC):
-    """A step as one function of images and labels; see ``steps.definition.Step``.
+    """A step as one function of images and labels; see ``steps.definition.FrameworkStep``.
 
     Args:
         owner: the model and its weights, with the host's ``images and labels``.

@@ -31,7 +31,7 @@ class FrameworkWorker(Protocol):
 
     runs_files: bool
 
-    def own_model(self, backend: Any, spec: StepSpec) -> StepModel:
+    def user_model(self, backend: Any, spec: StepSpec) -> StepModel:
         """Build a model of the user's own with the step of a case."""
 
     def catalogue_model(
@@ -53,21 +53,21 @@ class FrameworkWorker(Protocol):
             separate: whether there will be passes of one kind of gradient.
         """
 
-    def record_calls(self, backend: Any, spec: StepSpec) -> OperatorsKernel:
-        """List the calls of a step; see ``operations.record_calls``."""
+    def serve_call_list(self, backend: Any, spec: StepSpec) -> OperatorsKernel:
+        """List the calls of a step; see ``requests.request_call_list``."""
 
-    def prepare_calls(
+    def serve_calls(
         self, backend: Any, spec: StepSpec, signatures: Sequence[str]
     ) -> OperatorsKernel | DeviceOperators:
-        """Make calls ready; see ``operations.prepare_calls``.
+        """Make calls ready; see ``requests.request_calls``.
 
         That of a framework whose steps ``makes_calls`` also takes ``of_step``.
         """
 
-    def prepare_logged_calls(
+    def serve_logged_calls(
         self, backend: Any, spec: StepSpec, signatures: Sequence[str]
     ) -> LoggedOperators:
-        """Make logged calls ready; see ``operations.prepare_logged_calls``."""
+        """Make logged calls ready; see ``requests.request_logged_calls``."""
 
 
 def worker_of(framework: str) -> FrameworkWorker:

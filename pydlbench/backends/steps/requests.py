@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepKernel
 
 
-def find_framework(
+def request_framework(
     backend: Backend, tell: Callable[[dict[str, Any]], None], spec: dict[str, Any]
 ) -> str:
     """Return the framework of a model of the user's own, whose callable is called for it.
@@ -37,16 +37,16 @@ def find_framework(
         tell: likewise.
         spec: a :class:`StepSpec`; its framework is returned where the callable gives no model.
     """
-    from pydlbench.backends.steps.user_code import call_own, framework_of
+    from pydlbench.backends.steps.user_code import call_user_object, framework_of
 
     del backend, tell
     step = StepSpec.from_dict(spec)
-    made = call_own(step.model, step.options)
+    made = call_user_object(step.model, step.options)
     first = made[0] if isinstance(made, (tuple, list)) and made else made
     return framework_of(first) or step.framework
 
 
-def prepare_step(
+def request_step(
     backend: FrameworkBackend, spec: dict[str, Any], preparation: dict[str, Any]
 ) -> StepKernel:
     """Make a step ready to be timed.
@@ -62,7 +62,7 @@ def prepare_step(
     """
     from pydlbench.backends.steps import serving
 
-    return serving.prepare_step(backend, StepSpec.from_dict(spec), StepPreparation(**preparation))
+    return serving.serve_step(backend, StepSpec.from_dict(spec), StepPreparation(**preparation))
 
 
 def prepare_native_chain(
@@ -136,7 +136,7 @@ def list_links(
     return names
 
 
-def record_calls(backend: FrameworkBackend, spec: dict[str, Any]) -> OperatorsKernel:
+def request_call_list(backend: FrameworkBackend, spec: dict[str, Any]) -> OperatorsKernel:
     """List the calls of a step that is not timed; there is nothing to be sampled.
 
     PyTorch's dispatcher tells them, TensorFlow's and onnxruntime's graphs have them as nodes. Where
@@ -155,10 +155,10 @@ def record_calls(backend: FrameworkBackend, spec: dict[str, Any]) -> OperatorsKe
         UnsupportedError: the framework has not what is asked for.
     """
     step = StepSpec.from_dict(spec)
-    return worker_of(step.framework).record_calls(backend, step)
+    return worker_of(step.framework).serve_call_list(backend, step)
 
 
-def prepare_calls(
+def request_calls(
     backend: FrameworkBackend, spec: dict[str, Any], signatures: list[str], *, of_step: bool = False
 ) -> OperatorsKernel | DeviceOperators:
     """Make calls ready, each to be timed alone.
@@ -177,27 +177,27 @@ def prepare_calls(
     """
     step = StepSpec.from_dict(spec)
     more = {"of_step": True} if of_step else {}
-    return worker_of(step.framework).prepare_calls(backend, step, signatures, **more)
+    return worker_of(step.framework).serve_calls(backend, step, signatures, **more)
 
 
-def prepare_logged_calls(
+def request_logged_calls(
     backend: FrameworkBackend, spec: dict[str, Any], signatures: list[str]
 ) -> LoggedOperators:
     """Make calls of PyTorch ready whose libraries log what they execute, as they are timed.
 
     The facts' ``executions`` say what was logged of each; ``names`` and ``refused`` are those of
-    :func:`prepare_calls`.
+    :func:`request_calls`.
 
     Args:
         backend: of the worker.
-        spec: a :class:`StepSpec`, see :func:`prepare_calls`.
+        spec: a :class:`StepSpec`, see :func:`request_calls`.
         signatures: of :class:`RecordedCall`; nothing that is fed.
     """
     step = StepSpec.from_dict(spec)
-    return worker_of(step.framework).prepare_logged_calls(backend, step, signatures)
+    return worker_of(step.framework).serve_logged_calls(backend, step, signatures)
 
 
-def prepare_blocks(backend: Backend, size: int, count: int, keeps: bool) -> OperatorsKernel:
+def request_blocks(backend: Backend, size: int, count: int, keeps: bool) -> OperatorsKernel:
     """Make writing blocks of memory ready, in any process.
 
     Args:
@@ -212,7 +212,7 @@ def prepare_blocks(backend: Backend, size: int, count: int, keeps: bool) -> Oper
     return written_blocks(size, count, keeps=keeps)
 
 
-def prepare_wakeups(backend: Backend) -> OperatorsKernel:
+def request_wakeups(backend: Backend) -> OperatorsKernel:
     """Make the waking of a sleeping thread ready, in any process.
 
     Args:

@@ -40,7 +40,7 @@ def model_of(backend: FrameworkBackend, spec: StepSpec, disturbance: float = 0.0
     """
     worker = worker_of(spec.framework)
     if spec.own is not None or worker.runs_files:
-        return worker.own_model(backend, spec)
+        return worker.user_model(backend, spec)
     model = build_model(spec.model, batch=spec.batch, **spec.options)
     return catalogue_model(model, spec, disturbance=disturbance)
 
@@ -61,10 +61,10 @@ def catalogue_model(
     return make(model, weights, spec, batch or make_batch(model, spec.seed))
 
 
-def prepare_step(
+def serve_step(
     backend: FrameworkBackend, spec: StepSpec, preparation: StepPreparation
 ) -> StepKernel:
-    """Make the step of a case ready to be timed; see ``operations.prepare_step``.
+    """Make the step of a case ready to be timed; see ``requests.request_step``.
 
     Args:
         backend: of the worker.
@@ -76,14 +76,14 @@ def prepare_step(
     )
 
 
-def prepare_model(
+def serve_graph(
     backend: FrameworkBackend,
     model: Model,
     spec: StepSpec,
     preparation: StepPreparation,
     batch: Batch | None = None,
 ) -> StepKernel:
-    """Make a step of a given graph ready; see :func:`catalogue_model` and :func:`prepare_step`."""
+    """Make a step of a given graph ready; see :func:`catalogue_model` and :func:`serve_step`."""
     return _prepared(
         backend,
         spec,

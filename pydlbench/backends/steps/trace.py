@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class CallEvent:
     """A span of a profile: its name, when it began and how long it took, in nanoseconds."""
 
     name: str
@@ -44,7 +44,7 @@ class Event:
 
 def align(
     names: Sequence[str],
-    events: Sequence[Event],
+    events: Sequence[CallEvent],
     contains: Callable[[str], bool],
     describe: Callable[[int], str] = str,
 ) -> list[float]:
@@ -68,7 +68,7 @@ def align(
 
 def aligned(
     names: Sequence[str],
-    events: Sequence[Event],
+    events: Sequence[CallEvent],
     contains: Callable[[str], bool],
     describe: Callable[[int], str] = str,
     heads: Mapping[str, str] | None = None,
@@ -100,7 +100,7 @@ class _Span:
         inner_ns: what calls take that are in it.
     """
 
-    event: Event
+    event: CallEvent
     place: int
     called: bool
     inner_ns: int = 0
@@ -123,12 +123,12 @@ class Alignment:
     ) -> None:
         self._names, self._contains, self._describe = names, contains, describe
         self._heads = heads
-        self._head: Event | None = None  # of the next call
+        self._head: CallEvent | None = None  # of the next call
         self.seconds: list[float] = []
-        self.events: list[Event] = []
+        self.events: list[CallEvent] = []
         self._around: list[_Span] = []
 
-    def enter(self, event: Event) -> None:
+    def enter(self, event: CallEvent) -> None:
         """Take the next event in order of their beginnings, the longer first."""
         self._leave(event.start_ns)
         if self._around and self._around[-1].called:
@@ -144,17 +144,17 @@ class Alignment:
         if len(self.seconds) < len(self._names):
             self._refuse(len(self.seconds), "nothing more")
 
-    def _take(self, event: Event, own_ns: int) -> None:
+    def _take(self, event: CallEvent, own_ns: int) -> None:
         """Take an event for the next call, which takes so long."""
         if self._head is not None:
             own_ns += self._head.duration_ns
             begin_ns = self._head.start_ns
-            event = Event(event.name, begin_ns, event.end_ns - begin_ns)
+            event = CallEvent(event.name, begin_ns, event.end_ns - begin_ns)
             self._head = None
         self.seconds.append(own_ns / 1e9)
         self.events.append(event)
 
-    def _is_next(self, event: Event) -> bool:
+    def _is_next(self, event: CallEvent) -> bool:
         place = len(self.seconds)
         return place < len(self._names) and event.name == self._names[place]
 
@@ -183,7 +183,7 @@ class Alignment:
         if not (own or self._contains(span.event.name) or self._repeated(span)):
             self._refuse(span.place, span.event.name)
 
-    def _is_head(self, event: Event) -> bool:
+    def _is_head(self, event: CallEvent) -> bool:
         """Whether an event is the next call's part that stands before it."""
         place = len(self.seconds)
         return place < len(self._names) and self._heads.get(self._names[place]) == event.name
@@ -204,7 +204,7 @@ class Alignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class StepTrace:
     """One traced execution.
 
     Attributes:
@@ -237,7 +237,7 @@ class StepTracer:
     """
 
     calls: Sequence[ProgramCall]
-    ways: Mapping[str, tuple[str, Callable[[], Trace]]]
+    ways: Mapping[str, tuple[str, Callable[[], StepTrace]]]
     untimed: int = 0
     gaps: Sequence[str] = ()
     plain: Callable[[], float] | None = None
@@ -303,7 +303,7 @@ class TracedSteps:
                     seconds += self._round(trace)
         return account.chunk(seconds, faults=account.faults / (2 * request.samples))
 
-    def _round(self, trace: Callable[[], Trace]) -> list[float]:
+    def _round(self, trace: Callable[[], StepTrace]) -> list[float]:
         if self._order.random() < 0.5:
             traced = trace()
             plain_s = self._plain()

@@ -44,7 +44,7 @@ _HERE: Final = Path(__file__).parent.parent
 _BOLD: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def load_own(name: str) -> Any:
+def load_user_object(name: str) -> Any:
     """Import what a MODEL of the user's own names; each file runs once in a process.
 
     Args:
@@ -55,7 +55,7 @@ def load_own(name: str) -> Any:
         ModelError: its code has raised.
     """
     source = find_own(name)
-    with own_code(name):
+    with user_code_errors(name):
         value: Any = _imported(
             source.module, source.path if source.is_file else None, source.folder
         )
@@ -71,7 +71,7 @@ def load_own(name: str) -> Any:
     return value
 
 
-def call_own(name: str, options: Mapping[str, Any]) -> Any:
+def call_user_object(name: str, options: Mapping[str, Any]) -> Any:
     """Return what the user's callable returns; what is a model already is not called.
 
     Args:
@@ -83,7 +83,7 @@ def call_own(name: str, options: Mapping[str, Any]) -> Any:
         UsageError: it is none, or wants other arguments.
         ModelError: it has raised.
     """
-    function = load_own(name)
+    function = load_user_object(name)
     if framework_of(function) is not None:
         return function
     if not callable(function):
@@ -92,7 +92,7 @@ def call_own(name: str, options: Mapping[str, Any]) -> Any:
             "function that returns it"
         )
     values = {key: _value(value) for key, value in options.items()}
-    with own_code(name):
+    with user_code_errors(name):
         _check_arguments(name, function, values)
         return function(**values)
 
@@ -219,7 +219,7 @@ def loss_of(name: str) -> Any:
     Raises:
         UsageError: there is no such function, or it wants more than the output.
     """
-    function = load_own(name)
+    function = load_user_object(name)
     if not _takes_output(function):
         raise UsageError(
             f"--loss {name}: cannot be called with the output alone; nearest: a function of the "
@@ -287,7 +287,7 @@ def part_of(output: Any, name: str) -> Any:
 
 
 @contextlib.contextmanager
-def own_code(name: str) -> Iterator[None]:
+def user_code_errors(name: str) -> Iterator[None]:
     """Let the user's code run: what it raises names its file and line.
 
     A child that it forks ends where it would come back to ours.
@@ -311,7 +311,7 @@ def own_code(name: str) -> Iterator[None]:
             os._exit(0)
 
 
-def own_line(name: str) -> Callable[[], str | None]:
+def user_line(name: str) -> Callable[[], str | None]:
     """Return what says at which line of the user's own files this thread is: the deepest one.
 
     Args:

@@ -19,7 +19,7 @@ import numpy as np
 from pydlbench.backends.steps.definition import Losses, StepModel
 from pydlbench.backends.steps.user_code import (
     batch_of,
-    call_own,
+    call_user_object,
     input_texts,
     loss_of,
     part_of,
@@ -143,7 +143,7 @@ class FedModel(StepModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnLosses(Losses):
+class UserLosses(Losses):
     """What is computed for losses of outputs that nothing is known of, too.
 
     Attributes:
@@ -157,14 +157,14 @@ class OwnLosses(Losses):
     random_labels: Callable[[Any], Any]
 
 
-class OwnModel(FedModel):
+class UserModel(FedModel):
     """A user's model, which the user's code builds, with its inputs, loss and optimizer.
 
     A context manager: within it, what the user's code raises names the user's file and line.
     """
 
     #: Of its framework.
-    losses: ClassVar[OwnLosses]
+    losses: ClassVar[UserLosses]
     #: What the user's code has built.
     model: Any
     #: What of it is trained.
@@ -194,7 +194,7 @@ class OwnModel(FedModel):
         name = self.spec.model
         if self.spec.feed == "host":
             raise UnsupportedError(f"{name}: --feed host is for models of the catalogue")
-        result = call_own(name, self.spec.options)
+        result = call_user_object(name, self.spec.options)
         self.model, given, self.criterion = parts_of(name, result, self.spec.framework)
         if self.own.loss is not None and ":" in self.own.loss:
             self.criterion = loss_of(self.own.loss)

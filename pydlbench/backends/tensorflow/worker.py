@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from pydlbench.backends.steps.serving import model_of
 from pydlbench.backends.steps.timed_calls import OperatorsKernel
-from pydlbench.backends.tensorflow.steps.calls_alone import prepare_calls
+from pydlbench.backends.tensorflow.steps.calls_alone import serve_calls
 from pydlbench.backends.tensorflow.steps.step import TensorflowModel, TracedModel
-from pydlbench.backends.tensorflow.steps.user_model import OwnTensorflowModel
+from pydlbench.backends.tensorflow.steps.user_model import UserTensorflowModel
 from pydlbench.records.operator import OperatorsFacts
 
 if TYPE_CHECKING:
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "catalogue_model",
-    "own_model",
-    "prepare_calls",
-    "record_calls",
     "runs_files",
+    "serve_call_list",
+    "serve_calls",
+    "user_model",
 ]
 
 #: Whether files are run, and no modules.
 runs_files: Final = False
 catalogue_model: Final = TensorflowModel
-own_model: Final = OwnTensorflowModel
+user_model: Final = UserTensorflowModel
 
 
-def record_calls(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKernel:
+def serve_call_list(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKernel:
     """List the nodes of a step's graph as it is run, or the groups that XLA makes of them."""
     made = model_of(backend, spec)
     assert isinstance(made, TracedModel), "all models of this worker are"

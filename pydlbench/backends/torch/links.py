@@ -24,7 +24,7 @@ import torch
 
 from pydlbench.backends.native.gradients import Differentiation
 from pydlbench.backends.native.listing import LEAVING, Link, Listing
-from pydlbench.backends.torch.steps.recording import Slot
+from pydlbench.backends.torch.steps.recording import StorageSlot
 from pydlbench.backends.torch.steps.replayed_step import below_autograd
 from pydlbench.calls.meaning import LayerPass, Value, on_images
 from pydlbench.calls.seen.aten import leaves, mapped, meaning_of
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.torch.steps.recording import Call, Recording
+    from pydlbench.backends.torch.steps.recording import DispatchedCall, Recording
     from pydlbench.calls.meaning import Binding
     from pydlbench.ops.op import Layer
 
@@ -157,7 +157,7 @@ class _Lister:
         self._constants: dict[int, torch.Tensor] = {}
         self._used: Counter[str] = Counter()
 
-    def add(self, call: Call) -> None:
+    def add(self, call: DispatchedCall) -> None:
         """Add the kernels of a call."""
         if call.implied:
             return
@@ -168,7 +168,7 @@ class _Lister:
             direction=call.direction,
             bytes=call.bytes,
         )
-        slots = [each.number for each in leaves([call.arguments, call.keywords], Slot)]
+        slots = [each.number for each in leaves([call.arguments, call.keywords], StorageSlot)]
         alike = call.operator in _FILLED_ALIKE
         if alike or (self._constants.keys() >= set(slots) and _draws_nothing(call)):
             self._evaluate(call)
@@ -184,7 +184,9 @@ class _Lister:
         """Whether there are floating-point numbers among values."""
         return any(self._recording.places[slot][4].is_floating_point for slot in slots)
 
-    def _add_layers(self, call: Call, recorded: RecordedCall, slots: Sequence[int]) -> None:
+    def _add_layers(
+        self, call: DispatchedCall, recorded: RecordedCall, slots: Sequence[int]
+    ) -> None:
         """Add the kernels of the layers that compute what a call does."""
         try:
             meaning = meaning_of(recorded)
@@ -206,7 +208,7 @@ class _Lister:
                 for slot, tensor in self._constants.items()
                 if self._recording.places[slot][0] != storage
             }
-        result = next(leaves([call.results], Slot), None)
+        result = next(leaves([call.results], StorageSlot), None)
         if result is None:
             raise _refused(call, "it returns nothing")
         self._known[self.content_of(result.number)] = name
@@ -218,7 +220,7 @@ class _Lister:
             raise UnsupportedError(
                 "the step overwrites what it was given, so there is no native chain"
             )
-        result = next(leaves([self._recording.results], Slot), None)
+        result = next(leaves([self._recording.results], StorageSlot), None)
         if result is None or not self._recording.calls:
             raise UnsupportedError(_NOTHING)
         output = result.number
@@ -237,7 +239,7 @@ class _Lister:
 
     def _differentiate(self) -> tuple[dict[str, str], float | None]:
         """Add the kernels of gradients and updates; return the gradients, and the rate."""
-        *_, last = leaves([self._recording.results], Slot)
+        *_, last = leaves([self._recording.results], StorageSlot)
         loss = self.name_of(self.content_of(last.number), self._recording.calls[-1])
         owners: dict[int, str] = {}
         for name, (tensor, content) in self.views.items():
@@ -275,7 +277,9 @@ class _Lister:
         why = "turn, cut, scale or mask what layers of the step's calls read"
         return (f"{count} of {len(self._links)} kernels {why}",) if count else ()
 
-    def _chained(self, call: Call, layers: Sequence[LayerPass], operands: _Operands) -> str:
+    def _chained(
+        self, call: DispatchedCall, layers: Sequence[LayerPass], operands: _Operands
+    ) -> str:
         """Add layers that read each other's results; return the last one's."""
         before = ""
         for each in layers:
@@ -303,7 +307,7 @@ class _Lister:
             self._layers += 1
         return before
 
-    def link(self, call: Call, step: LayerPass, reads: dict[str, str]) -> str:
+    def link(self, call: DispatchedCall, step: LayerPass, reads: dict[str, str]) -> str:
         """Add a kernel; return the main tensor that it writes."""
         # A normalisation with fixed statistics computes the same in every step.
         fixed = step.layer.op == "batchnorm" and not step.training
@@ -313,7 +317,7 @@ class _Lister:
 
     def _linked(
         self,
-        call: Call,
+        call: DispatchedCall,
         step: LayerPass,
         reads: dict[str, str],
         roles: Sequence[str],
@@ -339,7 +343,7 @@ class _Lister:
         self._links.append(link)
         return [*writes.values()]
 
-    def _add_cross_entropy(self, call: Call) -> None:
+    def _add_cross_entropy(self, call: DispatchedCall) -> None:
         """Put a loss with its softmax in the place of the softmax alone."""
         scores, labels, weights, reduction = call.arguments[:4]
         name = self.name_of(self.content_of(scores.number), call)
@@ -363,7 +367,7 @@ class _Lister:
         (result, _) = call.results
         self._known[self.content_of(result.number)] = f"{name}/loss"
 
-    def _masked(self, call: Call, scores: str, shape: Sequence[int]) -> str:
+    def _masked(self, call: DispatchedCall, scores: str, shape: Sequence[int]) -> str:
         """Add what keeps a query from seeing keys beyond its own place."""
         *_, queries, keys = shape
         mask = f"causal {queries} x {keys}"
@@ -390,7 +394,7 @@ class _Lister:
         untouched = content.storage in self._from_outside and not content.version
         return untouched or content.storage in self._made_here
 
-    def name_of(self, content: _Content, call: Call) -> str:
+    def name_of(self, content: _Content, call: DispatchedCall) -> str:
         """Return the tensor that holds something, in the order in which a call reads it."""
         name = self._known.get(content)
         if name is not None:
@@ -413,7 +417,7 @@ class _Lister:
                 return self.name_of(content, call)
         raise _refused(call, "it reads what no native kernel has written")
 
-    def _cut(self, call: Call, whole: _Content, name: str, part: _Part) -> None:
+    def _cut(self, call: DispatchedCall, whole: _Content, name: str, part: _Part) -> None:
         """Add what cuts a tensor along one of its dimensions, and name all parts.
 
         That is what the gradient of a concatenation does.
@@ -439,11 +443,11 @@ class _Lister:
             self.views[name] = self._trained[storage], content
         return name
 
-    def _evaluate(self, call: Call) -> None:
+    def _evaluate(self, call: DispatchedCall) -> None:
         """Compute what depends neither on inputs nor on weights: it is given, too."""
 
         def value(argument: Any) -> Any:
-            if not isinstance(argument, Slot):
+            if not isinstance(argument, StorageSlot):
                 return argument
             if argument.number in self._constants:
                 return self._constants[argument.number]
@@ -454,18 +458,20 @@ class _Lister:
             made = call.function(*mapped(call.arguments, value), **mapped(call.keywords, value))
         self._overwrite(call)
         tensors = leaves([made], torch.Tensor)
-        for slot, tensor in zip(leaves([call.results], Slot), tensors, strict=True):
+        for slot, tensor in zip(leaves([call.results], StorageSlot), tensors, strict=True):
             self._constants[slot.number] = tensor
             storage = self._recording.places[slot.number][0]
             self._made_here.setdefault(storage, (tensor, f"constant {slot.number}"))
 
-    def _overwrite(self, call: Call) -> list[Any]:
+    def _overwrite(self, call: DispatchedCall) -> list[Any]:
         """Forget what the memory held that a call writes into; return which that is."""
         written = []
         for place, declared in enumerate(call.function._schema.arguments):
             if declared.alias_info is not None and declared.alias_info.is_write:
                 given = [*call.arguments[place : place + 1], call.keywords.get(declared.name)]
-                written += [self._recording.places[each.number][0] for each in leaves(given, Slot)]
+                written += [
+                    self._recording.places[each.number][0] for each in leaves(given, StorageSlot)
+                ]
         self._versions.update(written)
         return written
 
@@ -479,7 +485,7 @@ class _Operands:
         slots: of its tensors, in their order.
     """
 
-    def __init__(self, lister: _Lister, call: Call, slots: Sequence[int]) -> None:
+    def __init__(self, lister: _Lister, call: DispatchedCall, slots: Sequence[int]) -> None:
         self._lister, self._call, self._slots = lister, call, slots
 
     def named(self, role: Binding, elements: int) -> str:
@@ -546,12 +552,12 @@ class _Optimizer:
         return build_layer("momentum", channels=elements, rate=self.rate, mu=self.mu)
 
 
-def _draws_nothing(call: Call) -> bool:
+def _draws_nothing(call: DispatchedCall) -> bool:
     """Whether a call returns the same every time."""
     return torch.Tag.nondeterministic_seeded not in call.function.tags
 
 
-def _refused(call: Call, why: str) -> UnsupportedError:
+def _refused(call: DispatchedCall, why: str) -> UnsupportedError:
     where = f" of {call.names[0]}" if call.names else ""
     return UnsupportedError(f"{call.operator}{where}: {why}, so there is no native chain")
 

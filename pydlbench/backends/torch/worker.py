@@ -28,7 +28,7 @@ from pydlbench.backends.steps.timed_calls import (
     TimedCall,
     check_on_cpu,
 )
-from pydlbench.backends.steps.user_code import load_own
+from pydlbench.backends.steps.user_code import load_user_object
 from pydlbench.backends.torch import links, settings
 from pydlbench.backends.torch.layers.library_kernels import library_output
 from pydlbench.backends.torch.steps import compiled_groups as compiled
@@ -36,7 +36,7 @@ from pydlbench.backends.torch.steps import replay
 from pydlbench.backends.torch.steps import replayed_step as chain
 from pydlbench.backends.torch.steps.compiled_groups import groups_of
 from pydlbench.backends.torch.steps.step import TorchModel, TorchSubject, tensors_in
-from pydlbench.backends.torch.steps.user_model import OwnTorchModel
+from pydlbench.backends.torch.steps.user_model import UserTorchModel
 from pydlbench.calls.groups import is_feed, is_group
 from pydlbench.calls.seen import meaning_of
 from pydlbench.errors import UnsupportedError
@@ -58,11 +58,11 @@ if TYPE_CHECKING:
 #: Whether files are run, and no modules.
 runs_files: Final = False
 catalogue_model: Final = TorchModel
-own_model: Final = OwnTorchModel
+user_model: Final = UserTorchModel
 
 
-def record_calls(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKernel:
-    """List the calls of a step that is not timed; see ``operations.record_calls``.
+def serve_call_list(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKernel:
+    """List the calls of a step that is not timed; see ``requests.request_call_list``.
 
     Of a compiled one, the groups of the calls that the eager mode makes.
     """
@@ -72,7 +72,7 @@ def record_calls(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKernel:
     if spec.own is None:
         recording, batch = _listed(spec)
     else:
-        with OwnTorchModel(backend, spec) as own:
+        with UserTorchModel(backend, spec) as own:
             recording, notes = own.record().twice()
         batch, notes = own.batch, (*own.notes, *notes)
     facts = recording.facts(batch, notes)
@@ -120,10 +120,10 @@ def _empty(made: TorchModel, fake: Callable[[torch.Tensor], torch.Tensor]) -> No
     made.resident = fake(images), None if labels is None else fake(labels)
 
 
-def prepare_calls(
+def serve_calls(
     backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str], *, of_step: bool = False
 ) -> OperatorsKernel | DeviceOperators:
-    """Make calls ready; see ``operations.prepare_calls``."""
+    """Make calls ready; see ``requests.request_calls``."""
     if spec.mode != "eager":
         check_on_cpu(spec)
     feeding = {text: TimedCall(_subject(backend, spec).fed) for text in signatures if is_feed(text)}
@@ -190,15 +190,15 @@ def _made_ready(
 ) -> tuple[dict[str, replay.CallOperator], dict[str, str]]:
     """Return the calls that ran, and why others did not, by signature."""
     if spec.own is not None:
-        load_own(spec.model)  # its file may define operators
+        load_user_object(spec.model)  # its file may define operators
     with settings.tf32(spec.precision):
         return replay.make_ready(signatures, spec.device, spec.seed, _waiting(spec), operands)
 
 
-def prepare_logged_calls(
+def serve_logged_calls(
     backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str]
 ) -> LoggedOperators:
-    """Make logged calls ready; see ``operations.prepare_logged_calls``."""
+    """Make logged calls ready; see ``requests.request_logged_calls``."""
     _check_eager(spec)
     calls, refused = _made_ready(spec, signatures)
     executions = {

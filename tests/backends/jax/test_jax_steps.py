@@ -12,7 +12,7 @@ import tiny
 from pydlbench.backends.steps.definition import StepDefinition, definition_of
 from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.repeated import CallCosts
-from pydlbench.backends.steps.serving import prepare_model
+from pydlbench.backends.steps.serving import serve_graph
 from pydlbench.calls.groups import CallGroup, groups_of
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepPreparation, StepSpec
@@ -48,7 +48,7 @@ def test_an_update_takes_the_memory_of_what_it_replaces():
 
 
 def test_dropout_draws_anew_in_each_step_and_scales_what_it_keeps():
-    from pydlbench.backends.steps.network import Run
+    from pydlbench.backends.steps.network import NetworkRun
 
     made, definition = built(tiny.chain(), phase="forward-backward")
     from pydlbench.backends.jax.settings import jax
@@ -56,7 +56,7 @@ def test_dropout_draws_anew_in_each_step_and_scales_what_it_keeps():
     ones = jax.numpy.ones((64, 16))
 
     def dropped(seed: int) -> Any:
-        run = Run({}, definition, jax.random.key(seed))
+        run = NetworkRun({}, definition, jax.random.key(seed))
         return np.asarray(made.net.apply(made.model["drop1"], [ones], run))
 
     kept = dropped(1)
@@ -142,7 +142,7 @@ def test_a_step_on_a_gpu_is_queued_and_waited_for(backend_of, monkeypatch, preci
     case = StepSpec(
         model=model.name, phase="training", framework="jax", precision=precision, device="cuda:0"
     )
-    kernel = prepare_model(backend_of("jax"), model, case, StepPreparation())
+    kernel = serve_graph(backend_of("jax"), model, case, StepPreparation())
     assert {one.name: one.detail for one in kernel.facts.checks if one.status != "ok"} == {}
     assert kernel.facts.timing == "host-sync"
     assert kernel.facts.environment["gpu"]["name"] == device.device_kind

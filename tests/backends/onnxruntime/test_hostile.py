@@ -142,7 +142,7 @@ def test_a_bad_file_is_one_line(tmp_path, monkeypatch, content, kind, told):
     (tmp_path / "net.onnx").write_bytes(content)
     case = StepSpec(model="net.onnx", framework="onnxruntime").to_dict()
     with pytest.raises(kind) as raised:
-        requests.prepare_step(create("cpu"), case, {"checks": False})
+        requests.request_step(create("cpu"), case, {"checks": False})
     said = str(raised.value)
     assert told in said
     assert "\n" not in said

@@ -32,13 +32,13 @@ def backend():
 def recorded(backend, model, mode="optimized"):
     """Return the facts of a step whose nodes were listed."""
     case = StepSpec(model=model, framework="onnxruntime", mode=mode)
-    return requests.record_calls(backend, case.to_dict()).facts
+    return requests.request_call_list(backend, case.to_dict()).facts
 
 
 def ready(backend, calls):
     """Return the kernel of calls that are ready to be timed."""
     case = StepSpec(model="net.onnx", framework="onnxruntime")
-    return requests.prepare_calls(backend, case.to_dict(), [one.signature for one in calls])
+    return requests.request_calls(backend, case.to_dict(), [one.signature for one in calls])
 
 
 # -----------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def facts(backend, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), "net.onnx")
     case = StepSpec(model="net.onnx", framework="onnxruntime", mode="unoptimized", batch=20)
-    return requests.record_calls(backend, case.to_dict()).facts
+    return requests.request_call_list(backend, case.to_dict()).facts
 
 
 def test_nodes_keep_what_decides_what_they_compute(facts):
@@ -234,7 +234,7 @@ def test_a_constant_that_json_cannot_say_is_left_out(backend, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), "net.onnx")
     case = StepSpec(model="net.onnx", framework="onnxruntime", mode="unoptimized")
-    calls = requests.record_calls(backend, case.to_dict()).facts.calls
+    calls = requests.request_call_list(backend, case.to_dict()).facts.calls
     constants = [Node.read(one.signature).inputs[1] for one in calls]
     assert all(one.constant for one in constants)
     assert {one.values for one in constants} == {None, (-1.0,)}

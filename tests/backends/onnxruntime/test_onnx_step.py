@@ -64,7 +64,7 @@ def case(*inputs, **how):
 
 
 def facts_of(backend, step):
-    return requests.prepare_step(backend, step.to_dict(), {}).facts
+    return requests.request_step(backend, step.to_dict(), {}).facts
 
 
 @pytest.mark.parametrize("mode", ["optimized", "unoptimized"])
@@ -84,7 +84,7 @@ def test_a_file_runs_and_computes_what_it_says(backend, written, mode):
 
 def test_it_is_timed(backend, written):
     written()
-    kernel = requests.prepare_step(backend, case(mode="unoptimized").to_dict(), {})
+    kernel = requests.request_step(backend, case(mode="unoptimized").to_dict(), {})
     facts = kernel.facts
     assert (facts.batch, facts.output, facts.parameters) == (2, (2, 5), 4 * 27 + 144 * 5)
     assert facts.inputs == ("2x3x8x8",)

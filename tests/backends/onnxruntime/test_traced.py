@@ -11,7 +11,7 @@ import onnx_network
 
 from pydlbench.backends.onnxruntime.backend import create
 from pydlbench.backends.onnxruntime.recording import node_seconds
-from pydlbench.backends.steps.requests import prepare_step
+from pydlbench.backends.steps.requests import request_step
 from pydlbench.errors import PrimitiveError
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.records.trace import ProgramCall
@@ -59,7 +59,7 @@ def test_a_step_is_traced(tmp_path, monkeypatch):
     onnx_network.save(onnx_network.network(), tmp_path / "units.onnx")
     case = StepSpec(model="units.onnx", framework="onnxruntime")
     how = StepPreparation(checks=False)
-    kernel = prepare_step(create("cpu"), case.to_dict(), how.to_dict())
+    kernel = request_step(create("cpu"), case.to_dict(), how.to_dict())
     trace = kernel.trace()
     seconds = kernel.sample(Request(samples=1, timing="profile")).seconds
     step_s, plain_s, *calls_s = seconds

@@ -13,7 +13,7 @@ from pydlbench.backends.steps.device_trace import (
     fitted,
     trace_of,
 )
-from pydlbench.backends.steps.trace import Event
+from pydlbench.backends.steps.trace import CallEvent
 from pydlbench.errors import PrimitiveError
 
 # A step before this one ends on the device at 10; its launch was at 1.
@@ -25,7 +25,7 @@ def traced(operators, *launched, begin=3, end=1000, before=(BEFORE,)):
     pairs = [*before, *launched]
     profile = DeviceProfile(
         step=Span(begin * 1000, end * 1000),
-        operators=[Event(name, at * 1000, (to - at) * 1000) for name, at, to in operators],
+        operators=[CallEvent(name, at * 1000, (to - at) * 1000) for name, at, to in operators],
         launches={number: span(launch) for number, (launch, _) in enumerate(pairs)},
         kernels=[(number, span(kernel)) for number, (_, kernel) in enumerate(pairs)],
     )

@@ -12,8 +12,8 @@ import pytest
 import tiny
 
 from pydlbench.backends.steps.inputs import Batch, make_batch
-from pydlbench.backends.steps.requests import prepare_step
-from pydlbench.backends.steps.serving import catalogue_model, prepare_model
+from pydlbench.backends.steps.requests import request_step
+from pydlbench.backends.steps.serving import catalogue_model, serve_graph
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.records.step import StepPreparation, StepSpec
@@ -34,7 +34,7 @@ def test_every_check_passes(backend_of, name, framework, phase):
     if phase == "training" and model.optimizer.kind == "none":
         pytest.skip("this model is not trained")
     case = StepSpec(model=name, phase=phase, framework=framework)
-    kernel = prepare_model(backend_of(framework), model, case, StepPreparation())
+    kernel = serve_graph(backend_of(framework), model, case, StepPreparation())
     checks = {one.name: one for one in kernel.facts.checks}
     wanted = ["shapes", "parameters", "flops", "gradients", "descent"]
     assert list(checks) == wanted[: 5 if case.backward else 3]
@@ -62,7 +62,7 @@ def test_a_step_that_is_not_the_graph_is_found(backend_of, framework, monkeypatc
     own = catalogue.run_checks
     monkeypatch.setattr(catalogue, "run_checks", lambda _, made: own(model, made))
     batch = Batch(make_batch(model).images, None)
-    found = prepare_model(backend_of(framework), wrong, case, StepPreparation(), batch).facts.checks
+    found = serve_graph(backend_of(framework), wrong, case, StepPreparation(), batch).facts.checks
     assert [one.status for one in found] == ["failed", "failed", "failed"]
     assert "fc2 None and not (4, 5)" in found[0].detail
     assert found[1].detail.endswith("and not 1,531")
@@ -78,7 +78,7 @@ def test_a_model_that_cannot_learn_is_found(backend_of, framework):
     ]
     model = dataclasses.replace(model, nodes=tuple(nodes), decays=())
     case = StepSpec(model="chain", phase="forward-backward", framework=framework)
-    kernel = prepare_model(backend_of(framework), model, case, StepPreparation())
+    kernel = serve_graph(backend_of(framework), model, case, StepPreparation())
     checks = {one.name: one for one in kernel.facts.checks}
     assert checks["gradients"].status == "failed"
     assert "conv1/weights is zero" in checks["gradients"].detail
@@ -123,9 +123,9 @@ def test_narrow_types_learn_too(backend_of, framework, cast):
     )
     if not BF16 or framework == "jax":
         with pytest.raises(UnsupportedError, match="bf16"):
-            prepare_model(backend_of(framework), tiny.branches(), case, StepPreparation())
+            serve_graph(backend_of(framework), tiny.branches(), case, StepPreparation())
         return
-    kernel = prepare_model(backend_of(framework), tiny.branches(), case, StepPreparation())
+    kernel = serve_graph(backend_of(framework), tiny.branches(), case, StepPreparation())
     assert {one.name for one in kernel.facts.checks if one.status != "ok"} == set()
 
 
@@ -134,21 +134,21 @@ def test_what_a_framework_has_not_is_refused(backend_of, framework):
     own, none = backend_of(framework), StepPreparation(checks=False)
     case = StepSpec(model="maps", phase="training", framework=framework)
     with pytest.raises(UsageError, match="nearest: --phase forward-"):
-        prepare_model(own, tiny.maps(), case, none)
+        serve_graph(own, tiny.maps(), case, none)
     with pytest.raises(UnsupportedError, match="tf32"):
-        prepare_model(own, tiny.maps(), msgspec.structs.replace(case, precision="tf32"), none)
+        serve_graph(own, tiny.maps(), msgspec.structs.replace(case, precision="tf32"), none)
 
 
 def test_a_workers_framework_is_the_cases(backend_of):
     case = StepSpec(model="mnist", framework="tensorflow", batch=1)
     with pytest.raises(UsageError, match="asked of a worker of torch"):
-        prepare_step(backend_of("torch"), case.to_dict(), {})
+        request_step(backend_of("torch"), case.to_dict(), {})
     with pytest.raises(UsageError, match="nearest: mnist"):
-        prepare_step(backend_of("torch"), StepSpec(model="mnits", batch=1).to_dict(), {})
+        request_step(backend_of("torch"), StepSpec(model="mnits", batch=1).to_dict(), {})
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_sum_is_a_loss(backend_of, framework):
     case = StepSpec(model="maps", phase="forward-backward", framework=framework)
-    kernel = prepare_model(backend_of(framework), tiny.maps("sum"), case, StepPreparation())
+    kernel = serve_graph(backend_of(framework), tiny.maps("sum"), case, StepPreparation())
     assert {one.name for one in kernel.facts.checks if one.status != "ok"} == set()

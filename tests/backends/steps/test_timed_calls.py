@@ -67,7 +67,7 @@ def test_every_operator_is_made_of_its_signature_and_has_a_time(
     for module in (worker, operators, serving):
         monkeypatch.setattr(module, "build_model", lambda *_, **__: tiny(), raising=False)
     case = StepSpec(model="tiny", phase=phase, framework=framework, mode=mode)
-    calls = worker.record_calls(backend, case).facts.calls
+    calls = worker.serve_call_list(backend, case).facts.calls
     names = {name for one in calls for name in one.names}
     assert any(name.startswith("left") for name in names)
     directions = (
@@ -76,7 +76,7 @@ def test_every_operator_is_made_of_its_signature_and_has_a_time(
     assert directions <= {one.direction for one in calls}
     fed = feed_text(case.layout, (2, 3, 10, 10), labels=True)
     signatures = [fed, *(one.signature for one in calls)]
-    kernel = worker.prepare_calls(backend, case, signatures)
+    kernel = worker.serve_calls(backend, case, signatures)
     assert kernel.facts.refused == {}
     assert set(kernel.facts.names) == set(signatures)
     chunk = kernel.sample(Request(samples=2, untimed=1))

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from pydlbench.backends.steps import trace
-from pydlbench.backends.steps.trace import Event, StepTracer, Trace, TracedSteps, align
+from pydlbench.backends.steps.trace import CallEvent, StepTrace, StepTracer, TracedSteps, align
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.records.trace import ProgramCall
 from pydlbench.timing.chunk import Request
@@ -21,7 +21,7 @@ def composed(name):
 
 
 def aligned(*events, names=STEP):
-    return align(names, [Event(name, begin, length) for name, begin, length in events], composed)
+    return align(names, [CallEvent(*event) for event in events], composed)
 
 
 def test_each_call_has_the_seconds_of_its_own_event():
@@ -56,9 +56,9 @@ def test_a_call_that_makes_another_one_first_is_without_its_seconds():
 def test_a_head_before_a_call_is_part_of_it():
     def seconds(*names):
         events = [
-            Event("copy", 1 * MS, 3 * MS),
-            Event("linear", 5 * MS, 2 * MS),
-            Event("copy", 8 * MS, 1 * MS),
+            CallEvent("copy", 1 * MS, 3 * MS),
+            CallEvent("linear", 5 * MS, 2 * MS),
+            CallEvent("copy", 8 * MS, 1 * MS),
         ]
         found = trace.aligned(names, events, composed, heads={"linear": "copy"})
         return found.seconds, [(one.start_ns, one.end_ns) for one in found.events]
@@ -71,13 +71,17 @@ def test_a_head_before_a_call_is_part_of_it():
 
 
 def test_a_head_within_a_call_that_is_taken_at_its_end_counts_once():
-    events = [Event("relu", 0, 10 * MS), Event("copy", 1 * MS, 3 * MS), Event("linear", 5 * MS, MS)]
+    events = [
+        CallEvent("relu", 0, 10 * MS),
+        CallEvent("copy", 1 * MS, 3 * MS),
+        CallEvent("linear", 5 * MS, MS),
+    ]
     found = trace.aligned(("linear", "relu"), events, composed, heads={"linear": "copy"})
     assert found.seconds == [0.004, 0.006]
 
 
 def test_a_call_has_one_head_at_the_most():
-    events = [Event("copy", at * MS, MS) for at in (0, 2)] + [Event("linear", 4 * MS, MS)]
+    events = [CallEvent("copy", at * MS, MS) for at in (0, 2)] + [CallEvent("linear", 4 * MS, MS)]
     with pytest.raises(PrimitiveError):
         trace.aligned(("linear",), events, composed, heads={"linear": "copy"})
 
@@ -122,7 +126,7 @@ def invented(log):
 
     def traced():
         log.append("traced")
-        return Trace(0.5, [0.1, 0.2, 0.05])
+        return StepTrace(0.5, [0.1, 0.2, 0.05])
 
     return StepTracer(calls=calls, ways={"profile": ("an invented profiler", traced)})
 

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.steps.requests import prepare_step
+from pydlbench.backends.steps.requests import request_step
 from pydlbench.backends.torch import settings
-from pydlbench.backends.torch.layers.forward import ATTENTION_KERNELS, FORWARD, How
+from pydlbench.backends.torch.layers.forward import ATTENTION_KERNELS, FORWARD, TorchForwardOptions
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import kernel_name
@@ -150,7 +150,7 @@ def test_why_a_kernel_of_attention_is_not_there_is_the_last_thing_that_it_warns_
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", refuse)
     layer = build_layer("attention", **ATTENTION)
-    attend = FORWARD["attention"](layer, How(kernel="FLASH_ATTENTION"))
+    attend = FORWARD["attention"](layer, TorchForwardOptions(kernel="FLASH_ATTENTION"))
     with pytest.raises(UnsupportedError) as caught:
         attend(*(torch.zeros(1) for _ in range(3)))
     assert str(caught.value) == "FLASH_ATTENTION: Flash attention requires half precision"
@@ -214,7 +214,7 @@ def test_a_step_on_a_gpu_is_traced_and_replayed_from_a_graph(mode, phase):
 
     spec = StepSpec(model="mnist", batch=16, mode=mode, phase=phase, device="cuda:0")
     how = StepPreparation(checks=False)
-    kernel = prepare_step(create("cuda:0"), spec.to_dict(), how.to_dict())
+    kernel = request_step(create("cuda:0"), spec.to_dict(), how.to_dict())
     assert all(one > 0 for one in kernel.sample(Request(samples=3, timing="cuda-graph")).seconds)
     trace = kernel.trace()
     seconds = kernel.sample(Request(samples=1, untimed=1, timing="profile")).seconds

@@ -38,7 +38,7 @@ def case(**words):
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
 def test_calls_are_made_below_autograd_and_in_the_precision_of_the_step(backend, precision):
     settings.choose(torch.get_num_threads())
-    kernel = worker.prepare_calls(backend, case(precision=precision), [ADD])
+    kernel = worker.serve_calls(backend, case(precision=precision), [ADD])
     seen = []
 
     def call(_):
@@ -58,20 +58,20 @@ def test_calls_are_made_below_autograd_and_in_the_precision_of_the_step(backend,
 
 
 def test_kernels_of_calls_are_named_or_it_is_said_why_not(backend):
-    assert worker.prepare_calls(backend, case(), [ADD]).facts.kernels == {ADD: ("invented",)}
+    assert worker.serve_calls(backend, case(), [ADD]).facts.kernels == {ADD: ("invented",)}
     backend.runtime.uncapturable = True
-    facts = worker.prepare_calls(backend, case(), [ADD]).facts
+    facts = worker.serve_calls(backend, case(), [ADD]).facts
     assert facts.kernels == {}
     (note,) = facts.notes
     assert note.startswith("aten.add_.Tensor")
     assert "capturing" in note
     # One that computes nothing has no kernels to be named.
     view = "aten.view.default(float32[4](1,), [2, 2])"
-    assert worker.prepare_calls(backend, case(), [view]).facts.notes == ()
+    assert worker.serve_calls(backend, case(), [view]).facts.notes == ()
 
 
 def test_what_a_call_overwrites_is_restored_before_each_sample(backend):
-    kernel = worker.prepare_calls(backend, case(), [ADD, "no.such.op()"])
+    kernel = worker.serve_calls(backend, case(), [ADD, "no.such.op()"])
     assert kernel.facts.names == (ADD,)
     assert kernel.facts.refused.keys() == {"no.such.op()"}
     (ready,) = replay.make_ready([ADD], "cuda:0", 0, None)[0].values()
@@ -90,7 +90,7 @@ def test_what_a_call_overwrites_is_restored_before_each_sample(backend):
 def test_other_modes_have_no_operators_on_a_gpu(framework, way):
     step = case(framework=framework, mode=way)
     with pytest.raises(UnsupportedError, match="--mode eager"):
-        requests.prepare_calls(SimpleNamespace(), step.to_dict(), ["{}"])
+        requests.request_calls(SimpleNamespace(), step.to_dict(), ["{}"])
 
 
 def test_the_order_of_a_step_is_that_of_its_calls(odd):

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry  # noqa: E40
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
 from pydlbench.backends.torch.steps.recording import by_module, record  # noqa: E402
 from pydlbench.backends.torch.steps.signature import signature  # noqa: E402
-from pydlbench.backends.torch.worker import record_calls  # noqa: E402
+from pydlbench.backends.torch.worker import serve_call_list  # noqa: E402
 from pydlbench.calls.seen import meaning_of  # noqa: E402
 from pydlbench.calls.seen.aten import leaves  # noqa: E402
 from pydlbench.models import build_model  # noqa: E402
@@ -56,7 +56,7 @@ def products(items):
 )
 def test_the_products_of_a_recorded_step_are_those_of_its_graph(name, phase):
     model = build_model(name, 2)
-    calls = record_calls(create("cpu"), StepSpec(model=name, batch=2, phase=phase)).facts.calls
+    calls = serve_call_list(create("cpu"), StepSpec(model=name, batch=2, phase=phase)).facts.calls
     of_graph = [(one.layer, one.pass_, 1) for one in step_passes(model, phase)]
     mapped = [(one, meaning_of(one)) for one in calls]
     recorded = [(one.layer, one.pass_, call.count) for call, of in mapped for one in of.layers]

@@ -128,10 +128,10 @@ def copied(tensor: Any, device: str) -> Any:
 _CPU = "/CPU:0"
 
 
-def prepare_calls(
+def serve_calls(
     backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str]
 ) -> OperatorsKernel:
-    """Make nodes and groups of them ready; see ``operations.prepare_calls``."""
+    """Make nodes and groups of them ready; see ``requests.request_calls``."""
     check_on_cpu(spec)
     traced = Tracer("/GPU:0" if spec.on_gpu else _CPU, str(spec.mode))
     # One for all: it depends on numbers of operands and results only.

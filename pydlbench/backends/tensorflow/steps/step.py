@@ -14,9 +14,9 @@ from pydlbench.backends.frameworks.backend import op_of
 from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays, product_flops
 from pydlbench.backends.steps.definition import Outcome, StepDefinition, StepModel
 from pydlbench.backends.steps.inputs import trained
-from pydlbench.backends.steps.network import LOSS, OPTIMIZER, FunctionStep, Run, scope_of
+from pydlbench.backends.steps.network import LOSS, OPTIMIZER, FunctionStep, NetworkRun, scope_of
 from pydlbench.backends.steps.trace import StepTracer
-from pydlbench.backends.steps.user_model import OwnLosses
+from pydlbench.backends.steps.user_model import UserLosses
 from pydlbench.backends.tensorflow.layers.forward import descend, descend_with_momentum
 from pydlbench.backends.tensorflow.layers.gradients import Traced
 from pydlbench.backends.tensorflow.settings import Tracer, arithmetic, tf, translated
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.steps.definition import Step
+    from pydlbench.backends.steps.definition import FrameworkStep
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.models.graph import Node
     from pydlbench.records.operator import RecordedCall
@@ -70,7 +70,7 @@ class TracedModel(StepModel):
         UnsupportedError: TensorFlow has no such precision on this device.
     """
 
-    losses = OwnLosses(
+    losses = UserLosses(
         number=lambda tensor: tf.reshape(tensor, []),
         total=lambda tensor: tf.reduce_sum(tf.cast(tensor, tf.float32)),
         mean_square=lambda tensor: tf.reduce_mean(tf.square(tf.cast(tensor, tf.float32))),
@@ -113,7 +113,7 @@ class TracedModel(StepModel):
         """The names of the model's layers by the scopes that their nodes are in."""
 
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
-        """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
+        """Return what runs the case's step traced; see ``steps.definition.StepModel``."""
         if self.spec.mode != "graph":
             raise UnsupportedError(
                 f"tensorflow {self.spec.mode}: its kernels are XLA's own, of several nodes each; "
@@ -206,7 +206,7 @@ class TensorflowModel(CatalogueModel, TracedModel):
             )
         return self._net
 
-    def prepare(self, definition: StepDefinition) -> Step:
+    def prepare(self, definition: StepDefinition) -> FrameworkStep:
         """Build and trace a step.
 
         Raises:
@@ -284,7 +284,7 @@ class TensorflowModel(CatalogueModel, TracedModel):
     def _graph(self) -> Any:
         return self.step.function.get_concrete_function(*self.resident).graph
 
-    def _prepare_pass(self, definition: StepDefinition) -> Step:
+    def _prepare_pass(self, definition: StepDefinition) -> FrameworkStep:
         """Return a pass through all nodes of one kind of gradient."""
         if self._passes is None:
             self._passes = _Passes(self.net, definition, self.resident[0], self.traced)
@@ -389,7 +389,7 @@ class TensorflowStep(FunctionStep):
         """
         definition = self.definition
         if not definition.backward:
-            output = self._net.output(images, Run(self._net.variables, definition))
+            output = self._net.output(images, NetworkRun(self._net.variables, definition))
             return self.wanted(
                 {"output": output}, output, lambda: self.loss(output, labels, self._net.variables)
             )
@@ -398,7 +398,7 @@ class TensorflowStep(FunctionStep):
         with tf.GradientTape() as tape:
             if definition.input_gradient:
                 tape.watch(images)
-            output = self._net.output(images, Run(self._net.variables, definition))
+            output = self._net.output(images, NetworkRun(self._net.variables, definition))
             with tf.name_scope(LOSS):
                 loss = self.loss(output, labels, self._net.variables)
         gradients = tape.gradient(loss, sources)
@@ -454,7 +454,7 @@ class _Passes:
         images: Any,
         traced: Callable[[Callable[..., Any]], Any],
     ) -> None:
-        self._net, self._run, self._images = net, Run(net.variables, definition), images
+        self._net, self._run, self._images = net, NetworkRun(net.variables, definition), images
         for node in net.model:
             if node.op in _ENTANGLED:
                 raise UnsupportedError(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends.frameworks import hlo
-from pydlbench.backends.steps.trace import Trace
+from pydlbench.backends.steps.trace import StepTrace
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.backends.tensorflow.steps.graph import executed
 from pydlbench.errors import PrimitiveError
@@ -183,7 +183,7 @@ class StepProfiles:
         self._recorded: set[str] = set()
         self._optional = {name for name, operator in nodes.items() if operator in _HANDS_ON}
 
-    def take(self) -> Trace:
+    def take(self) -> StepTrace:
         """Run the step once under TensorFlow's profiler.
 
         Raises:
@@ -202,7 +202,7 @@ class StepProfiles:
             for place, name in enumerate(self._nodes, start=1):
                 if name in lacking - self._optional:
                     self._refuse(place, name, "is not in the profile")
-        return Trace(step_s, [taken or 0.0 for taken in seconds.values()])
+        return StepTrace(step_s, [taken or 0.0 for taken in seconds.values()])
 
     def seconds(self, events: Sequence[Event]) -> dict[str, float | None]:
         """Return the seconds of each node of the step, from a profile of one execution of it.

@@ -17,8 +17,8 @@ import keras
 from keras.src.backend.common import global_state  # no public name has the numbers of layers
 
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER
-from pydlbench.backends.steps.user_code import load_own, own_code
-from pydlbench.backends.steps.user_model import MU, RATE, OwnModel, Tensors
+from pydlbench.backends.steps.user_code import load_user_object, user_code_errors
+from pydlbench.backends.steps.user_model import MU, RATE, Tensors, UserModel
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.backends.tensorflow.steps.step import TracedModel
 from pydlbench.errors import UnsupportedError, UsageError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
 
 
-class OwnTensorflowModel(OwnModel, TracedModel):
+class UserTensorflowModel(UserModel, TracedModel):
     """A user's model with its inputs, loss and optimizer.
 
     Its checks are that whatever its step returns is finite, and trained weights too.
@@ -63,7 +63,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
             )
         super().__init__(spec)
         keras.utils.set_random_seed(spec.seed)
-        with own_code(spec.model):
+        with user_code_errors(spec.model):
             with self._policy(), _counting_anew(spec.model):
                 given = self.call()
             if tf.config.functions_run_eagerly():
@@ -80,7 +80,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
     def guards(self) -> Iterable[contextlib.AbstractContextManager[Any]]:
         """Return what it is run in: the switch for TF32, and what tells whose error it was."""
         self._precision.settle()
-        return [own_code(self.spec.model)]
+        return [user_code_errors(self.spec.model)]
 
     def run(self) -> Any:
         """Run the step once; return output, gradients and loss, or what of these the phase has."""
@@ -317,7 +317,7 @@ def _counting_anew(name: str) -> Iterator[None]:
     try:
         if place not in _COUNTED:
             global_state.set_global_attribute(_UIDS, defaultdict(int))
-            load_own(name)
+            load_user_object(name)
             _COUNTED[place] = dict(global_state.get_global_attribute(_UIDS) or {})
         global_state.set_global_attribute(_UIDS, defaultdict(int, _COUNTED[place]))
         yield

@@ -14,7 +14,12 @@ from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers import user_kernel as own_kernel
 from pydlbench.backends.torch.layers.layer_pass import variants_of
 from pydlbench.backends.torch.layers.library_kernels import behind_on_cpu
-from pydlbench.backends.torch.layers.operator import Site, TensorPlace, TorchOperator, empty
+from pydlbench.backends.torch.layers.operator import (
+    CompilationSite,
+    TensorPlace,
+    TorchOperator,
+    empty,
+)
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.user_model import is_own
 
@@ -50,7 +55,7 @@ def ways_to_run(
         if spec.fuse != "none":
             raise UnsupportedError(f"torch: --fuse {spec.fuse} is for PyTorch's own operators")
         place = TensorPlace(device, settings.DTYPES[spec.precision])
-        return own_kernel.variants_of(Site(spec, place, wait))
+        return own_kernel.variants_of(CompilationSite(spec, place, wait))
     checked_mode("torch", MODES, spec.mode)
     if spec.fuse not in ("none", "bias"):
         raise UnsupportedError(
@@ -60,7 +65,7 @@ def ways_to_run(
         _check_frozen(spec)
     settings.check_precision(spec.precision, spec.on_gpu)
     place = TensorPlace(device, settings.DTYPES[spec.precision])
-    return variants_of(Site(spec, place, wait))
+    return variants_of(CompilationSite(spec, place, wait))
 
 
 def _check_frozen(spec: KernelSpec) -> None:

@@ -26,14 +26,14 @@ from pydlbench.verification.inputs import kept_elements
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pydlbench.backends.torch.layers.operator import Operands
+    from pydlbench.backends.torch.layers.operator import TorchOperands
     from pydlbench.records.specs import KernelSpec
 
     Function = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class How:
+class TorchForwardOptions:
     """How a layer is called, besides its sizes.
 
     Attributes:
@@ -53,7 +53,7 @@ class How:
     kernel: str | None = None
 
 
-def _always(function: Function) -> Callable[[Any, How], Function]:
+def _always(function: Function) -> Callable[[Any, TorchForwardOptions], Function]:
     """Return the entry of what is called the same way for any layer."""
     return lambda _layer, _how: function
 
@@ -113,7 +113,7 @@ def padding_note(layer: Any) -> tuple[str, ...]:
     return (f"torch has no such padding in the operator: {', '.join(words)}; padded by another",)
 
 
-def _convolution(layer: Any, _how: How) -> Function:
+def _convolution(layer: Any, _how: TorchForwardOptions) -> Function:
     window = window_of(layer)
     convolve, pads = getattr(torch, f"conv{len(window.kernel)}d"), window.pads
     settings = window.stride, window.padding, window.dilation, layer.groups
@@ -124,7 +124,7 @@ def _convolution(layer: Any, _how: How) -> Function:
     return forward
 
 
-def _transposed_convolution(layer: Any, _how: How) -> Function:
+def _transposed_convolution(layer: Any, _how: TorchForwardOptions) -> Function:
     convolve = getattr(torch, f"conv_transpose{layer.sides}d")
     further = []
     for size, out, kernel, stride, dilation, pad in zip(
@@ -146,7 +146,7 @@ def _transposed_convolution(layer: Any, _how: How) -> Function:
     return forward
 
 
-def _pooling(layer: Any, _how: How) -> Function:
+def _pooling(layer: Any, _how: TorchForwardOptions) -> Function:
     window = window_of(layer)
     name, pads = f"{layer.mode}_pool{len(window.kernel)}d", window.pads
     settings: tuple[Any, ...] = window.kernel, window.stride, window.padding
@@ -170,7 +170,7 @@ def _pooling(layer: Any, _how: How) -> Function:
     return forward
 
 
-def _resizing(layer: Any, _how: How) -> Function:
+def _resizing(layer: Any, _how: TorchForwardOptions) -> Function:
     linear = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")[layer.sides - 1]
     name = f"_upsample_nearest_exact{layer.sides}d" if layer.mode == "nearest" else linear
     function, size = getattr(torch.ops.aten, name).default, layer.out_size
@@ -183,7 +183,7 @@ def _resizing(layer: Any, _how: How) -> Function:
 # Products.
 
 
-def _grouped_product(layer: Any, how: How) -> Function:
+def _grouped_product(layer: Any, how: TorchForwardOptions) -> Function:
     """Products of groups of rows, one matrix of weights for each: those of a mixture of experts."""
     groups, rows = layer.src_batch[0], layer.m
     ends = torch.arange(1, groups + 1, dtype=torch.int32, device=how.device) * rows
@@ -195,7 +195,7 @@ def _grouped_product(layer: Any, how: How) -> Function:
     return forward
 
 
-def _product(layer: Any, how: How) -> Function:
+def _product(layer: Any, how: TorchForwardOptions) -> Function:
     if how.kernel == GROUPED:
         return _grouped_product(layer, how)
     transposed, dimensions = how.transposed, len(layer.src_batch)
@@ -243,19 +243,19 @@ def kernels_of(spec: KernelSpec) -> tuple[str | None, ...]:
 # Normalisations, which also return the statistics that they keep, and the loss.
 
 
-def _batch_normalisation(layer: Any, how: How) -> Function:
+def _batch_normalisation(layer: Any, how: TorchForwardOptions) -> Function:
     # What torch.batch_norm calls, and hands out the images of.
     normalize: Function = torch._batch_norm_impl_index  # noqa: SLF001
     settings = how.training, layer.momentum, layer.epsilon, True
     return lambda *tensors: normalize(*tensors, *settings)
 
 
-def _layer_normalisation(layer: Any, _how: How) -> Function:
+def _layer_normalisation(layer: Any, _how: TorchForwardOptions) -> Function:
     shape, epsilon = [layer.width], layer.epsilon
     return lambda x, w, b: torch.native_layer_norm(x, shape, w, b, epsilon)
 
 
-def _local_response(layer: Any, how: How) -> Function:
+def _local_response(layer: Any, how: TorchForwardOptions) -> Function:
     words = layer.local_size, layer.alpha, layer.beta, layer.k
 
     def forward(x: torch.Tensor) -> Any:
@@ -267,7 +267,7 @@ def _local_response(layer: Any, how: How) -> Function:
     return forward
 
 
-def _loss(_layer: Any, _how: How) -> Function:
+def _loss(_layer: Any, _how: TorchForwardOptions) -> Function:
     # What F.cross_entropy does; half precisions are converted, as automatic mixed precision does.
     def forward(x: torch.Tensor, labels: torch.Tensor) -> Any:
         logarithms = torch.log_softmax(x.float(), 1)
@@ -281,7 +281,7 @@ def _loss(_layer: Any, _how: How) -> Function:
 # the ``foreach`` ones. The rate is a last operand, see ``turns`` of ``operator.Made``.
 
 
-def _descent(_layer: Any, how: How) -> Function:
+def _descent(_layer: Any, how: TorchForwardOptions) -> Function:
     def step(w: torch.Tensor, g: torch.Tensor, rate: float) -> Any:
         if how.on_gpu:
             torch._foreach_add_([w], [g], alpha=-rate)
@@ -292,7 +292,7 @@ def _descent(_layer: Any, how: How) -> Function:
     return step
 
 
-def _momentum(layer: Any, how: How) -> Function:
+def _momentum(layer: Any, how: TorchForwardOptions) -> Function:
     mu = layer.mu
 
     def step(w: torch.Tensor, v: torch.Tensor, g: torch.Tensor, rate: float) -> Any:
@@ -325,7 +325,7 @@ _ELEMENTWISE: Final[Mapping[str, Function]] = {
 }
 
 
-def _arithmetic(layer: Any, _how: How) -> Function:
+def _arithmetic(layer: Any, _how: TorchForwardOptions) -> Function:
     name = layer.op.removesuffix(IN_PLACE)
     function: Function = _ELEMENTWISE.get(name) or getattr(torch, name)
     numbers = (layer.number,) if name in _ELEMENTWISE else ()
@@ -334,7 +334,7 @@ def _arithmetic(layer: Any, _how: How) -> Function:
     return (lambda *operands: function(*operands, *numbers)) if numbers else function
 
 
-def _reduction(layer: Any, _how: How) -> Function:
+def _reduction(layer: Any, _how: TorchForwardOptions) -> Function:
     name = {"max": "amax", "min": "amin", "norm": "linalg_vector_norm"}.get(layer.op, layer.op)
     function = getattr(torch.ops.aten, name)
     both = zip(layer.src, layer.dst, strict=True)
@@ -343,7 +343,7 @@ def _reduction(layer: Any, _how: How) -> Function:
     return lambda x: function(x, *order, axes, True)
 
 
-def _move(layer: Any, how: How) -> Function:
+def _move(layer: Any, how: TorchForwardOptions) -> Function:
     if layer.op == "copy":
         return lambda x: x.clone()
     if layer.op == "fill":
@@ -353,7 +353,7 @@ def _move(layer: Any, how: How) -> Function:
     return lambda x: x.permute(order).contiguous()
 
 
-def _gather(layer: Any, _how: How) -> Function:
+def _gather(layer: Any, _how: TorchForwardOptions) -> Function:
     if layer.op == "rows":
         rows: Function = torch.ops.aten.embedding.default
         return rows
@@ -365,7 +365,7 @@ def _gather(layer: Any, _how: How) -> Function:
 # The table.
 
 
-def _attention(layer: Any, how: How) -> Function:
+def _attention(layer: Any, how: TorchForwardOptions) -> Function:
     causal, shared = bool(layer.causal), layer.heads != layer.kv_heads
 
     def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
@@ -392,7 +392,7 @@ def _attention(layer: Any, how: How) -> Function:
 
 
 #: What is called for a layer, by :func:`~pydlbench.backends.frameworks.backend.op_of` it.
-FORWARD: Final[Mapping[str, Callable[[Any, How], Function]]] = {
+FORWARD: Final[Mapping[str, Callable[[Any, TorchForwardOptions], Function]]] = {
     "conv": _convolution,
     "deconv": _transposed_convolution,
     "gemm": _product,
@@ -449,12 +449,12 @@ GRADIENT: Final[Mapping[str, Callable[[Any], Function]]] = {
 # these. By op, in the order in which the calls read it.
 
 
-def _statistics(operands: Operands) -> tuple[torch.Tensor, ...]:
+def _statistics(operands: TorchOperands) -> tuple[torch.Tensor, ...]:
     variance = operands.tensor("variance").double() + operands.layer.epsilon
     return operands.tensor("mean"), variance.rsqrt()
 
 
-def _scaled_mask(operands: Operands) -> tuple[torch.Tensor, ...]:
+def _scaled_mask(operands: TorchOperands) -> tuple[torch.Tensor, ...]:
     layer = operands.layer
     shape = layer.shapes()["src"]
     kept = kept_elements(shape, tuple(slice(0, size) for size in shape), layer.keep)
@@ -462,7 +462,7 @@ def _scaled_mask(operands: Operands) -> tuple[torch.Tensor, ...]:
 
 
 #: See above.
-KEPT: Final[Mapping[str, Callable[[Operands], tuple[torch.Tensor, ...]]]] = {
+KEPT: Final[Mapping[str, Callable[[TorchOperands], tuple[torch.Tensor, ...]]]] = {
     "softmax": lambda operands: (operands.tensor("result"),),
     "log-softmax": lambda operands: (operands.tensor("result"),),
     "softmax-xent": lambda operands: (operands.tensor("dst").float().log(),),

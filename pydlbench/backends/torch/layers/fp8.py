@@ -12,7 +12,7 @@ from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from pydlbench.backends.frameworks.backend import Variant
-    from pydlbench.backends.torch.layers.operator import Operands, Site
+    from pydlbench.backends.torch.layers.operator import CompilationSite, TorchOperands
 
 # FP8 kernels read both factors along the summed dimension, 16 elements at a time.
 _MULTIPLE = 16
@@ -23,7 +23,7 @@ _LAYOUTS = {
 }
 
 
-def variants_of(site: Site) -> list[Variant]:
+def variants_of(site: CompilationSite) -> list[Variant]:
     """List the one way to run a pass of a product in FP8: ``torch._scaled_mm``, scales of one.
 
     Raises:
@@ -56,7 +56,7 @@ def variants_of(site: Site) -> list[Variant]:
     ]
 
 
-def scaled_product(operands: Operands, *, pass_: str, fast: bool = False) -> Made:
+def scaled_product(operands: TorchOperands, *, pass_: str, fast: bool = False) -> Made:
     """Put the operands of a product in place, whose result is stored in e4m3.
 
     Args:

@@ -53,7 +53,7 @@ class Captured:
         self.run_for, self.kernels = sampler.run_for, sampler.kernels
 
 
-class Runtime:
+class TorchRuntime:
     """PyTorch's CUDA runtime on a device; tests put a fake in.
 
     Args:
@@ -144,7 +144,7 @@ class TorchCudaBackend(TorchBackend):
         _check_gpu(index)
         torch.cuda.set_device(index)
         super().__init__(f"cuda:{index}", cpus)
-        self.runtime: StepRuntime = Runtime(index)
+        self.runtime: StepRuntime = TorchRuntime(index)
         self.watcher: Monitor = Monitor(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
 
     def check_clock(self) -> None:

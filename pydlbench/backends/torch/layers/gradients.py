@@ -27,7 +27,7 @@ _SILENT: Final = ("empty", "empty_like", "empty_strided", "new_empty", "new_empt
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class GradientProgram:
     """Calls of ATen as one function.
 
     Attributes:
@@ -51,11 +51,15 @@ def forward_names(function: Callable[..., Any], tensors: Sequence[torch.Tensor])
     return _names(recorder.graph)
 
 
-def forward_program(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Program:
+def forward_program(
+    function: Callable[..., Any], tensors: Sequence[torch.Tensor]
+) -> GradientProgram:
     """Return the (first) result of a forward pass as a program: what it chooses is chosen here."""
     with torch.no_grad(), _Recorder() as recorder:
         result = function(*tensors)
-        program: Program = recorder.program([result[0] if isinstance(result, tuple) else result])
+        program: GradientProgram = recorder.program(
+            [result[0] if isinstance(result, tuple) else result]
+        )
     return program
 
 
@@ -64,7 +68,7 @@ def gradient(
     tensors: Sequence[torch.Tensor],
     wanted: Sequence[torch.Tensor],
     incoming: torch.Tensor | None,
-) -> Program:
+) -> GradientProgram:
     """Return the gradients of a function's (first) result as a program.
 
     Args:
@@ -79,10 +83,10 @@ def gradient(
         result = function(*tensors)
     result = result[0] if isinstance(result, tuple) else result
 
-    def recorded(*, views: bool) -> Program:
+    def recorded(*, views: bool) -> GradientProgram:
         with _Recorder(views=views) as recorder:
             gradients = torch.autograd.grad(result, wanted, incoming, retain_graph=True)
-        made: Program = recorder.program(gradients)
+        made: GradientProgram = recorder.program(gradients)
         return made
 
     program = recorded(views=False)
@@ -112,7 +116,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False; see ``recording.Recorder``."""
+        """Return False; see ``recording.DispatchRecorder``."""
         return False
 
     def __torch_dispatch__(
@@ -138,7 +142,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to
                 self._nodes[id(each)] = self.graph.call_function(operator.getitem, (node, place))
         return result
 
-    def program(self, results: Sequence[torch.Tensor]) -> Program:
+    def program(self, results: Sequence[torch.Tensor]) -> GradientProgram:
         """Return the recorded calls as a function of what they read."""
         graph = self.graph
         outputs, views = [], []
@@ -158,7 +162,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to
 
         names = _names(graph, views=self._views)
         arguments = tuple(each.detach() for each in self._arguments)
-        return Program(_function(graph), arguments, finish, names)
+        return GradientProgram(_function(graph), arguments, finish, names)
 
     def _read(self, value: Any) -> Any:
         """Return what stands for a value; a tensor that no call has made is an argument."""

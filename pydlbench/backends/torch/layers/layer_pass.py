@@ -21,11 +21,11 @@ from pydlbench.backends.torch.layers.forward import (
     GROUPED,
     KEPT,
     RESULTS,
-    How,
+    TorchForwardOptions,
     kernels_of,
     padding_note,
 )
-from pydlbench.backends.torch.layers.operator import FORMATS, Made, Operands, as_array
+from pydlbench.backends.torch.layers.operator import FORMATS, Made, TorchOperands, as_array
 from pydlbench.backends.torch.settings import stored
 from pydlbench.errors import UnsupportedError
 from pydlbench.words import FP8_PRECISIONS
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydlbench.backends.frameworks.backend import Variant
-    from pydlbench.backends.torch.layers.operator import Site, TensorPlace
+    from pydlbench.backends.torch.layers.operator import CompilationSite, TensorPlace
     from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
@@ -57,7 +57,7 @@ _NOTES: Final[Mapping[tuple[str, str], str]] = {
 }
 
 
-def variants_of(site: Site) -> list[Variant]:
+def variants_of(site: CompilationSite) -> list[Variant]:
     """List the ways to run a pass of a layer: one for each way that its tensors can lie.
 
     Args:
@@ -76,7 +76,7 @@ def variants_of(site: Site) -> list[Variant]:
     for word, kernel in itertools.product(words_of(layer), kernels_of(spec)):
         if word == "nhwc" and layer.sides == 1:  # PyTorch has no such memory format
             continue
-        how = How(
+        how = TorchForwardOptions(
             training=spec.pass_ != "forward" or spec.propagation == "training",
             transposed=word == "transposed",
             on_gpu=spec.on_gpu,
@@ -85,7 +85,7 @@ def variants_of(site: Site) -> list[Variant]:
             kernel=kernel,
         )
         lie = Lie(layer, "transposed" if word == "transposed" else "plain")
-        run = _Pass(spec, entry(layer, how), lie, GRADIENT, recorded=kernel is not None)
+        run = _TorchPass(spec, entry(layer, how), lie, GRADIENT, recorded=kernel is not None)
         try:
             names = run.names(site.place, word)
         except UnsupportedError:  # its build fails with the reason
@@ -134,7 +134,7 @@ def _accumulate(layer: Layer, spec: KernelSpec, names: tuple[str, ...]) -> str:
 # A pass, from the forward function.
 
 
-class _Pass(LayerPass):
+class _TorchPass(LayerPass):
     """A pass of a layer, whose gradients autograd has.
 
     Args:
@@ -152,13 +152,13 @@ class _Pass(LayerPass):
     def names(self, place: TensorPlace, variant: str) -> tuple[str, ...]:
         """Return the calls that it makes, which are run on tensors without memory."""
         with FakeTensorMode(allow_non_fake_inputs=True):
-            operands = Operands(self.layer, {}, place, variant)
+            operands = TorchOperands(self.layer, {}, place, variant)
             if self.roles.derived:
                 return self._gradients(operands).names
             tensors = map(operands.tensor, self.roles.reads)
             return gradients.forward_names(self.function, (*tensors, *self.turns[:1]))
 
-    def made(self, operands: Operands) -> Made:
+    def made(self, operands: TorchOperands) -> Made:
         """Put operands in place."""
         if self.roles.derived:
             program = self._gradients(operands)
@@ -187,7 +187,7 @@ class _Pass(LayerPass):
 
         return Made(self.function, tensors, results_by_role, changed=self.changed, turns=self.turns)
 
-    def _gradients(self, operands: Operands) -> gradients.Program:
+    def _gradients(self, operands: TorchOperands) -> gradients.GradientProgram:
         tensors = {role: operands.tensor(role) for role in self.roles.reads}
         wanted = [tensors[role] for role in self.roles.writes]
         # The loss is a number, whose gradient is one.

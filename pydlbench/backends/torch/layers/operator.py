@@ -74,7 +74,7 @@ class TensorPlace:
         )
 
 
-class Operands:
+class TorchOperands:
     """Operands of one layer, by role.
 
     Args:
@@ -255,7 +255,7 @@ class TorchOperator(FrameworkOperator):
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class CompilationSite:
     """What all ways to run a case share.
 
     Attributes:
@@ -270,7 +270,7 @@ class Site:
 
     def variant(
         self,
-        make: Callable[[Operands], Made],
+        make: Callable[[TorchOperands], Made],
         *,
         algorithm: str,
         layout: str,
@@ -290,12 +290,12 @@ class Site:
         return Variant(algorithm=algorithm, layout=layout, variant=word, build=built, **facts)
 
     def _built(
-        self, make: Callable[[Operands], Made], word: str, inputs: Mapping[str, NDArray[Any]]
+        self, make: Callable[[TorchOperands], Made], word: str, inputs: Mapping[str, NDArray[Any]]
     ) -> TorchOperator:
         """Put operands in place, compile where the mode compiles, and run it once."""
         spec, guard = self.spec, settings.guard(self.spec)
         try:
-            made = make(Operands(spec.layer, inputs, self.place, word))
+            made = make(TorchOperands(spec.layer, inputs, self.place, word))
             if spec.mode == "compiled":
                 made = dataclasses.replace(made, function=compiled(made.function))
             elif spec.mode == "frozen":

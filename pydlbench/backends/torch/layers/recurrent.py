@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.frameworks.backend import Variant
-    from pydlbench.backends.torch.layers.operator import Operands, Site
+    from pydlbench.backends.torch.layers.operator import CompilationSite, TorchOperands
     from pydlbench.ops.op import Layer
 
 #: Places of our gates among PyTorch's: the update gate is its second one.
 _GATES: Final = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2)}
 
 
-def variants_of(site: Site) -> list[Variant]:
+def variants_of(site: CompilationSite) -> list[Variant]:
     """List the one way to run a pass of a recurrent layer.
 
     Raises:
@@ -48,7 +48,7 @@ def variants_of(site: Site) -> list[Variant]:
     ]
 
 
-def _recurrent(operands: Operands, *, training: bool) -> Made:
+def _recurrent(operands: TorchOperands, *, training: bool) -> Made:
     layer = operands.layer
     own = _Matrices(operands)
     function = torch.lstm if layer.cell == "lstm" else torch.gru
@@ -62,7 +62,7 @@ def _recurrent(operands: Operands, *, training: bool) -> Made:
     return Made(forward, own.arguments, lambda results: {"dst": as_array(results[0])})
 
 
-def _recurrent_gradient(operands: Operands) -> Made:
+def _recurrent_gradient(operands: TorchOperands) -> Made:
     made = _recurrent(operands, training=True)
     incoming = operands.tensor("dst")
     program = gradients.gradient(made.function, made.arguments, made.arguments, incoming)
@@ -86,7 +86,7 @@ class _Matrices:
         operands: of the layer.
     """
 
-    def __init__(self, operands: Operands) -> None:
+    def __init__(self, operands: TorchOperands) -> None:
         layer: Layer = operands.layer
         self._layer, self._order = layer, _GATES[layer.cell]
         roles = [role for role in ("src_iter", "src_iter_c") if role in operands.inputs]

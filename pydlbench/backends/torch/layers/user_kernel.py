@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.backends.steps.user_code import load_own
+from pydlbench.backends.steps.user_code import load_user_object
 from pydlbench.backends.torch.layers.operator import Made, as_array
 from pydlbench.errors import UsageError
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     import torch
 
     from pydlbench.backends.frameworks.backend import Variant
-    from pydlbench.backends.torch.layers.operator import Operands, Site
+    from pydlbench.backends.torch.layers.operator import CompilationSite, TorchOperands
 
 
-def variants_of(site: Site) -> list[Variant]:
+def variants_of(site: CompilationSite) -> list[Variant]:
     """Return the one way to run the case: by the launcher that its mode names.
 
     Raises:
@@ -33,12 +33,12 @@ def variants_of(site: Site) -> list[Variant]:
         ModelError: the user's code has raised.
     """
     name = str(site.spec.mode)
-    launch = load_own(name)
+    launch = load_user_object(name)
     layer, pass_ = site.spec.layer, site.spec.pass_
     roles = (*layer.reads(pass_), layer.result(pass_))
     _check(name, launch, roles)
 
-    def make(operands: Operands) -> Made:
+    def make(operands: TorchOperands) -> Made:
         result = operands.tensor(roles[-1])
         result.fill_(float("nan"))  # what it does not write shows
 

@@ -19,7 +19,7 @@ from pydlbench.backends.frameworks.backend import translated
 from pydlbench.backends.steps.repeated import made_ready
 from pydlbench.backends.steps.timed_calls import CallCost
 from pydlbench.backends.torch.layers.operator import compiled
-from pydlbench.backends.torch.steps.recording import Slot
+from pydlbench.backends.torch.steps.recording import StorageSlot
 from pydlbench.backends.torch.steps.replay import CallOperator
 from pydlbench.backends.torch.steps.signature import parse
 from pydlbench.calls.groups import CallGroup, grouped
@@ -29,7 +29,7 @@ from pydlbench.calls.step_calls import StepCall
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pydlbench.backends.torch.steps.recording import Call, Recording
+    from pydlbench.backends.torch.steps.recording import DispatchedCall, Recording
     from pydlbench.records.operator import RecordedCall
 
 _NOTHING: Final = "aten.relu.default(float32[1](1))"
@@ -45,14 +45,14 @@ def groups_of(recording: Recording) -> tuple[RecordedCall, ...]:
     alive: dict[int, tuple[int, int]] = {}
     members: list[StepCall] = []
     for call in recording.calls:
-        operands = leaves([call.arguments, call.keywords], Slot)
+        operands = leaves([call.arguments, call.keywords], StorageSlot)
         reads = tuple(made.get(each.number) for each in operands)
         for slot in call.freed:
             alive.pop(slot, None)
         if call.direction == "optimizer" or call.implied or (_views(call) and not any(reads)):
             continue
         for result, each in enumerate(_several(call.results)):
-            if isinstance(each, Slot):
+            if isinstance(each, StorageSlot):
                 made[each.number] = len(members), result
                 if each.number not in call.freed:
                     alive[each.number] = made[each.number]
@@ -70,7 +70,7 @@ def groups_of(recording: Recording) -> tuple[RecordedCall, ...]:
     return (*grouped(members, kept=list(alive.values())), *optimizer)
 
 
-def _views(call: Call) -> bool:
+def _views(call: DispatchedCall) -> bool:
     """Whether a call gives a view of what it reads, and computes nothing."""
     returned = [each.alias_info for each in call.function._schema.returns]
     return any(each is not None and not each.is_write for each in returned)
@@ -81,7 +81,7 @@ def _several(results: Any) -> Sequence[Any]:
 
 
 class GroupOperator:
-    """A group with its operands; see ``backends.steps.operators.TimedOperator``.
+    """A group with its operands; see ``backends.steps.timed_calls.TimedOperator``.
 
     Args:
         group: of calls.

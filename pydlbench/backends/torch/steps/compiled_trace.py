@@ -49,7 +49,7 @@ _AROUND: Final = {"autograd::engine::": "backward", "Optimizer.": "optimizer"}
 _CONVOLUTIONS: Final = ("aten::convolution", "aten::convolution_backward")
 
 
-class _Call(NamedTuple):
+class _CompiledCall(NamedTuple):
     """A call as the profiler shows it.
 
     Attributes:
@@ -65,19 +65,19 @@ class _Call(NamedTuple):
     numbers: tuple[Any, ...] = ()
 
     @property
-    def inner(self) -> _Call:
+    def inner(self) -> _CompiledCall:
         """Without the last tensor, which may be the one that the result is written to."""
         return self if self.name in _CONVOLUTIONS else self._replace(shapes=self.shapes[:-1])
 
     @property
-    def bare(self) -> _Call:
+    def bare(self) -> _CompiledCall:
         """Without a bias, or its gradient: the compiler may add it, or sum it, in a kernel."""
         match self:
-            case _Call(name="aten::addmm", shapes=(_, *shapes)):
+            case _CompiledCall(name="aten::addmm", shapes=(_, *shapes)):
                 return self._replace(name="aten::mm", shapes=tuple(shapes))
-            case _Call(name="aten::convolution", shapes=(source, weights, _)):
+            case _CompiledCall(name="aten::convolution", shapes=(source, weights, _)):
                 return self._replace(shapes=(source, weights))
-            case _Call(numbers=(*others, (*mask, True))):
+            case _CompiledCall(numbers=(*others, (*mask, True))):
                 return self._replace(numbers=(*others, (*mask, False)))
         return self
 
@@ -132,7 +132,7 @@ def tracer(
     return dataclasses.replace(made, compiled=True, operators=facts)
 
 
-def _calls_of(events: Sequence[Any], *, every_thread: bool) -> Iterator[_Call]:
+def _calls_of(events: Sequence[Any], *, every_thread: bool) -> Iterator[_CompiledCall]:
     """Yield the outermost operators and kernels of a profile in their order.
 
     Args:
@@ -160,7 +160,7 @@ def _calls_of(events: Sequence[Any], *, every_thread: bool) -> Iterator[_Call]:
             for beginning, direction in _AROUND.items()
             if outer.startswith(beginning)
         )
-        yield _Call(
+        yield _CompiledCall(
             name=name,
             direction=next(directions, "forward"),
             shapes=tuple(tuple(shape) for shape in event.shapes() if shape),
@@ -168,7 +168,7 @@ def _calls_of(events: Sequence[Any], *, every_thread: bool) -> Iterator[_Call]:
         )
 
 
-def _of_no_module(call: _Call) -> ProgramCall:
+def _of_no_module(call: _CompiledCall) -> ProgramCall:
     """Return a call as a traced step has it, which goes by its own name."""
     kernel = _KERNEL.fullmatch(call.name)
     name = kernel[1] if kernel else call.name.replace("::", ".")
@@ -195,13 +195,13 @@ class _Known(NamedTuple):
         now: in the compiled one.
     """
 
-    key: _Call
+    key: _CompiledCall
     strides: tuple[tuple[int, ...], ...]
     was: ProgramCall
     now: ProgramCall
 
 
-def _of_eager_step(calls: Sequence[_Call], recording: Recording) -> dict[int, _Known]:
+def _of_eager_step(calls: Sequence[_CompiledCall], recording: Recording) -> dict[int, _Known]:
     """Return calls of the eager step by the places of those that are taken for them.
 
     What is left over may be there without its bias.
@@ -224,7 +224,9 @@ def _of_eager_step(calls: Sequence[_Call], recording: Recording) -> dict[int, _K
 
 
 def _paired(
-    places: Mapping[int, _Call], eager: Sequence[_Known], key_of: Callable[[_Call], _Call]
+    places: Mapping[int, _CompiledCall],
+    eager: Sequence[_Known],
+    key_of: Callable[[_CompiledCall], _CompiledCall],
 ) -> dict[int, _Known]:
     """Return calls of the eager step by place, of those that both steps make equally often.
 
@@ -261,7 +263,7 @@ def _read(name: str, direction: str, call: ProgramCall) -> _Known | None:
     operands = [*text.arguments, *text.keywords.values()]
     tensors = [each for each in operands if isinstance(each, Value) and each.shape]
     shapes = tuple(each.shape for each in tensors)
-    key = _Call(name, direction, shapes, _numbers(name, text.arguments))
+    key = _CompiledCall(name, direction, shapes, _numbers(name, text.arguments))
     # A bias is the first tensor of a product, and the last one of a convolution.
     begin = int(name == "aten::addmm")
     end = 2 if name == _CONVOLUTIONS[0] else None

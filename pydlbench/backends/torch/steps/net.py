@@ -21,7 +21,7 @@ from torch import fx, nn
 
 from pydlbench.backends.frameworks.backend import op_of
 from pydlbench.backends.steps.inputs import weight_shapes
-from pydlbench.backends.torch.layers.forward import FORWARD, How, window_of
+from pydlbench.backends.torch.layers.forward import FORWARD, TorchForwardOptions, window_of
 from pydlbench.models.graph import INPUT, cropped
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.torch.steps.recording import Naming, Recorder
+    from pydlbench.backends.torch.steps.recording import DispatchRecorder, Naming
     from pydlbench.models.graph import Model, Node
     from pydlbench.ops.op import Layer
 
@@ -42,7 +42,7 @@ _ROLES = {
 }
 
 
-class Net:
+class TorchNet:
     """A model as a module, its nodes known by name.
 
     Args:
@@ -209,7 +209,9 @@ def _target(node: Node, layer: Any, *, overwrites: bool) -> nn.Module | Callable
         return ScaledAverage(layer)
     if op in _IN_PLACE and overwrites:
         return Applied(_IN_PLACE[op])
-    return Applied(FORWARD[op](layer, How()), _parameters(layer, bias=node.bias), op)
+    return Applied(
+        FORWARD[op](layer, TorchForwardOptions()), _parameters(layer, bias=node.bias), op
+    )
 
 
 def _leaves_padding_out(layer: Layer) -> bool:
@@ -232,11 +234,11 @@ def _parameters(layer: Any, *, bias: bool) -> dict[str, tuple[int, ...]]:
 # What calls of a network are named after.
 
 
-def by_node(net: Net) -> Naming:
+def by_node(net: TorchNet) -> Naming:
     """Name calls after nodes of ours: the network is run node by node meanwhile."""
 
     @contextlib.contextmanager
-    def naming(recorder: Recorder) -> Iterator[None]:
+    def naming(recorder: DispatchRecorder) -> Iterator[None]:
         following = _Following(net, recorder)
         net.module.forward = following.run
         try:
@@ -256,7 +258,7 @@ class _Following(fx.Interpreter):  # type: ignore[misc]  # an unknown class to m
         recorder: that is told.
     """
 
-    def __init__(self, net: Net, recorder: Recorder) -> None:
+    def __init__(self, net: TorchNet, recorder: DispatchRecorder) -> None:
         super().__init__(net.module)
         self._recorder = recorder
         # Paddings belong to what follows them.

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, supported
 
 from pydlbench.backends.frameworks.device_clock import marked
 from pydlbench.backends.steps.device_trace import GAPS, DeviceProfile, Span, trace_of
-from pydlbench.backends.steps.trace import Event, StepTracer, Trace, align
+from pydlbench.backends.steps.trace import CallEvent, StepTrace, StepTracer, align
 from pydlbench.backends.torch.steps.replayed_step import Chain
 from pydlbench.errors import PrimitiveError, UnsupportedError
 
@@ -109,7 +109,7 @@ class _Profiled:
     ) -> None:
         self._names, self._calls, self._run = names, calls, run
 
-    def trace(self) -> Trace:
+    def trace(self) -> StepTrace:
         """Run the step under the profiler: starting and ending it is outside the step's seconds."""
         profiler = profile(activities=[ProfilerActivity.CPU])
         profiler.start()
@@ -118,9 +118,9 @@ class _Profiled:
         seconds = time.perf_counter() - start
         profiler.stop()
         del results
-        return Trace(seconds, align(self._names, events_of(profiler), contains, self._describe))
+        return StepTrace(seconds, align(self._names, events_of(profiler), contains, self._describe))
 
-    def trace_on(self, runtime: StepRuntime) -> Trace:
+    def trace_on(self, runtime: StepRuntime) -> StepTrace:
         """Run the step under the profiler, on a GPU and right behind another one."""
         profiled = _behind_another(self._run, runtime, "step in context")
         return trace_of(profiled, self._names, contains, self._describe, _HEADS)
@@ -145,11 +145,11 @@ class _Stamped:
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
 
-    def trace(self) -> Trace:
+    def trace(self) -> StepTrace:
         """Run the recorded calls and note when each begins and ends."""
         seconds, times = self._chain.run()
         begins_and_ends = zip(times[::2], times[1::2], strict=True)
-        return Trace(seconds, [end - begin for begin, end in begins_and_ends])
+        return StepTrace(seconds, [end - begin for begin, end in begins_and_ends])
 
     @functools.cached_property
     def _chain(self) -> Chain:
@@ -227,7 +227,7 @@ def contains(name: str) -> bool:
     return not overloads or any(composed)
 
 
-def events_of(profiler: profile) -> list[Event]:
+def events_of(profiler: profile) -> list[CallEvent]:
     """Return what ran on the thread that ran the step.
 
     Of a CPU's step autograd runs the backward pass on that thread, too.
@@ -235,7 +235,7 @@ def events_of(profiler: profile) -> list[Event]:
     events = kineto_events(profiler)
     thread = next((each.start_thread_id() for each in events), 0)
     return [
-        Event(plain_name(each.name()), each.start_ns(), each.duration_ns())
+        CallEvent(plain_name(each.name()), each.start_ns(), each.duration_ns())
         for each in events
         if each.start_thread_id() == thread
     ]
@@ -259,7 +259,7 @@ def device_profile(events: Iterable[Any]) -> DeviceProfile:
         PrimitiveError: no step is marked.
     """
     step: Span | None = None
-    operators: list[Event] = []
+    operators: list[CallEvent] = []
     launches: dict[int, Span] = {}
     kernels: list[tuple[int, Span]] = []
     for each in events:
@@ -273,7 +273,7 @@ def device_profile(events: Iterable[Any]) -> DeviceProfile:
         elif each.linked_correlation_id() or _RUNTIME.match(each.name()):
             launches[each.correlation_id()] = span
         else:
-            operators.append(Event(plain_name(each.name()), span.begin_ns, each.duration_ns()))
+            operators.append(CallEvent(plain_name(each.name()), span.begin_ns, each.duration_ns()))
     if step is None:
         raise PrimitiveError("the profile has no marked step")
     return DeviceProfile(step=step, operators=operators, launches=launches, kernels=kernels)

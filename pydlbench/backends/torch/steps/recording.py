@@ -1,12 +1,12 @@
 """One step of PyTorch as it really runs: every call of an operator, below autograd.
 
-A :class:`Recorder` sees each call that reaches PyTorch's dispatcher: of the network, the loss, the
-backward pass and the optimizer. What it keeps is a program: operators on numbered values, with the
-places where memory is given back. It holds no tensor that the step has made, for autograd takes a
-gradient over, and writes into one, where nobody else holds it.
+A :class:`DispatchRecorder` sees each call that reaches PyTorch's dispatcher: the calls of the
+network, the loss, the backward pass and the optimizer. It keeps a program: operators on numbered
+values, with the points at which memory is freed. It holds no tensor that the step created, because
+autograd takes over a gradient, or accumulates into it in place, only if nobody else holds it.
 
-A mode of the dispatcher is seen by PyTorch in one place that matters here: beside one, autograd
-never adds a gradient in place to another one. :meth:`Recorder.finish` puts that right.
+Recording changes one thing that matters here: while a dispatch mode is active, autograd never
+accumulates gradients in place. :meth:`DispatchRecorder.finish` corrects the recorded calls.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ _MARKS: Final = ("profiler", "prim")
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class StorageSlot:
     """A value by its number: a place in memory with a shape, strides and a type."""
 
     number: int
 
 
 @dataclass(slots=True, kw_only=True)
-class Call:
+class DispatchedCall:
     """A call of an operator.
 
     Attributes:
         function: the operator's overload.
-        arguments: by position, a :class:`Slot` for each tensor.
+        arguments: by position, a :class:`StorageSlot` for each tensor.
         keywords: by name, likewise.
         results: what it returns, likewise.
         freed: values whose memory is given back once it has returned.
@@ -102,14 +102,14 @@ class Recording:
     Attributes:
         calls: in their order.
         given: values that were there before the step, by number: weights, buffers, images.
-        results: what the step returned, a :class:`Slot` for each tensor.
+        results: what the step returned, a :class:`StorageSlot` for each tensor.
         places: of all values, by number: storage, first element, shape, strides, type.
         sizes: bytes of each storage that the step made.
         opaque: why the program cannot be run again; None if it can.
         lines: by module, where the user's code made its first call: ``my_model.py:15``.
     """
 
-    calls: list[Call]
+    calls: list[DispatchedCall]
     given: dict[int, torch.Tensor]
     results: Any
     places: list[tuple[Any, ...]]
@@ -192,7 +192,7 @@ class RecordedStep:
 # What calls are named after.
 
 #: Lets a recorder know, as long as it is entered, where in the network the step is.
-Naming: TypeAlias = Callable[["Recorder"], contextlib.AbstractContextManager[None]]
+Naming: TypeAlias = Callable[["DispatchRecorder"], contextlib.AbstractContextManager[None]]
 
 
 def by_module(root: nn.Module) -> Naming:
@@ -205,7 +205,7 @@ def by_module(root: nn.Module) -> Naming:
     paths = {id(module): path for path, module in root.named_modules()}
 
     @contextlib.contextmanager
-    def naming(recorder: Recorder) -> Iterator[None]:
+    def naming(recorder: DispatchRecorder) -> Iterator[None]:
         running: list[str] = []
 
         def enter(module: nn.Module, *_: Any) -> None:
@@ -237,7 +237,7 @@ def by_module(root: nn.Module) -> Naming:
 # Recording.
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to mypy
+class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to mypy
     """Writes down every call while it is entered.
 
     Args:
@@ -256,7 +256,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
         self._line = line
         self._lines: dict[str, str | None] = {}
         self._device = device
-        self._calls: list[Call] = []
+        self._calls: list[DispatchedCall] = []
         self._given: dict[int, torch.Tensor] = {}
         self._slots: dict[tuple[Any, ...], int] = {}
         # A weak reference keeps the address of a storage from being used again.
@@ -322,7 +322,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
         direction, names, sums = self._where(func, args)
         if direction == "forward" and names and names[0] not in self._lines:
             self._lines[names[0]] = self._line()
-        call = Call(
+        call = DispatchedCall(
             function=func,
             arguments=arguments,
             keywords=keywords,
@@ -404,7 +404,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
             return not hasattr(node, "variable") and _asked_by_autograd()
         slot = self._slots.get(_place(tensor))
         last = self._calls[-1].results if self._calls else None
-        return same and slot is not None and Slot(slot) in leaves([last], Slot)
+        return same and slot is not None and StorageSlot(slot) in leaves([last], StorageSlot)
 
     def _sums(self, func: Any, args: tuple[Any, ...]) -> bool:
         """Whether it is autograd itself that adds, and not the node whose gradients it has.
@@ -454,7 +454,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
             return value
         place, known = self._enter(value)
         if place in self._slots:
-            return Slot(self._slots[place])
+            return StorageSlot(self._slots[place])
         slot = self._new(place)
         if not known:
             # Never a graph with it: a weight would be held together with its gradient's history.
@@ -463,7 +463,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
             self._imply(slot, value)
         else:
             self._given[slot] = value.detach()
-        return Slot(slot)
+        return StorageSlot(slot)
 
     def _made(self, value: Any) -> Any:
         """Return what stands for a result."""
@@ -476,12 +476,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
             self._sizes[storage] = value.untyped_storage().nbytes()
         slot = self._slots[place] if place in self._slots else self._new(place)
         self._born.setdefault(slot, len(self._calls) - 1)
-        return Slot(slot)
+        return StorageSlot(slot)
 
-    def _note_views(self, call: Call) -> None:
+    def _note_views(self, call: DispatchedCall) -> None:
         """Note which values are views; what works in place returns what it was given."""
         aliases = [each.alias_info for each in call.function._schema.returns]
-        slots = {each.number for each in leaves([call.results], Slot)}
+        slots = {each.number for each in leaves([call.results], StorageSlot)}
         if all(each is None for each in aliases):
             self._views -= slots
         elif not any(each is not None and each.is_write for each in aliases):
@@ -491,7 +491,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
         if not isinstance(value, torch.Tensor):
             return None
         slot = self._slots.get(_place(value))
-        return None if slot is None else Slot(slot)
+        return None if slot is None else StorageSlot(slot)
 
     def _enter(self, tensor: torch.Tensor) -> tuple[tuple[Any, ...], bool]:
         """Return a tensor's place, and whether its memory has been seen before."""
@@ -522,11 +522,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
             return
         view = (list(tensor.shape), list(tensor.stride()), tensor.storage_offset())
         self._calls.append(
-            Call(
+            DispatchedCall(
                 function=_aten.as_strided.default,
-                arguments=(Slot(alike[0]), *view),
+                arguments=(StorageSlot(alike[0]), *view),
                 keywords={},
-                results=Slot(slot),
+                results=StorageSlot(slot),
                 implied=True,
             )
         )
@@ -552,7 +552,7 @@ def record(
         device: that it runs on.
         line: says at which line of the user's own code the step is; None at none of it.
     """
-    recorder = Recorder(device, parameters, line)
+    recorder = DispatchRecorder(device, parameters, line)
     handles = []
     if optimizer is not None:
         handles.append(
@@ -569,7 +569,7 @@ def record(
 
 
 def _in_place(
-    calls: list[Call], index: int, places: list[tuple[Any, ...]], sizes: dict[int, int]
+    calls: list[DispatchedCall], index: int, places: list[tuple[Any, ...]], sizes: dict[int, int]
 ) -> None:
     """Let a sum of gradients be made in place where autograd does so without a recorder.
 
@@ -603,11 +603,11 @@ def _dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return True
 
 
-def _reader(calls: list[Call], made: Call) -> tuple[str, ...]:
+def _reader(calls: list[DispatchedCall], made: DispatchedCall) -> tuple[str, ...]:
     """Return the names of the first call that reads a result."""
     begin = next(index for index, each in enumerate(calls) if each is made)
     for later in calls[begin + 1 :]:
-        if made.results in leaves([later.arguments, later.keywords], Slot):
+        if made.results in leaves([later.arguments, later.keywords], StorageSlot):
             return later.names
     return ()
 

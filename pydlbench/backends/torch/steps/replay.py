@@ -42,7 +42,7 @@ _aten: Any = torch.ops.aten
 
 
 class CallOperator:
-    """A call with its operands; see ``backends.steps.operators.TimedOperator``.
+    """A call with its operands; see ``backends.steps.timed_calls.TimedOperator``.
 
     What it overwrites is restored and its first tensor read before the clock starts, as if the call
     before had just written it.
@@ -160,7 +160,7 @@ class StepOperands(TorchDispatchMode):  # type: ignore[misc]  # an unknown class
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False; see ``recording.Recorder``."""
+        """Return False; see ``recording.DispatchRecorder``."""
         return False
 
     def __torch_dispatch__(

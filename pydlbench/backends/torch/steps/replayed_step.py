@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from pydlbench.backends.torch.steps.recording import Slot, record
+from pydlbench.backends.torch.steps.recording import StorageSlot, record
 from pydlbench.calls.seen.aten import leaves
 from pydlbench.errors import UnsupportedError
 from pydlbench.timing.statistics import median
@@ -22,7 +22,7 @@ from pydlbench.timing.statistics import median
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pydlbench.backends.torch.steps.recording import Call, Recording
+    from pydlbench.backends.torch.steps.recording import DispatchedCall, Recording
 
 
 @contextlib.contextmanager
@@ -53,13 +53,13 @@ def compose(
     """
     if recording.opaque is not None:
         raise UnsupportedError(f"the recorded calls cannot be run again: {recording.opaque}")
-    writer = _Writer(recording, stamp)
+    writer = _ReplayWriter(recording, stamp)
     for call in recording.calls:
         writer.add(call)
     return writer.function()
 
 
-class _Writer:
+class _ReplayWriter:
     """Writes the function line by line.
 
     Args:
@@ -76,7 +76,7 @@ class _Writer:
         self._lines: list[str] = []
         self._alive: dict[int, None] = {}
 
-    def add(self, call: Call) -> None:
+    def add(self, call: DispatchedCall) -> None:
         """Write a call, and what is freed after it."""
         name = self._operators.setdefault(call.function, f"f{len(self._operators)}")
         self._known[name] = call.function
@@ -101,14 +101,14 @@ class _Writer:
 
     def _target(self, results: Any) -> str:
         """Return the left side of a line: the new values; nothing where there are none."""
-        if isinstance(results, Slot):
+        if isinstance(results, StorageSlot):
             return f"{self._result(results)} = " if self._is_new(results) else ""
         if isinstance(results, (list, tuple)) and any(map(self._is_new, results)):
             return ", ".join(map(self._result, results)) + ", = "
         return ""
 
     def _is_new(self, result: Any) -> bool:
-        return isinstance(result, Slot) and result.number not in self._given
+        return isinstance(result, StorageSlot) and result.number not in self._given
 
     def _result(self, result: Any) -> str:
         if not self._is_new(result):
@@ -118,9 +118,9 @@ class _Writer:
 
     def _text(self, value: Any) -> str:
         """Return an argument's text: a value, or a constant by a name of its own."""
-        if isinstance(value, Slot):
+        if isinstance(value, StorageSlot):
             return f"v{value.number}"
-        if isinstance(value, (list, tuple)) and any(True for _ in leaves(value, Slot)):
+        if isinstance(value, (list, tuple)) and any(True for _ in leaves(value, StorageSlot)):
             return f"[{', '.join(map(self._text, value))}]"
         if value is None or isinstance(value, (bool, int)):
             return repr(value)

@@ -38,13 +38,13 @@ def signature(
         device: that the call runs on: ``cpu`` or ``cuda:N``.
     """
     tensors = [each for each in leaves([arguments, keywords], torch.Tensor) if strided(each)]
-    writer = _Writer(tensors, device)
+    writer = _SignatureWriter(tensors, device)
     parts = [writer.text(each) for each in arguments]
     parts += [f"{name}={writer.text(each)}" for name, each in keywords.items()]
     return f"{function}({', '.join(parts)})"
 
 
-class _Writer:
+class _SignatureWriter:
     """Writes the arguments of one call, in their order.
 
     Args:

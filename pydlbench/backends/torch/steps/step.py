@@ -22,14 +22,14 @@ from pydlbench.backends.steps.definition import (
     StepModel,
     check_trainable,
 )
-from pydlbench.backends.steps.user_model import OwnLosses
+from pydlbench.backends.steps.user_model import UserLosses
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers import gpu
 from pydlbench.backends.torch.layers.operator import compiled
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.backends.torch.steps import compiled_trace, profiled
 from pydlbench.backends.torch.steps.fusion import fold_normalisations
-from pydlbench.backends.torch.steps.net import Net, by_node
+from pydlbench.backends.torch.steps.net import TorchNet, by_node
 from pydlbench.backends.torch.steps.recording import RecordedStep, record
 from pydlbench.backends.torch.steps.replay import StepOperands
 from pydlbench.errors import UnsupportedError
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.steps.definition import Fetch, LossKind, Step
+    from pydlbench.backends.steps.definition import Fetch, FrameworkStep, LossKind
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.backends.torch.steps.recording import Naming, Recording
@@ -82,7 +82,7 @@ class TorchSubject(StepModel):
         UnsupportedError: PyTorch has no such precision on this device.
     """
 
-    losses = OwnLosses(
+    losses = UserLosses(
         number=lambda tensor: tensor.reshape(()),
         total=lambda tensor: tensor.float().sum(),
         mean_square=lambda tensor: tensor.float().square().mean(),
@@ -127,8 +127,10 @@ class TorchSubject(StepModel):
         }
 
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
-        """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
-        runtime = gpu.Runtime(torch.device(self.spec.device).index) if self.spec.on_gpu else None
+        """Return what runs the case's step traced; see ``steps.definition.StepModel``."""
+        runtime = (
+            gpu.TorchRuntime(torch.device(self.spec.device).index) if self.spec.on_gpu else None
+        )
         recorded = self.record()
         if self.spec.mode == "compiled":
             return compiled_trace.tracer(recorded.recording, run, runtime, self.batch)
@@ -249,7 +251,7 @@ class TorchModel(CatalogueModel, TorchSubject):
             torch.channels_last if spec.layout == "nhwc" else torch.contiguous_format
         )
         self._dtype = DTYPES[spec.precision] if spec.cast == "whole" else torch.float32
-        self.net = Net(self.model, overwriting=not separate)
+        self.net = TorchNet(self.model, overwriting=not separate)
         module: Any = self.net.module.to(self.place, self._dtype)
         module.to(memory_format=self._format)
         self.module = module
@@ -262,7 +264,7 @@ class TorchModel(CatalogueModel, TorchSubject):
         self.resident = (images.clone(memory_format=torch.preserve_format), labels)
         self._computations: dict[tuple[LossKind, bool], Callable[..., Any]] = {}
         self._layers: tuple[bool, bool, bool] | None = None
-        self._passes: _Passes | None = None
+        self._passes: _TorchPasses | None = None
         if spec.backward and spec.mode == "compiled":
             self.notes.append("network and loss are compiled as one function, the optimizer is not")
 
@@ -277,7 +279,7 @@ class TorchModel(CatalogueModel, TorchSubject):
         """Names calls after nodes."""
         return by_node(self.net)
 
-    def prepare(self, definition: StepDefinition, *, eager: bool = False) -> Step:
+    def prepare(self, definition: StepDefinition, *, eager: bool = False) -> FrameworkStep:
         """Build a step.
 
         Args:
@@ -350,7 +352,7 @@ class TorchModel(CatalogueModel, TorchSubject):
         momentum = chosen.mu if chosen.kind == "momentum" else 0.0
         return torch.optim.SGD(weights, lr=chosen.rate, momentum=momentum)
 
-    def _prepare_pass(self, definition: StepDefinition) -> Step:
+    def _prepare_pass(self, definition: StepDefinition) -> FrameworkStep:
         """Return a pass through all nodes of one kind of gradient."""
         if self.spec.mode != "eager":
             raise UnsupportedError(
@@ -359,7 +361,7 @@ class TorchModel(CatalogueModel, TorchSubject):
             )
         self.set_layers(definition)
         if self._passes is None:
-            self._passes = _Passes(self.net.module, autocast(self.spec))
+            self._passes = _TorchPasses(self.net.module, autocast(self.spec))
         passes = self._passes
         # Activations are there before the loop, gradients of outputs before that of weights.
         passes.forward(self.resident[0])
@@ -394,7 +396,7 @@ class TorchModel(CatalogueModel, TorchSubject):
         definition = self.gradients_only if self.definition.backward else self.definition
         return product_flops(self.recording(TorchStep(self, definition, eager=True)).distinct())
 
-    def prepare_forward(self, definition: StepDefinition) -> Step:
+    def prepare_forward(self, definition: StepDefinition) -> FrameworkStep:
         """Build a step that only looks forward: not worth the minutes of a compiler."""
         return self.prepare(definition, eager=True)
 
@@ -415,7 +417,7 @@ class TorchModel(CatalogueModel, TorchSubject):
 
 
 class TorchStep:
-    """A step as its author would write it in PyTorch; see ``steps.definition.Step``.
+    """A step as its author would write it in PyTorch; see ``steps.definition.FrameworkStep``.
 
     Args:
         owner: the model and its weights.
@@ -545,7 +547,7 @@ def _fetched(tensor: torch.Tensor) -> Any:
 # Backward passes of one kind only: data gradients, or weight gradients, of all nodes.
 
 
-class _Passes:
+class _TorchPasses:
     """The backward passes of a network, whose activations and gradients are kept.
 
     Autograd computes what it is asked for: with the gradients of outputs it computes nothing of

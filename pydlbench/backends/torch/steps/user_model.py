@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pydlbench.backends.steps.user_code import own_code, own_line
-from pydlbench.backends.steps.user_model import MU, RATE, OwnModel, Tensors
+from pydlbench.backends.steps.user_code import user_code_errors, user_line
+from pydlbench.backends.steps.user_model import MU, RATE, Tensors, UserModel
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.backends.torch.steps.recording import by_module
 from pydlbench.backends.torch.steps.step import TorchStep, TorchSubject, tensors_in
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
 
 
-class OwnTorchModel(OwnModel, TorchSubject):
+class UserTorchModel(UserModel, TorchSubject):
     """A user's model with its inputs, loss and optimizer.
 
     A context manager: within it PyTorch computes in the case's precision, and what the user's code
@@ -60,7 +60,7 @@ class OwnTorchModel(OwnModel, TorchSubject):
         del backend
         super().__init__(spec)
         torch.manual_seed(spec.seed)
-        with _own_settings(self.notes), own_code(spec.model):
+        with _own_settings(self.notes), user_code_errors(spec.model):
             given = self.call()
             whole = spec.cast == "whole" and spec.precision not in ("fp32", "tf32")
             self._dtype = DTYPES[spec.precision] if whole else None
@@ -80,12 +80,12 @@ class OwnTorchModel(OwnModel, TorchSubject):
         self.resident = self.arguments, self.keywords
         #: Of the output.
         self._loss: Callable[[Any], torch.Tensor] | None = None
-        self.line = own_line(spec.model)
+        self.line = user_line(spec.model)
         self.step = TorchStep(self, self.definition)
 
     def guards(self) -> tuple[contextlib.AbstractContextManager[Any], ...]:
         """Tell what the user's code raises; compute in TF32 where that is the precision."""
-        return own_code(self.spec.model), *super().guards()
+        return user_code_errors(self.spec.model), *super().guards()
 
     def set_layers(self, definition: StepDefinition) -> None:
         """Leave them as they are: the user says how they work."""

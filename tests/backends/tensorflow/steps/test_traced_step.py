@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pydlbench.backends.steps.inputs import make_batch, make_weights
-from pydlbench.backends.steps.requests import prepare_step
+from pydlbench.backends.steps.requests import request_step
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.records.step import StepPreparation, StepSpec
@@ -67,7 +67,7 @@ def test_a_profile_of_other_nodes_is_refused(profiles, events, message):
 def test_a_step_of_the_catalogue_is_traced(backend, phase):
     case = StepSpec(model="mnist", batch=2, phase=phase, framework="tensorflow")
     how = StepPreparation(checks=False)
-    kernel = prepare_step(backend, case.to_dict(), how.to_dict())
+    kernel = request_step(backend, case.to_dict(), how.to_dict())
     trace = kernel.trace()
     assert list(trace.sources) == ["profile"]
     seconds = kernel.sample(Request(samples=1, untimed=1, timing="profile")).seconds
@@ -112,7 +112,7 @@ def test_a_keras_model_is_traced_after_tensorflow_has_stopped_recording_cheap_no
     file.write_text(KERAS)
     case = StepSpec(model=f"{file}:build", framework="tensorflow", own=OwnSpec())
     how = StepPreparation(checks=False)
-    kernel = prepare_step(backend, case.to_dict(), how.to_dict())
+    kernel = request_step(backend, case.to_dict(), how.to_dict())
     profile = Request(samples=1, timing="profile")
     names = [one.operator for one in kernel.trace().calls]
 

@@ -13,7 +13,7 @@ with warnings.catch_warnings():
     from pydlbench.backends.tensorflow.backend import create
     from pydlbench.backends.tensorflow.settings import Tracer
     from pydlbench.backends.tensorflow.steps.graph import executed, listed
-    from pydlbench.backends.tensorflow.steps.user_model import OwnTensorflowModel
+    from pydlbench.backends.tensorflow.steps.user_model import UserTensorflowModel
 
 from pydlbench.backends.steps import requests
 from pydlbench.calls.seen import meaning_of
@@ -168,7 +168,7 @@ UNNAMED = """
 def test_layers_without_a_name_have_one_name_in_all_models_of_a_process(own, backend):
     before = keras.layers.Dense(1).name
     step = StepSpec.from_dict(own(UNNAMED, own=inputs("2x4")))
-    names = [set(OwnTensorflowModel(backend, step).scopes) for _ in range(3)]
+    names = [set(UserTensorflowModel(backend, step).scopes) for _ in range(3)]
     assert {"dense", "dense_1", "dense_2"} <= names[0]
     assert names[1:] == names[:1] * 2
     assert keras.layers.Dense(1).name not in ("dense", before)
@@ -176,7 +176,7 @@ def test_layers_without_a_name_have_one_name_in_all_models_of_a_process(own, bac
 
 def test_whole_numbers_span_the_embedding_or_what_is_asked_for(own, backend):
     def spans(text):
-        model = OwnTensorflowModel(backend, StepSpec.from_dict(own(LOOKED_UP, own=inputs(text))))
+        model = UserTensorflowModel(backend, StepSpec.from_dict(own(LOOKED_UP, own=inputs(text))))
         return int(model.arguments[0].numpy().max()) + 1
 
     assert 850 < spans("16x64:int64") <= 900
@@ -227,7 +227,7 @@ def test_a_model_is_timed_and_listed_node_by_node(
     own, backend, text, case, output, parameters, names, left
 ):
     step = own(text, **case)
-    kernel = requests.prepare_step(backend, step, {})
+    kernel = requests.request_step(backend, step, {})
     facts = kernel.facts
     assert (facts.output, facts.parameters) == (output, parameters)
     if given := case["own"].inputs:
@@ -236,7 +236,7 @@ def test_a_model_is_timed_and_listed_node_by_node(
     assert all(one.status == "ok" for one in facts.checks)
     assert min(kernel.sample(Request(samples=2, untimed=1)).seconds) > 0
 
-    listed = requests.record_calls(backend, step).facts
+    listed = requests.request_call_list(backend, step).facts
     assert listed.batch == (case["own"].inputs[0].shape[0] if case["own"].inputs else output[0])
     assert names <= {name for one in listed.calls for name in one.names}
     assert {one.direction for one in listed.calls} == {
@@ -246,7 +246,7 @@ def test_a_model_is_timed_and_listed_node_by_node(
         "optimizer",
     } - left
     signatures = list(dict.fromkeys(one.signature for one in listed.calls))
-    ready = requests.prepare_calls(backend, step, signatures)
+    ready = requests.request_calls(backend, step, signatures)
     assert ready.facts.refused == {}
     assert list(ready.facts.names) == signatures
     chunk = ready.sample(Request(samples=1))
@@ -262,7 +262,7 @@ NUMBERED = """
 
 
 def test_numbers_of_layers_are_told_from_those_of_scopes(own, backend):
-    listed = requests.record_calls(backend, own(NUMBERED)).facts
+    listed = requests.request_call_list(backend, own(NUMBERED)).facts
     products = {one.names: one.signature for one in listed.calls if one.operator.endswith("MatMul")}
     for name, weights in {"dense": "[4,5]", "dense_1": "[5,6]", "dense_2": "[6,7]"}.items():
         assert weights in products[name,]
@@ -283,22 +283,22 @@ def test_nodes_in_loops_and_branches_count_as_often_as_they_run(
     own, backend, text, operator, names, count, refused
 ):
     step = own(text)
-    listed = requests.record_calls(backend, step).facts
+    listed = requests.request_call_list(backend, step).facts
     found = [one for one in listed.calls if operator in one.operator]
     assert {name for one in found for name in one.names} == names
     assert sum(one.count for one in found) == count
     assert any("loops and branches" in one for one in listed.notes)
-    ready = requests.prepare_calls(backend, step, [one.signature for one in found]).facts
+    ready = requests.request_calls(backend, step, [one.signature for one in found]).facts
     assert len(ready.names) == (0 if refused else len(found))
     assert all(refused in why for why in ready.refused.values())
 
 
 def test_a_loop_that_nobody_has_counted_is_refused(own, backend):
-    with OwnTensorflowModel(backend, StepSpec.from_dict(own(REPEATED))) as made:
+    with UserTensorflowModel(backend, StepSpec.from_dict(own(REPEATED))) as made:
         graphs = executed(Tracer("/CPU:0", "graph")(made.body), made.operands())
     products = [one for one in listed(graphs, {}) if "MatMul" in one.operator]
     assert [one.count for one in products] == [1]
-    ready = requests.prepare_calls(backend, made.spec.to_dict(), [products[0].signature])
+    ready = requests.request_calls(backend, made.spec.to_dict(), [products[0].signature])
     assert "in a loop" in ready.facts.refused[products[0].signature]
     assert "in a loop" in (meaning_of(products[0]).layers_missing or "")
 
@@ -346,7 +346,7 @@ def test_bad_input_is_told_in_one_line(own, backend, text, case, error, told):
     if "torch" in text:
         pytest.importorskip("torch")
     with pytest.raises(error) as raised:
-        requests.prepare_step(backend, own(text, **case), {})
+        requests.request_step(backend, own(text, **case), {})
     assert told in str(raised.value)
     assert str(raised.value).isprintable()
     assert "\n" not in str(raised.value)
@@ -357,7 +357,7 @@ def test_bad_input_is_told_in_one_line(own, backend, text, case, error, told):
 def test_the_graph_of_a_catalogue_model_has_its_flops(backend, name, phase):
     model = build_model(name, 2)
     case = StepSpec(model=name, batch=2, phase=phase, framework="tensorflow")
-    calls = requests.record_calls(backend, case.to_dict()).facts.calls
+    calls = requests.request_call_list(backend, case.to_dict()).facts.calls
     found = sum(one.count * (meaning_of(one).product_flops or 0) for one in calls)
     assert found == 2 * 2 * macs(model, phase)
     products = [meaning_of(one) for one in calls if meaning_of(one).product_flops]

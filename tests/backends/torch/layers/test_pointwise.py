@@ -7,7 +7,7 @@ import torch
 
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.torch.layers.base import ways_to_run
-from pydlbench.backends.torch.layers.operator import Operands, TensorPlace
+from pydlbench.backends.torch.layers.operator import TensorPlace, TorchOperands
 from pydlbench.ops.table import OPS, in_place
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
@@ -157,7 +157,7 @@ def test_weights_of_a_root_mean_square_have_the_type_of_its_rows_as_fused_kernel
     place = TensorPlace(torch.device("cpu"), torch.bfloat16)
     types = {}
     for op in ("rmsnorm", "layernorm"):
-        operands = Operands(BY_OP[op], {}, place, "plain")
+        operands = TorchOperands(BY_OP[op], {}, place, "plain")
         types[op] = [operands.tensor(role).dtype for role in ("src", "weights")]
     assert types["rmsnorm"] == [torch.bfloat16, torch.bfloat16]
     # Its fused kernels take parameters of either type.

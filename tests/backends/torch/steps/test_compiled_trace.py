@@ -8,10 +8,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pydlbench.analysis.mapped import map_calls  # noqa: E402 - needs torch
-from pydlbench.backends.steps.requests import prepare_step  # noqa: E402 - needs torch
+from pydlbench.backends.steps.requests import request_step  # noqa: E402 - needs torch
 from pydlbench.backends.torch.steps.compiled_trace import (  # noqa: E402 - needs torch
-    _Call,
     _calls_of,
+    _CompiledCall,
     _of_eager_step,
     _of_no_module,
 )
@@ -25,7 +25,7 @@ KERNEL = "graph_0_cpp_fused_relu_0"
 @pytest.mark.filterwarnings("default")  # of the compiler's
 def test_a_compiled_step_is_traced_and_is_not_compiled_anew_for_it(backend):
     case = StepSpec(model="mnist", batch=2, mode="compiled")
-    kernel = prepare_step(backend, case.to_dict(), StepPreparation(checks=False).to_dict())
+    kernel = request_step(backend, case.to_dict(), StepPreparation(checks=False).to_dict())
     torch._dynamo.config.error_on_recompile = True
     try:
         trace = kernel.trace()
@@ -122,7 +122,7 @@ def recorded(*layers, images=None, backward=False):
 
 
 def linear(shapes=((8,), (2, 8), (8, 8)), name="aten::addmm", direction="forward"):
-    return _Call(name, direction, shapes)
+    return _CompiledCall(name, direction, shapes)
 
 
 def modules(calls, recording):
@@ -158,10 +158,10 @@ def test_an_operator_is_of_the_module_whose_call_is_alike(calls, names):
 def test_a_convolution_without_its_bias_has_no_layer_for_it():
     images = torch.ones(2, 3, 8, 8, requires_grad=True)
     recording = recorded(torch.nn.Conv2d(3, 4, 3), images=images, backward=True)
-    forward = _Call("aten::convolution", "forward", ((2, 3, 8, 8), (4, 3, 3, 3)), NUMBERS)
+    forward = _CompiledCall("aten::convolution", "forward", ((2, 3, 8, 8), (4, 3, 3, 3)), NUMBERS)
     shapes = ((2, 4, 6, 6), (2, 3, 8, 8), (4, 3, 3, 3))
     numbers = (*NUMBERS, (True, True, False))
-    backward = _Call("aten::convolution_backward", "backward", shapes, numbers)
+    backward = _CompiledCall("aten::convolution_backward", "backward", shapes, numbers)
     known = _of_eager_step([forward, backward], recording)
     calls = recording.facts(2).calls
     for place, passes in enumerate([{"forward"}, {"backward-data", "backward-weights"}]):
@@ -183,7 +183,8 @@ def test_convolutions_with_and_without_bias_of_the_same_shapes_are_told_apart(bi
     shapes = ((2, 4, 8), (4, 4, 1))
     numbers = ((1,), (0,), (1,), False, (0,), 1)
     calls = [
-        _Call("aten::convolution", "forward", (*shapes, *[(4,)] * bias), numbers) for bias in biases
+        _CompiledCall("aten::convolution", "forward", (*shapes, *[(4,)] * bias), numbers)
+        for bias in biases
     ]
     assert modules(calls, recording) == ["0", "1"]
     first = _of_eager_step(calls, recording)[0]
@@ -199,7 +200,7 @@ def test_products_whose_operands_lie_otherwise_are_not_told_apart():
         images=torch.ones(8, 8, requires_grad=True),
         backward=True,
     )
-    calls = [_Call("aten::mm", "backward", ((8, 8), (8, 8)))] * 2
+    calls = [_CompiledCall("aten::mm", "backward", ((8, 8), (8, 8)))] * 2
     assert modules(calls, recording) == ["aten.mm"] * 2
 
 
@@ -207,7 +208,7 @@ def test_convolutions_of_the_same_shapes_are_told_apart_by_their_numbers():
     layers = [torch.nn.Conv1d(4, 4, 3, padding=dilation, dilation=dilation) for dilation in (1, 2)]
     recording = recorded(*layers, images=torch.ones(2, 4, 8))
     calls = [
-        _Call(
+        _CompiledCall(
             "aten::convolution",
             "forward",
             ((2, 4, 8), (4, 4, 3), (4,)),
@@ -224,13 +225,13 @@ def test_tensors_in_lists_have_no_shapes_in_a_profile():
         naming=by_module(torch.nn.Identity()),
         parameters={},
     )
-    (place,) = _of_eager_step([_Call("aten::cat", "forward")], recording)
+    (place,) = _of_eager_step([_CompiledCall("aten::cat", "forward")], recording)
     assert place == 0
 
 
 def test_long_names_of_kernels_keep_their_number():
     name = f"triton_poi_fused_{'add_' * 20}17"
-    call = _of_no_module(_Call(name, "forward"))
+    call = _of_no_module(_CompiledCall(name, "forward"))
     assert call.operator == name
     assert len(call.module) == 44
     assert call.module.startswith("triton_poi_fused_add_")

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pydlbench.backends.steps.device_trace import GAPS, NO_CALL  # noqa: E402 - needs torch
-from pydlbench.backends.steps.requests import prepare_step, record_calls  # noqa: E402 - needs torch
+from pydlbench.backends.steps.requests import request_call_list, request_step  # noqa: E402 - needs torch
 from pydlbench.backends.torch.steps import profiled  # noqa: E402
 from pydlbench.backends.torch.steps.profiled import tracer  # noqa: E402 - needs torch
 from pydlbench.backends.torch.steps.recording import by_module, record  # noqa: E402 - needs torch
@@ -114,7 +114,7 @@ def test_a_step_that_makes_other_calls_than_before_is_refused():
 def test_a_step_of_the_catalogue_is_traced_and_keeps_its_weights(backend, phase):
     case = StepSpec(model="mnist", batch=2, phase=phase)
     how = StepPreparation(checks=False)
-    kernel = prepare_step(backend, case.to_dict(), how.to_dict())
+    kernel = request_step(backend, case.to_dict(), how.to_dict())
     trace = kernel.trace()
     assert list(trace.sources) == ["profile", "stamps"]
     for way in trace.sources:
@@ -130,15 +130,15 @@ def test_a_step_of_the_catalogue_is_traced_and_keeps_its_weights(backend, phase)
 @pytest.mark.parametrize("phase", ["forward", "training"])
 def test_a_trace_tells_the_calls_that_are_recorded_elsewhere(backend, phase):
     case = StepSpec(model="mnist", batch=2, phase=phase)
-    traced = prepare_step(backend, case.to_dict(), {}).trace().operators
-    recorded = record_calls(backend, case.to_dict()).facts
+    traced = request_step(backend, case.to_dict(), {}).trace().operators
+    recorded = request_call_list(backend, case.to_dict()).facts
     assert (traced.calls, traced.order, traced.batch) == (
         recorded.calls,
         recorded.order,
         recorded.batch,
     )
     fed = msgspec.structs.replace(case, feed="host")
-    assert prepare_step(backend, fed.to_dict(), {}).trace().operators is None
+    assert request_step(backend, fed.to_dict(), {}).trace().operators is None
 
 
 # A GPU beside a CPU's profile: each of these operators launches a kernel of so many nanoseconds as

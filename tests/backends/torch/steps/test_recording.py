@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile  # noqa: E402 - not install
 from pydlbench.backends.steps import requests  # noqa: E402
 from pydlbench.backends.steps.inputs import make_batch, make_weights  # noqa: E402
 from pydlbench.backends.torch.backend import create  # noqa: E402
-from pydlbench.backends.torch.steps.recording import Recorder  # noqa: E402
+from pydlbench.backends.torch.steps.recording import DispatchRecorder  # noqa: E402
 from pydlbench.backends.torch.steps.step import TorchModel  # noqa: E402
 from pydlbench.calls.seen.aten import meaning_of  # noqa: E402
 from pydlbench.models import build_model  # noqa: E402
@@ -95,7 +95,7 @@ def test_equal_calls_are_one_with_their_number(odd):
 def test_a_product_with_the_gradient_of_a_sum_is_that_of_its_data_or_of_its_weights():
     layers = torch.nn.Linear(3, 4), torch.nn.Linear(4, 5)
     parameters = {one: "" for layer in layers for one in layer.parameters()}
-    recorder = Recorder("cpu", parameters)
+    recorder = DispatchRecorder("cpu", parameters)
     images = torch.ones(2, 3)
     with recorder:
         layers[1](layers[0](images)).sum().backward()
@@ -122,7 +122,7 @@ def test_a_catalogue_model_is_recorded_under_the_names_of_its_nodes():
 @pytest.mark.parametrize("phase", ["forward", "forward-backward", "training"])
 def test_without_running_anything_the_same_calls_are_listed(phase):
     case = StepSpec(model="mnist", batch=3, phase=phase)
-    facts = requests.record_calls(create("cpu"), case.to_dict()).facts
+    facts = requests.request_call_list(create("cpu"), case.to_dict()).facts
     recording = of_model("mnist", 3, phase).recording
     assert facts.calls == recording.distinct()
 

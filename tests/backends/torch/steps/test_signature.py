@@ -169,7 +169,7 @@ def test_what_is_more_than_its_memory_is_not_copied(operand):
 def test_calls_that_a_step_does_not_make_are_named():
     unknown = text_of(aten.relu.default, torch.empty(3))
     backend, case = create("cpu"), StepSpec(model="mnist", batch=2).to_dict()
-    facts = requests.prepare_calls(backend, case, [unknown], of_step=True).facts
+    facts = requests.request_calls(backend, case, [unknown], of_step=True).facts
     assert facts.names == (unknown,)
     assert "aten.relu.default" in facts.notes[0]
 
@@ -190,7 +190,7 @@ def test_what_cannot_be_made_up_is_refused_with_its_reason_and_costs_no_other():
     odd = text_of(aten.bernoulli_.float, torch.empty(3), 0.5, generator=torch.Generator())
     unknown = "nobody.knows.this(float32[3](1))"
     backend, case = create("cpu"), StepSpec(model="mnist").to_dict()
-    kernel = requests.prepare_calls(backend, case, [good, wrong, odd, unknown])
+    kernel = requests.request_calls(backend, case, [good, wrong, odd, unknown])
     assert kernel.facts.names == (good,)
     assert set(kernel.facts.refused) == {wrong, odd, unknown}
     assert "Generator" in kernel.facts.refused[odd]
@@ -207,7 +207,7 @@ def test_calls_are_logged_one_by_one_and_those_that_run_no_library_log_nothing()
     relu = text_of(aten.relu.default, torch.empty(3))
     wrong = text_of(aten.mm.default, torch.empty(3, 4), torch.empty(3, 4))
     backend, case = create("cpu"), StepSpec(model="mnist").to_dict()
-    kernel = requests.prepare_logged_calls(backend, case, [conv, relu, wrong])
+    kernel = requests.request_logged_calls(backend, case, [conv, relu, wrong])
     assert kernel.facts.names == (conv, relu)
     assert set(kernel.facts.refused) == {wrong}
     assert kernel.facts.executions[relu] == {}

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from pydlbench.analysis.mapped import map_calls  # noqa: E402
 from pydlbench.backends.steps import requests  # noqa: E402
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
-from pydlbench.backends.torch.steps.user_model import OwnTorchModel  # noqa: E402 - likewise
+from pydlbench.backends.torch.steps.user_model import UserTorchModel  # noqa: E402 - likewise
 from pydlbench.errors import ModelError, UsageError  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 from pydlbench.records.user_model import OwnInput, OwnSpec  # noqa: E402
@@ -144,7 +144,7 @@ def inputs(*texts, **more):
 
 
 def notes_of(backend, case):
-    return requests.prepare_step(backend, case, {}).facts.notes
+    return requests.request_step(backend, case, {}).facts.notes
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_model_is_timed_listed_call_by_call_and_run_as_a_chain(
     own, backend, text, case, output, parameters, names
 ):
     step = own(text, **case)
-    kernel = requests.prepare_step(backend, step, {})
+    kernel = requests.request_step(backend, step, {})
     facts = kernel.facts
     assert (facts.output, facts.batch, facts.parameters) == (output, output[0], parameters)
     assert [one.status for one in facts.checks] == ["ok"] * (2 if "phase" in case else 1)
@@ -191,7 +191,7 @@ def test_a_model_is_timed_listed_call_by_call_and_run_as_a_chain(
     assert len(chunk.seconds) == 2
     assert min(chunk.seconds) > 0
 
-    listed = requests.record_calls(backend, step).facts
+    listed = requests.request_call_list(backend, step).facts
     assert listed.batch == output[0]
     # An activation alone has no weights, so that its module's name is not among the gradients'.
     assert names <= {name for one in listed.calls for name in one.names} | {"input"}
@@ -202,10 +202,10 @@ def test_a_model_is_timed_listed_call_by_call_and_run_as_a_chain(
         {"forward"} if phase == "forward" else directions - left[phase]
     )
     signatures = [one.signature for one in listed.calls]
-    again = requests.prepare_calls(backend, step, signatures)
+    again = requests.request_calls(backend, step, signatures)
     assert again.facts.refused == {}
     # On the step's operands, too: it makes the very calls that were recorded.
-    again = requests.prepare_calls(backend, step, signatures, of_step=True)
+    again = requests.request_calls(backend, step, signatures, of_step=True)
     assert (again.facts.refused, again.facts.notes) == ({}, ())
 
 
@@ -222,7 +222,7 @@ FAILING = """
 def test_a_step_that_fails_while_operands_are_copied_costs_no_call(own, backend):
     step = own(FAILING)
     call = "aten.relu.default(float32[3](1))"
-    facts = requests.prepare_calls(backend, step, [call], of_step=True).facts
+    facts = requests.request_calls(backend, step, [call], of_step=True).facts
     assert (facts.names, facts.refused) == ((call,), {})
     assert "enough" in facts.notes[0]
     assert "aten.relu.default" in facts.notes[1]
@@ -233,11 +233,11 @@ def test_a_module_comes_with_the_line_that_calls_it_and_inputs_as_they_are_asked
     file = step["model"].rpartition(":")[0]
     text = Path(file).read_text().splitlines()
     (line,) = (number for number, one in enumerate(text, start=1) if "return self.head" in one)
-    found = requests.record_calls(backend, step).facts
+    found = requests.request_call_list(backend, step).facts
     names = ("features.0", "features.1", "features.2", "head")
     assert found.lines == dict.fromkeys(names, f"{file}:{line}")
     assert "aten._fused_adam_" in {one.operator for one in found.calls}
-    assert requests.prepare_step(backend, step, {}).facts.inputs == ("2x3x8x8",)
+    assert requests.request_step(backend, step, {}).facts.inputs == ("2x3x8x8",)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_what_a_model_computes_in_is_told_by_its_weights(own, backend, made, spe
     def build():
         return Net(), torch.randn(2, 4)
     """
-    assert requests.prepare_step(backend, own(text, **spec), {}).facts.types == types
+    assert requests.request_step(backend, own(text, **spec), {}).facts.types == types
 
 
 LOOKED_UP = """
@@ -286,7 +286,7 @@ LOOKED_UP = """
 
 def test_whole_numbers_span_the_table_that_they_index_or_what_is_asked_for(own, backend):
     def spans(*texts):
-        model = OwnTorchModel(backend, StepSpec.from_dict(own(LOOKED_UP, own=inputs(*texts))))
+        model = UserTorchModel(backend, StepSpec.from_dict(own(LOOKED_UP, own=inputs(*texts))))
         return [int(value.max()) + 1 for value in (*model.arguments, *model.keywords.values())]
 
     rows = spans("8x64:int64", "8x64:int64", "8x64:int64")
@@ -299,7 +299,7 @@ def test_whole_numbers_span_the_table_that_they_index_or_what_is_asked_for(own, 
 
 def test_the_fused_attention_of_inference_is_recorded_as_it_runs(own, backend):
     step = own(TIED, own=inputs("3x4:int64"))
-    calls = requests.record_calls(backend, step).facts.calls
+    calls = requests.request_call_list(backend, step).facts.calls
     found = [one.names for one in calls if one.operator == "aten._native_multi_head_attention"]
     assert found == [("attention",)]
 
@@ -335,9 +335,9 @@ def test_an_operator_of_the_users_own_is_a_call_like_others(own, backend):
         return Net(), torch.randn(4, 4)
 """
     )
-    calls = requests.record_calls(backend, step).facts.calls
+    calls = requests.request_call_list(backend, step).facts.calls
     assert [one.operator for one in calls] == ["pydlbench_test.doubled", "aten.add"]
-    kernel = requests.prepare_calls(backend, step, [calls[0].signature])
+    kernel = requests.request_calls(backend, step, [calls[0].signature])
     assert kernel.facts.names == (calls[0].signature,)
 
 
@@ -355,10 +355,10 @@ def test_control_flow_that_differs_between_two_steps_is_said(own, backend):
         return Net(), torch.randn(4, 4)
 """
     )
-    assert len(requests.record_calls(backend, step).facts.notes) == 1
-    (note,) = requests.prepare_step(backend, step, {}).trace().operators.notes
+    assert len(requests.request_call_list(backend, step).facts.notes) == 1
+    (note,) = requests.request_step(backend, step, {}).trace().operators.notes
     assert "other calls" in note
-    assert requests.record_calls(backend, own(ALONE)).facts.notes == ()
+    assert requests.request_call_list(backend, own(ALONE)).facts.notes == ()
 
 
 def test_what_the_code_sets_for_the_whole_process_is_set_back(own, backend):
@@ -387,7 +387,7 @@ def test_an_exported_program_stays_in_its_mode(own, backend):
         images = torch.randn(2, 4)
         return torch.export.export(nn.Linear(4, 3).eval(), (images,)).module(), images
 """
-    kernel = requests.prepare_step(backend, own(text), {})
+    kernel = requests.request_step(backend, own(text), {})
     assert kernel.facts.output == (2, 3)
     assert any("exported" in one for one in kernel.facts.notes)
 
@@ -422,7 +422,7 @@ def test_what_the_code_raises_names_its_file_and_line(own, backend, kind):
     text, told = RAISED[kind]
     case = own(f"    {text}\n" + ("" if "def build" in text else "    def build(): pass\n"))
     with pytest.raises(ModelError) as raised:
-        requests.prepare_step(backend, case, {})
+        requests.request_step(backend, case, {})
     assert str(raised.value).startswith(f"my models/net1.py{told}")
     assert "\n" not in str(raised.value)
 
@@ -442,7 +442,7 @@ def test_what_is_raised_while_the_clock_runs_is_told_likewise(own, backend):
         return Net(), torch.randn(2)
 """
     )
-    kernel = requests.prepare_step(backend, case, {})
+    kernel = requests.request_step(backend, case, {})
     with pytest.raises(ModelError, match=r"^my models/net1\.py:11: AssertionError: worn out$"):
         kernel.sample(Request(samples=3, untimed=0))
 
@@ -495,7 +495,7 @@ def test_what_is_raised_while_the_clock_runs_is_told_likewise(own, backend):
 )
 def test_what_cannot_be_run_is_the_users_mistake(own, backend, text, case, told):
     with pytest.raises(UsageError) as raised:
-        requests.prepare_step(backend, own(f"    {text}\n", **case), {})
+        requests.request_step(backend, own(f"    {text}\n", **case), {})
     assert told in str(raised.value)
 
 
@@ -533,7 +533,7 @@ def test_calls_of_a_training_step_are_layers(backend, tmp_path, text, layers, la
     file = tmp_path / "net.py"
     file.write_text(textwrap.dedent(HEAD) + textwrap.dedent(text))
     step = StepSpec(model=f"{file}:build", phase="training", own=OwnSpec()).to_dict()
-    calls = requests.record_calls(backend, step).facts.calls
+    calls = requests.request_call_list(backend, step).facts.calls
     mapped = map_calls(calls, "training", "fp32", "cpu", None).values()
     counted = Counter()
     for call in mapped:
