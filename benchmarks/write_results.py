@@ -39,10 +39,6 @@ PAGES = {
         "What would make VGG-11's training step faster",
         "pydlbench diagnose vgg11 --batch 4 --phase training --framework torch",
     ),
-    "native-chain": (
-        "Native chains",
-        "python benchmarks/native_chain.py --resume native-chain.jsonl",
-    ),
     "forecast": ("Forecasts", "python benchmarks/forecast.py"),
     "own-models": (
         "Models of other people's libraries",

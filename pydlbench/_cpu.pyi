@@ -1,14 +1,11 @@
 """oneDNN kernels, loops of our own and CPU probes (C++; see ``csrc/bind``)."""
 
 import enum
-from collections.abc import Collection, Mapping, Sequence
-from typing import TypedDict, Unpack
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
-
-from pydlbench.backends.native.chains import Load, Step
-from pydlbench.backends.native.listing import LinkArguments
 
 class Pass(enum.Enum):
     forward_inference = ...
@@ -140,47 +137,3 @@ def bandwidth(
     streaming: bool = True,
 ) -> ProbeResult: ...
 def isa() -> list[str]: ...
-
-class Layouts(enum.Enum):
-    channels_last = ...
-    blocked = ...
-    chosen = ...
-
-class Link:
-    """One kernel of a step, by the names of the tensors that it works on."""
-
-    def __init__(self, *, pass_: Pass, **arguments: Unpack[LinkArguments]) -> None: ...
-    @property
-    def name(self) -> str: ...
-
-class Choices:
-    """What was found out about problems, for all chains that are made with it."""
-
-    def __init__(self) -> None: ...
-
-class Chain:
-    """The kernels of a whole step, run in order on each other's outputs."""
-
-    def __init__(
-        self,
-        links: Sequence[Link],
-        given: Mapping[str, npt.NDArray[np.float32]],
-        kept: Collection[str],
-        precision: Precision,
-        layouts: Layouts,
-        choices: Choices,
-        cpus: Sequence[int] = ...,
-    ) -> None: ...
-    def load(self) -> None: ...
-    def run(self) -> None: ...
-    def sample(
-        self, samples: int, inner: int = 1, untimed: int = 0, bursts: bool = False
-    ) -> RawChunk: ...
-    def step_seconds(self) -> npt.NDArray[np.float64]: ...
-    def tensor(self, name: str) -> npt.NDArray[np.float32]: ...
-    @property
-    def steps(self) -> list[Step]: ...
-    @property
-    def loads(self) -> list[Load]: ...
-    @property
-    def memory(self) -> dict[str, int]: ...

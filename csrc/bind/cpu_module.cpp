@@ -13,7 +13,6 @@ namespace py = pybind11;
 namespace pydlbench {
 
 void register_cpu_candidates(py::module_& m);
-void register_cpu_chain(py::module_& m);
 void register_cpu_kernels(py::module_& m);
 void register_cpu_probes(py::module_& m);
 
@@ -41,6 +40,5 @@ PYBIND11_MODULE(_cpu, m) {
   pydlbench::register_dnnl_errors();
   pydlbench::register_cpu_candidates(m);
   pydlbench::register_cpu_kernels(m);
-  pydlbench::register_cpu_chain(m);
   pydlbench::register_cpu_probes(m);
 }

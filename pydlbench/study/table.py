@@ -1,6 +1,6 @@
 """The table of visits: one row for each turn that a subject had, with all that was counted beside.
 
-A subject is whatever can be sampled: a kernel, a call, a chain, a step. A round goes once through
+A subject is whatever can be sampled: a kernel, a call, a step. A round goes once through
 all subjects, so that visits of one round share what the machine did then. A preparation is a
 subject made ready anew, with new memory, mostly in a process of its own: what is timed twice within
 one shares what another process tomorrow does not.

@@ -11,7 +11,6 @@ import pytest
 from pydlbench import _cpu
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.resize import taps as taps_of_resize
-from pydlbench.ops.table import build_layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -322,41 +321,3 @@ def test_sides_are_those_of_the_kind_and_alike():
         _cpu.candidates("conv1d", _cpu.Pass.forward_inference, FP32, {**fields, "kernel": (3, 3)})
     with pytest.raises(ValueError, match=r"conv: .*in_size .*4"):
         _cpu.candidates("conv", _cpu.Pass.forward_inference, FP32, {**fields, "in_size": (1,) * 4})
-
-
-@pytest.mark.parametrize("layouts", ["channels_last", "blocked", "chosen"])
-@pytest.mark.parametrize("sides", [(9,), (4, 5), (3, 4, 5)], ids=str)
-def test_a_chain_takes_elements_of_any_sides_without_a_conversion(sides, layouts):
-    """What works on elements has images of two sides, which lie as those of one or three do."""
-    count, channels = len(sides), 16
-    conv = convolution(2, channels, channels, windows(sides, (3,) * count, pads=((1, 1),) * count))
-    relu = build_layer(
-        "relu", batch=2, channels=channels, height=math.prod(sides[:-1]), width=sides[-1]
-    ).problem_fields()
-    pool = {**pooling(windows(sides, (2,) * count), "avg", whole=True), "channels": channels}
-    steps = [
-        ("a", f"conv{count}d", conv, {"src": "x", "weights": "w"}),
-        ("b", "pointwise", relu, {"src": "a"}),
-        ("c", f"pool{count}d", pool, {"src": "b"}),
-    ]
-    links = [
-        _cpu.Link(
-            name=result,
-            problem=result,
-            kind=kind,
-            fields=fields,
-            pass_=_cpu.Pass.forward_inference,
-            reads=reads,
-            writes={"dst": result},
-        )
-        for result, kind, fields, reads in steps
-    ]
-    given = operands(6, x=(2, channels, *sides), w=(channels, channels, *(3,) * count))
-    chain = _cpu.Chain(links, given, {"c"}, FP32, _cpu.Layouts[layouts], _cpu.Choices())
-    chain.run()
-    assert len(chain.steps) == len(links)  # none of them a reorder
-    x, w = (given[name].astype(np.float64) for name in ("x", "w"))
-    a = by_taps(conv, "forward_inference", {"src": x, "weights": w})
-    a = a.reshape(2, channels, *sides)
-    expected = pooled(pool, "forward_inference", {"src": np.maximum(a, 0)})
-    np.testing.assert_allclose(chain.tensor("c"), expected.ravel(), rtol=1e-4, atol=1e-4)

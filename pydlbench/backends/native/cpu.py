@@ -364,11 +364,11 @@ class ReadBursts:
 
 
 class CpuKernel(Generic[Facts]):
-    """A native kernel, or a chain of many, ready to be timed."""
+    """A native kernel, ready to be timed."""
 
     def __init__(
         self,
-        kernel: _cpu.Kernel | _cpu.Chain,
+        kernel: _cpu.Kernel,
         facts: Facts,
         threads: int,
         bursts: FmaBursts | None = None,
@@ -508,11 +508,11 @@ class CpuBackend:
         )
         return self.clocked(kernel, facts)
 
-    def clocked(self, kernel: _cpu.Kernel | _cpu.Chain, facts: Facts) -> CpuKernel[Facts]:
+    def clocked(self, kernel: _cpu.Kernel, facts: Facts) -> CpuKernel[Facts]:
         """Return what the native module has made ready with the counters around its samples.
 
         Args:
-            kernel: a kernel or a chain.
+            kernel: a kernel.
             facts: what is known of it.
         """
         threads = _cpu.library()["threads"] or len(self.cpus)

@@ -7,12 +7,9 @@ and NumPy with them, are imported where the work is done, so that a host may imp
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends.steps.registry import worker_of
-from pydlbench.errors import UnsupportedError
-from pydlbench.models import build_model
 from pydlbench.records.step import StepPreparation, StepSpec
 
 if TYPE_CHECKING:
@@ -20,10 +17,8 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import Backend
     from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.backends.native.cpu import CpuBackend, CpuKernel
     from pydlbench.backends.steps.device import DeviceOperators
     from pydlbench.backends.steps.timed_calls import LoggedOperators, OperatorsKernel
-    from pydlbench.records.chain import ChainFacts
     from pydlbench.records.step import StepKernel
 
 
@@ -63,77 +58,6 @@ def request_step(
     from pydlbench.backends.steps import serving
 
     return serving.serve_step(backend, StepSpec.from_dict(spec), StepPreparation(**preparation))
-
-
-def prepare_native_chain(
-    backend: CpuBackend,
-    spec: dict[str, Any],
-    choices: dict[str, str],
-    save: str | None,
-    listed: str | None = None,
-) -> CpuKernel[ChainFacts]:
-    """Make the native kernels of a step ready, to be run in order on each other's outputs.
-
-    Args:
-        backend: of the native worker of CPUs.
-        spec: a :class:`StepSpec`; framework, mode and feed are not looked at.
-        choices: ``<algorithm> <layout>`` of the fastest kernels alone, by problem.
-        save: folder to write output and gradients into, dropout off; None writes nothing.
-        listed: folder with what :func:`list_links` has written; None for the graph's kernels.
-
-    Raises:
-        UnsupportedError: an operation of which there is no native kernel, or another precision.
-    """
-    from pydlbench.backends.native.listing import Listing
-    from pydlbench.backends.native.model_chain import prepare_listed, prepare_model
-
-    step = StepSpec.from_dict(spec)
-    folder = None if save is None else Path(save)
-    if listed is not None:
-        listing = Listing.load(Path(listed))
-        normalises = any(link.step_pass.layer.op == "batchnorm" for link in listing.links)
-        checked = listing.before_updates() if listing.gradients and normalises else None
-        return prepare_listed(backend, listing, step, choices, folder, checked=checked)
-    model = build_model(step.model, batch=step.batch, **step.options)
-    return prepare_model(backend, model, step, choices, folder)
-
-
-def list_links(
-    backend: FrameworkBackend,
-    tell: Callable[[dict[str, Any]], None],
-    spec: dict[str, Any],
-    listed: str,
-    saved: str,
-) -> list[str]:
-    """Record a step and list native kernels of the same, with the values that it was given.
-
-    Args:
-        backend: of the worker.
-        tell: not called.
-        spec: a :class:`StepSpec`.
-        listed: folder that the list is written into, see :func:`prepare_native_chain`.
-        saved: folder that the step's output is written into.
-
-    Returns:
-        Notes.
-
-    Raises:
-        UnsupportedError: the step calls something of which there is no native kernel, or the
-            framework's recordings do not say what reads what.
-    """
-    del tell
-    step = StepSpec.from_dict(spec)
-    make = getattr(worker_of(step.framework), "list_links", None)
-    if make is None:
-        raise UnsupportedError(
-            f"{step.framework}: its recorded steps do not say what reads what, so there is no "
-            "native chain of them"
-        )
-    folders = Path(listed), Path(saved)
-    for folder in folders:
-        folder.mkdir(exist_ok=True)
-    names: list[str] = make(backend, step, *folders)
-    return names
 
 
 def request_call_list(backend: FrameworkBackend, spec: dict[str, Any]) -> OperatorsKernel:

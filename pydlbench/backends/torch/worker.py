@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.backends.steps import device
-from pydlbench.backends.steps.inputs import make_batch, make_weights, save_results, weight_shapes
+from pydlbench.backends.steps.inputs import make_batch, make_weights, weight_shapes
 from pydlbench.backends.steps.repeated import one_line
 from pydlbench.backends.steps.serving import model_of
 from pydlbench.backends.steps.timed_calls import (
@@ -29,25 +28,23 @@ from pydlbench.backends.steps.timed_calls import (
     check_on_cpu,
 )
 from pydlbench.backends.steps.user_code import load_user_object
-from pydlbench.backends.torch import links, settings
+from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers.library_kernels import library_output
 from pydlbench.backends.torch.steps import compiled_groups as compiled
 from pydlbench.backends.torch.steps import replay
 from pydlbench.backends.torch.steps import replayed_step as chain
 from pydlbench.backends.torch.steps.compiled_groups import groups_of
-from pydlbench.backends.torch.steps.step import TorchModel, TorchSubject, tensors_in
+from pydlbench.backends.torch.steps.step import TorchModel, TorchSubject
 from pydlbench.backends.torch.steps.user_model import UserTorchModel
 from pydlbench.calls.groups import is_feed, is_group
 from pydlbench.calls.seen import meaning_of
 from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
-from pydlbench.records.agreement import DISTURBANCE, DISTURBED
 from pydlbench.records.operator import OperatorsFacts, RecordedCall, operator_of
 from pydlbench.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.steps.device import DeviceCall, DeviceOperators
@@ -211,62 +208,6 @@ def serve_logged_calls(
         refused=refused,
     )
     return LoggedOperators(list(calls.values()), library_output, facts, backend.cpus)
-
-
-def list_links(backend: FrameworkBackend, spec: StepSpec, listed: Path, saved: Path) -> list[str]:
-    """List native kernels of a step's calls; see ``operations.list_links``."""
-    resident = spec
-    if spec.own is None:
-        resident = msgspec.structs.replace(spec, feed="resident", fetch=False)
-    made = _subject(backend, resident)
-    names = _named_weights(made.module)
-    for number, tensor in enumerate(tensors_in(made.resident)):
-        names[tensor] = "input" if number == 0 else f"input {number + 1}"
-    with made, without_fused_layers():
-        recorded = made.record()
-        trained = made.parameters if spec.backward else None
-        made_list = links.list_recording(recorded.recording, names, trained)
-        made_list.listing.save(listed)
-        before = [weight.detach().clone() for weight in made.parameters]
-        _save_results(recorded.step, made_list, saved)
-        if spec.backward:
-            _disturb(made.parameters, before, spec.seed)
-            _save_results(recorded.step, made_list, saved / DISTURBED)
-    return list(made_list.notes)
-
-
-def _save_results(
-    step: Callable[[], Sequence[torch.Tensor]], made: links.RecordedListing, folder: Path
-) -> None:
-    """Run a step once; write its output and gradients."""
-    output = step()[0].detach().to("cpu", torch.float32)
-    plain = np.ascontiguousarray(output.numpy())
-    save_results(folder, itertools.chain([("output", plain)], made.gradients()))
-
-
-def _disturb(weights: Sequence[torch.Tensor], before: Sequence[torch.Tensor], seed: int) -> None:
-    """Give weights the values of before, each changed a little, by random parts."""
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        for tensor, values in zip(weights, before, strict=True):
-            tensor.copy_(values * (1 + DISTURBANCE * (2 * torch.rand_like(values) - 1)))
-
-
-@contextlib.contextmanager
-def without_fused_layers() -> Iterator[None]:
-    """Have modules of transformers call what they consist of, and not one operator for it all."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
-
-def _named_weights(module: nn.Module) -> dict[torch.Tensor, str]:
-    """Return all tensors that a module has, with their names."""
-    named = [*module.named_parameters(), *module.named_buffers()]
-    return {tensor: name for name, tensor in named}
 
 
 def _check_eager(spec: StepSpec) -> None:

@@ -6,9 +6,7 @@ import fake_cuda
 import pytest
 
 # These import the native module at their top.
-collect_ignore = (
-    [] if importlib.util.find_spec("pydlbench._cpu") else ["test_cpu.py", "test_chain.py"]
-)
+collect_ignore = [] if importlib.util.find_spec("pydlbench._cpu") else ["test_cpu.py"]
 
 _MODULES = ("cuda", "cuda_plans")
 
