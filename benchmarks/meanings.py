@@ -45,7 +45,7 @@ from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.op import Layer
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepSpec
-from pydlbench.records.user_model import OwnInput, OwnSpec
+from pydlbench.records.user_model import UserInput, UserModelSpec
 
 __all__ = ["Meanings", "differences", "layer_text", "meaning"]
 
@@ -219,7 +219,11 @@ def torch_models() -> Iterator[Model]:
             yield _step(name, model=name, batch=batch, phase=phase, framework="torch")
     for phase in PHASES:
         yield _step(
-            "layers", model=f"{_HERE}:torch_layers", own=OwnSpec(), phase=phase, framework="torch"
+            "layers",
+            model=f"{_HERE}:torch_layers",
+            own=UserModelSpec(),
+            phase=phase,
+            framework="torch",
         )
     _import_torchvision()
     own_models = importlib.import_module("own_models")
@@ -258,7 +262,7 @@ _VARIATIONS: Final[tuple[tuple[str, dict[str, Any], dict[str, Any]], ...]] = (
 
 def _varied(step: StepSpec, more: Mapping[str, Any], own: Mapping[str, Any]) -> StepSpec:
     changed: StepSpec = msgspec.structs.replace(
-        step, own=msgspec.structs.replace(step.own or OwnSpec(), **own), **more
+        step, own=msgspec.structs.replace(step.own or UserModelSpec(), **own), **more
     )
     return changed
 
@@ -411,7 +415,7 @@ def tensorflow_models() -> Iterator[Model]:
         yield _step(
             "layers",
             model=f"{_HERE}:keras_layers",
-            own=OwnSpec(optimizer="adam"),
+            own=UserModelSpec(optimizer="adam"),
             phase=phase,
             framework="tensorflow",
         )
@@ -421,7 +425,9 @@ def tensorflow_models() -> Iterator[Model]:
                 f"keras.applications {name}",
                 model=f"keras.applications:{name}",
                 options={"weights": None, "input_shape": (side, side, 3)},
-                own=OwnSpec(inputs=(OwnInput(shape=(2, side, side, 3)),), optimizer="momentum"),
+                own=UserModelSpec(
+                    inputs=(UserInput(shape=(2, side, side, 3)),), optimizer="momentum"
+                ),
                 phase=phase,
                 framework="tensorflow",
             )
@@ -515,7 +521,7 @@ def onnxruntime_models() -> Iterator[Model]:
     nodes = folder / "nodes.onnx"
     _write_nodes(nodes)
     for mode in ("optimized", "unoptimized"):
-        how = {"model": str(nodes), "own": OwnSpec(), "mode": mode, "phase": "forward"}
+        how = {"model": str(nodes), "own": UserModelSpec(), "mode": mode, "phase": "forward"}
         yield _step(f"nodes {mode}", framework="onnxruntime", **how)
     for name, step in exported.items():
         for mode in ("optimized", "unoptimized"):
@@ -536,7 +542,7 @@ def _exported(step: StepSpec, path: Path, mode: str) -> StepSpec:
             torch.onnx.export(
                 module, made.arguments, str(path), kwargs=made.keywords, verbose=False
             )
-    return StepSpec(model=str(path), own=OwnSpec(), framework="onnxruntime", mode=mode)
+    return StepSpec(model=str(path), own=UserModelSpec(), framework="onnxruntime", mode=mode)
 
 
 #: Nodes that the exported models lack: operator, shapes of what it reads (a list is a constant's

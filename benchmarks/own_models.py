@@ -44,7 +44,7 @@ from pydlbench.calls.seen import meaning_of
 from pydlbench.errors import PydlbenchError
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
-from pydlbench.records.user_model import OwnInput, OwnSpec
+from pydlbench.records.user_model import UserInput, UserModelSpec
 from pydlbench.report.text import markdown_table
 from pydlbench.runner.options import Options
 from pydlbench.runner.session import Session
@@ -145,11 +145,11 @@ class Case(NamedTuple):
 
     def step(self, phase: str) -> StepSpec:
         """Return a step of it."""
-        inputs = (OwnInput.parse(self.input),) if self.input else ()
+        inputs = (UserInput.parse(self.input),) if self.input else ()
         return StepSpec(
             model=f"{_ZOO}:{self.builder}",
             options={"name": self.model, **self.options},
-            own=OwnSpec(inputs=inputs, optimizer=self.optimizer),
+            own=UserModelSpec(inputs=inputs, optimizer=self.optimizer),
             phase=phase,
         )
 

@@ -74,7 +74,7 @@ def read_model(args: ModelOptions, batch: int | None) -> tuple[Model | None, dic
     """
     from pydlbench.models import build_model
     from pydlbench.models.user_model import find_onnx, find_own, is_onnx, is_own
-    from pydlbench.records.user_model import OwnInput, OwnSpec
+    from pydlbench.records.user_model import UserInput, UserModelSpec
 
     if not is_own(args.model):
         args.refuse(OWN_OPTIONS, "with a model of the catalogue")
@@ -97,8 +97,8 @@ def read_model(args: ModelOptions, batch: int | None) -> tuple[Model | None, dic
         raise UsageError(
             f"--autocast {args.autocast}: --precision says it already; nearest: leave one out"
         )
-    own = OwnSpec(
-        inputs=tuple(map(OwnInput.parse, args.input)),
+    own = UserModelSpec(
+        inputs=tuple(map(UserInput.parse, args.input)),
         loss=args.loss,
         optimizer=args.optimizer or "sgd",
         train=True if args.train_mode else False if args.eval_mode else None,

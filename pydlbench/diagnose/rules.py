@@ -26,7 +26,7 @@ from pydlbench.grouping import grouped, summed
 from pydlbench.models.passes import LOSS
 from pydlbench.ops.windows import on_padded_images
 from pydlbench.records.step import step_words
-from pydlbench.records.user_model import FUSED, OwnInput
+from pydlbench.records.user_model import FUSED, UserInput
 from pydlbench.units import format_bytes, format_seconds, percent
 from pydlbench.words import AS_BUILT, ONNX_FRAMEWORK
 
@@ -450,7 +450,7 @@ def _larger(seen: Observations) -> tuple[StepChange, StepSpec] | None:
     batch = 2 * seen.plan.batch
     changes: dict[str, Any] = {"batch": batch}
     if seen.spec.own is not None:
-        inputs = tuple(map(OwnInput.parse, seen.step.inputs))
+        inputs = tuple(map(UserInput.parse, seen.step.inputs))
         doubled = tuple(tensor.with_batch(seen.plan.batch, batch) for tensor in inputs)
         if doubled == inputs:
             return None

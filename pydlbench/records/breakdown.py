@@ -12,7 +12,7 @@ from pydlbench.records.fields import shown
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Framework, Phase, Precision
 from pydlbench.records.trace import CallInContext, ModuleInContext, Tracing
-from pydlbench.records.user_model import OwnSpec
+from pydlbench.records.user_model import UserModelSpec
 from pydlbench.units import format_seconds, percent
 
 #: From what the hardware needs to the step itself; fields of :class:`Levels`.
@@ -223,7 +223,7 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": 
     measured: Level
     model: str
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    own: OwnSpec | None = None
+    own: UserModelSpec | None = None
     batch: int
     phase: Phase
     precision: Precision

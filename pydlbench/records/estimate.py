@@ -12,7 +12,7 @@ from pydlbench.records.measurement import MATERIAL
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.record import Record
 from pydlbench.records.specs import Phase, Precision
-from pydlbench.records.user_model import OwnSpec
+from pydlbench.records.user_model import UserModelSpec
 from pydlbench.units import format_seconds, percent
 
 
@@ -226,7 +226,7 @@ class StepEstimate(Record, frozen=True, kw_only=True):
     missing: tuple[Mapping[str, Any], ...] = ()
     memory_bytes: Mapping[str, Any] = msgspec.field(default_factory=dict)
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    own: OwnSpec | None = None
+    own: UserModelSpec | None = None
     recorded: Recorded | None = None
     device: str = ""
     threads: int | None = None

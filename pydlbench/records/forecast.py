@@ -13,7 +13,7 @@ import msgspec
 from pydlbench.records.fields import shown
 from pydlbench.records.record import Record
 from pydlbench.records.specs import Framework, Phase, Precision
-from pydlbench.records.user_model import OwnSpec
+from pydlbench.records.user_model import UserModelSpec
 from pydlbench.timing.statistics import median, median_interval
 from pydlbench.units import cut, format_seconds, percent
 
@@ -266,7 +266,7 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
     newest_utc: str | None = None
     terms: tuple[ForecastTerm, ...] = ()
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    own: OwnSpec | None = None
+    own: UserModelSpec | None = None
     layout: str = "nhwc"
     feed: str = "resident"
     program: str = ""

@@ -21,7 +21,7 @@ from pydlbench.records.trace import (
     TraceFacts,
     Tracing,
 )
-from pydlbench.records.user_model import OPTIMIZERS, OwnSpec
+from pydlbench.records.user_model import OPTIMIZERS, UserModelSpec
 from pydlbench.units import format_seconds, per_second
 from pydlbench.words import (
     AS_BUILT,
@@ -85,7 +85,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
 
     model: str
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    own: OwnSpec | None = None
+    own: UserModelSpec | None = None
     batch: Annotated[int | None, shown("batch", varies=True)] = None
     phase: Annotated[Phase, shown("phase", right=False, varies=True)] = "forward"
     framework: Framework = FRAMEWORKS[0]
@@ -105,7 +105,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.own is None and is_own(self.model):
-            msgspec.structs.force_setattr(self, "own", OwnSpec())
+            msgspec.structs.force_setattr(self, "own", UserModelSpec())
         if not self.layout or (self.own is not None and self.layout == "nchw"):
             msgspec.structs.force_setattr(self, "layout", usual_layout(self.own))
         check_word("--framework", self.framework, tuple(FRAMEWORK_MODES))
@@ -146,7 +146,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
                 f"--framework {self.framework}: {self.model} runs in {ONNX_FRAMEWORK}; nearest: "
                 f"--framework {ONNX_FRAMEWORK}"
             )
-        own = self.own or OwnSpec()
+        own = self.own or UserModelSpec()
         for option, given, only in (
             ("--phase", self.phase, PHASES[0]),
             ("--precision", self.precision, PRECISIONS[0]),

@@ -33,7 +33,7 @@ def rate_unit(own: object) -> str:
     return "images/s" if own is None else "samples/s"
 
 
-class OwnInput(Record, frozen=True, kw_only=True):
+class UserInput(Record, frozen=True, kw_only=True):
     """A tensor that a model is called with, its values random.
 
     Attributes:
@@ -52,7 +52,7 @@ class OwnInput(Record, frozen=True, kw_only=True):
     omitted = ("below",)
 
     @classmethod
-    def parse(cls, text: str) -> OwnInput:
+    def parse(cls, text: str) -> UserInput:
         """Read what ``--input`` takes: ``8x3x224x224``, ``tokens=8x128:int64:5000``.
 
         Raises:
@@ -82,7 +82,7 @@ class OwnInput(Record, frozen=True, kw_only=True):
             below=None if below is None else int(below),
         )
 
-    def with_batch(self, batch: int, other: int) -> OwnInput:
+    def with_batch(self, batch: int, other: int) -> UserInput:
         """Return it with another batch, where its first number is the batch."""
         if self.shape[:1] != (batch,):
             return self
@@ -97,7 +97,7 @@ class OwnInput(Record, frozen=True, kw_only=True):
         return f"{name}{'x'.join(map(str, self.shape))}{dtype}{below}"
 
 
-class OwnSpec(Record, frozen=True, kw_only=True):
+class UserModelSpec(Record, frozen=True, kw_only=True):
     """How a model of the user's own is fed and run.
 
     Attributes:
@@ -113,7 +113,7 @@ class OwnSpec(Record, frozen=True, kw_only=True):
         UsageError: a word that is not among its choices.
     """
 
-    inputs: tuple[OwnInput, ...] = ()
+    inputs: tuple[UserInput, ...] = ()
     loss: str | None = None
     optimizer: Annotated[str, one_of(*OPTIMIZERS)] = OPTIMIZERS[0]
     train: bool | None = None

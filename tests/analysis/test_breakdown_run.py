@@ -20,7 +20,7 @@ from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
 from pydlbench.errors import UnsupportedError, WorkerError
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
-from pydlbench.records.user_model import OwnSpec
+from pydlbench.records.user_model import UserModelSpec
 from pydlbench.runner.options import Options
 from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import Chunk, Request
@@ -139,7 +139,13 @@ def gpu_session(*device_s, model=MODEL, **gpu):
 
 
 def gpu_breakdown(*device_s, share=0.9, gpu=None, **changes):
-    case = {"model": MODEL, "own": OwnSpec(), "framework": "torch", "device": "cuda:0", **changes}
+    case = {
+        "model": MODEL,
+        "own": UserModelSpec(),
+        "framework": "torch",
+        "device": "cuda:0",
+        **changes,
+    }
     session = gpu_session(*device_s, model=case["model"], **(gpu or {}))
     session.share = share
     found = break_down_step(StepSpec(**case), session)
@@ -183,7 +189,7 @@ def test_on_a_gpu_calls_alone_have_the_gap_between_two_launches():
 def test_on_a_gpu_native_kernels_stay_prepared_where_they_have_room(room, prepared):
     session = gpu_session(200e-6, 150e-6)
     session.room = room
-    step = StepSpec(model=MODEL, own=OwnSpec(), framework="torch", device="cuda:0")
+    step = StepSpec(model=MODEL, own=UserModelSpec(), framework="torch", device="cuda:0")
     found = break_down_step(step, session)
     assert len(session.prepared) == prepared
     assert found.levels.native.median == pytest.approx(4e-6)
@@ -199,7 +205,7 @@ def test_on_a_gpu_a_native_kernel_whose_process_died_is_prepared_again():
         prepared[cases[0]].alive = False
 
     session.measure = leaves_a_dead_one
-    step = StepSpec(model=MODEL, own=OwnSpec(), framework="torch", device="cuda:0")
+    step = StepSpec(model=MODEL, own=UserModelSpec(), framework="torch", device="cuda:0")
     found = break_down_step(step, session)
     assert len(session.prepared) == 1
     assert found.levels.native.n == 4
@@ -251,7 +257,7 @@ def test_calls_alone_that_end_their_process_do_not_take_the_traced_step_along(mo
         return kernel
 
     monkeypatch.setattr(Worker, "build", building)
-    step = StepSpec(model=MODEL, own=OwnSpec(), framework="torch", device="cuda:0")
+    step = StepSpec(model=MODEL, own=UserModelSpec(), framework="torch", device="cuda:0")
     found = break_down_step(step, session)
     assert len(steps) == 2 + 4
     assert found.levels.alone is None
@@ -270,7 +276,7 @@ def test_a_traced_step_that_ends_its_process_by_itself_ends_the_breakdown(monkey
         return sample(kernel, request)
 
     monkeypatch.setattr(Kernel_, "sample", dying)
-    step = StepSpec(model=MODEL, own=OwnSpec(), framework="torch", device="cuda:0")
+    step = StepSpec(model=MODEL, own=UserModelSpec(), framework="torch", device="cuda:0")
     with pytest.raises(WorkerError):
         break_down_step(step, session)
 

@@ -15,7 +15,7 @@ from pydlbench.records.breakdown import Level
 from pydlbench.records.forecast import ForecastRecord, OperatorTime, Place, StepFaults
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
-from pydlbench.records.user_model import OwnSpec
+from pydlbench.records.user_model import UserModelSpec
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 from pydlbench.timing.chunk import Chunk
@@ -441,7 +441,7 @@ def test_a_breakdown_and_the_forecast_that_it_made_are_one_score(store_path, run
 def test_a_user_s_file_that_was_edited_scores_no_forecast_of_the_earlier_one(
     store_path, run_record
 ):
-    case = msgspec.structs.replace(CASE, model="a.py:build", own=OwnSpec(), layout="as-built")
+    case = msgspec.structs.replace(CASE, model="a.py:build", own=UserModelSpec(), layout="as-built")
     made = conclude(case, PLACE, listed_as((call("a"),)), Rows(times={"a": row("a", 2.0)}))
     same = {**step_document(1.0), **case.to_dict(), "batch": made.batch}
     edited = {**same, "program": "another"}

@@ -13,7 +13,7 @@ from pydlbench.diagnose.rules import again, layer_command
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import StepSpec
-from pydlbench.records.user_model import OwnSpec
+from pydlbench.records.user_model import UserModelSpec
 from pydlbench.report.breakdown import conclusion
 
 COMMANDS = {"layers": layers, "diagnose": diagnose, "breakdown": breakdown, "step": step}
@@ -111,7 +111,11 @@ def test_a_pooling_comes_back_as_it_was(mode, padding, word):
         {"model": "net.onnx", "framework": "onnxruntime", "batch": 4},
         {"model": "net.onnx", "framework": "onnxruntime", "mode": "unoptimized"},
         {"model": "net.py:build", "framework": "tensorflow", "phase": "training", "mode": "xla"},
-        {"model": "net.py:build", "options": {"width": "3"}, "own": OwnSpec(optimizer="adam")},
+        {
+            "model": "net.py:build",
+            "options": {"width": "3"},
+            "own": UserModelSpec(optimizer="adam"),
+        },
     ],
     ids=lambda step: " ".join(map(str, step.values())),
 )

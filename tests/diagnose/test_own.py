@@ -16,10 +16,13 @@ from pydlbench.diagnose.run import hypotheses
 from pydlbench.errors import PrimitiveError
 from pydlbench.records.breakdown import BrokenDownCall
 from pydlbench.records.step import StepRecord, StepSpec
-from pydlbench.records.user_model import OwnSpec
+from pydlbench.records.user_model import UserModelSpec
 
 CASE = StepSpec(
-    model="my_model.py:build", phase="training", own=OwnSpec(optimizer="adam"), options={"width": 3}
+    model="my_model.py:build",
+    phase="training",
+    own=UserModelSpec(optimizer="adam"),
+    options={"width": 3},
 )
 STEP_S, CALL_S, NATIVE_S = 1.0, 0.1, 0.01
 

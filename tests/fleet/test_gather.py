@@ -15,7 +15,7 @@ from invented_runs import RUN, step_record
 from pydlbench.cli.parser import read
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.fleet.gather import collected, gathered
-from pydlbench.records.user_model import OwnInput, OwnSpec
+from pydlbench.records.user_model import UserInput, UserModelSpec
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 
@@ -124,7 +124,9 @@ OWN = {"model": "net.py:build", "layout": "nchw", "phase": "training"}
         ),
         (step(layout="nchw", feed="host"), "step --layout nchw --feed host --threads 2"),
         (
-            step(**OWN, own=OwnSpec(inputs=(OwnInput.parse("8x3x32x32"),), optimizer="adam")),
+            step(
+                **OWN, own=UserModelSpec(inputs=(UserInput.parse("8x3x32x32"),), optimizer="adam")
+            ),
             "step --input 8x3x32x32 --optimizer adam",
         ),
         (

@@ -24,7 +24,7 @@ from pydlbench.errors import (
     nearest,
 )
 from pydlbench.models.user_model import find_onnx
-from pydlbench.records.user_model import OwnSpec
+from pydlbench.records.user_model import UserModelSpec
 from pydlbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.onnxruntime.backend import OnnxruntimeBackend
     from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.records.step import StepSpec
-    from pydlbench.records.user_model import OwnInput
+    from pydlbench.records.user_model import UserInput
 
 
 def _arrays(value: Any) -> list[NDArray[Any]]:
@@ -187,7 +187,7 @@ def made_inputs(spec: StepSpec, wanted: Sequence[Any]) -> dict[str, NDArray[Any]
             )
     dtypes = {each.name: _dtype(spec, each) for each in wanted}
     _check_room(spec, shapes, dtypes)
-    below = {name: own_input.below for name, own_input in given.items()}
+    below = {name: user_input.below for name, user_input in given.items()}
     return {
         name: _TENSORS.random(shape, dtypes[name], stream, below.get(name))
         for name, shape in shapes.items()
@@ -211,11 +211,11 @@ def _check_room(
         )
 
 
-def _by_name(spec: StepSpec, wanted: Sequence[Any]) -> dict[str, OwnInput]:
+def _by_name(spec: StepSpec, wanted: Sequence[Any]) -> dict[str, UserInput]:
     """Return what ``--input`` says by the graph's names; those without one go by their place."""
     names = [each.name for each in wanted]
-    given: dict[str, OwnInput] = {}
-    inputs = (spec.own or OwnSpec()).inputs
+    given: dict[str, UserInput] = {}
+    inputs = (spec.own or UserModelSpec()).inputs
     for each in inputs:
         if each.name is None:
             continue
@@ -244,7 +244,7 @@ def _dtype(spec: StepSpec, wanted: Any) -> str:
     return _DTYPES[wanted.type]
 
 
-def _shape(spec: StepSpec, wanted: Any, given: OwnInput | None) -> tuple[int, ...]:
+def _shape(spec: StepSpec, wanted: Any, given: UserInput | None) -> tuple[int, ...]:
     """Return the shape of an input; the batch is the first dimension, if that is dynamic."""
     if 0 in wanted.shape:
         shape = "x".join(map(str, wanted.shape))

@@ -30,7 +30,7 @@ from pydlbench.errors import (
     nearest,
 )
 from pydlbench.models.user_model import find_own
-from pydlbench.records.user_model import DTYPES, OwnInput
+from pydlbench.records.user_model import DTYPES, UserInput
 from pydlbench.words import FRAMEWORKS
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def input_texts(given: Iterable[tuple[str | None, Sequence[int], str]]) -> tuple
     if not all(name is None or name.isidentifier() for name, _, _ in given):
         return ()
     return tuple(
-        OwnInput(shape=tuple(shape), dtype=dtype, name=name).text for name, shape, dtype in given
+        UserInput(shape=tuple(shape), dtype=dtype, name=name).text for name, shape, dtype in given
     )
 
 

@@ -27,7 +27,7 @@ from pydlbench.backends.steps.user_code import (
 )
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.records.step import Check
-from pydlbench.records.user_model import INDEX_DTYPES, OwnSpec
+from pydlbench.records.user_model import INDEX_DTYPES, UserModelSpec
 from pydlbench.words import TYPE_PRECISIONS
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ class FedModel(StepModel):
     tensors: ClassVar[Tensors]
 
     @property
-    def own(self) -> OwnSpec:
+    def own(self) -> UserModelSpec:
         """What the user says of it."""
-        return self.spec.own or OwnSpec()
+        return self.spec.own or UserModelSpec()
 
     @abc.abstractmethod
     def inputs(self) -> Iterable[tuple[str | None, Any]]:

@@ -18,7 +18,7 @@ from pydlbench.errors import (  # noqa: E402
     UsageError,
 )
 from pydlbench.records.step import StepFacts, StepSpec  # noqa: E402
-from pydlbench.records.user_model import OwnInput, OwnSpec  # noqa: E402
+from pydlbench.records.user_model import UserInput, UserModelSpec  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402
 
 STREAM = np.random.default_rng(0)
@@ -59,7 +59,7 @@ def written(tmp_path, monkeypatch):
 
 
 def case(*inputs, **how):
-    own = OwnSpec(inputs=tuple(map(OwnInput.parse, inputs)))
+    own = UserModelSpec(inputs=tuple(map(UserInput.parse, inputs)))
     return StepSpec(model="net.onnx", framework="onnxruntime", own=own, **how)
 
 

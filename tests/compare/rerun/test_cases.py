@@ -10,7 +10,7 @@ from pydlbench.models.catalog import find_layers
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import KINDS, build_layer
 from pydlbench.records.step import StepSpec
-from pydlbench.records.user_model import OwnInput, OwnSpec
+from pydlbench.records.user_model import UserInput, UserModelSpec
 
 
 def row_of(layer, **changes):
@@ -85,7 +85,7 @@ def test_a_pooling_without_a_name_is_refused():
             framework="torch",
             mode="compiled",
             options={"hidden": "8"},
-            own=OwnSpec(inputs=(OwnInput.parse("8x32:int64"),), loss="mean-square"),
+            own=UserModelSpec(inputs=(UserInput.parse("8x32:int64"),), loss="mean-square"),
         ),
     ],
     ids=["of the catalogue", "of one's own model"],

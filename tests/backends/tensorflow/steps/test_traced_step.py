@@ -9,7 +9,7 @@ from pydlbench.backends.steps.requests import request_step
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.records.step import StepPreparation, StepSpec
-from pydlbench.records.user_model import OwnSpec
+from pydlbench.records.user_model import UserModelSpec
 from pydlbench.timing.chunk import Request
 
 NODES = {"conv/Conv2D": "_FusedConv2D", "flat": "Reshape", "fc/MatMul": "_FusedMatMul"}
@@ -110,7 +110,7 @@ def test_a_keras_model_is_traced_after_tensorflow_has_stopped_recording_cheap_no
 ):
     file = tmp_path / "net.py"
     file.write_text(KERAS)
-    case = StepSpec(model=f"{file}:build", framework="tensorflow", own=OwnSpec())
+    case = StepSpec(model=f"{file}:build", framework="tensorflow", own=UserModelSpec())
     how = StepPreparation(checks=False)
     kernel = request_step(backend, case.to_dict(), how.to_dict())
     profile = Request(samples=1, timing="profile")

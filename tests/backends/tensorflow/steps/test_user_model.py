@@ -21,7 +21,7 @@ from pydlbench.errors import ModelError, UnsupportedError, UsageError
 from pydlbench.models import build_model
 from pydlbench.models.counts import macs
 from pydlbench.records.step import StepSpec
-from pydlbench.records.user_model import OwnInput, OwnSpec
+from pydlbench.records.user_model import UserInput, UserModelSpec
 from pydlbench.timing.chunk import Request
 
 HEAD = """
@@ -153,7 +153,7 @@ def own(tmp_path, monkeypatch):
 
 
 def inputs(*texts, **more):
-    return OwnSpec(inputs=tuple(map(OwnInput.parse, texts)), **more)
+    return UserModelSpec(inputs=tuple(map(UserInput.parse, texts)), **more)
 
 
 UNNAMED = """
@@ -188,7 +188,7 @@ def test_whole_numbers_span_the_embedding_or_what_is_asked_for(own, backend):
     [
         pytest.param(
             CONVOLVED,
-            {"phase": "training", "own": OwnSpec(optimizer="momentum")},
+            {"phase": "training", "own": UserModelSpec(optimizer="momentum")},
             (2, 5),
             4 * 27 + 3 * 4 + 5 * 4 * 16 + 5,
             {"first", "norm", "pool", "drop", "head"},
@@ -205,7 +205,7 @@ def test_whole_numbers_span_the_embedding_or_what_is_asked_for(own, backend):
         ),
         pytest.param(
             FUNCTION,
-            {"phase": "training", "own": OwnSpec(optimizer="adam")},
+            {"phase": "training", "own": UserModelSpec(optimizer="adam")},
             (6, 3),
             12,
             {"loss"},
@@ -309,13 +309,13 @@ def test_a_loop_that_nobody_has_counted_is_refused(own, backend):
         (CONVOLVED, {"layout": "nhwc"}, UnsupportedError, "nearest: leave it out"),
         (CONVOLVED, {"precision": "bf16", "cast": "whole"}, UnsupportedError, "--cast mixed"),
         (FUNCTION, {"precision": "bf16"}, UnsupportedError, "nearest: --precision fp32"),
-        (FUNCTION, {"own": OwnSpec(train=True)}, UsageError, "leave --train-mode"),
+        (FUNCTION, {"own": UserModelSpec(train=True)}, UsageError, "leave --train-mode"),
         (MODULE, {}, UsageError, "nearest: --input 8x224x224x3"),
         (LOOKED_UP, {}, UsageError, "nearest: --input 8x128:int64,"),
         (LOOKED_UP, {"options": {"length": "7"}}, UsageError, "nearest: --input 8x7:int64,"),
         (
             FUNCTION,
-            {"phase": "training", "own": OwnSpec(loss="keras.losses:mean_squared_error")},
+            {"phase": "training", "own": UserModelSpec(loss="keras.losses:mean_squared_error")},
             UsageError,
             "--loss keras.losses:mean_squared_error: cannot be called with the output alone",
         ),

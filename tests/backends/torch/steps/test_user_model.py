@@ -14,7 +14,7 @@ from pydlbench.backends.torch.backend import create  # noqa: E402 - not installe
 from pydlbench.backends.torch.steps.user_model import UserTorchModel  # noqa: E402 - likewise
 from pydlbench.errors import ModelError, UsageError  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
-from pydlbench.records.user_model import OwnInput, OwnSpec  # noqa: E402
+from pydlbench.records.user_model import UserInput, UserModelSpec  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402
 
 HEAD = """
@@ -140,7 +140,7 @@ def own(tmp_path, monkeypatch):
 
 
 def inputs(*texts, **more):
-    return OwnSpec(inputs=tuple(map(OwnInput.parse, texts)), **more)
+    return UserModelSpec(inputs=tuple(map(UserInput.parse, texts)), **more)
 
 
 def notes_of(backend, case):
@@ -152,7 +152,7 @@ def notes_of(backend, case):
     [
         (
             CONVOLVED,
-            {"phase": "training", "own": OwnSpec(optimizer="momentum"), "layout": "nchw"},
+            {"phase": "training", "own": UserModelSpec(optimizer="momentum"), "layout": "nchw"},
             (2, 5),
             4 * 27 + 3 * 4 + 5 * 4 * 36 + 5,
             {"features.0", "features.1", "features.2", "head"},
@@ -229,7 +229,7 @@ def test_a_step_that_fails_while_operands_are_copied_costs_no_call(own, backend)
 
 
 def test_a_module_comes_with_the_line_that_calls_it_and_inputs_as_they_are_asked_for(own, backend):
-    step = own(CONVOLVED, phase="training", own=OwnSpec(optimizer="adam-fused"))
+    step = own(CONVOLVED, phase="training", own=UserModelSpec(optimizer="adam-fused"))
     file = step["model"].rpartition(":")[0]
     text = Path(file).read_text().splitlines()
     (line,) = (number for number, one in enumerate(text, start=1) if "return self.head" in one)
@@ -475,7 +475,11 @@ def test_what_is_raised_while_the_clock_runs_is_told_likewise(own, backend):
             "its first input is 0x4: a batch of nothing; nearest: 1x4",
         ),
         (ALONE, {"phase": "training"}, "no weights to train"),
-        (CONVOLVED, {"phase": "training", "own": OwnSpec(optimizer="none")}, "--optimizer sgd"),
+        (
+            CONVOLVED,
+            {"phase": "training", "own": UserModelSpec(optimizer="none")},
+            "--optimizer sgd",
+        ),
         (
             "def build():\n        return nn.Linear(2, 2), torch.randn(2, 2), lambda found: found",
             {"phase": "training"},
@@ -483,7 +487,7 @@ def test_what_is_raised_while_the_clock_runs_is_told_likewise(own, backend):
         ),
         (
             CONVOLVED,
-            {"phase": "training", "own": OwnSpec(loss="torch.nn.functional:cross_entropy")},
+            {"phase": "training", "own": UserModelSpec(loss="torch.nn.functional:cross_entropy")},
             "--loss torch.nn.functional:cross_entropy: cannot be called with the output alone",
         ),
         (
@@ -532,7 +536,7 @@ def test_what_cannot_be_run_is_the_users_mistake(own, backend, text, case, told)
 def test_calls_of_a_training_step_are_layers(backend, tmp_path, text, layers, lacking):
     file = tmp_path / "net.py"
     file.write_text(textwrap.dedent(HEAD) + textwrap.dedent(text))
-    step = StepSpec(model=f"{file}:build", phase="training", own=OwnSpec()).to_dict()
+    step = StepSpec(model=f"{file}:build", phase="training", own=UserModelSpec()).to_dict()
     calls = requests.request_call_list(backend, step).facts.calls
     mapped = map_calls(calls, "training", "fp32", "cpu", None).values()
     counted = Counter()
