@@ -39,8 +39,8 @@ from pydlbench.compare.statistics import quantile
 from pydlbench.errors import StoreError
 from pydlbench.fleet.engines import DaskEngine
 from pydlbench.fleet.gather import TABLE, gathered
-from pydlbench.fleet.node import Brought, Order, Slot, store_name
-from pydlbench.fleet.run import Plan, run_rounds, with_reference
+from pydlbench.fleet.node import Brought, NodeSlot, Order, store_name
+from pydlbench.fleet.run import FleetPlan, run_rounds, with_reference
 from pydlbench.fleet.verdict import judge_visits
 from pydlbench.records.run import RunRecord
 from pydlbench.store.store import Store
@@ -98,10 +98,10 @@ def main() -> int:
     return report(journal, {what: 1 if what == "kills" else args.times for what in asked})
 
 
-def slots() -> list[Slot]:
+def slots() -> list[NodeSlot]:
     """Return two slots of a core each; the first core has the most interrupts."""
     cpus = sorted(os.sched_getaffinity(0))[-2:]
-    return [Slot(name=f"cpus-{cpu}", cpus=(cpu,)) for cpu in cpus]
+    return [NodeSlot(name=f"cpus-{cpu}", cpus=(cpu,)) for cpu in cpus]
 
 
 # -----------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def measured(
 ) -> list[Mapping[str, Any]]:
     """Run a fleet's rounds, and return its visits."""
     run = RunRecord(id="20300101-0000f1ee", created_utc="2030-01-01T00:00:00+00:00")
-    plan = Plan(
+    plan = FleetPlan(
         fleet=run.id,
         text=with_reference(sweep),
         folder=folder,
@@ -196,7 +196,7 @@ def overhead(folder: Path, number: int, _rounds: int, sweep: str) -> dict[str, A
     }
 
 
-def through_engine(folder: Path, slot: Slot, sweep: str) -> Path:
+def through_engine(folder: Path, slot: NodeSlot, sweep: str) -> Path:
     """Run the sweep as a visit."""
     engine = DaskEngine.local([slot])
     try:
@@ -215,7 +215,7 @@ def through_engine(folder: Path, slot: Slot, sweep: str) -> Path:
     return folder / store_name(slot.name, 0)
 
 
-def directly(folder: Path, slot: Slot, sweep: str) -> Path:
+def directly(folder: Path, slot: NodeSlot, sweep: str) -> Path:
     """Run the sweep as a user would on that core."""
     file, path = folder / "some.toml", folder / "direct.sqlite"
     file.write_text(with_reference(sweep), encoding="utf-8")
@@ -246,7 +246,7 @@ class Cluster:
         self.scheduler = self._begin([], "scheduler", "--host", "localhost", "--port", str(port))
         self.workers = {slot.name: self.worker(slot) for slot in slots()}
 
-    def worker(self, slot: Slot) -> subprocess.Popen[bytes]:
+    def worker(self, slot: NodeSlot) -> subprocess.Popen[bytes]:
         """Start the worker of a slot."""
         words = ["--nthreads", "1", "--no-nanny", "--memory-limit", "0"]
         prefix = slot.prefix.split()
@@ -343,7 +343,7 @@ def wait_for(there: Callable[[], bool], process: subprocess.Popen[str]) -> None:
         time.sleep(0.05)
 
 
-def rows(folder: Path, slot: Slot, number: int | None = None) -> dict[str, Any]:
+def rows(folder: Path, slot: NodeSlot, number: int | None = None) -> dict[str, Any]:
     """Return the finished rows of a slot's visits on its node, by store and key."""
     found = {}
     for path in stores(folder, slot):
@@ -356,7 +356,7 @@ def rows(folder: Path, slot: Slot, number: int | None = None) -> dict[str, Any]:
     return found
 
 
-def stores(folder: Path, slot: Slot) -> Iterator[Path]:
+def stores(folder: Path, slot: NodeSlot) -> Iterator[Path]:
     """Yield the stores of a slot's visits; its worker names it by the host and its cores."""
     for path in folder.glob("pydlbench-fleet-*/*/*.sqlite"):
         if re.search(rf"_{slot.cpus[0]}-[0-9a-f]{{6}}\.\d+\.sqlite$", path.name):

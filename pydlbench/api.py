@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydlbench.cli.measuring import recorder_of
 from pydlbench.cli.parser import records
 from pydlbench.cli.sweep import words_of
-from pydlbench.cli.terminal import Progress
+from pydlbench.cli.terminal import ProgressLine
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 from pydlbench.models.user_model import is_own
 from pydlbench.runner.execute import execute
@@ -145,7 +145,7 @@ def _measured(command: str, model: str, options: Mapping[str, Any]) -> Any:
     """Run the one row of a command, and return what came of it."""
     given, tasks = _read(command, model, options)
     with recorder_of(given, command) as recorder:
-        results = execute(tasks, None, recorder, progress=Progress(None))
+        results = execute(tasks, None, recorder, progress=ProgressLine(None))
     if results.trouble is not None:
         raise results.trouble
     if results.interrupted:

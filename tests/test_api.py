@@ -114,8 +114,9 @@ def test_an_option_is_declared_once(monkeypatch):
     )
     for module in (step, estimate):
         body = {"__annotations__": {"niceness": int}, "niceness": niceness()}
-        kind = type("Options", (module.Options,), body | {"description": "Invented."})
-        monkeypatch.setattr(module, "Options", kind)
+        options, run = module.SUBCOMMANDS[""]
+        kind = type("Invented", (options,), body | {"description": "Invented."})
+        monkeypatch.setattr(module, "SUBCOMMANDS", {"": (kind, run)})
     for name in ("step", "estimate"):
         assert read([name, "mnist"])[0].niceness == 0
         assert read([name, "mnist", "--niceness", "3"])[0].niceness == 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.options import DEVICE, JsonOutput
 from pydlbench.cli.output import Outputs
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.capabilities import Capabilities
 
 
-class Options(JsonOutput):
+class BackendsOptions(JsonOutput):
     """The command's options."""
 
     description = (
@@ -26,7 +26,7 @@ class Options(JsonOutput):
     device: str | None = DEVICE(help="cpu or cuda:N; default: both kinds", group="")
 
 
-def run(args: Options, describe: Callable[[str, str], dict[str, Any]] | None = None) -> int:
+def run(args: BackendsOptions, describe: Callable[[str, str], dict[str, Any]] | None = None) -> int:
     """Start each backend and list what it says.
 
     Args:
@@ -152,3 +152,6 @@ def _report(entries: list[dict[str, Any]], left_out: list[dict[str, str]]) -> li
     ]
     table = Table(titles, cells, [False] * len(titles))
     return [table, Lines(missing, listed=True), Lines(useless, listed=True)]
+
+
+SUBCOMMANDS: Final = {"": (BackendsOptions, run)}

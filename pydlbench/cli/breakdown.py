@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pydlbench.runner.tasks import View
     from pydlbench.store.documents import Loaded
 
-__all__ = ["Options", "read_tasks", "run", "stored_report"]
+__all__ = ["SUBCOMMANDS", "BreakdownOptions", "read_tasks", "run", "stored_report"]
 
 # As in ``study.loop``, which a command's options do not load.
 _ROUNDS: Final = 4
@@ -48,7 +48,7 @@ _STAGES: Final = 4
 _SUBJECTS: Final = 5
 
 
-class Options(ExplainedStep):
+class BreakdownOptions(ExplainedStep):
     """The command's options."""
 
     description = (
@@ -71,7 +71,7 @@ class Options(ExplainedStep):
 
 
 def run(
-    args: Options,
+    args: BreakdownOptions,
     session_factory: Callable[..., Any] | None = None,
     measurer: Callable[..., Any] | None = None,
 ) -> int:
@@ -103,7 +103,7 @@ def run(
 
 
 def read_tasks(
-    args: Options, measurer: Callable[..., Any] | None = None
+    args: BreakdownOptions, measurer: Callable[..., Any] | None = None
 ) -> tuple[list[Task], tuple[str, ...]]:
     """Return a task for each framework and mode; and notes on them.
 
@@ -229,3 +229,6 @@ def stored_report(run: Loaded) -> list[Block]:
     from pydlbench.report.breakdown import breakdown_report
 
     return breakdown_report(run.record, [entry.document for entry in run.table("breakdown")])
+
+
+SUBCOMMANDS: Final = {"": (BreakdownOptions, run)}

@@ -26,7 +26,7 @@ from pydlbench.cli.options import (
     option,
 )
 from pydlbench.cli.output import Outputs, gate, reading_runs, without_collection
-from pydlbench.cli.terminal import Progress
+from pydlbench.cli.terminal import ProgressLine
 from pydlbench.cli.values import fail_on, percentage, whole_number
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 
@@ -53,7 +53,7 @@ _NOT_PUBLISHED = (
     *("interleave", "python", "fail_on", "same", "all"),
     *(*_MEASURING, *_OF_LAYERS_OR_STEP),
 )
-# Options of layers and step: their texts go to those commands.
+# CompareOptions of layers and step: their texts go to those commands.
 _PASSED_ON: Final = Option(
     help="as layers and step take it",
     group="what is measured with --python",
@@ -71,7 +71,7 @@ def _repetitions(option: str, text: str) -> int:
     return whole_number(option, text, LEAST_PASSES)
 
 
-class Options(Measuring, MarkdownOutput):
+class CompareOptions(Measuring, MarkdownOutput):
     """The command's options."""
 
     description = (
@@ -136,7 +136,7 @@ class Options(Measuring, MarkdownOutput):
     )
 
 
-def run(args: Options, open_host: Callable[..., Any] | None = None) -> int:
+def run(args: CompareOptions, open_host: Callable[..., Any] | None = None) -> int:
     """Compare what ``args`` ask for and show it.
 
     Args:
@@ -190,7 +190,7 @@ def run(args: Options, open_host: Callable[..., Any] | None = None) -> int:
         return 0 if args.fail_on is None else _judged(comparison, args.fail_on[1])
 
 
-def _refuse(args: Options) -> None:
+def _refuse(args: CompareOptions) -> None:
     """Refuse options that have no meaning beside the others.
 
     Raises:
@@ -208,7 +208,7 @@ def _refuse(args: Options) -> None:
         args.refuse(_MEASURING, "without --interleave", "--interleave")
 
 
-def _fleets(args: Options, runs: Sequence[Loaded], outputs: Outputs) -> int:
+def _fleets(args: CompareOptions, runs: Sequence[Loaded], outputs: Outputs) -> int:
     """Compare two runs of a fleet node by node; return the exit code.
 
     Raises:
@@ -293,7 +293,7 @@ def show(comparison: Comparison, outputs: Outputs, *, everything: bool) -> None:
 # ``compare --published``: own results beside published figures, or the figures alone.
 
 
-def run_published(args: Options, outputs: Outputs) -> int:
+def run_published(args: CompareOptions, outputs: Outputs) -> int:
     """Show the figures of ``--model``, each with the results of the given runs.
 
     Args:
@@ -321,7 +321,7 @@ def run_published(args: Options, outputs: Outputs) -> int:
     return 1 if given and not any(figure.own for figure in figures) else 0
 
 
-def _own(args: Options) -> list[OwnFigure]:
+def _own(args: CompareOptions) -> list[OwnFigure]:
     from pydlbench.compare.published import own_figures
     from pydlbench.store.documents import load
 
@@ -349,7 +349,7 @@ def _script_batch(protocol: str, model: str) -> int | None:
 # ``compare --python A --python B``: two installations, measured interleaved.
 
 
-def _run_installations(args: Options, outputs: Outputs, margin: float) -> int:
+def _run_installations(args: CompareOptions, outputs: Outputs, margin: float) -> int:
     """Have two installations measure in turn, and show what came of it; return the exit code.
 
     Raises:
@@ -384,7 +384,7 @@ def _run_installations(args: Options, outputs: Outputs, margin: float) -> int:
 
 
 def _wanted(
-    args: Options,
+    args: CompareOptions,
 ) -> tuple[list[KernelSpec | StepSpec], int | None, tuple[str, ...]]:
     """Return what is to be measured, with how many threads, and notes.
 
@@ -403,7 +403,7 @@ def _wanted(
     if len(args.runs) > 1:
         raise UsageError(f"MODEL: {len(args.runs)} given, one is measured; nearest: {args.runs[0]}")
     if args.runs:
-        given = step.Options.parse([*args.runs, *words])
+        given = step.StepOptions.parse([*args.runs, *words])
         tasks, notes = step.read_tasks(given)
         if any(isinstance(task, ModelTask) and task.guessed for task in tasks):
             raise UsageError(
@@ -412,7 +412,7 @@ def _wanted(
         return [row.spec for task in tasks for row in task.rows], given.threads, notes
     if not args.shape:
         raise UsageError("--python: nothing to measure is named; nearest: --shape conv3")
-    request = layers.read_request(layers.Options.parse(words))
+    request = layers.read_request(layers.LayersOptions.parse(words))
     threads, *others = request.threads
     if others:
         raise UsageError(f"--threads {others[0]}: one number at a time; nearest: leave it out")
@@ -424,7 +424,7 @@ def _wanted(
 
 
 def _interleaved(
-    args: Options, margin: float, open_host: Callable[..., Any] | None
+    args: CompareOptions, margin: float, open_host: Callable[..., Any] | None
 ) -> tuple[Comparison, bool]:
     """Measure both sides interleaved and compare them.
 
@@ -509,7 +509,7 @@ def _check_memory(rerun: Sequence[RerunPair]) -> None:
 
 
 def _measure(
-    args: Options,
+    args: CompareOptions,
     rerun: Sequence[RerunPair],
     open_host: Callable[..., Any],
 ) -> tuple[int, bool]:
@@ -517,7 +517,7 @@ def _measure(
     from pydlbench.compare.rerun import take_pass
     from pydlbench.runner.recorder import OneInterrupt
 
-    progress = Progress.from_options(args)
+    progress = ProgressLine.from_options(args)
     rng = random.Random(args.seed)  # noqa: S311 - an order, not a secret
     total = args.repetitions * len(rerun)
     started = 0
@@ -564,3 +564,6 @@ def _open_session(*, side: int, threads: int | None, seed: int) -> Any:  # noqa:
     from pydlbench.runner.session import Session
 
     return Session(Options(threads=threads, seed=seed))
+
+
+SUBCOMMANDS: Final = {"": (CompareOptions, run)}

@@ -14,14 +14,14 @@ _FILES: Final = ("FILE", "MODEL", "RUN")
 _FOLDERS: Final = ("DIR",)
 
 
-class Options(CommandOptions):
+class CompletionOptions(CommandOptions):
     """The command's options."""
 
     description = "Print a script that completes commands, options and files in a shell."
     shell: str = argument("SHELL", ", ".join(_SHELLS), read=partial(one_of, allowed=_SHELLS))
 
 
-def run(args: Options) -> int:
+def run(args: CompletionOptions) -> int:
     """Print the script."""
     import shtab
 
@@ -50,3 +50,6 @@ def _add(parser: Parser, kind: type[CommandOptions]) -> None:
         for how, names in ((shtab.FILE, _FILES), (shtab.DIRECTORY, _FOLDERS)):
             if action.metavar in names:
                 action.complete = how  # type: ignore[attr-defined] # shtab reads it there
+
+
+SUBCOMMANDS: Final = {"": (CompletionOptions, run)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.machine import device_of
 from pydlbench.cli.options import DEVICE, THREADS, JsonOutput, as_given, flag, option
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pydlbench.devices.gpu.record import GpuRecord
 
 
-class Options(JsonOutput):
+class DeviceOptions(JsonOutput):
     """The command's options."""
 
     description = (
@@ -49,7 +49,7 @@ class Options(JsonOutput):
     )
 
 
-def run(args: Options, probe: Callable[..., DeviceRecord | GpuRecord] | None = None) -> int:
+def run(args: DeviceOptions, probe: Callable[..., DeviceRecord | GpuRecord] | None = None) -> int:
     """Probe the device and show it, or list the known cards.
 
     Args:
@@ -82,14 +82,14 @@ def run(args: Options, probe: Callable[..., DeviceRecord | GpuRecord] | None = N
     return 0
 
 
-def _check_combination(args: Options) -> None:
+def _check_combination(args: DeviceOptions) -> None:
     if args.known:
         args.refuse(("device", "threads"), "with --known")
     else:
         args.refuse(("price", "throughput"), "without --known", "--known")
 
 
-def _arguments(args: Options) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _arguments(args: DeviceOptions) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The arguments of ``probe_device``, and a note where a GPU that is there is left out."""
     device, notes = device_of(args.device)
     if device != "cpu":
@@ -106,7 +106,7 @@ def _arguments(args: Options) -> tuple[dict[str, Any], tuple[str, ...]]:
 # ``pydlbench device --known``: published figures of known cards, and what prices make of them.
 
 
-def run_known(args: Options) -> int:
+def run_known(args: DeviceOptions) -> int:
     """List the known cards.
 
     Args:
@@ -171,3 +171,6 @@ def _positive(option: str, name: str, text: str) -> float:
     if value <= 0:
         raise UsageError(f"{option} {name}={text}: must be above 0; nearest: '{name}=1000'")
     return value
+
+
+SUBCOMMANDS: Final = {"": (DeviceOptions, run)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.cli.options import BUDGET, FAIL_ON, FRAMEWORK, HOW, ExplainedStep, option
 from pydlbench.cli.steps import ModelTask, read_steps, summands
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pydlbench.runner.tasks import Task, View
 
 
-class Options(ExplainedStep):
+class DiagnoseOptions(ExplainedStep):
     """The command's options."""
 
     description = (
@@ -49,7 +49,7 @@ class Options(ExplainedStep):
     )
 
 
-def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int:
+def run(args: DiagnoseOptions, session_factory: Callable[..., Any] | None = None) -> int:
     """Diagnose and show.
 
     Args:
@@ -79,7 +79,7 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
     return code
 
 
-def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
+def read_tasks(args: DiagnoseOptions) -> tuple[list[Task], tuple[str, ...]]:
     """Return what is to be done, a sweep's table of such steps likewise; and notes on it.
 
     Raises:
@@ -137,3 +137,6 @@ class DiagnoseTask(ModelTask):
         yield Result("findings", record.to_dict(), row, detail=record)
         if record.interrupted:
             raise KeyboardInterrupt
+
+
+SUBCOMMANDS: Final = {"": (DiagnoseOptions, run)}

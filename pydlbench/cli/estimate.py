@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.cli.machine import check_threads, device_of
 from pydlbench.cli.options import (
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _TIMED = ("threads", "budget", "repetitions", "seed", "top", "all", "fail_on", "store")
 
 
-class Options(ModelOptions, JsonOutput):
+class EstimateOptions(ModelOptions, JsonOutput):
     """The command's options."""
 
     description = (
@@ -91,7 +91,7 @@ class Options(ModelOptions, JsonOutput):
     )
 
 
-def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int:
+def run(args: EstimateOptions, session_factory: Callable[..., Any] | None = None) -> int:
     """Measure and sum.
 
     Args:
@@ -136,7 +136,7 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
 # A step whose kernels are measured, and summed.
 
 
-def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
+def read_tasks(args: EstimateOptions) -> tuple[list[Task], tuple[str, ...]]:
     """Return what is to be done, a sweep's table of such steps likewise; and notes on it.
 
     Raises:
@@ -262,3 +262,6 @@ def show_summary(model: Model, outputs: Outputs) -> int:
     shown = SummaryDocument.from_dict({"schema_version": SCHEMA_VERSION, **counts})
     outputs.write(lambda: counts, lambda: summary_report(shown))
     return 0
+
+
+SUBCOMMANDS: Final = {"": (EstimateOptions, run)}

@@ -43,7 +43,7 @@ _FORMATS: Final = {
 }
 
 
-class Options(Stored):
+class ExportOptions(Stored):
     """The command's options."""
 
     description = (
@@ -71,7 +71,7 @@ class Options(Stored):
     )
 
 
-def run(args: Options) -> int:
+def run(args: ExportOptions) -> int:
     """Write what was asked for.
 
     Raises:
@@ -105,7 +105,7 @@ def run(args: Options) -> int:
     return _written(args, content, notes)
 
 
-def _written(args: Options, content: str | bytes, notes: Sequence[str]) -> int:
+def _written(args: ExportOptions, content: str | bytes, notes: Sequence[str]) -> int:
     """Write a file's content and say what is not in it."""
     _write(args.output, content)
     if not args.quiet:
@@ -116,7 +116,7 @@ def _written(args: Options, content: str | bytes, notes: Sequence[str]) -> int:
     return 0
 
 
-def _schema(args: Options, name: str) -> int:
+def _schema(args: ExportOptions, name: str) -> int:
     from pydlbench.records.schema import schema_text
 
     if args.runs:
@@ -157,7 +157,7 @@ def _check_installed(chosen: str) -> None:
         ) from error
 
 
-def _load(args: Options) -> list[Loaded]:
+def _load(args: ExportOptions) -> list[Loaded]:
     from pydlbench.store.documents import Loaded, load
 
     with reading_store(args.store) or contextlib.nullcontext() as store:
@@ -289,3 +289,6 @@ def _steps(entries: Sequence[Entry]) -> list[StepRow]:
 
     documents = [entry.document for entry in entries if entry.table == "step"]
     return step_rows(list(map(StepRecord.from_dict, documents)))
+
+
+SUBCOMMANDS: Final = {"": (ExportOptions, run)}

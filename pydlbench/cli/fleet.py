@@ -238,7 +238,7 @@ def _find(store: Store, text: str) -> RunInfo:
 def _measure(args: RunOptions, outputs: Outputs) -> tuple[int, str]:
     """Visit the nodes; return an exit code unless there is something to judge, and the run."""
     from pydlbench.fleet.engines import open_engine
-    from pydlbench.fleet.run import Plan, run_rounds, with_reference
+    from pydlbench.fleet.run import FleetPlan, run_rounds, with_reference
     from pydlbench.runner.recorder import OneInterrupt
     from pydlbench.store.store import Store
 
@@ -272,7 +272,7 @@ def _measure(args: RunOptions, outputs: Outputs) -> tuple[int, str]:
             store.resume(name)
         where = f" --store {args.store}" if args.store else ""
         again = f"go on with: pydlbench fleet run --resume {record.id}{where}"
-        plan = Plan(
+        plan = FleetPlan(
             fleet=record.id,
             text=with_reference(request["text"]),
             folder=folder,

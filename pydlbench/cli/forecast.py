@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from pydlbench.runner.tasks import View
     from pydlbench.store.documents import Loaded
 
-__all__ = ["Options", "read_tasks", "run", "stored_report"]
+__all__ = ["SUBCOMMANDS", "ForecastOptions", "read_tasks", "run", "stored_report"]
 
 _REPETITIONS: Final = 3
 
 
-class Options(ExplainedStep):
+class ForecastOptions(ExplainedStep):
     """The command's options."""
 
     description = (
@@ -49,7 +49,7 @@ class Options(ExplainedStep):
 
 
 def run(
-    args: Options,
+    args: ForecastOptions,
     session_factory: Callable[..., Any] | None = None,
     forecaster: Callable[..., Any] | None = None,
 ) -> int:
@@ -82,7 +82,7 @@ def run(
 
 
 def read_tasks(
-    args: Options, forecaster: Callable[..., Any] | None = None
+    args: ForecastOptions, forecaster: Callable[..., Any] | None = None
 ) -> tuple[list[Task], tuple[str, ...]]:
     """Return a task for each framework and mode; and notes on them.
 
@@ -160,3 +160,6 @@ def stored_report(run: Loaded) -> list[Block]:
     from pydlbench.report.forecast import forecast_report
 
     return forecast_report(run.record, [entry.document for entry in run.table("forecast")])
+
+
+SUBCOMMANDS: Final = {"": (ForecastOptions, run)}

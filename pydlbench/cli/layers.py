@@ -67,7 +67,7 @@ def _backends_of_layers() -> list[str]:
     return [backend.name for backend in capabilities.every() if backend.layers]
 
 
-class Options(Measuring, TableOutput):
+class LayersOptions(Measuring, TableOutput):
     """The command's options."""
 
     description = (
@@ -204,7 +204,7 @@ class Options(Measuring, TableOutput):
     resume: str | None = RESUME(help=f"{RESUME.help}; its options hold again")
 
 
-def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int:
+def run(args: LayersOptions, session_factory: Callable[..., Any] | None = None) -> int:
     """Time what ``args`` ask for and show it.
 
     Everything that can be wrong with the request is found before the first measurement.
@@ -285,7 +285,7 @@ def _recorded_steps(log: Log | None, rows: Sequence[Measurement]) -> RecordedSte
 
 
 def _report(
-    args: Options,
+    args: LayersOptions,
     run: RunRecord,
     rows: Sequence[Measurement],
     log: Log | None,
@@ -338,7 +338,7 @@ _DEFAULT_PATTERN = "alexnet/*"
 _MOST_LAYERS: Final = 50_000
 
 
-def read_layers(args: Options) -> list[Layer]:
+def read_layers(args: LayersOptions) -> list[Layer]:
     """Return the layers that ``--shape``, ``--model``, ``--batch`` and ``--pool`` ask for.
 
     Raises:
@@ -414,7 +414,7 @@ _BUDGET_IN_TURN_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class LayersRequest:
     """What is to be measured.
 
     Attributes:
@@ -433,11 +433,11 @@ class Request:
 
 
 def read_request(
-    args: Options,
+    args: LayersOptions,
     *,
     several: bool = False,
     begin: Callable[[int | None], None] | None = None,
-) -> Request:
+) -> LayersRequest:
     """Check the options of ``layers`` and combine them.
 
     Args:
@@ -532,11 +532,11 @@ def read_request(
         # Repetitions of a single row follow each other in one process; these are spread over the
         # run.
         options["renew"] = True
-    return Request(cases=tuple(specs), threads=threads, options=options, notes=notes, log=log)
+    return LayersRequest(cases=tuple(specs), threads=threads, options=options, notes=notes, log=log)
 
 
 def _recorded(
-    args: Options,
+    args: LayersOptions,
     log: Log,
     passes: Sequence[str],
     precisions: Sequence[str],
@@ -557,7 +557,9 @@ def _recorded(
     return list(wanted)
 
 
-def _backends(args: Options, device: str) -> tuple[list[tuple[str, str | None]], tuple[str, ...]]:
+def _backends(
+    args: LayersOptions, device: str
+) -> tuple[list[tuple[str, str | None]], tuple[str, ...]]:
     """Every backend with each of its modes, and notes on those that are left out."""
     from pydlbench.models.user_model import find_own, is_own
 
@@ -650,7 +652,7 @@ def _has_gradient(fuse: str, pass_: str, fusions: Sequence[str]) -> bool:
     return fuse == fusions[0] or (fuse == "bias" and pass_ == "backward-weights")
 
 
-def _for_gpus(on_gpu: bool, args: Options) -> list[str]:
+def _for_gpus(on_gpu: bool, args: LayersOptions) -> list[str]:
     """Refuse what only the other kind of device knows, and return the layouts that this one has.
 
     ``all`` means all that it has; ``blocked`` is refused where it was asked for by name.
@@ -680,7 +682,7 @@ def _threads(given: Sequence[int]) -> tuple[int | None, ...]:
 # From the request to tasks: one for each number of threads, whose rows are visited in laps.
 
 
-def tasks(request: Request) -> list[Task]:
+def tasks(request: LayersRequest) -> list[Task]:
     """Return what :func:`pydlbench.runner.execute.execute` does."""
     return [
         KernelTask(
@@ -694,7 +696,7 @@ def tasks(request: Request) -> list[Task]:
     ]
 
 
-def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
+def read_tasks(args: LayersOptions) -> tuple[list[Task], tuple[str, ...]]:
     """Return the tasks of a sweep's table, and notes on what is left out."""
     request = read_request(args, several=True)
     return tasks(request), request.notes
@@ -734,7 +736,7 @@ _OUTPUTS: Final = frozenset(
 )
 
 
-def with_options(args: Options) -> Options:
+def with_options(args: LayersOptions) -> LayersOptions:
     """Return the options of the run that ``--resume`` names, unless options are given beside it.
 
     Outputs are always those that are given now.
@@ -756,7 +758,7 @@ def with_options(args: Options) -> Options:
             "repeat its options beside --resume"
         )
     try:
-        before = Options.parse(run.command[2:])
+        before = LayersOptions.parse(run.command[2:])
     except (PydlbenchError, SystemExit) as error:
         raise UsageError(
             f"--resume {args.resume}: the command line of run {run.id} cannot be read: {error}"
@@ -764,7 +766,7 @@ def with_options(args: Options) -> Options:
     return replace(before, **{name: getattr(args, name) for name in _OUTPUTS})
 
 
-def asked_for(request: Request) -> dict[str, Any]:
+def asked_for(request: LayersRequest) -> dict[str, Any]:
     """Return what is asked for as a JSON object, for comparing: every axis by its option's name."""
     import hashlib
 
@@ -778,3 +780,6 @@ def asked_for(request: Request) -> dict[str, Any]:
     options = {name: value for name, value in request.options.items() if name != "keep_samples"}
     # Two requests may have the same axes and not the same combinations.
     return {**axes, **options, "cases": hashlib.sha256(keys.encode()).hexdigest()[:16]}
+
+
+SUBCOMMANDS: Final = {"": (LayersOptions, run)}

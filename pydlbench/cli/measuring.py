@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydlbench.backends.capabilities import untested
 from pydlbench.cli.machine import reading_store
 from pydlbench.cli.output import Outputs
-from pydlbench.cli.terminal import Progress, tell
+from pydlbench.cli.terminal import ProgressLine, tell
 from pydlbench.cli.values import FINDING
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.report.blocks import run_lines
@@ -104,7 +104,7 @@ def measure(
     show: Callable[[Results], None],
     *,
     sessions: Callable[..., Any] | None = None,
-    progress: Progress | None = None,
+    progress: ProgressLine | None = None,
     what: str = "rows",
     **how: Any,
 ) -> tuple[int, Results]:
@@ -131,7 +131,7 @@ def measure(
         tell(f"warning: {line}")
     open_session = None if sessions is None else lambda task: sessions(**task.options)
     with recorder_of(args, kind, getattr(args, "resume", None)) as recorder:
-        shown = progress or Progress.from_options(args)
+        shown = progress or ProgressLine.from_options(args)
         results = execute(tasks, open_session, recorder, progress=shown, **how)
         show(results)
     return ended(results, what, getattr(args, "fail_on", None)), results

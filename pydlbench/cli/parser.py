@@ -235,9 +235,8 @@ def records(name: str) -> dict[str, tuple[type[CommandOptions], Callable[..., in
         name: of the command.
     """
     module: ModuleType = importlib.import_module(f"pydlbench.cli.{name}")
-    subcommands: Mapping[str, tuple[type[CommandOptions], Callable[..., int]]] | None
-    subcommands = getattr(module, "SUBCOMMANDS", None)
-    return {"": (module.Options, module.run)} if subcommands is None else dict(subcommands)
+    subcommands: Mapping[str, tuple[type[CommandOptions], Callable[..., int]]] = module.SUBCOMMANDS
+    return dict(subcommands)
 
 
 def command_parser(name: str, sub: str = "") -> Parser:

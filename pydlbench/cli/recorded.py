@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pydlbench.analysis.recorded import Problem
     from pydlbench.calls.meaning import LayerPass
     from pydlbench.cli.options import CommandOptions
-    from pydlbench.cli.step_options import Options as StepOptions
+    from pydlbench.cli.step_options import StepOptions
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.recorded import RecordedSteps
     from pydlbench.traces.recorded import Recorded

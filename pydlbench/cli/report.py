@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pydlbench.cli.machine import reading_store
 from pydlbench.cli.options import OUTPUT, RUNS, TO, Stored, option
@@ -26,7 +26,7 @@ _DEFAULT = "pydlbench-report.html"
 _KINDS = ("png", "svg")
 
 
-class Options(Stored):
+class ReportOptions(Stored):
     """The command's options."""
 
     description = (
@@ -42,7 +42,7 @@ class Options(Stored):
     )
 
 
-def run(args: Options) -> int:
+def run(args: ReportOptions) -> int:
     """Read the runs, write the page and the figures' files.
 
     Returns:
@@ -104,7 +104,7 @@ def _check_folder(option: str, text: str) -> None:
     check_writable(option, str(folder / "figure" if folder.is_dir() else folder))
 
 
-def _write_figures(args: Options, figures: Sequence[Figure]) -> list[str]:
+def _write_figures(args: ReportOptions, figures: Sequence[Figure]) -> list[str]:
     from pydlbench.report.drawing import png, svg
 
     written = []
@@ -121,3 +121,6 @@ def _write_figures(args: Options, figures: Sequence[Figure]) -> list[str]:
             write_bytes(str(folder / f"{figure.kind}-{counts[figure.kind]}.{kind}"), data)
         written.append(f"{target}: {len(figures)} {kind.upper()} files")
     return written
+
+
+SUBCOMMANDS: Final = {"": (ReportOptions, run)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pydlbench.cli.options import BATCH, POOL, JsonOutput, argument
 from pydlbench.cli.output import Outputs
@@ -19,7 +19,7 @@ _ITEMSIZE = 4  # fp32
 _ALL = "*/*"
 
 
-class Options(JsonOutput):
+class ShapesOptions(JsonOutput):
     """The command's options."""
 
     description = "List layers with the FLOPs and least bytes of a forward pass in fp32."
@@ -35,7 +35,7 @@ class Options(JsonOutput):
     pool: str | None = POOL(group="")
 
 
-def run(args: Options) -> int:
+def run(args: ShapesOptions) -> int:
     """List the layers asked for; models where no layer is.
 
     Raises:
@@ -128,3 +128,6 @@ def _table(layers: list[Layer]) -> list[Block]:
         "real elements; bytes: the least to be moved; FLOP/byte: executed FLOPs over these bytes.",
     )
     return [Lines(legend), Table.from_rows(columns_of(rows, names), rows)]
+
+
+SUBCOMMANDS: Final = {"": (ShapesOptions, run)}

@@ -7,7 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.output import row_warnings
-from pydlbench.cli.step_options import Options
+from pydlbench.cli.step_options import StepOptions
 from pydlbench.cli.steps import (
     ModelTask,
     StepsTask,
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import View
 
-__all__ = ["Options", "read_tasks", "run"]
+__all__ = ["SUBCOMMANDS", "StepOptions", "read_tasks", "run"]
 
 
-def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int:
+def run(args: StepOptions, session_factory: Callable[..., Any] | None = None) -> int:
     """Time steps, or run a published protocol.
 
     Args:
@@ -104,7 +104,7 @@ _NAMES: Final = (
 _PROTOCOL_ONLY: Final = ("steps", "warmup", "every", "epochs", "quirk", "data")
 
 
-def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
+def read_tasks(args: StepOptions) -> tuple[list[Task], tuple[str, ...]]:
     """Return a task for each batch and phase, a sweep's table of steps likewise; and notes on them.
 
     Raises:
@@ -266,3 +266,6 @@ def _compare(session: Any, cases: Sequence[StepSpec]) -> dict[str, Any]:
         return {**where, "status": "failed", "detail": str(error)}
     check = agreement.check
     return {**where, "status": check.status, "detail": check.detail, **agreement.to_dict()}
+
+
+SUBCOMMANDS: Final = {"": (StepOptions, run)}

@@ -41,14 +41,14 @@ from pydlbench.words import CASTS, PHASES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Options"]
+__all__ = ["StepOptions"]
 
 
 def _count(least: int) -> Callable[[str, str], int]:
     return partial(whole_number, least=least)
 
 
-class Options(ModelOptions, TableOutput):
+class StepOptions(ModelOptions, TableOutput):
     """The command's options."""
 
     description = (

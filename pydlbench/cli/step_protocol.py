@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pydlbench.cli.steps import OWN_OPTIONS, StepsTask, devices, settings
-from pydlbench.cli.terminal import Progress, tell
+from pydlbench.cli.terminal import ProgressLine, tell
 from pydlbench.cli.values import choices
 from pydlbench.errors import UsageError
 from pydlbench.report.text import STDOUT, check_writable, write_text
@@ -20,7 +20,7 @@ from pydlbench.words import FRAMEWORKS, IMAGE_LAYOUTS, PRECISIONS, check_word
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pydlbench.cli.step_options import Options
+    from pydlbench.cli.step_options import StepOptions
     from pydlbench.protocols.protocol import Protocol
     from pydlbench.protocols.runner import ProtocolSpec
     from pydlbench.records.run import RunRecord
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # A script on a small machine may honestly take days.
 _PATIENCE_S: Final = 30 * 86400.0
-#: Options that protocols do not have, and what to say of them.
+#: StepOptions that protocols do not have, and what to say of them.
 _OTHERS: Final = {
     "feed": "the script says what is fed; nearest: leave it out",
     "budget": "the script says how long it runs; nearest: --steps N",
@@ -42,7 +42,7 @@ _OTHERS: Final = {
 }
 
 
-def run_protocol(args: Options, session_factory: Callable[..., Any] | None) -> int:
+def run_protocol(args: StepOptions, session_factory: Callable[..., Any] | None) -> int:
     """Play a protocol; see :func:`pydlbench.cli.step.run`."""
     from pydlbench.cli.measuring import measure
 
@@ -65,7 +65,7 @@ def run_protocol(args: Options, session_factory: Callable[..., Any] | None) -> i
                 _write(args.json, results.run, outcome.document)
 
     # Standard error belongs to the script's own notes.
-    silent = Progress(None)
+    silent = ProgressLine(None)
     code, _ = measure(
         args, "step", [task], write, sessions=session_factory, progress=silent, what="protocols"
     )
@@ -99,7 +99,7 @@ class ProtocolTask(StepsTask):
         yield Result("protocol", {**spec.to_dict(), **record.to_dict()}, self.rows[0])
 
 
-def read_case(args: Options) -> tuple[ProtocolSpec, tuple[str, ...]]:
+def read_case(args: StepOptions) -> tuple[ProtocolSpec, tuple[str, ...]]:
     """Check the options of a protocol.
 
     Returns:
@@ -143,7 +143,7 @@ def read_case(args: Options) -> tuple[ProtocolSpec, tuple[str, ...]]:
     return spec, notes
 
 
-def _refuse_others(args: Options, published: Protocol) -> None:
+def _refuse_others(args: StepOptions, published: Protocol) -> None:
     """Refuse options that this protocol, or any, does not have."""
     for name, reason in _OTHERS.items():
         if name in args.given:
@@ -160,7 +160,7 @@ def _refuse_others(args: Options, published: Protocol) -> None:
         )
 
 
-def _refuse_counts(args: Options, published: Protocol) -> None:
+def _refuse_counts(args: StepOptions, published: Protocol) -> None:
     """Refuse counts of what the script has not: its own is the least one there."""
     for name, least, what in (
         ("warmup", 0, "steps before those that count"),
@@ -173,7 +173,7 @@ def _refuse_counts(args: Options, published: Protocol) -> None:
             )
 
 
-def _one_each(args: Options, published: Protocol) -> tuple[str, str, str, tuple[str, ...]]:
+def _one_each(args: StepOptions, published: Protocol) -> tuple[str, str, str, tuple[str, ...]]:
     """Return framework, device and precision, and notes; several of one kind are refused."""
     on, notes = devices(args)
     frameworks = args.framework or [published.framework]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pydlbench.cli.options import ExplainedStep
-    from pydlbench.cli.step_options import Options as StepOptions
+    from pydlbench.cli.step_options import StepOptions
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.tasks import View

@@ -48,7 +48,7 @@ def _kinds() -> tuple[str, ...]:
     return tuple(name for name, command in COMMANDS.items() if command.sweeps)
 
 
-class Options(Measuring, MarkdownOutput):
+class SweepOptions(Measuring, MarkdownOutput):
     """The command's options."""
 
     description = (
@@ -66,7 +66,7 @@ class Options(Measuring, MarkdownOutput):
 
 
 def run(
-    args: Options,
+    args: SweepOptions,
     session_factory: Callable[..., Any] | None = None,
     measurer: Callable[..., Any] | None = None,
 ) -> int:
@@ -120,7 +120,7 @@ def run(
     return code
 
 
-def _file_text(args: Options) -> tuple[str, str]:
+def _file_text(args: SweepOptions) -> tuple[str, str]:
     """Return the file's name and text; of a run that is resumed those that it was begun with.
 
     Raises:
@@ -576,3 +576,6 @@ _LINES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "breakdown": _breakdown,
     "diagnose": _findings,
 }
+
+
+SUBCOMMANDS: Final = {"": (SweepOptions, run)}

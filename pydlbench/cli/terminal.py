@@ -90,7 +90,7 @@ def tell(text: str) -> None:
 _FORMAT = "{n_fmt}/{total_fmt} {bar} {elapsed}<{remaining} {postfix}"
 
 
-class Progress:
+class ProgressLine:
     """Shows rows done, rows in all and what is done next; ``close`` before anything is printed.
 
     On a terminal a thread draws a bar, because a row may take longer than anybody likes to look at

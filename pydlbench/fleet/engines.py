@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from pydlbench.errors import PydlbenchError, UsageError, WorkerError, nearest
 from pydlbench.fleet.node import (
     Brought,
+    NodeSlot,
     Order,
-    Slot,
     allow,
     end_all,
     list_cards,
@@ -80,14 +80,14 @@ class Engine(Protocol):
     shares_files: bool
     notes: tuple[str, ...]
 
-    def slots(self) -> Mapping[str, Slot]:
+    def slots(self) -> Mapping[str, NodeSlot]:
         """Return the slots that are available now, by name.
 
         Raises:
             WorkerError: the engine itself is gone.
         """
 
-    def start(self, slot: Slot, order: Order) -> None:
+    def start(self, slot: NodeSlot, order: Order) -> None:
         """Begin a visit; a slot has one at a time."""
 
     def finished(self, wait_s: float) -> list[Finished]:
@@ -137,7 +137,7 @@ def open_engine(
     raise UsageError(f"--on {text or repr(text)}: expected {_FORMS}; nearest: {near}")
 
 
-def local_slots(text: str) -> list[Slot]:
+def local_slots(text: str) -> list[NodeSlot]:
     """Return the slots of this machine.
 
     Args:
@@ -159,13 +159,15 @@ def local_slots(text: str) -> list[Slot]:
                 f"this process may use; nearest: {physical_cores(facts, cpus)}"
             )
         parts = split_cpus(cpus, count)
-        return [Slot(name=f"cpus-{number}", cpus=part) for number, part in enumerate(parts)]
+        return [NodeSlot(name=f"cpus-{number}", cpus=part) for number, part in enumerate(parts)]
     try:
         listed = [uuid for uuid, _ in list_cards()]
     except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(f"--slots gpus: nvidia-smi lists none ({error}); nearest: 1") from error
     parts = split_cpus(cpus, len(listed))
-    return [Slot(name=card, cpus=part, gpu=card) for card, part in zip(listed, parts, strict=True)]
+    return [
+        NodeSlot(name=card, cpus=part, gpu=card) for card, part in zip(listed, parts, strict=True)
+    ]
 
 
 class DaskEngine:
@@ -179,14 +181,14 @@ class DaskEngine:
 
     notes: tuple[str, ...] = ()
 
-    def __init__(self, client: Any, cluster: Any, given: Mapping[int, Slot]) -> None:
+    def __init__(self, client: Any, cluster: Any, given: Mapping[int, NodeSlot]) -> None:
         self.shares_files = cluster is not None
         self._client, self._cluster, self._given = client, cluster, given
-        self._seen: dict[str, Slot] = {}  # by a worker's address
+        self._seen: dict[str, NodeSlot] = {}  # by a worker's address
         self._running: dict[Any, tuple[str, str]] = {}  # future -> slot's name, address
 
     @classmethod
-    def local(cls, slots: Sequence[Slot]) -> DaskEngine:
+    def local(cls, slots: Sequence[NodeSlot]) -> DaskEngine:
         """Start one worker per slot in threads of this process, which wait for their sweeps."""
         distributed = _distributed()
         allow()
@@ -221,7 +223,7 @@ class DaskEngine:
             ) from error
         return cls(client, None, {})
 
-    def slots(self) -> dict[str, Slot]:
+    def slots(self) -> dict[str, NodeSlot]:
         """Return a slot per worker; if two workers have the same slot, that of the first one."""
         with _lost_scheduler():
             threads = self._client.nthreads()
@@ -240,12 +242,12 @@ class DaskEngine:
                 answers = self._client.run(look, workers=fresh, on_error="return")
                 self._seen.update(_answered_slots(answers))
         self._seen = {address: slot for address, slot in self._seen.items() if address in threads}
-        slots: dict[str, Slot] = {}
+        slots: dict[str, NodeSlot] = {}
         for slot in self._seen.values():
             slots.setdefault(slot.name, slot)
         return slots
 
-    def start(self, slot: Slot, order: Order) -> None:
+    def start(self, slot: NodeSlot, order: Order) -> None:
         """Send a visit to the worker of a slot only."""
         address = next(known for known, seen in self._seen.items() if seen.name == slot.name)
         with _lost_scheduler():
@@ -340,9 +342,9 @@ class SlurmEngine:
         self._running: dict[str, tuple[Any, float]] = {}  # job, and when it was submitted
         self._refused: list[Finished] = []
 
-    def slots(self) -> dict[str, Slot]:
+    def slots(self) -> dict[str, NodeSlot]:
         """Return the nodes; Slurm knows which are available."""
-        return {name: Slot(name=name) for name in self._nodes}
+        return {name: NodeSlot(name=name) for name in self._nodes}
 
     def parameters(self, node: str, limit_s: float) -> dict[str, Any]:
         """Return the parameters of a job on a node, by submitit's names.
@@ -361,7 +363,7 @@ class SlurmEngine:
             **options,
         }
 
-    def start(self, slot: Slot, order: Order) -> None:
+    def start(self, slot: NodeSlot, order: Order) -> None:
         """Submit a job for a visit; if sbatch refuses it, the visit has failed."""
         self._executor.update_parameters(**self.parameters(slot.name, longest(order)))
         try:
@@ -415,19 +417,19 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _answered_slots(answers: Mapping[str, Any]) -> dict[str, Slot]:
+def _answered_slots(answers: Mapping[str, Any]) -> dict[str, NodeSlot]:
     """Return the slots that workers have answered with; workers that are gone have none.
 
     Raises:
         UsageError: a worker raised another error, such as that pydlbench is not installed.
     """
     for address, answer in answers.items():
-        if not isinstance(answer, (Slot, OSError)):
+        if not isinstance(answer, (NodeSlot, OSError)):
             raise UsageError(
                 f"{address}: no answer from this worker ({type(answer).__name__}: {answer}); "
                 "nearest: install the same pydlbench where it runs"
             )
-    return {address: answer for address, answer in answers.items() if isinstance(answer, Slot)}
+    return {address: answer for address, answer in answers.items() if isinstance(answer, NodeSlot)}
 
 
 def _slurm_values(options: Mapping[str, str]) -> dict[str, Any]:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Brought",
+    "NodeSlot",
     "Order",
-    "Slot",
     "allow",
     "end_all",
     "exclusive",
@@ -63,7 +63,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class NodeSlot:
     """Resources of one visit.
 
     Attributes:
@@ -136,7 +136,7 @@ class Brought:
         data: bytes of the store; None if it is in the given folder, or if there is none.
     """
 
-    slot: Slot
+    slot: NodeSlot
     reason: str | None
     refused: bool = False
     began: float
@@ -178,7 +178,7 @@ def _held_cards(named: str, listed: Sequence[tuple[str, str]]) -> list[str]:
     return [named]
 
 
-def look(name: str | None = None) -> Slot:
+def look(name: str | None = None) -> NodeSlot:
     """Return the slot that this process has been given.
 
     Args:
@@ -191,10 +191,10 @@ def look(name: str | None = None) -> Slot:
         own += f":{cards}"
     elif len(cpus) < (os.cpu_count() or 0):
         own += f":{format_cpus(cpus)}"
-    return Slot(name=name or own, cpus=cpus, gpu=cards)
+    return NodeSlot(name=name or own, cpus=cpus, gpu=cards)
 
 
-def visit(slot: Slot, order: Order) -> Brought:
+def visit(slot: NodeSlot, order: Order) -> Brought:
     """Run or resume the sweep on a slot; errors of the node are returned, not raised.
 
     Args:
@@ -232,7 +232,7 @@ def store_name(node: str, number: int) -> str:
 
 
 @contextlib.contextmanager
-def exclusive(slot: Slot, wait_s: float) -> Iterator[tuple[int, ...]]:
+def exclusive(slot: NodeSlot, wait_s: float) -> Iterator[tuple[int, ...]]:
     """Lock a slot against all other processes on the node that ask for it.
 
     A process that inherits the descriptors holds the locks as well, such as a sweep that is
@@ -295,7 +295,9 @@ def _folder(order: Order) -> Path:
     return path
 
 
-def _sweep(slot: Slot, order: Order, path: Path, locks: tuple[int, ...]) -> tuple[str | None, bool]:
+def _sweep(
+    slot: NodeSlot, order: Order, path: Path, locks: tuple[int, ...]
+) -> tuple[str | None, bool]:
     """Run or resume the sweep; return why it is incomplete, and whether that would recur."""
     file = path.with_suffix(".toml")
     file.write_text(order.text, encoding="utf-8")
@@ -366,7 +368,7 @@ def end_all() -> None:
 
 
 def _run(
-    slot: Slot, order: Order, words: Sequence[str], path: Path, locks: tuple[int, ...]
+    slot: NodeSlot, order: Order, words: Sequence[str], path: Path, locks: tuple[int, ...]
 ) -> tuple[int, str]:
     """Run a command line on a slot; return its exit code and the last line of what it said."""
     program = order.program or (sys.executable, "-m", "pydlbench")

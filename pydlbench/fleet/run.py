@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.fleet.gather import TABLE, gathered, visit_key
-from pydlbench.fleet.node import Order, Slot, store_name
+from pydlbench.fleet.node import NodeSlot, Order, store_name
 from pydlbench.records.fleet import FleetVisit
 from pydlbench.store.entry import Entry
 from pydlbench.units import format_seconds
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydlbench.fleet.engines import Engine, Finished
     from pydlbench.store.store import Store
 
-__all__ = ["REFERENCE", "Plan", "run_rounds", "with_reference"]
+__all__ = ["REFERENCE", "FleetPlan", "run_rounds", "with_reference"]
 
 #: Between two looks at what has ended.
 _LOOK_S: Final = 1.0
@@ -37,7 +37,7 @@ defaults = ["budget", "repetitions", "seed", "device"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class FleetPlan:
     """What a fleet's run does.
 
     Attributes:
@@ -82,7 +82,7 @@ class _Round:
 
 
 def run_rounds(
-    engine: Engine, store: Store, plan: Plan, tell: Callable[[str], None]
+    engine: Engine, store: Store, plan: FleetPlan, tell: Callable[[str], None]
 ) -> tuple[int, int]:
     """Visit every node in every round; each visit is stored when it has ended.
 
@@ -135,7 +135,7 @@ def run_rounds(
     return sum(done.values()), len(done) - sum(done.values())
 
 
-def _first(engine: Engine, plan: Plan) -> Mapping[str, Slot]:
+def _first(engine: Engine, plan: FleetPlan) -> Mapping[str, NodeSlot]:
     """Return the nodes, as soon as there is one."""
     end = time.monotonic() + plan.patience_s
     while not (slots := engine.slots()):
@@ -148,7 +148,7 @@ def _first(engine: Engine, plan: Plan) -> Mapping[str, Slot]:
     return slots
 
 
-def _begin(engine: Engine, plan: Plan, state: _Round, seen: dict[str, float]) -> None:
+def _begin(engine: Engine, plan: FleetPlan, state: _Round, seen: dict[str, float]) -> None:
     """Begin the visits of all waiting nodes that are available."""
     there = engine.slots()
     seen.update(dict.fromkeys(there, time.monotonic()))
@@ -167,7 +167,7 @@ def _begin(engine: Engine, plan: Plan, state: _Round, seen: dict[str, float]) ->
         engine.start(there[name], order)
 
 
-def _kept(store: Store, plan: Plan, state: _Round, ended: Finished) -> FleetVisit | None:
+def _kept(store: Store, plan: FleetPlan, state: _Round, ended: Finished) -> FleetVisit | None:
     """Store the result of a visit; return None if it is to be tried again."""
     sent = state.running.pop(ended.node)
     brought = ended.brought
@@ -211,7 +211,7 @@ def _kept(store: Store, plan: Plan, state: _Round, ended: Finished) -> FleetVisi
     return visit
 
 
-def _given_up(plan: Plan, state: _Round, seen: Mapping[str, float]) -> list[FleetVisit]:
+def _given_up(plan: FleetPlan, state: _Round, seen: Mapping[str, float]) -> list[FleetVisit]:
     """Return failed visits of the nodes that were unavailable for too long."""
     now = time.monotonic()
     gone = [name for name in state.waiting if now - seen.get(name, 0.0) > plan.patience_s]
@@ -238,7 +238,7 @@ def _check_file(state: _Round, order: Sequence[str], done: Mapping[tuple[str, in
         raise UsageError(f"{order[0]}: {state.reasons[order[0]]}")
 
 
-def _keep(store: Store, plan: Plan, visit: FleetVisit) -> None:
+def _keep(store: Store, plan: FleetPlan, visit: FleetVisit) -> None:
     key = visit_key(visit.node, visit.round)
     store.add(plan.fleet, Entry(TABLE, visit.to_dict(), key=key))
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "WHOLE",
     "Fleet",
-    "Table",
+    "NodeTable",
     "fractions",
     "judge_visits",
     "node_means",
@@ -64,7 +64,7 @@ _HELD: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class NodeTable:
     """Visits as arrays, rounds x nodes x metrics; NaN for missing values."""
 
     nodes: list[str]
@@ -119,7 +119,7 @@ class Fleet:
         mixed: nodes that were changed between rounds.
     """
 
-    table: Table
+    table: NodeTable
     names: list[str]
     groups: NDArray[Any]
     kinds: list[str]
@@ -159,7 +159,7 @@ def tabled(visits: Sequence[Mapping[str, Any]], beyond: float) -> Fleet:
     )
 
 
-def _table(visits: Sequence[Mapping[str, Any]]) -> Table:
+def _table(visits: Sequence[Mapping[str, Any]]) -> NodeTable:
     nodes = list(dict.fromkeys(visit["node"] for visit in visits))
     metrics = list(dict.fromkeys(name for visit in visits for name in visit["values"]))
     rounds = sorted({int(visit["round"]) for visit in visits})
@@ -200,7 +200,7 @@ def _table(visits: Sequence[Mapping[str, Any]]) -> Table:
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = [np.log(values) for values in (seconds, clock, bandwidth)]
     log_s, log_clock, log_bandwidth = logs
-    return Table(
+    return NodeTable(
         nodes=nodes,
         metrics=metrics,
         log_s=log_s,
@@ -214,7 +214,7 @@ def _table(visits: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _effects(
-    table: Table,
+    table: NodeTable,
     names: Sequence[str],
     groups: NDArray[Any],
     effects: Effects,
@@ -249,7 +249,9 @@ def _effects(
     return rows
 
 
-def _again(table: Table, visit: Mapping[str, Any], effects: Effects, node: int, metric: int) -> str:
+def _again(
+    table: NodeTable, visit: Mapping[str, Any], effects: Effects, node: int, metric: int
+) -> str:
     """Return the command that shows a slowdown again; for all metrics that of the slowest one."""
     if metric == len(table.metrics):
         metric = int(np.nanargmax(effects.log[node, :metric]))
@@ -259,7 +261,7 @@ def _again(table: Table, visit: Mapping[str, Any], effects: Effects, node: int, 
 
 
 def _evidence(
-    table: Table, groups: NDArray[Any], effects: Effects, slow: NDArray[Any]
+    table: NodeTable, groups: NDArray[Any], effects: Effects, slow: NDArray[Any]
 ) -> dict[tuple[int, int], tuple[FleetEvidence, ...]]:
     """Return why nodes are slow, as far as the readings taken with their rows show."""
     count = len(table.metrics)
@@ -301,7 +303,7 @@ def _evidence(
     return reasons
 
 
-def _held(table: Table, node: int, others: NDArray[Any], here: slice) -> tuple[str, str] | None:
+def _held(table: NodeTable, node: int, others: NDArray[Any], here: slice) -> tuple[str, str] | None:
     """Return what held a GPU's clock down, if its driver reports that less often for the others."""
     for what, reported in table.held.items():
         mine = _share(reported, [node], here)
@@ -358,7 +360,7 @@ def _nodes(
 
 
 def _metrics(
-    table: Table,
+    table: NodeTable,
     names: Sequence[str],
     groups: NDArray[Any],
     effects: Effects,
@@ -404,7 +406,7 @@ def node_means(log_s: NDArray[Any]) -> NDArray[Any]:
 
 
 def _steps(
-    table: Table, groups: NDArray[Any], effects: Effects, model: str | None
+    table: NodeTable, groups: NDArray[Any], effects: Effects, model: str | None
 ) -> list[FleetStep]:
     """Return what synchronous steps lose by the slowest node, for the largest kind of nodes.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.steps.definition import FrameworkStep, Outcome, StepDefinition
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.protocols.data.datasets import Dataset, Split
-    from pydlbench.protocols.protocol import Run
+    from pydlbench.protocols.protocol import ProtocolRun
 
 #: Images of the data sets that scripts count epochs by.
 _EPOCH: Final = {"imagenet": 1_281_167, "cifar10": 50_000}
@@ -28,7 +28,7 @@ _CIFAR_SIZE: Final = 32
 _EVALUATES: Final = 2
 
 
-def run_protocol(run: Run) -> tuple[ProtocolNumber, ...]:
+def run_protocol(run: ProtocolRun) -> tuple[ProtocolNumber, ...]:
     """Run a protocol, print its lines and return its numbers.
 
     Raises:
@@ -50,7 +50,7 @@ def run_protocol(run: Run) -> tuple[ProtocolNumber, ...]:
     loop = protocol.loop_with(run.settings)
     definitions = protocol.definitions_in(run.subject.framework, run.settings)
     if isinstance(loop, TimedLoop):
-        return tuple(_Timed(run, loop, definitions).run())
+        return tuple(_TimedSection(run, loop, definitions).run())
     assert data is not None, "scripts that train have data"
     return tuple(_Training(run, loop, definitions, data).run())
 
@@ -58,7 +58,7 @@ def run_protocol(run: Run) -> tuple[ProtocolNumber, ...]:
 class _Lines:
     """Writes a protocol's lines, with the fields of the run filled in."""
 
-    def __init__(self, run: Run, definitions: Sequence[StepDefinition]) -> None:
+    def __init__(self, run: ProtocolRun, definitions: Sequence[StepDefinition]) -> None:
         self._log = run.log
         subject, protocol, batch = run.subject, run.protocol, run.settings.batch
         steps = run.settings.steps or 1
@@ -123,10 +123,12 @@ def summary(times: Sequence[float], batch: int, steps: int) -> dict[str, float]:
     }
 
 
-class _Timed:
+class _TimedSection:
     """Runs a script that times steps."""
 
-    def __init__(self, run: Run, loop: TimedLoop, definitions: Sequence[StepDefinition]) -> None:
+    def __init__(
+        self, run: ProtocolRun, loop: TimedLoop, definitions: Sequence[StepDefinition]
+    ) -> None:
         self._run, self._loop, self._definitions = run, loop, definitions
         self._lines = _Lines(run, definitions)
         self._steps = run.settings.steps or 1
@@ -235,7 +237,11 @@ class _Training:
     """Runs a script that trains."""
 
     def __init__(
-        self, run: Run, loop: TrainingLoop, definitions: Sequence[StepDefinition], data: Dataset
+        self,
+        run: ProtocolRun,
+        loop: TrainingLoop,
+        definitions: Sequence[StepDefinition],
+        data: Dataset,
     ) -> None:
         self._run, self._loop, self._definitions, self._data = run, loop, definitions, data
         self._batch = run.settings.batch

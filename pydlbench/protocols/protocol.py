@@ -62,7 +62,7 @@ FIELDS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class PublishedFigure:
     """A result of a timed script, in terms of :data:`FIELDS`.
 
     Attributes:
@@ -116,7 +116,7 @@ class TimedLoop:
     ready: tuple[str, ...] = ()
     line: str = ""
     stage: tuple[str, ...] = ()
-    figures: tuple[Figure, ...]
+    figures: tuple[PublishedFigure, ...]
     sums: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
@@ -342,7 +342,7 @@ class Protocol:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class ProtocolSubject:
     """The model and environment of a run, for its lines.
 
     Attributes:
@@ -392,12 +392,12 @@ class LogStream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class ProtocolRun:
     """Everything that the interpreter needs."""
 
     protocol: Protocol
     model: CatalogueModel
-    subject: Subject
+    subject: ProtocolSubject
     settings: Settings
     log: LogStream
     data: Dataset | None = None

@@ -10,7 +10,7 @@ from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.registry import worker_of
 from pydlbench.models import build_model
 from pydlbench.protocols.interpreter import run_protocol
-from pydlbench.protocols.protocol import LogStream, Run, Subject
+from pydlbench.protocols.protocol import LogStream, ProtocolRun, ProtocolSubject
 from pydlbench.protocols.scripts import find_protocol
 from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
 from pydlbench.records.record import Record
@@ -172,7 +172,7 @@ def run_here(
     make = worker_of(str(wanted.framework)).catalogue_model
     with make(graph, weights, wanted.step, batch, separate=separate) as model:
         numbers = run_protocol(
-            Run(
+            ProtocolRun(
                 protocol=wanted.declaration,
                 model=model,
                 subject=subject,
@@ -202,8 +202,8 @@ def activations(model: Model) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple(shapes)
 
 
-def _subject(spec: ProtocolSpec, model: Model, environment: Mapping[str, Any]) -> Subject:
-    return Subject(
+def _subject(spec: ProtocolSpec, model: Model, environment: Mapping[str, Any]) -> ProtocolSubject:
+    return ProtocolSubject(
         model=model.name,
         image=model.image,
         activations=activations(model),

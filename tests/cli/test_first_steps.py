@@ -153,7 +153,7 @@ def test_a_command_that_stores_is_its_file_and_a_line(monkeypatch, run_record, c
     def stored_report(run):
         return [Lines([str(entry.document["p99_s"]) for entry in run.table("latency")])]
 
-    module.Options, module.run, module.stored_report = Options, run, stored_report
+    module.SUBCOMMANDS, module.stored_report = {"": (Options, run)}, stored_report
     monkeypatch.setitem(sys.modules, "pydlbench.cli.latency", module)
     line = Command("invented", (("latency", "a"), ("latency -q", "b")), stores="latency")
     monkeypatch.setitem(COMMANDS, "latency", line)

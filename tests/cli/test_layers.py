@@ -18,7 +18,7 @@ from pydlbench.cli.parser import read
 from pydlbench.errors import PrimitiveError, PydlbenchError, UsageError
 
 
-def parse(*words: str) -> command.Options:
+def parse(*words: str) -> command.LayersOptions:
     return read(["layers", *words])[0]
 
 
@@ -262,7 +262,7 @@ def test_progress_counts_over_all_sessions(session, monkeypatch):
         def close(self):
             seen.append("closed")
 
-    monkeypatch.setattr("pydlbench.cli.measuring.Progress", Recorder)
+    monkeypatch.setattr("pydlbench.cli.measuring.ProgressLine", Recorder)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
     command.run(parse("--shape", "conv3", "--threads", "1,2"), session.open)
     assert seen == [(0, 2, label), (1, 2, label), "closed"]

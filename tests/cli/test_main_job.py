@@ -94,7 +94,7 @@ import sys
 from pydlbench.cli import main, terminal
 def tell(self, done, total, label):
     print("finished", done, file=sys.stderr, flush=True)
-terminal.Progress.__call__ = tell
+terminal.ProgressLine.__call__ = tell
 sys.exit(main())
 """
 

@@ -2,7 +2,7 @@ import io
 import itertools
 import threading
 
-from pydlbench.cli.terminal import Progress
+from pydlbench.cli.terminal import ProgressLine
 
 
 class Terminal(io.StringIO):
@@ -12,7 +12,7 @@ class Terminal(io.StringIO):
 
 def show(stream, times, **options):
     clock = itertools.chain(times, itertools.repeat(times[-1]))
-    progress = Progress(stream, now=lambda: next(clock), **options)
+    progress = ProgressLine(stream, now=lambda: next(clock), **options)
     progress(0, 8, "conv1")
     progress(3, 8, "conv3")
     progress.close()
@@ -63,7 +63,7 @@ class Watched(Terminal):
 
 def test_bar_appears_and_moves_within_a_row():
     stream = Watched()
-    progress = Progress(stream, delay_s=0.01, every_s=0.01)
+    progress = ProgressLine(stream, delay_s=0.01, every_s=0.01)
     progress(0, 1, "conv1")
     # Without a second call: a time-out here is a bar that does not move.
     assert stream.drawn.acquire(timeout=30)
@@ -77,7 +77,7 @@ def test_bar_appears_and_moves_within_a_row():
 
 def test_no_thread_when_quiet():
     for stream, quiet in ((Terminal(), True), (io.StringIO(), True), (None, False)):
-        progress = Progress(stream, quiet=quiet, delay_s=0.0)
+        progress = ProgressLine(stream, quiet=quiet, delay_s=0.0)
         progress(0, 1, "conv1")
         assert not any(thread.name == "progress" for thread in threading.enumerate())
         progress.close()
@@ -88,7 +88,7 @@ def test_terminal_that_goes_away_costs_nothing():
         def write(self, _):
             raise OSError(5, "Input/output error")
 
-    progress = Progress(Gone(), delay_s=0.0)
+    progress = ProgressLine(Gone(), delay_s=0.0)
     progress(0, 2, "conv1")
     progress(1, 2, "conv2")
     progress.close()

@@ -269,7 +269,7 @@ def test_what_finished_sums_have_measured_is_shared_after_a_resume_as_well(tmp_p
 
 
 def test_what_is_done_already_counts_in_the_progress(tmp_path, monkeypatch):
-    from pydlbench.cli.terminal import Progress
+    from pydlbench.cli.terminal import ProgressLine
 
     path = tmp_path / "tables.toml"
     path.write_text('[[layers]]\nshape = "conv3"\n[[layers]]\nshape = "conv4"\n', encoding="utf-8")
@@ -277,6 +277,8 @@ def test_what_is_done_already_counts_in_the_progress(tmp_path, monkeypatch):
     first.failing = {"conv3"}
     sweep(first, path, "--quiet")
     told = []
-    monkeypatch.setattr(Progress, "__call__", lambda _, done, total, __: told.append((done, total)))
+    monkeypatch.setattr(
+        ProgressLine, "__call__", lambda _, done, total, __: told.append((done, total))
+    )
     assert sweep(Sessions(), "--resume", "last", "--quiet") == 0
     assert told == [(1, 2)]  # before the second row: the one that is there is done

@@ -25,8 +25,8 @@ from pydlbench.fleet.engines import (
     open_engine,
 )
 from pydlbench.fleet.gather import TABLE
-from pydlbench.fleet.node import Order, Slot, store_name
-from pydlbench.fleet.run import Plan, run_rounds
+from pydlbench.fleet.node import NodeSlot, Order, store_name
+from pydlbench.fleet.run import FleetPlan, run_rounds
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def test_an_engine_that_is_not_installed_says_how_to_get_it(name, tmp_path, monk
 
 
 def test_a_worker_that_cannot_say_what_it_has_is_named_and_one_that_is_gone_is_not():
-    slot = Slot(name="a", cpus=(0,))
+    slot = NodeSlot(name="a", cpus=(0,))
     assert _answered_slots({"tcp://a:1": slot, "tcp://b:1": OSError("gone")}) == {"tcp://a:1": slot}
     with pytest.raises(UsageError, match=r"tcp://c:1: .*No module named .*nearest: install"):
         _answered_slots({"tcp://c:1": ModuleNotFoundError("No module named 'pydlbench'")})
@@ -110,7 +110,7 @@ def test_a_worker_that_cannot_say_what_it_has_is_named_and_one_that_is_gone_is_n
 @pytest.fixture
 def local():
     pytest.importorskip("distributed")
-    engine = DaskEngine.local([Slot(name="a", cpus=(CPU,)), Slot(name="b", cpus=(CPU,))])
+    engine = DaskEngine.local([NodeSlot(name="a", cpus=(CPU,)), NodeSlot(name="b", cpus=(CPU,))])
     yield engine
     engine.close()
 
@@ -214,7 +214,7 @@ def test_a_worker_of_several_threads_is_refused(cluster):
 def test_kill_9_of_a_worker_and_of_the_scheduler_lose_nothing(cluster, tmp_path, monkeypatch):
     """The sweep of a killed worker goes on and is found done; the rest is gone on with."""
     monkeypatch.setenv(VARIABLE, json.dumps({"wait": {"": 2}}))
-    plan = Plan(
+    plan = FleetPlan(
         fleet=RUN.id,
         text=FILE,
         folder=tmp_path / "brought",
@@ -371,7 +371,7 @@ def slurm(folder, *nodes, patience_s=600.0, **jobs):
 def test_a_job_that_is_refused_costs_its_node_s_visits_and_no_other_s(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     engine = slurm(tmp_path, "a", "b", refused=("b",))
-    plan = Plan(fleet=RUN.id, text=FILE, folder=tmp_path, program=PROGRAM, tries=2, rounds=1)
+    plan = FleetPlan(fleet=RUN.id, text=FILE, folder=tmp_path, program=PROGRAM, tries=2, rounds=1)
     with Store.open(tmp_path / "store.sqlite") as store:
         store.begin(RUN, "fleet", request={"text": FILE})
         assert run_rounds(engine, store, plan, lambda _: None) == (1, 1)

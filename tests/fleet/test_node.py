@@ -11,7 +11,7 @@ from invented_fleet import FILE, PROGRAM, VARIABLE, write_store
 
 from pydlbench.errors import WorkerError
 from pydlbench.fleet import node
-from pydlbench.fleet.node import Order, Slot, exclusive, look, store_name, visit
+from pydlbench.fleet.node import NodeSlot, Order, exclusive, look, store_name, visit
 from pydlbench.store.store import Store
 
 
@@ -26,7 +26,7 @@ def _locks(tmp_path, monkeypatch):
 
 @pytest.fixture
 def slot():
-    return Slot(name="one", cpus=(min(os.sched_getaffinity(0)),))
+    return NodeSlot(name="one", cpus=(min(os.sched_getaffinity(0)),))
 
 
 def order(path, **changes):
@@ -41,7 +41,7 @@ def rows(path):
 
 
 def test_a_slot_is_held_by_one_at_a_time(slot):
-    other = Slot(name="two", cpus=(*slot.cpus, 4000))
+    other = NodeSlot(name="two", cpus=(*slot.cpus, 4000))
     with (
         exclusive(slot, 0),
         pytest.raises(WorkerError, match=r"two runs"),
@@ -53,13 +53,17 @@ def test_a_slot_is_held_by_one_at_a_time(slot):
 
 
 def test_two_slots_that_share_nothing_do_not_wait(slot):
-    with exclusive(slot, 0), exclusive(Slot(name="two", cpus=(4000,), gpu="GPU-1"), 0):
+    with exclusive(slot, 0), exclusive(NodeSlot(name="two", cpus=(4000,), gpu="GPU-1"), 0):
         pass
 
 
 def test_each_of_a_slot_s_gpus_is_held(slot):
-    two = Slot(name="two", cpus=slot.cpus, gpu="GPU-1,GPU-2")
-    with exclusive(two, 0), pytest.raises(WorkerError), exclusive(Slot(name="x", gpu="GPU-2"), 0):
+    two = NodeSlot(name="two", cpus=slot.cpus, gpu="GPU-1,GPU-2")
+    with (
+        exclusive(two, 0),
+        pytest.raises(WorkerError),
+        exclusive(NodeSlot(name="x", gpu="GPU-2"), 0),
+    ):
         pass
 
 
@@ -89,7 +93,7 @@ def test_a_card_has_one_lock_whatever_it_is_called(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
-    assert Slot(name="x", gpu=named).locks() == [f"pydlbench-{one}.lock" for one in held]
+    assert NodeSlot(name="x", gpu=named).locks() == [f"pydlbench-{one}.lock" for one in held]
 
 
 def test_a_driver_that_hangs_holds_up_no_visit(tmp_path, monkeypatch):
@@ -98,7 +102,7 @@ def test_a_driver_that_hangs_holds_up_no_visit(tmp_path, monkeypatch):
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(node, "_LISTED_S", 0.1)
-    assert Slot(name="x", gpu="0").locks() == ["pydlbench-0.lock"]
+    assert NodeSlot(name="x", gpu="0").locks() == ["pydlbench-0.lock"]
 
 
 def test_a_lock_can_be_asked_for_by_other_users_whatever_the_umask_is(slot):
@@ -131,7 +135,7 @@ from pydlbench.fleet import node
 node.LOCKS = Path(sys.argv[1])
 endless = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
 program = (sys.executable, "-c", endless, sys.argv[2] + "/begun")
-slot = node.Slot(name="one", cpus=(int(sys.argv[3]),))
+slot = node.NodeSlot(name="one", cpus=(int(sys.argv[3]),))
 node.visit(slot, node.Order(fleet="f", round=0, text="", folder=sys.argv[2], program=program))
 """
 
@@ -159,7 +163,7 @@ from pydlbench.fleet import node
 node.LOCKS = Path(sys.argv[1])
 most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (20000, most))
-slot = node.Slot(name="one", cpus=(int(sys.argv[3]),))
+slot = node.NodeSlot(name="one", cpus=(int(sys.argv[3]),))
 order = node.Order(
     fleet="f", round=0, text=sys.argv[4], folder=sys.argv[2], program=json.loads(sys.argv[5])
 )
@@ -274,7 +278,7 @@ def test_a_process_as_a_slot(monkeypatch):
     monkeypatch.setattr(node.socket, "gethostname", lambda: "host")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 8})
     found = look()
-    assert found == Slot(name="host:GPU-1", cpus=(0, 1, 2, 8), gpu="GPU-1")
+    assert found == NodeSlot(name="host:GPU-1", cpus=(0, 1, 2, 8), gpu="GPU-1")
     assert found.prefix == "CUDA_VISIBLE_DEVICES=GPU-1 taskset -c 0-2,8 "
     assert look("named").name == "named"
 

@@ -17,8 +17,8 @@ from pydlbench.errors import StoreError, UsageError, WorkerError
 from pydlbench.fleet import run
 from pydlbench.fleet.engines import Finished
 from pydlbench.fleet.gather import TABLE
-from pydlbench.fleet.node import Brought, Order, Slot
-from pydlbench.fleet.run import Plan, run_rounds, with_reference
+from pydlbench.fleet.node import Brought, NodeSlot, Order
+from pydlbench.fleet.run import FleetPlan, run_rounds, with_reference
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def _store(folder: Path) -> bytes:
 def brought(reason=None, data=None, **changes):
     now = time.time()
     return Brought(
-        slot=Slot(name="node-0", cpus=(0,)),
+        slot=NodeSlot(name="node-0", cpus=(0,)),
         reason=reason,
         began=now,
         ended=now,
@@ -56,13 +56,13 @@ class InventedEngine:
         self.begun: list[tuple[str, int]] = []
         self.answers = answers or (lambda *_: None)
         self._folder = folder
-        self._running: list[tuple[Slot, Order]] = []
+        self._running: list[tuple[NodeSlot, Order]] = []
         folder.mkdir(exist_ok=True)
 
     def slots(self):
-        return {name: Slot(name=name, cpus=(0,)) for name in self.there}
+        return {name: NodeSlot(name=name, cpus=(0,)) for name in self.there}
 
-    def start(self, slot: Slot, order: Order) -> None:
+    def start(self, slot: NodeSlot, order: Order) -> None:
         assert slot.name not in [one.name for one, _ in self._running]
         self.begun.append((slot.name, order.round))
         self._running.append((slot, order))
@@ -72,7 +72,7 @@ class InventedEngine:
         found, self._running = [self._end(*one) for one in self._running], []
         return found
 
-    def _end(self, slot: Slot, order: Order) -> Finished:
+    def _end(self, slot: NodeSlot, order: Order) -> Finished:
         tries = Counter(self.begun)[slot.name, order.round]
         answer = self.answers(slot.name, order.round, tries)
         if isinstance(answer, str):
@@ -96,7 +96,7 @@ def store(tmp_path):
 def plan(tmp_path):
     folder = tmp_path / "brought"
     folder.mkdir()
-    return Plan(fleet=RUN.id, text=FILE, folder=folder, patience_s=0.05)
+    return FleetPlan(fleet=RUN.id, text=FILE, folder=folder, patience_s=0.05)
 
 
 def kept(store):

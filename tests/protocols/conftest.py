@@ -11,7 +11,7 @@ import pytest
 
 from pydlbench.backends.steps.definition import Outcome
 from pydlbench.protocols.interpreter import run_protocol
-from pydlbench.protocols.protocol import LogStream, Run, Subject
+from pydlbench.protocols.protocol import LogStream, ProtocolRun, ProtocolSubject
 from pydlbench.protocols.scripts import find_protocol
 
 if TYPE_CHECKING:
@@ -86,14 +86,14 @@ class World:
     def run(
         self,
         protocol: str,
-        subject: Subject | None = None,
+        subject: ProtocolSubject | None = None,
         data: Dataset | None = None,
         **settings: Any,
     ) -> tuple[ProtocolNumber, ...]:
         found = find_protocol(protocol)
-        subject = subject or Subject(model=found.models[0], image=(3, 224, 224))
+        subject = subject or ProtocolSubject(model=found.models[0], image=(3, 224, 224))
         return run_protocol(
-            Run(
+            ProtocolRun(
                 protocol=found,
                 model=self,
                 subject=subject,

@@ -7,7 +7,7 @@ import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.models.graph import Model, Node
-from pydlbench.protocols.protocol import Subject
+from pydlbench.protocols.protocol import ProtocolSubject
 from pydlbench.protocols.runner import activations
 from pydlbench.protocols.scripts import ALEXNET_TUTORIAL
 
@@ -72,7 +72,10 @@ def seconds(name: str, _count: int) -> float:
 
 def test_all_lines_have_the_form_of_the_published_ones(world):
     this = world(seconds=seconds)
-    this.run("alexnet-tutorial", Subject(model="alexnet", image=(3, 224, 224), activations=SHAPES))
+    this.run(
+        "alexnet-tutorial",
+        ProtocolSubject(model="alexnet", image=(3, 224, 224), activations=SHAPES),
+    )
     assert [form(line) for line in this.lines] == [form(line) for line in PUBLISHED]
 
 
@@ -87,7 +90,10 @@ def test_lines_to_the_last_digit(world):
         return printed[step // 10] if step >= 0 and step % 10 == 0 else 0.131
 
     this = world(seconds=invented)
-    this.run("alexnet-tutorial", Subject(model="alexnet", image=(3, 224, 224), activations=SHAPES))
+    this.run(
+        "alexnet-tutorial",
+        ProtocolSubject(model="alexnet", image=(3, 224, 224), activations=SHAPES),
+    )
     assert [untimed(line) for line in this.lines[:18]] == [untimed(one) for one in PUBLISHED[:18]]
     assert untimed(this.lines[18]) == "Forward across 100 steps, 0.131 +/- 0.000 sec / batch"
     # The clock of the first line: 11 steps of 0.131 s after 10:01:11 + 100 s.

@@ -8,7 +8,7 @@ import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.protocols.data.generated import generate
-from pydlbench.protocols.protocol import Subject
+from pydlbench.protocols.protocol import ProtocolSubject
 from pydlbench.protocols.scripts import CIFAR10_TUTORIAL
 
 # As a GTX 1060 printed them; the script fills a queue before, and has a line on that.
@@ -21,7 +21,7 @@ LINE = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: step \d+, loss = \d+\.\d\d "
     r"\(\d+\.\d examples/sec; \d+\.\d{3} sec/batch\)"
 )
-SUBJECT = Subject(model="cifar10", image=(3, 24, 24))
+SUBJECT = ProtocolSubject(model="cifar10", image=(3, 24, 24))
 
 
 def run(this: Any, **settings: Any) -> Any:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pydlbench.protocols.protocol import Subject
+from pydlbench.protocols.protocol import ProtocolSubject
 
 # As a Titan X printed them (tabs as the log has them).
 PUBLISHED = [
@@ -16,7 +16,7 @@ PUBLISHED = [
     "cudnn                                         :Backward:      46.79",
     "cudnn                                            :TOTAL:      71.66",
 ]
-SUBJECT = Subject(model="alexnet-owt", image=(3, 224, 224), framework="cudnn")
+SUBJECT = ProtocolSubject(model="alexnet-owt", image=(3, 224, 224), framework="cudnn")
 TIMES = {
     ":updateOutput():": 24.87e-3,
     ":updateGradInput():": 21.15e-3,
@@ -35,7 +35,8 @@ def test_lines_are_the_published_ones(world):
 def test_long_numbers_and_names_keep_their_columns(world):
     this = world(seconds=lambda _name, _count: 0.28862)
     this.run(
-        "convnet-benchmarks", Subject(model="vgg11", image=(3, 224, 224), framework="tensorflow")
+        "convnet-benchmarks",
+        ProtocolSubject(model="vgg11", image=(3, 224, 224), framework="tensorflow"),
     )
     assert this.lines[0] == "ModelType: VGG Model-A\tKernels: tensorflow\tInput shape: 64x3x224x224"
     assert {len(line) for line in this.lines[1:]} == {67}

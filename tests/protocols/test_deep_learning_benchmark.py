@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pydlbench.protocols.protocol import Subject
+from pydlbench.protocols.protocol import ProtocolSubject
 from pydlbench.protocols.scripts import DEEP_LEARNING_BENCHMARK
 
 TORCH = DEEP_LEARNING_BENCHMARK.definitions_in("torch")
@@ -16,8 +16,10 @@ DOCUMENTED = ["Timestamp", "Framework", "Algoritem", "BenchStage", "Precision", 
 TIMES = {"eval": 0.03934, "train": 0.13191}
 
 
-def subject(**changes: Any) -> Subject:
-    return Subject(**{"model": "vgg16", "image": (3, 224, 224), "framework": "torch", **changes})
+def subject(**changes: Any) -> ProtocolSubject:
+    return ProtocolSubject(
+        **{"model": "vgg16", "image": (3, 224, 224), "framework": "torch", **changes}
+    )
 
 
 def test_rows(world):

@@ -10,7 +10,7 @@ import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.protocols.data.datasets import Dataset, Split
-from pydlbench.protocols.protocol import Subject
+from pydlbench.protocols.protocol import ProtocolSubject
 from pydlbench.protocols.scripts import MNIST_TUTORIAL
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ Validation error: 0.9%
 Test error: 0.8%
 """.splitlines()
 
-SUBJECT = Subject(model="mnist", image=(1, 28, 28))
+SUBJECT = ProtocolSubject(model="mnist", image=(1, 28, 28))
 
 
 def split(count: int, first: int = 0) -> Split:

@@ -10,7 +10,7 @@ from said import says
 
 from pydlbench.errors import UsageError
 from pydlbench.protocols.data.generated import generate
-from pydlbench.protocols.protocol import FIELDS, LogStream, Subject
+from pydlbench.protocols.protocol import FIELDS, LogStream, ProtocolSubject
 from pydlbench.protocols.scripts import PROTOCOLS, find_protocol
 
 
@@ -84,7 +84,7 @@ def test_quirks_are_on_as_the_script_has_them():
 
 
 def test_images_are_asked_for(world):
-    subject = Subject(model="mnist", image=(1, 28, 28))
+    subject = ProtocolSubject(model="mnist", image=(1, 28, 28))
     with pytest.raises(UsageError, match=r"mnist-tutorial: .*--data"):
         world().run("mnist-tutorial", subject)
     with pytest.raises(UsageError, match=r"cifar10 .*nearest: mnist"):

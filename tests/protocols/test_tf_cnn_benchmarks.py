@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydlbench.protocols.interpreter import summary
-from pydlbench.protocols.protocol import Subject
+from pydlbench.protocols.protocol import ProtocolSubject
 
 # As a GTX 1050 Ti printed them; the page that shows them has spaces for tabs.
 PUBLISHED = """\
@@ -30,7 +30,7 @@ Step    Img/sec total_loss
 total images/sec: 51.66
 ----------------------------------------------------------------
 """.splitlines()
-SUBJECT = Subject(
+SUBJECT = ProtocolSubject(
     model="resnet50-v1",
     image=(3, 224, 224),
     framework="tensorflow",
@@ -118,7 +118,7 @@ def test_forward_only_prints_no_loss(world):
 
 def test_other_subjects_name_themselves(world):
     this = world()
-    subject = Subject(
+    subject = ProtocolSubject(
         model="alexnet-tfcnn-cifar10", image=(3, 32, 32), framework="torch", version="2.13.0+cpu"
     )
     this.run("tf-cnn-benchmarks", subject)
