@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pydlbench.runner.rows import summary_of
-from pydlbench.study.loop import LEAST_ROUNDS, Study, Subject, random_order
+from pydlbench.study.loop import Study, Subject, random_order
 from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.policy import Policy
+from pydlbench.timing.policy import LEAST_ROUNDS, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -42,7 +42,7 @@ from pydlbench.models import build_model
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.step import StepPreparation, StepRecord, StepSpec
 from pydlbench.report.text import markdown_table
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.steps.run import run_in_turn
 from pydlbench.store.entry import Entry
@@ -150,7 +150,7 @@ def cases(model: str) -> list[Case]:
 
 def timed(steps: Sequence[StepSpec], threads: int | None = None) -> list[StepRecord]:
     """Run steps in fresh processes, in turn; ``rounds_s`` has what each takes in which."""
-    with Session(Options(budget_s=_STEP_S, threads=threads)) as session:
+    with Session(RunnerOptions(budget_s=_STEP_S, threads=threads)) as session:
         how = StepPreparation(checks=False)
         return run_in_turn(steps, session, visits=PROCESSES, preparation=how)
 
@@ -198,7 +198,7 @@ def score(
     """
     forecasts: dict[Case, ForecastRecord] = {}
     reasons = []
-    with Session(Options()) as session, kept(session, store, "forecast") as keep:
+    with Session(RunnerOptions()) as session, kept(session, store, "forecast") as keep:
         for case in cases:
             try:
                 forecast = forecast_step(case.step, session, store, visits=repetitions, keep=keep)

@@ -23,7 +23,7 @@ from torch_rows import TorchPeer, TorchRow
 from pydlbench.errors import PydlbenchError
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.timing.policy import Policy
 from pydlbench.words import PASSES
@@ -75,7 +75,7 @@ def main() -> int:
     policy = Policy(budget_s=args.budget, chunk_s=0.04)
     rows: list[TorchRow] = []
     errors = 0
-    with Session(Options(budget_s=args.budget)) as session, TorchPeer(session.cpus) as peer:
+    with Session(RunnerOptions(budget_s=args.budget)) as session, TorchPeer(session.cpus) as peer:
         about = peer.describe()
         print(f"{session.facts.name}, {len(session.cpus)} threads, torch {about['torch']}")
         print(

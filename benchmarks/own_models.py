@@ -46,7 +46,7 @@ from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
 from pydlbench.records.user_model import UserInput, UserModelSpec
 from pydlbench.report.text import markdown_table
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.store.store import Store
 from pydlbench.units import Scale, percent
@@ -227,7 +227,7 @@ class Import(Stage):
 
     def take(self, case: Case) -> str | None:
         """Try both steps in one process; what happens to one is in its entry."""
-        options = Options(threads=self.args.threads, timeout_s=_PATIENCE_S)
+        options = RunnerOptions(threads=self.args.threads, timeout_s=_PATIENCE_S)
         with Session(options) as session:
             found = {phase: tried(case.step(phase), session) for phase in case.phases}
         self.add("import", case, phases=found)
@@ -314,7 +314,7 @@ class Measure(Stage):
     def take(self, case: Case) -> str | None:
         """Take what is missing; each part has processes of its own."""
         step = case.step(case.phases[0])
-        options = Options(threads=self.args.threads, budget_s=0.25, estimate=True)
+        options = RunnerOptions(threads=self.args.threads, budget_s=0.25, estimate=True)
         missing = [part for part in self.args.parts or PARTS if not self.known(part, case)]
         if "forecast" in missing:
             with Session(options) as session, kept(session, self.store, "forecast") as keep:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pydlbench.records.record import Record
     from pydlbench.report.frames import to_arrow, to_pandas, to_polars
     from pydlbench.runner.measure import measure, peaks
-    from pydlbench.runner.options import Options
+    from pydlbench.runner.options import RunnerOptions as Options
     from pydlbench.runner.session import Session
     from pydlbench.store.store import Store
     from pydlbench.version import __version__
@@ -71,10 +71,11 @@ __all__ = [
     "to_polars",
 ]
 
-# Imported when first used: the command line starts faster, and --help needs none of it.
+# Imported when first used: the command line starts faster, and --help needs none of it. A name that
+# differs in its module stands behind a colon.
 _HOMES = {
     "build_layer": "pydlbench.ops.table",
-    "Options": "pydlbench.runner.options",
+    "Options": "pydlbench.runner.options:RunnerOptions",
     "Session": "pydlbench.runner.session",
     "Store": "pydlbench.store.store",
     "__version__": "pydlbench.version",
@@ -97,7 +98,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'pydlbench' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOMES[name]), name)
+    module, _, attribute = _HOMES[name].partition(":")
+    value = getattr(import_module(module), attribute or name)
     # Who has a record in a notebook has it from one of these.
     import_module("pydlbench.records.record").Record.notebook = _notebook
     globals()[name] = value

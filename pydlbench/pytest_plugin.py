@@ -202,7 +202,7 @@ def _measured(specs: Sequence[KernelSpec | StepSpec]) -> Side:
     """Measure as commands do that store a run, with new processes for each repetition."""
     from pydlbench.compare.rows import side_of_documents
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.options import Options
+    from pydlbench.runner.options import RunnerOptions
     from pydlbench.runner.session import Session
     from pydlbench.steps.run import run
     from pydlbench.timing.policy import LAYER_BUDGET_S, STEP_BUDGET_S
@@ -211,7 +211,7 @@ def _measured(specs: Sequence[KernelSpec | StepSpec]) -> Side:
     kernels = [spec for spec in specs if isinstance(spec, KernelSpec)]
     steps = [spec for spec in specs if not isinstance(spec, KernelSpec)]
     budget_s = LAYER_BUDGET_S if kernels else STEP_BUDGET_S
-    how = Options(budget_s=budget_s, repetitions=None, renew=True, code_limit_s=CODE_LIMIT_S)
+    how = RunnerOptions(budget_s=budget_s, repetitions=None, renew=True, code_limit_s=CODE_LIMIT_S)
     with Session(how) as session:
         layers = [row.to_dict() for _, row in session.measure(kernels)] if kernels else []
         records = [run(spec, session).to_dict() for spec in steps]

@@ -16,9 +16,9 @@ from pydlbench.cli.sweep import table_keys
 from pydlbench.cli.values import whole_number
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 from pydlbench.runner import measure
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.tasks import Result
-from pydlbench.study.loop import LEAST_ROUNDS
+from pydlbench.timing.policy import LEAST_ROUNDS
 
 FUNCTIONS = {
     "step": pydlbench.step,
@@ -98,7 +98,7 @@ def test_a_layer_is_measured_as_the_command_does(monkeypatch):
     from pydlbench.cli import layers
 
     (task,), _ = layers.read_tasks(read(["layers", "--shape", "conv3", "--device", "cpu"])[0])
-    own = Options(**task.options)
+    own = RunnerOptions(**task.options)
     shown = (options.budget_s, options.repetitions or LEAST_ROUNDS)
     assert shown == (own.budget_s, own.repetitions or LEAST_ROUNDS)
 

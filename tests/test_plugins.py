@@ -19,7 +19,7 @@ from pydlbench.errors import UsageError
 from pydlbench.models.catalog import find_layers
 from pydlbench.models.counts import parameters
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import Request
 
@@ -84,7 +84,7 @@ def test_a_backend_of_another_package_measures(packages, look_again):
     assert capabilities.names()[-1] == "numpy"
     (layer,) = find_layers(["8x64:64x32"])
     spec = KernelSpec(layer=layer, backend="numpy")
-    with Session(Options(threads=1)) as session:
+    with Session(RunnerOptions(threads=1)) as session:
         worker = session.worker("numpy")
         assert worker.describe()["name"] == "NumPy"
         kernel = worker.prepare(spec, Preparation())

@@ -21,7 +21,7 @@ from journal import Journal
 from kit.steps import row_of
 from pydlbench.cli.layers import read_request
 from pydlbench.cli.parser import read
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 
 
@@ -29,7 +29,7 @@ def main() -> int:
     """Measure all problems whose rows the journal has not."""
     journal, step = Journal(Path(sys.argv[1])), sys.argv[2]
     requests = [read_request(read(["layers", *json.loads(line)])[0]) for line in sys.stdin]
-    with Session(Options(**requests[0].options)) as session:
+    with Session(RunnerOptions(**requests[0].options)) as session:
         for request in requests:
             problems: dict[str, list[Any]] = {}
             for case in request.cases:

@@ -31,6 +31,7 @@ from pydlbench.records.breakdown import (
     Levels,
     Term,
 )
+from pydlbench.records.measurement import MIN_NAMED_SHARE
 from pydlbench.steps.traced import alike, calls_in_context, limit_of_module
 from pydlbench.study.estimate import estimate_values, seen_in_rounds
 from pydlbench.timing.statistics import median, middle_rounds, sum_known
@@ -71,9 +72,8 @@ _NO_FAULTS: Final = "page faults are counted by step: no trace counts them by ca
 # kernel that was to be found: the row is wrong, or the call is not what it is taken for. Named
 # where it is worth a sentence.
 _DOUBTFUL: Final = 2.0
-# A detail names so many calls, none below this share of the step.
-_NAMED: Final = 2
-_WORTH: Final = 0.005
+# Calls that a detail names.
+_MAX_NAMED_CALLS: Final = 2
 
 
 class _Column(NamedTuple):
@@ -355,8 +355,8 @@ class _Analysis:
             module, operator = self._call(place).module, self._operator(place)
             return module if operator == module else f"{module} {operator}"
 
-        least = _WORTH * median(self._rounds.step_s.values())
-        most = [*self._ranked(calls, of_call, name_of).items()][:_NAMED]
+        least = MIN_NAMED_SHARE * median(self._rounds.step_s.values())
+        most = [*self._ranked(calls, of_call, name_of).items()][:_MAX_NAMED_CALLS]
         worth = [(name, seconds) for name, seconds in most if abs(seconds) > least]
         return ", ".join(f"{name} {Scale.fit(seconds).signed(seconds)}" for name, seconds in worth)
 
@@ -477,7 +477,7 @@ class _Analysis:
         alike_places = grouped(
             places, lambda place: (self._call(place).signature, self._call(place).direction)
         )
-        least_s = _WORTH * median(self._rounds.step_s.values())
+        least_s = MIN_NAMED_SHARE * median(self._rounds.step_s.values())
         longer: list[tuple[float, int, float]] = []
         for place, *others in alike_places.values():
             every = [calls[place] for calls in self._rounds.calls.values()]

@@ -58,8 +58,8 @@ from pydlbench.records.trace import program_hash
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.run import step_policy
 from pydlbench.steps.traced import traced_rounds, tracing_of
-from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, random_order
-from pydlbench.timing.policy import STEP_BUDGET_S, Policy
+from pydlbench.study.loop import Size, Study, Subject, random_order
+from pydlbench.timing.policy import LEAST_ROUNDS, STEP_BUDGET_S, Policy
 from pydlbench.units import counted, some_names
 from pydlbench.workers.host import releasing, start_together
 

@@ -29,7 +29,7 @@ Key = TypeVar("Key", bound="Hashable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class TimedItem:
     """A measured time.
 
     Attributes:
@@ -44,7 +44,7 @@ class Timed:
     known: bool = True
 
     @classmethod
-    def from_summary(cls, time: TimeSummary) -> Timed:
+    def from_summary(cls, time: TimeSummary) -> TimedItem:
         """Take a row's time.
 
         A single sample leaves the quartiles.
@@ -91,7 +91,7 @@ class Dominance:
 
 
 def dominance(
-    parts: Mapping[str, Mapping[Key, float]], times: Mapping[Key, Timed]
+    parts: Mapping[str, Mapping[Key, float]], times: Mapping[Key, TimedItem]
 ) -> Dominance | None:
     """Return the largest part of a sum; None where there is nothing to add up.
 
@@ -125,7 +125,10 @@ def dominance(
 
 
 def _half_width(
-    part: Mapping[Key, float], other: Mapping[Key, float], scale: float, times: Mapping[Key, Timed]
+    part: Mapping[Key, float],
+    other: Mapping[Key, float],
+    scale: float,
+    times: Mapping[Key, TimedItem],
 ) -> float:
     """Of the difference of a part and another one times a factor, in seconds."""
     return math.sqrt(

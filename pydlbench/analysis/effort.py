@@ -18,8 +18,8 @@ import math
 import statistics
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.analysis.dominance import Timed
-from pydlbench.study.loop import LEAST_ROUNDS
+from pydlbench.analysis.dominance import TimedItem
+from pydlbench.timing.policy import LEAST_ROUNDS
 from pydlbench.timing.statistics import median_interval
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def half_width_s(
     squares = 0.0 if interval is None else ((interval.high - interval.low) / 2) ** 2
     for spec, entry in times.items():
         if spec not in complete:
-            squares += (weights[spec] * Timed.from_summary(entry).half_width_s) ** 2
+            squares += (weights[spec] * TimedItem.from_summary(entry).half_width_s) ** 2
     return math.sqrt(squares)
 
 

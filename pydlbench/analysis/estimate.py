@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pydlbench.analysis.dominance import Dominance, Timed, dominance
+from pydlbench.analysis.dominance import Dominance, TimedItem, dominance
 from pydlbench.analysis.effort import half_width_s, sharing
 from pydlbench.grouping import grouped, summed
 from pydlbench.models.passes import LOSS, step_passes
@@ -73,7 +73,9 @@ ZERO: Final = Range(hot=0.0, cold=0.0)
 _WHAT_IF: Final = 5
 
 
-def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement], **more: Any) -> StepEstimate:
+def estimate(
+    plan: EstimatePlan, rows: Mapping[KernelSpec, Measurement], **more: Any
+) -> StepEstimate:
     """Sum measured layers into a step.
 
     Args:
@@ -158,17 +160,17 @@ def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement], **more: Any) ->
     )
 
 
-def _disturbed(terms: Iterable[Term], rows: Mapping[KernelSpec, Measurement]) -> float:
+def _disturbed(terms: Iterable[EstimateTerm], rows: Mapping[KernelSpec, Measurement]) -> float:
     return disturbed_share((range_of(term, rows).middle, _contended(term, rows)) for term in terms)
 
 
-def _contended(term: Term, rows: Mapping[KernelSpec, Measurement]) -> bool:
+def _contended(term: EstimateTerm, rows: Mapping[KernelSpec, Measurement]) -> bool:
     return any(row.ok and row.contended for row in (rows[term.hot], rows[term.cold]))
 
 
 def _leads(
     layers: Iterable[EstimatedLayer],
-    timed: Mapping[str, Sequence[Term]],
+    timed: Mapping[str, Sequence[EstimateTerm]],
     rows: Mapping[KernelSpec, Measurement],
 ) -> Dominance | None:
     """Layers that run the same kernels are one part; hot and cold rows are half of it each."""
@@ -178,7 +180,9 @@ def _leads(
     }
     specs = {spec for part in parts.values() for spec in part}
     times = {
-        spec: Timed.from_summary(time) for spec in specs if (time := rows[spec].time) is not None
+        spec: TimedItem.from_summary(time)
+        for spec in specs
+        if (time := rows[spec].time) is not None
     }
     return dominance(parts, times)
 
@@ -192,7 +196,7 @@ def _median(row: Measurement) -> float | None:
     return row.time.median if row.ok and row.time is not None else None
 
 
-def range_of(term: Term, rows: Mapping[KernelSpec, Measurement]) -> Range:
+def range_of(term: EstimateTerm, rows: Mapping[KernelSpec, Measurement]) -> Range:
     """Return the seconds of a piece of work; without a cold row the hot one stands for both."""
     hot = _median(rows[term.hot]) or 0.0
     cold = _median(rows[term.cold])
@@ -201,7 +205,7 @@ def range_of(term: Term, rows: Mapping[KernelSpec, Measurement]) -> Range:
 
 def _layer(
     name: str,
-    terms: Sequence[Term],
+    terms: Sequence[EstimateTerm],
     rows: Mapping[KernelSpec, Measurement],
     total: float,
     *,
@@ -235,7 +239,7 @@ def _layer(
     )
 
 
-def _pass(term: Term) -> str:
+def _pass(term: EstimateTerm) -> str:
     """Return the pass, or what training does to tensors besides: ``l2`` terms, the ``update``."""
     step_pass = term.step_pass
     op = step_pass.layer.op
@@ -246,13 +250,13 @@ def _pass(term: Term) -> str:
     return "l2" if op == "l2" and step_pass.node != LOSS else step_pass.pass_
 
 
-def _kind(term: Term) -> str:
+def _kind(term: EstimateTerm) -> str:
     layer = term.step_pass.layer
     return layer.op if layer.kind in MEMORY_BOUND and layer.kind != "resize" else layer.kind
 
 
 def _weights(
-    terms: Iterable[Term], rows: Mapping[KernelSpec, Measurement] | None = None
+    terms: Iterable[EstimateTerm], rows: Mapping[KernelSpec, Measurement] | None = None
 ) -> dict[KernelSpec, float]:
     """Return how often each case is in the middle of hot and cold: each of the two counts half.
 
@@ -275,7 +279,7 @@ COLD = "all-cold"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class EstimateTerm:
     """One piece of a step's work.
 
     Attributes:
@@ -290,14 +294,14 @@ class Term:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kernels:
+class EstimateKernels:
     """A step's work and the measurements that it takes.
 
     Attributes:
         terms: in the order of execution.
     """
 
-    terms: tuple[Term, ...]
+    terms: tuple[EstimateTerm, ...]
 
     @property
     def effort(self) -> Effort:
@@ -316,7 +320,7 @@ class Kernels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Kernels):
+class EstimatePlan(EstimateKernels):
     """The work of a step, with what is told of it.
 
     Attributes:
@@ -342,7 +346,7 @@ def plan(
     precision: str = "fp32",
     device: str = "cpu",
     cache_bytes: int | None = None,
-) -> Plan:
+) -> EstimatePlan:
     """Return the work of a step and what has to be measured for it.
 
     Args:
@@ -358,7 +362,7 @@ def plan(
         UsageError: no such phase.
     """
     terms = terms_of(step_passes(model, phase), precision, device, cache_bytes)
-    return Plan(
+    return EstimatePlan(
         name=model.name,
         title=model.title,
         batch=model.batch,
@@ -370,7 +374,7 @@ def plan(
 
 def terms_of(
     works: Iterable[StepPass], precision: str, device: str, cache_bytes: int | None
-) -> tuple[Term, ...]:
+) -> tuple[EstimateTerm, ...]:
     """Return what is measured for each piece of work; see :func:`plan`."""
     terms = []
     for part in works:
@@ -388,11 +392,11 @@ def terms_of(
             or part.layer.bytes(part.pass_, ITEM_BYTES[precision]) < 4 * cache_bytes
         ):
             cold = msgspec.structs.replace(hot, cache=COLD)
-        terms.append(Term(step_pass=part, hot=hot, cold=cold))
+        terms.append(EstimateTerm(step_pass=part, hot=hot, cold=cold))
     return sharing_kernels(terms)
 
 
-def sharing_kernels(terms: Iterable[Term]) -> tuple[Term, ...]:
+def sharing_kernels(terms: Iterable[EstimateTerm]) -> tuple[EstimateTerm, ...]:
     """Return pieces of work; those of one kernel have the case that it first occurs in."""
     # Without names -> as it is called where it first occurs.
     known: dict[KernelSpec, KernelSpec] = {}
@@ -401,6 +405,6 @@ def sharing_kernels(terms: Iterable[Term]) -> tuple[Term, ...]:
         return known.setdefault(spec.nameless, spec)
 
     return tuple(
-        Term(step_pass=term.step_pass, hot=shared(term.hot), cold=shared(term.cold))
+        EstimateTerm(step_pass=term.step_pass, hot=shared(term.hot), cold=shared(term.cold))
         for term in terms
     )

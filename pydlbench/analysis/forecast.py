@@ -25,7 +25,7 @@ import msgspec
 from pydlbench.analysis.operators import kind_of, listed
 from pydlbench.analysis.pipeline import enqueued, period
 from pydlbench.analysis.rows import FAULT, Rows, measure_rows, now_utc, stored_rows
-from pydlbench.analysis.scores import Interval, interval, scored
+from pydlbench.analysis.scores import ScoreInterval, interval, scored
 from pydlbench.errors import UnsupportedError
 from pydlbench.grouping import grouped, summed
 from pydlbench.records.forecast import ForecastRecord, ForecastTerm, Place, StepFaults
@@ -317,7 +317,7 @@ def conclude(
     faults: StepFaults | None = None,
     *,
     factors: Mapping[str, float] | None = None,
-    known: Interval | None = None,
+    known: ScoreInterval | None = None,
 ) -> ForecastRecord:
     """Return the forecast of a step from what is known of its calls.
 

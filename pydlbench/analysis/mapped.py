@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pydlbench.analysis.estimate import Kernels, Plan, Term, sharing_kernels, terms_of
+from pydlbench.analysis.estimate import (
+    EstimateKernels,
+    EstimatePlan,
+    EstimateTerm,
+    sharing_kernels,
+    terms_of,
+)
 from pydlbench.analysis.operators import listed
 from pydlbench.calls.groups import EQUATION, CallGroup, is_group
 from pydlbench.calls.meaning import Meaning
@@ -60,7 +66,7 @@ class MappedCall:
 
     count: int
     meaning: Meaning
-    terms: tuple[Term, ...]
+    terms: tuple[EstimateTerm, ...]
     lacks: str = ""
 
     def writes_elsewhere(self, operator: str) -> bool:
@@ -203,9 +209,9 @@ def map_step(step: StepSpec, session: Session) -> dict[tuple[str, str], MappedCa
     return map_calls(calls, step.phase, step.precision, step.device, cache_bytes)
 
 
-def kernels_of(mapped: Mapping[tuple[str, str], MappedCall]) -> Kernels:
+def kernels_of(mapped: Mapping[tuple[str, str], MappedCall]) -> EstimateKernels:
     """Return the native kernels of a step, each as often as its calls are made."""
-    return Kernels(
+    return EstimateKernels(
         terms=sharing_kernels(term for each in mapped.values() for term in each.terms * each.count)
     )
 
@@ -221,7 +227,7 @@ def recorded_plan(
     cache_bytes: int | None,
     notes: Sequence[str] = (),
     types: str = "",
-) -> Plan:
+) -> EstimatePlan:
     """Return the work of a recorded step, that of each call in the modules that make it.
 
     Args:
@@ -251,7 +257,7 @@ def recorded_plan(
         mapped_weight = sum(weight(call) for call, stands in counted if stands.terms)
         return mapped_weight / whole if whole else 0.0
 
-    return Plan(
+    return EstimatePlan(
         name=name,
         title=f"{sum(call.count for call in calls)} calls, {len(calls)} distinct",
         batch=batch,

@@ -12,7 +12,7 @@ from pydlbench.models.passes import LOSS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pydlbench.analysis.estimate import Kernels
+    from pydlbench.analysis.estimate import EstimateKernels
     from pydlbench.models.graph import Model
     from pydlbench.models.passes import StepPass
     from pydlbench.records.measurement import Measurement
@@ -73,7 +73,7 @@ class NativeSum:
         return own + self.of_part("sum")
 
 
-def native_sum(wanted: Kernels, rows: Mapping[KernelSpec, Measurement]) -> NativeSum:
+def native_sum(wanted: EstimateKernels, rows: Mapping[KernelSpec, Measurement]) -> NativeSum:
     """Sum measured rows by what they stand for; rows without a time are in no sum.
 
     Args:

@@ -30,7 +30,7 @@ _SHAPES: Final = re.compile(r"(?:\w\[|\"shape\":\[)([0-9, ]*)\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class StepProblem:
     """Equal calls of a step.
 
     Attributes:
@@ -55,7 +55,7 @@ class Problem:
         return counted if self.seconds is None else self.seconds
 
 
-def distinct_problems(recorded: Recorded) -> list[Problem]:
+def distinct_problems(recorded: Recorded) -> list[StepProblem]:
     """Return the distinct problems of a step, the heaviest first; views compute nothing."""
     first = recorded.rounds[0]
     seconds: Sequence[float | None] = [None] * len(first.calls)
@@ -71,7 +71,7 @@ def distinct_problems(recorded: Recorded) -> list[Problem]:
         own = [each for place in places if (each := seconds[place]) is not None]
         modules = (first.calls[place].module for place in places)
         problems.append(
-            Problem(
+            StepProblem(
                 call=call,
                 meaning=meaning,
                 modules=tuple(dict.fromkeys(modules)) if recorded.named else (),
@@ -90,7 +90,7 @@ def _in_known_type(meaning: Meaning) -> Meaning:
     return replace(meaning, layers=(), layers_missing=missing)
 
 
-def layers_to_time(problems: Sequence[Problem]) -> tuple[list[tuple[LayerPass, str]], int]:
+def layers_to_time(problems: Sequence[StepProblem]) -> tuple[list[tuple[LayerPass, str]], int]:
     """Return the layers behind most of the time, each with its precision; and what is left over.
 
     Args:
@@ -116,10 +116,10 @@ def layers_to_time(problems: Sequence[Problem]) -> tuple[list[tuple[LayerPass, s
 def describe(
     recorded: Recorded,
     file: str,
-    problems: Sequence[Problem],
+    problems: Sequence[StepProblem],
     *,
     limit_s: Callable[[ProgramCall], float | None] = lambda _: None,
-    native_s: Callable[[Problem], float | None] = lambda _: None,
+    native_s: Callable[[StepProblem], float | None] = lambda _: None,
     limits_of: str | None = None,
 ) -> RecordedSteps:
     """Return what a file says, held against limits.
@@ -167,7 +167,7 @@ def _times(count: int, seconds: float | None) -> float | None:
 
 
 def _described(
-    problem: Problem, limit_s: float | None, native_s: float | None, whole_s: float
+    problem: StepProblem, limit_s: float | None, native_s: float | None, whole_s: float
 ) -> RecordedProblem:
     call, meaning = problem.call, problem.meaning
     main = max(meaning.layers, key=lambda each: each.layer.flops(each.pass_), default=None)

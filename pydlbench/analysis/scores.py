@@ -26,14 +26,14 @@ _STEP: Final = ("model", "options", "own", "batch", "phase", "layout", "feed")
 _PLACE: Final = ("framework", "mode", "precision", "device", "threads", "library")
 
 
-class Interval(NamedTuple):
+class ScoreInterval(NamedTuple):
     """Half of an interval, as the logarithm of a ratio, and of how many scores it is."""
 
     reach: float
     scored: int
 
 
-def interval(errors: list[float]) -> Interval:
+def interval(errors: list[float]) -> ScoreInterval:
     """Return what the next error lies within nine times of ten.
 
     Of n errors and the next one, each is the largest equally often: the next one lies within the
@@ -44,9 +44,9 @@ def interval(errors: list[float]) -> Interval:
     """
     ordered = sorted(map(abs, errors))
     if len(ordered) < LEAST:
-        return Interval(math.log1p(ASSUMED), len(ordered))
+        return ScoreInterval(math.log1p(ASSUMED), len(ordered))
     place = min(len(ordered), math.ceil(LEVEL * (len(ordered) + 1)))
-    return Interval(ordered[place - 1], len(ordered))
+    return ScoreInterval(ordered[place - 1], len(ordered))
 
 
 def scored(store: Reader | None, place: Place) -> list[float]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.timing.policy import MIN_READING_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,8 +27,6 @@ HOPELESS = 1.15
 # Bringing its data back into the caches costs a kernel some 2 ms: of one that takes longer than
 # this, less than a tenth, and all finalists pay alike.
 _LONG_S = 0.02
-# What a clock reads as free took so long: the reading of one takes some 20 ns itself.
-_LEAST_S = 1e-9
 # A thorough probe has so many samples at least.
 _THOROUGH_SAMPLES = 5
 
@@ -350,7 +349,7 @@ class Autotuner(abc.ABC):
     def _probe(self, candidate: Candidate, share: float) -> None:
         """Take samples until there is a share of those of a candidate's probe, one at least."""
         execution_s = min(candidate.time, candidate.first)
-        wanted = share * self.effort.probe_s / max(execution_s, _LEAST_S)
+        wanted = share * self.effort.probe_s / max(execution_s, MIN_READING_S)
         least = _THOROUGH_SAMPLES if self.thorough else 1
         most = max(1, round(share * self.effort.probe_samples))
         more = _count(wanted, least, most) - len(candidate.times)
@@ -368,7 +367,7 @@ class Autotuner(abc.ABC):
             except PydlbenchError as error:  # all at once they may not fit into memory
                 each.disqualify(error)
         effort = self.effort
-        best = max(best, _LEAST_S)
+        best = max(best, MIN_READING_S)
         per_turn = _count(effort.turn_s / best, 1, effort.turn_samples)
         rounds = _count(effort.finals_s / (best * per_turn * len(finalists)), *effort.finals_rounds)
         # The last one's data is in the caches: an untimed execution brings its own.

@@ -23,7 +23,7 @@ from pydlbench.cli.steps import (
 from pydlbench.cli.values import whole_number
 from pydlbench.errors import PydlbenchError
 from pydlbench.runner.tasks import Result, Task
-from pydlbench.timing.policy import STEP_BUDGET_S
+from pydlbench.timing.policy import LEAST_ROUNDS, STEP_BUDGET_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["SUBCOMMANDS", "BreakdownOptions", "read_tasks", "run", "stored_report"]
 
 # As in ``study.loop``, which a command's options do not load.
-_ROUNDS: Final = 4
 # Before the rounds.
 _STAGES: Final = 4
 # That take as long as a step or longer: the step, it with kept pages, it traced, its calls alone,
@@ -61,9 +60,9 @@ class BreakdownOptions(ExplainedStep):
     )
     repetitions: int = REPETITIONS(
         help="rounds: in each the step runs in a new process, and its parts are measured beside it "
-        f"(default and minimum: {_ROUNDS})",
-        read=partial(whole_number, least=_ROUNDS),
-        default=_ROUNDS,
+        f"(default and minimum: {LEAST_ROUNDS})",
+        read=partial(whole_number, least=LEAST_ROUNDS),
+        default=LEAST_ROUNDS,
     )
     width: float | None = WIDTH()
     explain: bool = EXPLAIN()

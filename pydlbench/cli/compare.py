@@ -53,7 +53,7 @@ _NOT_PUBLISHED = (
     *("interleave", "python", "fail_on", "same", "all"),
     *(*_MEASURING, *_OF_LAYERS_OR_STEP),
 )
-# CompareOptions of layers and step: their texts go to those commands.
+# Options of layers and step: their texts go to those commands.
 _PASSED_ON: Final = Option(
     help="as layers and step take it",
     group="what is measured with --python",
@@ -560,10 +560,10 @@ def _elsewhere(a: Side, b: Side, here: Any) -> tuple[str, ...]:
 
 
 def _open_session(*, side: int, threads: int | None, seed: int) -> Any:  # noqa: ARG001 - alike
-    from pydlbench.runner.options import Options
+    from pydlbench.runner.options import RunnerOptions
     from pydlbench.runner.session import Session
 
-    return Session(Options(threads=threads, seed=seed))
+    return Session(RunnerOptions(threads=threads, seed=seed))
 
 
 SUBCOMMANDS: Final = {"": (CompareOptions, run)}

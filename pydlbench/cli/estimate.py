@@ -34,13 +34,13 @@ from pydlbench.cli.steps import (
 )
 from pydlbench.cli.values import FINDING, one_of, whole_number
 from pydlbench.errors import PydlbenchError, UsageError
-from pydlbench.runner.tasks import Result, Row, Task
+from pydlbench.runner.tasks import Result, Task, TaskRow
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORKS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pydlbench.analysis.estimate import Plan
+    from pydlbench.analysis.estimate import EstimatePlan
     from pydlbench.cli.output import Outputs
     from pydlbench.models.graph import Model
     from pydlbench.records.measurement import Measurement
@@ -143,7 +143,7 @@ def read_tasks(args: EstimateOptions) -> tuple[list[Task], tuple[str, ...]]:
         UsageError: a value is bad.
     """
     from pydlbench.records.step import StepSpec
-    from pydlbench.study.loop import LEAST_ROUNDS
+    from pydlbench.timing.policy import LEAST_ROUNDS
 
     model, named = read_model(args, args.batch)
     # Of a model of the user's own, what is recorded: its framework's first mode makes the calls.
@@ -162,7 +162,7 @@ def read_tasks(args: EstimateOptions) -> tuple[list[Task], tuple[str, ...]]:
         seed=args.seed,
     )
     values = values_of(step, "model", "batch", "phase", "precision", "device")
-    row = Row(
+    row = TaskRow(
         fields=fields_of(args, values),
         label=step.what,
         spec=step,
@@ -224,7 +224,7 @@ class EstimateTask(ModelTask):
             raise PydlbenchError(f"no layer could be measured: {next(iter(reasons), 'no layers')}")
         yield Result("estimate", record.to_dict(), self.rows[0], detail=(record, [*rows.values()]))
 
-    def _plan(self, session: Any) -> Plan:
+    def _plan(self, session: Any) -> EstimatePlan:
         """Return the step's work; that of the user's own model is recorded for it."""
         from pydlbench.analysis.estimate import plan
         from pydlbench.analysis.mapped import recorded_plan

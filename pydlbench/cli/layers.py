@@ -38,7 +38,7 @@ from pydlbench.cli.options import (
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import byte_count, choices, patterns, splits, wholes
 from pydlbench.errors import PydlbenchError, UsageError, nearest
-from pydlbench.runner.tasks import KernelTask, Row, Task
+from pydlbench.runner.tasks import KernelTask, Task, TaskRow
 from pydlbench.words import (
     CACHES,
     CPU_PRECISIONS,
@@ -687,7 +687,7 @@ def tasks(request: LayersRequest) -> list[Task]:
     return [
         KernelTask(
             rows=tuple(
-                Row(fields=_fields(spec, threads), label=spec.label, spec=spec)
+                TaskRow(fields=_fields(spec, threads), label=spec.label, spec=spec)
                 for spec in request.cases
             ),
             options={**request.options, "threads": threads},

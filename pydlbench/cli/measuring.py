@@ -16,7 +16,7 @@ from pydlbench.report.blocks import run_lines
 from pydlbench.report.json import run_document
 from pydlbench.report.text import check_writable
 from pydlbench.runner.execute import execute
-from pydlbench.runner.recorder import Recorder
+from pydlbench.runner.recorder import RowRecorder
 from pydlbench.store.entry import BEING_WRITTEN, Entry
 from pydlbench.store.place import chosen_path
 from pydlbench.store.store import Store
@@ -173,7 +173,7 @@ def ended(results: Results, what: str = "rows", fail_on: tuple[str, float] | Non
 # The store that ``--store`` names, for keeping a run in it, and the run that ``--resume`` names.
 
 
-def recorder_of(args: Measuring, kind: str, resume: str | None = None) -> Recorder:
+def recorder_of(args: Measuring, kind: str, resume: str | None = None) -> RowRecorder:
     """Return what keeps a run in the store that a command's options name.
 
     Args:
@@ -195,22 +195,22 @@ def recorder_of(args: Measuring, kind: str, resume: str | None = None) -> Record
     if path is None:
         if resume is not None:
             raise UsageError(f"--resume {resume}: nothing is kept; nearest: leave out {by} none")
-        return Recorder(None, kind, **how)
+        return RowRecorder(None, kind, **how)
     make = partial(Store.open, path if by else None)
     if not path.exists():
         if named:
             check_writable("--store", str(path))
-        return Recorder(None, kind, make=make, **how)
+        return RowRecorder(None, kind, make=make, **how)
     try:
         store = make()
     except StoreError as error:
         if named or resume is not None:
             raise UsageError(str(error)) from error
         tell(f"warning: results are not kept: {error}")
-        return Recorder(None, kind, **how)
+        return RowRecorder(None, kind, **how)
     try:
         resumed = None if resume is None else _resumable(store, resume, kind)
-        return Recorder(store, kind, resumed=resumed, **how)
+        return RowRecorder(store, kind, resumed=resumed, **how)
     except BaseException:
         store.close()
         raise

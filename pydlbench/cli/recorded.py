@@ -13,7 +13,7 @@ from pydlbench.units import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from pydlbench.analysis.recorded import Problem
+    from pydlbench.analysis.recorded import StepProblem
     from pydlbench.calls.meaning import LayerPass
     from pydlbench.cli.options import CommandOptions
     from pydlbench.cli.step_options import StepOptions
@@ -44,7 +44,7 @@ def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = No
     """
     from pydlbench.analysis.recorded import describe, distinct_problems
     from pydlbench.report.recorded import recorded_report
-    from pydlbench.runner.options import Options
+    from pydlbench.runner.options import RunnerOptions
     from pydlbench.runner.session import Session
     from pydlbench.steps.traced import limits_of
     from pydlbench.traces.files import read
@@ -54,7 +54,7 @@ def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = No
     name = args.trace or ""
     recorded = read(name)
     problems = distinct_problems(recorded)
-    make = session_factory or (lambda **how: Session(Options(**how)))
+    make = session_factory or (lambda **how: Session(RunnerOptions(**how)))
     with make(threads=args.threads) as session:
         how: dict[str, Any] = {}
         if not recorded.on_gpu:
@@ -93,7 +93,7 @@ class Log:
 
     file: str
     recorded: Recorded
-    problems: Sequence[Problem]
+    problems: Sequence[StepProblem]
     layers: Sequence[tuple[LayerPass, str]]
     notes: tuple[str, ...]
 
@@ -109,7 +109,7 @@ class Log:
                 # Several caches, layouts or numbers of threads: the fastest of them.
                 timed[key] = min(timed.get(key, row), row, key=_median_s)
 
-        def native(problem: Problem) -> list[Measurement]:
+        def native(problem: StepProblem) -> list[Measurement]:
             precision = precision_of(problem.meaning)
             keys = [
                 _key(each.layer.problem, each.pass_, each.propagation, precision)
@@ -117,10 +117,10 @@ class Log:
             ]
             return [timed[key] for key in keys] if set(keys) <= set(timed) else []
 
-        def native_s(problem: Problem) -> float | None:
+        def native_s(problem: StepProblem) -> float | None:
             return sum(row.time.median for row in native(problem) if row.time) or None
 
-        def limit_s(problem: Problem) -> float | None:
+        def limit_s(problem: StepProblem) -> float | None:
             roofs = [row.roofline for row in native(problem)]
             return sum(roof.time_s for roof in roofs if roof) if roofs and all(roofs) else None
 

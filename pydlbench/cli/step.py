@@ -22,7 +22,7 @@ from pydlbench.cli.steps import (
 )
 from pydlbench.cli.values import choices
 from pydlbench.errors import PydlbenchError, UsageError
-from pydlbench.runner.tasks import Result, Row, Task
+from pydlbench.runner.tasks import Result, Task, TaskRow
 from pydlbench.words import (
     CASTS,
     CPU_PRECISIONS,
@@ -112,8 +112,7 @@ def read_tasks(args: StepOptions) -> tuple[list[Task], tuple[str, ...]]:
     """
     from pydlbench.models.user_model import is_own
     from pydlbench.records.step import StepSpec
-    from pydlbench.study.loop import LEAST_ROUNDS
-    from pydlbench.timing.policy import STEP_BUDGET_S
+    from pydlbench.timing.policy import LEAST_ROUNDS, STEP_BUDGET_S
 
     args.refuse(_PROTOCOL_ONLY, "without --protocol", "--protocol NAME")
     if args.width:
@@ -153,7 +152,7 @@ def read_tasks(args: StepOptions) -> tuple[list[Task], tuple[str, ...]]:
         tasks.append(
             StepTask(
                 rows=tuple(
-                    Row(
+                    TaskRow(
                         fields=fields_of(args, values_of(step, *_NAMES)),
                         label=step.label,
                         spec=step,
@@ -244,7 +243,7 @@ class StepTask(ModelTask, StepsTask):
         for row, record in zip(self.rows, records, strict=True):
             yield Result("step", record.to_dict(), row, detail=record)
 
-    def refused(self, row: Row, status: str, reason: str) -> Result:
+    def refused(self, row: TaskRow, status: str, reason: str) -> Result:
         """Return a step's record without numbers."""
         from pydlbench.records.step import StepRecord
 

@@ -13,7 +13,7 @@ from pydlbench.cli.terminal import ProgressLine, tell
 from pydlbench.cli.values import choices
 from pydlbench.errors import UsageError
 from pydlbench.report.text import STDOUT, check_writable, write_text
-from pydlbench.runner.tasks import Result, Row
+from pydlbench.runner.tasks import Result, TaskRow
 from pydlbench.store.place import user_path
 from pydlbench.words import FRAMEWORKS, IMAGE_LAYOUTS, PRECISIONS, check_word
 
@@ -56,7 +56,7 @@ def run_protocol(args: StepOptions, session_factory: Callable[..., Any] | None) 
     for text in notes:
         note(text)
 
-    row = Row(fields={"protocol": spec.protocol}, label=spec.protocol, spec=spec)
+    row = TaskRow(fields={"protocol": spec.protocol}, label=spec.protocol, spec=spec)
     task = ProtocolTask(rows=(row,), options=options, note=note)
 
     def write(results: Results) -> None:

@@ -10,7 +10,7 @@ from pydlbench.cli.machine import check_threads, device_of
 from pydlbench.cli.options import OWN, ModelOptions
 from pydlbench.cli.values import choices, one_of
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
-from pydlbench.runner.tasks import Result, Row, Task
+from pydlbench.runner.tasks import Result, Task, TaskRow
 from pydlbench.words import (
     CODE_LIMIT_S,
     CPU_PRECISIONS,
@@ -154,7 +154,7 @@ class ModelTask(Task):
                 else replace(measure_step, row=own_rows[id(measure_step.row)])
             )
 
-    def without_numbers(self, row: Row, error: PydlbenchError) -> Result:
+    def without_numbers(self, row: TaskRow, error: PydlbenchError) -> Result:
         """Return the result of a step without numbers: why there are none.
 
         Raises:
@@ -175,7 +175,7 @@ class ModelTask(Task):
         """Return the task with its steps in the framework that their model is of."""
         from pydlbench.steps.prepare import settled
 
-        def renamed(row: Row, step: StepSpec) -> Row:
+        def renamed(row: TaskRow, step: StepSpec) -> TaskRow:
             before, now = (f"{each.framework} {each.mode}" for each in (row.spec, step))
             return replace(row, spec=step, label=row.label.replace(before, now))
 
@@ -237,7 +237,7 @@ def check_layout(layout: str | None, frameworks: Sequence[str]) -> None:
 
 def read_steps(
     args: ExplainedStep, usual: Sequence[str] | None = None
-) -> tuple[Model | None, list[Row], tuple[str, ...], bool]:
+) -> tuple[Model | None, list[TaskRow], tuple[str, ...], bool]:
     """Return the steps that a command is asked for, one for each framework and mode.
 
     Args:
@@ -286,7 +286,7 @@ def read_steps(
         )
         names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
         fields = fields_of(args, values_of(step, *names, "device"))
-        rows.append(Row(fields=fields, label=step.label, spec=step))
+        rows.append(TaskRow(fields=fields, label=step.label, spec=step))
     return model, rows, notes, guessed
 
 

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
     from pydlbench.cli.options import CommandOptions, Option
     from pydlbench.runner.execute import Results
-    from pydlbench.runner.sweep import SweepFile
-    from pydlbench.runner.sweep import Table as SweepTable
+    from pydlbench.runner.sweep import SweepFile, SweepTable
     from pydlbench.runner.tasks import Result, Task
 
 # A file of a person; a machine's list of cases is a shell loop's matter.

@@ -16,7 +16,7 @@ from pydlbench.compare.rerun import RerunPair, RerunSide
 from pydlbench.compare.rows import Row, Side, row_of_step
 from pydlbench.errors import PydlbenchError
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def open_session(installation: Installation, threads: int | None, seed: int) -> 
     Stored kernels of this installation are not used.
     """
     return Session(
-        Options(threads=threads, seed=seed, keep_probes=False, python=installation.python)
+        RunnerOptions(threads=threads, seed=seed, keep_probes=False, python=installation.python)
     )
 
 

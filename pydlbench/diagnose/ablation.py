@@ -14,8 +14,8 @@ from pydlbench.records.step import StepPreparation
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.run import step_policy
 from pydlbench.study.estimate import contrast
-from pydlbench.study.loop import LEAST_ROUNDS, ROUNDS, random_order, sampled_pair
-from pydlbench.timing.policy import Policy
+from pydlbench.study.loop import ROUNDS, random_order, sampled_pair
+from pydlbench.timing.policy import LEAST_ROUNDS, Policy
 from pydlbench.units import format_seconds, percent
 from pydlbench.workers.host import releasing
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pydlbench.analysis.estimate import Plan, estimate, plan, range_of
+from pydlbench.analysis.estimate import EstimatePlan, estimate, plan, range_of
 from pydlbench.analysis.mapped import kernels_of, map_step
 from pydlbench.analysis.native import native_sum
 from pydlbench.analysis.operators import kind_of
@@ -27,7 +27,7 @@ from pydlbench.units import percent
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pydlbench.analysis.estimate import Term
+    from pydlbench.analysis.estimate import EstimateTerm
     from pydlbench.analysis.mapped import MappedCall
     from pydlbench.analysis.native import NativeSum
     from pydlbench.models.graph import Model
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class EvidenceSite:
     """A layer of the step, or several equal ones: of a node, or of a recorded call.
 
     Attributes:
@@ -54,7 +54,7 @@ class Site:
 
     name: str
     layer: Layer
-    terms: tuple[Term, ...]
+    terms: tuple[EstimateTerm, ...]
     seconds: float
     count: int = 1
 
@@ -64,7 +64,7 @@ class Excess:
     """The framework's additional time for a node or call, compared with the native library.
 
     Attributes:
-        name: name of the node or the module; see :class:`Site`.
+        name: name of the node or the module; see :class:`EvidenceSite`.
         terms: its passes.
         seconds: additional time in a step, all equal ones together.
         own_s: the framework's time; None where only the native library was measured.
@@ -73,7 +73,7 @@ class Excess:
     """
 
     name: str
-    terms: tuple[Term, ...]
+    terms: tuple[EstimateTerm, ...]
     seconds: float
     own_s: float | None
     native_s: float
@@ -103,7 +103,7 @@ class Observations:
     model: Model | None
     mapped: Mapping[tuple[str, str], MappedCall] = field(default_factory=dict)
     step: StepRecord
-    plan: Plan
+    plan: EstimatePlan
     rows: Mapping[KernelSpec, Measurement]
     estimate: StepEstimate
     native: NativeSum
@@ -173,14 +173,14 @@ class Observations:
         module = name.partition(_LIKE)[0]
         return (f"{module} is called in {lines[module]}",) if module in lines else ()
 
-    def convolutions(self) -> list[Site]:
+    def convolutions(self) -> list[EvidenceSite]:
         """Return the step's convolutions."""
         if self.model is None:
             return self._recorded_convolutions()
         alone = self._alone_by_module()
         terms = self._terms(self.model)
         return [
-            Site(
+            EvidenceSite(
                 name=node.name,
                 layer=node.layer,
                 terms=terms.get(node.name, ()),
@@ -204,7 +204,7 @@ class Observations:
             excesses = self._graph_excesses(self.model, kind)
         return sorted(excesses, key=lambda excess: -excess.seconds)
 
-    def framework_case(self, term: Term) -> KernelSpec:
+    def framework_case(self, term: EstimateTerm) -> KernelSpec:
         """Return the spec with which the framework runs one part of the plan alone."""
         pass_work = term.step_pass
         return KernelSpec(
@@ -217,7 +217,7 @@ class Observations:
             device=self.spec.device,
         )
 
-    def native_s(self, term: Term) -> float:
+    def native_s(self, term: EstimateTerm) -> float:
         """Return the native time of one part of the plan with hot caches; 0 if unknown."""
         return range_of(term, self.rows).hot
 
@@ -227,7 +227,7 @@ class Observations:
 
     # --- of a step with a graph ---------------------------------------------------------------
 
-    def _terms(self, model: Model) -> dict[str, tuple[Term, ...]]:
+    def _terms(self, model: Model) -> dict[str, tuple[EstimateTerm, ...]]:
         """Return the passes of each node's own layer: without bias, L2 term and update."""
         names = {node.name: None if node.layer is None else node.layer.name for node in model}
         passes = [(term.step_pass, term) for term in self.plan.terms]
@@ -289,12 +289,12 @@ class Observations:
             if calls.stands is not None and calls.native_s is not None and _alone(calls.stands)
         ]
 
-    def _recorded_convolutions(self) -> list[Site]:
+    def _recorded_convolutions(self) -> list[EvidenceSite]:
         """Return the convolutions of recorded calls, forward and backward."""
         every = [calls for calls in self._alike("layer") if calls.convolutions]
         by_layer = grouped(every, lambda calls: calls.convolutions[0].step_pass.layer)
         return [
-            Site(
+            EvidenceSite(
                 name=same[0].name,
                 layer=layer,
                 terms=tuple(term for calls in same for term in calls.convolutions),
@@ -333,7 +333,7 @@ class _Alike:
         return sum(calls.alone_s or 0.0 for calls in self.calls)
 
     @property
-    def convolutions(self) -> tuple[Term, ...]:
+    def convolutions(self) -> tuple[EstimateTerm, ...]:
         """The convolutions among the native layers of each."""
         terms = () if self.stands is None else self.stands.terms
         return tuple(term for term in terms if term.step_pass.layer.op == "conv")
@@ -453,14 +453,14 @@ def observe(
 
 def _plan(
     spec: StepSpec, session: Session
-) -> tuple[Model | None, dict[tuple[str, str], MappedCall], Plan]:
+) -> tuple[Model | None, dict[tuple[str, str], MappedCall], EstimatePlan]:
     """Return a step's graph or the native layers of its recorded calls, and its plan."""
     cache_bytes = session.cache_bytes(spec.device)
     if spec.own is None:
         model = build_model(spec.model, spec.batch, **spec.options)
         return model, {}, plan(model, spec.phase, spec.precision, spec.device, cache_bytes)
     mapped = map_step(spec, session)
-    wanted = Plan(
+    wanted = EstimatePlan(
         name=spec.model,
         title="",
         batch=spec.batch or 0,

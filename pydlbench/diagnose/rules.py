@@ -33,7 +33,7 @@ from pydlbench.words import AS_BUILT, ONNX_FRAMEWORK
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pydlbench.analysis.estimate import Term
+    from pydlbench.analysis.estimate import EstimateTerm
     from pydlbench.diagnose.evidence import Excess, Observations
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
@@ -286,7 +286,7 @@ _WAYS: Final = {
 
 def find_roofs(seen: Observations) -> Iterator[Hypothesis]:
     """Yield another algorithm and another batch for the layers that lose most."""
-    gaps: list[tuple[float, Term, int, Measurement]] = []
+    gaps: list[tuple[float, EstimateTerm, int, Measurement]] = []
     for spec, terms in grouped(seen.plan.terms, lambda term: term.hot).items():
         term, count, row = terms[0], len(terms), seen.rows[spec]
         listed = term.step_pass.layer.kind in _KINDS
@@ -302,7 +302,7 @@ def find_roofs(seen: Observations) -> Iterator[Hypothesis]:
 
 
 def _below(
-    seen: Observations, gap: float, term: Term, count: int, row: Measurement
+    seen: Observations, gap: float, term: EstimateTerm, count: int, row: Measurement
 ) -> Iterator[Hypothesis]:
     """Yield changes that may bring a layer, or several equal ones, closer to the roofline."""
     assert row.time is not None

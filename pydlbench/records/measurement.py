@@ -631,6 +631,8 @@ class Measurement(
 #: The part of a sum that disturbed rows may have, which are upper bounds, for the sum to tell
 #: anything; what is named in a verdict may not be disturbed at all.
 MATERIAL: Final = 0.05
+#: The share of a step below which a layer, a call or a term is not named in a sentence.
+MIN_NAMED_SHARE: Final = 0.005
 
 
 def disturbed_share(parts: Iterable[tuple[float, bool]]) -> float:

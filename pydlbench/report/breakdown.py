@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.backends import capabilities
 from pydlbench.records.breakdown import LEVELS, BreakdownRecord
 from pydlbench.records.fields import columns_of
+from pydlbench.records.measurement import MIN_NAMED_SHARE
 from pydlbench.records.step import step_words
 from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Heading, Lines, Table
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 _SHOWN: Final = 8
 _MODULES: Final = "module seconds=in_context share alone_s native_s limit_s"
 _TERMS: Final = "term kind seconds ci_low..ci_high share detail"
-# Below this share of the step nothing is worth a sentence.
-_WORTH: Final = 0.005
 # Calls that take longer alone than in the step, by more than this share of it, are worth one.
 _LONGER: Final = 0.05
 #: What lies above a level.
@@ -281,4 +280,4 @@ def largest_loss(record: BreakdownRecord) -> Term | None:
     terms = [term for term in record.terms if term.kind != "limit"]
     sure = [term for term in terms if term.ci_low is None or term.ci_low > 0]
     largest = max(sure, key=lambda each: each.seconds, default=None)
-    return largest if largest is not None and largest.share >= _WORTH else None
+    return largest if largest is not None and largest.share >= MIN_NAMED_SHARE else None

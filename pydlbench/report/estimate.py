@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.analysis.dominance import Dominance
 from pydlbench.records.estimate import EstimatedLayer
 from pydlbench.records.fields import columns_of
-from pydlbench.records.measurement import fewer_flops
+from pydlbench.records.measurement import MIN_NAMED_SHARE, fewer_flops
 from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Facts, Heading, Lines, Table
 from pydlbench.report.columns import device_name
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.report.blocks import Block
 
-# Below this share of the step no layer is worth a sentence.
-_WORTH: Final = 0.005
 # Columns by pass, and of a layer.
 _PASSES: Final = {
     "forward": "forward",
@@ -182,7 +180,7 @@ def estimate_conclusion(step: StepEstimate, rows: Sequence[Measurement] = ()) ->
     best = max(groups, key=lambda layer: layer.excess_s)
     if best.contended:
         return lines
-    if best.excess_s <= _WORTH * total:
+    if best.excess_s <= MIN_NAMED_SHARE * total:
         return [*lines, "No layer, with all like it, is worth more than 0.5 % of the step."]
     whose, which = ("its", "a single layer") if best.count == 1 else ("their", "one kind of layer")
     reached = "" if best.efficiency is None else f" (now {percent(best.efficiency)} of it)"

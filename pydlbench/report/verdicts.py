@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from pydlbench.analysis.dominance import Dominance, Timed, dominance
+from pydlbench.analysis.dominance import Dominance, TimedItem, dominance
 from pydlbench.ops.table import ITEM_BYTES, without_sides
 from pydlbench.records.measurement import MATERIAL, NEAR_ROOF, disturbed_share, is_tied, less_exact
 from pydlbench.report.columns import AXES, axis_values, by_problem, label, varying
@@ -608,11 +608,11 @@ def _sum(timed: Sequence[Measurement]) -> list[str]:
 def _leader(timed: Sequence[Measurement]) -> Dominance | None:
     """The layer that takes most of several; None where other work disturbed it."""
     parts: dict[str, dict[int, float]] = {}
-    times: dict[int, Timed] = {}
+    times: dict[int, TimedItem] = {}
     for place, row in enumerate(timed):
         if row.time is not None:
             parts.setdefault(row.layer, {})[place] = 1.0
-            times[place] = Timed.from_summary(row.time)
+            times[place] = TimedItem.from_summary(row.time)
     leader = dominance(parts, times)
     if leader is None or any(row.contended for row in timed if row.layer == leader.name):
         return None

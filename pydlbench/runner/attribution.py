@@ -43,7 +43,7 @@ _ON_GPU = "on the device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class GapAccount:
     """Where one backend's time goes, as far as it was measured. Seconds per execution.
 
     Attributes:
@@ -99,7 +99,7 @@ class Account:
 # yields a cause's name, its seconds and the measurement in words.
 
 
-def allocation(own: Account, best: Account) -> Iterator[tuple[str, float, str]]:
+def allocation(own: GapAccount, best: GapAccount) -> Iterator[tuple[str, float, str]]:
     """Yield the additional time for pages that are touched for the first time."""
     if own.allocation_s is None:
         return
@@ -111,14 +111,14 @@ def allocation(own: Account, best: Account) -> Iterator[tuple[str, float, str]]:
     yield "allocation", seconds, how + _in_fastest(best.allocation_s)
 
 
-def reorders(own: Account, best: Account) -> Iterator[tuple[str, float, str]]:
+def reorders(own: GapAccount, best: GapAccount) -> Iterator[tuple[str, float, str]]:
     """Yield the additional time for layout conversions."""
     if own.reorder_s:
         how = f"operands brought into other layouts, {own.reorder_by}{_in_fastest(best.reorder_s)}"
         yield "reorders", own.reorder_s - (best.reorder_s or 0.0), how
 
 
-def dispatch(own: Account, best: Account) -> Iterator[tuple[str, float, str]]:
+def dispatch(own: GapAccount, best: GapAccount) -> Iterator[tuple[str, float, str]]:
     """Yield the additional time of a call that does nothing."""
     if own.empty_s is None:
         return
@@ -147,7 +147,7 @@ _ONE_THREAD = 1.2
 
 
 def kernel(
-    own: Account, best: Account, room: float, kind: str, packing: float | None
+    own: GapAccount, best: GapAccount, room: float, kind: str, packing: float | None
 ) -> Iterator[tuple[str, float, str]]:
     """Yield the additional time of the kernel: idle threads, unpacked weights, or other reasons.
 
@@ -179,7 +179,7 @@ def kernel(
     yield name, rest, how
 
 
-def _kernel_s(account: Account) -> float | None:
+def _kernel_s(account: GapAccount) -> float | None:
     """Return the kernel's part of a call: measured, or the rest of it if its limit is known."""
     if account.kernel_s is not None:
         return account.kernel_s
@@ -188,7 +188,7 @@ def _kernel_s(account: Account) -> float | None:
     return max(0.0, account.kept_s - account.outside_s - (account.reorder_s or 0.0))
 
 
-def _by(account: Account) -> str:
+def _by(account: GapAccount) -> str:
     if account.kernel_s is not None:
         return account.kernel_by
     kept = "" if account.allocation_s is None else " with kept pages"
@@ -196,7 +196,7 @@ def _by(account: Account) -> str:
     return f"(not measured alone: it is a call{kept}{less})"
 
 
-def _reached(own: Account, best: Account, taken: float, reference: float) -> str:
+def _reached(own: GapAccount, best: GapAccount, taken: float, reference: float) -> str:
     """Return the shares of the device's limit that the two kernels reach."""
     if not own.limit_s or not taken:
         return ""
@@ -207,14 +207,14 @@ def _reached(own: Account, best: Account, taken: float, reference: float) -> str
     return words
 
 
-def _busy(account: Account) -> str:
+def _busy(account: GapAccount) -> str:
     if account.busy is None:
         return ""
     who = f"{account.threads} threads were" if account.threads > 1 else "thread was"
     return f"its {who} busy for {100 * account.busy:.0f} % of the time"
 
 
-def _idle(own: Account, best: Account, most: float) -> Iterator[tuple[str, float, str]]:
+def _idle(own: GapAccount, best: GapAccount, most: float) -> Iterator[tuple[str, float, str]]:
     """Yield the time that idle threads would have saved, had they shared the work."""
     if own.busy is None or own.queued or own.threads < 2:
         return
@@ -230,7 +230,7 @@ def _idle(own: Account, best: Account, most: float) -> Iterator[tuple[str, float
     yield name, seconds, f"{how} (one that spins until others are done counts as busy)"
 
 
-def _idle_s(account: Account) -> float | None:
+def _idle_s(account: GapAccount) -> float | None:
     """Return the time that a call would save if its threads shared all work but dispatch."""
     if account.busy is None:
         return None
@@ -239,7 +239,7 @@ def _idle_s(account: Account) -> float | None:
 
 
 def _not_packed(
-    best: Account, packing: float | None, most: float
+    best: GapAccount, packing: float | None, most: float
 ) -> Iterator[tuple[str, float, str]]:
     if packing is None:
         return
@@ -265,7 +265,7 @@ _WORTH = 0.05
 
 
 def causes(
-    own: Account, best: Account, kind: str = "", packing: float | None = None
+    own: GapAccount, best: GapAccount, kind: str = "", packing: float | None = None
 ) -> list[dict[str, Any]]:
     """Return the causes of the gap, the largest first; empty without a gap or evidence.
 
@@ -298,7 +298,7 @@ def causes(
     return sorted(worth, key=lambda cause: -cause["seconds"])
 
 
-def _within(account: Account) -> Account:
+def _within(account: GapAccount) -> GapAccount:
     """Return the account with a log that fits into the call: the logged one may have been slow."""
     logged = (account.kernel_s or 0.0) + (account.reorder_s or 0.0)
     room = max(0.0, account.kept_s - account.outside_s)
@@ -356,11 +356,11 @@ def _others(row: Measurement, best: Measurement) -> bool:
     return bool(ran and fastest) and ran != fastest
 
 
-def _account(run: BackendRun, row: Measurement, time_s: float) -> Account:
+def _account(run: BackendRun, row: Measurement, time_s: float) -> GapAccount:
     """Return where a run's time goes; ``time_s`` may be that of fewer rounds."""
     facts, samples, warm = run.usual.facts, run.usual.samples, run.warm.samples
     if facts is None or samples is None or row.time is None:
-        return Account(time_s=time_s)
+        return GapAccount(time_s=time_s)
     # With a log of the process whose pages are there, no fault is counted in the kernel as well.
     kept = run.warm.facts if warm is not None else None
     seen = {**(kept or facts).evidence, **run.log}
@@ -372,7 +372,7 @@ def _account(run: BackendRun, row: Measurement, time_s: float) -> Account:
     on_gpu, roof = run.spec.on_gpu, row.roofline
     # Samples behind a gate and in a graph leave out what the calls cost.
     called = not on_gpu or row.timing not in ("events", "cuda-graph")
-    return Account(
+    return GapAccount(
         time_s=time_s,
         allocation_s=saved,
         faults=faults["default"] - faults["warm"] if len(faults) == 2 else None,

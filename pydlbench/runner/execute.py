@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.recorder import Recorder
+    from pydlbench.runner.recorder import RowRecorder
     from pydlbench.runner.repetitions import Effort
-    from pydlbench.runner.tasks import Row, Task
+    from pydlbench.runner.tasks import Task, TaskRow
 
 
 # -----------------------------------------------------------------------------
 # Keys: what the entry of a row, or of a kernel that goes into one, is found by.
 
 
-def row_key(task: Task, row: Row) -> str:
+def row_key(task: Task, row: TaskRow) -> str:
     """Return the key of a row's entry: its table and a digest of its fields and its spec.
 
     The spec is included as two layers of one name may differ in how they pool.
@@ -212,7 +212,7 @@ def _verdict(error: PydlbenchError) -> tuple[str, str]:
 # The loop.
 
 
-class Progress(Protocol):
+class RunProgress(Protocol):
     """Shows the progress of a run."""
 
     def __call__(self, done: int, total: int, label: str) -> None:
@@ -225,9 +225,9 @@ class Progress(Protocol):
 def execute(
     tasks: Sequence[Task],
     open_session: Callable[[Task], AbstractContextManager[Any]] | None,
-    recorder: Recorder,
+    recorder: RowRecorder,
     *,
-    progress: Progress,
+    progress: RunProgress,
     request: Mapping[str, Any] | None = None,
     tolerant: bool = False,
     samples: bool = False,
@@ -280,8 +280,8 @@ class _Loop:
         self,
         tasks: Sequence[Task],
         open_session: Callable[[Task], AbstractContextManager[Any]],
-        recorder: Recorder,
-        progress: Progress,
+        recorder: RowRecorder,
+        progress: RunProgress,
         request: Mapping[str, Any] | None,
         tolerant: bool,
         samples: bool,
@@ -437,7 +437,7 @@ class _Loop:
                 self._recorder.describe(self.described)
             self._list(task, row, result)
 
-    def _list(self, task: Task, row: Row | None, result: Result) -> None:
+    def _list(self, task: Task, row: TaskRow | None, result: Result) -> None:
         if result.table == "layer" and result.status == "ok" and not result.partial:
             # For other tasks: estimates and layers share kernels.
             name = (
@@ -477,7 +477,7 @@ class _Loop:
         for key in incomplete & set(self._done):
             del self._done[key]
 
-    def earlier(self, task: Task, row: Row) -> Result | None:
+    def earlier(self, task: Task, row: TaskRow) -> Result | None:
         """Return the result of a row in an earlier attempt."""
         return self._done.get(row_key(task, row)) if self._done else None
 

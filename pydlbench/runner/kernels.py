@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.machine import Devices, Workers
-    from pydlbench.runner.options import Options
+    from pydlbench.runner.options import RunnerOptions
     from pydlbench.study.table import Interference, Series
     from pydlbench.workers.host import RemoteKernel, Worker
 
@@ -78,7 +78,7 @@ class _Plan(NamedTuple):
     known: KernelFacts | None
 
 
-class Kernels:
+class SessionKernels:
     """The kernels of a session: prepares them in its workers and asks these for other facts.
 
     Args:
@@ -91,7 +91,7 @@ class Kernels:
 
     def __init__(
         self,
-        options: Options,
+        options: RunnerOptions,
         facts: CpuFacts,
         cpus: tuple[int, ...],
         workers: Workers,

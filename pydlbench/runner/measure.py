@@ -10,7 +10,7 @@ from pydlbench.errors import BackendMissingError, UsageError
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.peaks import DevicePeaks
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.timing.policy import LAYER_BUDGET_S
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS, check_device, check_word
@@ -36,7 +36,7 @@ def measure(
     device: str | None = None,
     timing: str = "auto",
     fuse: str = "none",
-    options: Options | None = None,
+    options: RunnerOptions | None = None,
 ) -> Measurement:
     """Measure one layer and return the record that the command line prints.
 
@@ -80,7 +80,7 @@ def measure(
         timing=timing,
         fuse=fuse,
     )
-    usual = Options(budget_s=LAYER_BUDGET_S, repetitions=None)
+    usual = RunnerOptions(budget_s=LAYER_BUDGET_S, repetitions=None)
     with Session(options or usual) as session:
         return next(row for _, row in session.measure([spec]))
 
@@ -106,7 +106,7 @@ def peaks(
     """
     check_device(device)
     check_word("precision", precision, CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS)
-    with Session(Options(threads=threads)) as session:
+    with Session(RunnerOptions(threads=threads)) as session:
         probed: DeviceRecord | GpuRecord
         if device == "cpu":
             probed = session.devices.cpu((precision,), (), ())
@@ -147,7 +147,7 @@ def probe_device(
         ImpossiblePeakError: a probe measured more than the device can do.
     """
     check_device(device)
-    with Session(Options(threads=threads, keep_probes=False)) as session:
+    with Session(RunnerOptions(threads=threads, keep_probes=False)) as session:
         if device != "cpu":
             return session.devices.gpu(device, GPU_PRECISIONS if precisions is None else precisions)
         try:

@@ -8,7 +8,7 @@ from pydlbench.backends.base import DEFAULT_WORKSPACE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class RunnerOptions:
     """Settings of a session.
 
     Attributes:

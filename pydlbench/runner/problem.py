@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.base import KernelFacts
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.kernels import Kernels
+    from pydlbench.runner.kernels import SessionKernels
     from pydlbench.study.estimate import Estimate
     from pydlbench.workers.host import RemoteKernel
 
@@ -58,7 +58,7 @@ def by_problem(specs: Sequence[KernelSpec]) -> Iterator[list[KernelSpec]]:
     yield from groups
 
 
-class Problem:
+class RowProblem:
     """The specs of one problem, which are the subjects of a study, in one or more repetitions.
 
     A backend that cannot prepare its kernel gets a row that says so. A backend that fails later, or
@@ -78,7 +78,7 @@ class Problem:
 
     def __init__(
         self,
-        kernels: Kernels,
+        kernels: SessionKernels,
         specs: Sequence[KernelSpec],
         repetitions: int = 1,
         *,
@@ -450,7 +450,7 @@ def is_quick(spec: KernelSpec) -> bool:
     return spec.backend == "native" and not spec.on_gpu
 
 
-def _row(kernels: Kernels, run: BackendRun, clock_hz: float | None = None) -> Measurement:
+def _row(kernels: SessionKernels, run: BackendRun, clock_hz: float | None = None) -> Measurement:
     """Return the row of a run's samples, with a warning if repetitions failed.
 
     Args:
@@ -480,7 +480,7 @@ def _chosen(rival: Arm, first: Arm) -> KernelFacts:
     return dataclasses.replace(rival.facts, candidates=candidates, notes=first.facts.notes)
 
 
-def _paired(kernels: Kernels, runs: Sequence[BackendRun]) -> list[Measurement]:
+def _paired(kernels: SessionKernels, runs: Sequence[BackendRun]) -> list[Measurement]:
     """Return rows with the ratio of each to the fastest, over the rounds that both have.
 
     Args:

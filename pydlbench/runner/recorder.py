@@ -82,7 +82,7 @@ class OneInterrupt:
             raise KeyboardInterrupt
 
 
-class Recorder:
+class RowRecorder:
     """Stores one run; a context manager in which the first Ctrl-C ends the measuring.
 
     Call ``start`` when the machine is known, ``add`` for each finished result, and ``finish`` at

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pydlbench.runner.kernels import memory_held
-from pydlbench.runner.problem import Problem, is_quick
+from pydlbench.runner.problem import RowProblem, is_quick
 from pydlbench.study.loop import random_order
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.kernels import Kernels
+    from pydlbench.runner.kernels import SessionKernels
     from pydlbench.runner.machine import Workers
 
     #: See :func:`repeated_problems`.
@@ -32,7 +32,7 @@ _KEPT_SHARE = 0.25
 
 
 def repeated_problems(
-    kernels: Kernels,
+    kernels: SessionKernels,
     workers: Workers,
     groups: Sequence[Sequence[KernelSpec]],
     count: int,
@@ -41,7 +41,7 @@ def repeated_problems(
     renew: bool = True,
     memory_bytes: int | None = None,
     effort: Effort | None = None,
-) -> Generator[Problem, None, None]:
+) -> Generator[RowProblem, None, None]:
     """Repeat all unfinished problems of a run, and yield each after each of its repetitions.
 
     Native kernels get a new process in each repetition, in which the variant that the first one
@@ -95,12 +95,12 @@ def repeated_problems(
 
 
 def _problems(
-    kernels: Kernels,
+    kernels: SessionKernels,
     groups: Sequence[Sequence[KernelSpec]],
     count: int,
     renew: bool,
     room: float,
-) -> list[Problem]:
+) -> list[RowProblem]:
     """Return the problems of groups; kernels stay prepared in so many bytes of memory."""
     problems = []
     for group in groups:
@@ -109,11 +109,11 @@ def _problems(
         room -= held if keep else 0
         once = _held_bytes(spec for spec in group if spec.pass_ in spec.layer.passes)
         in_place = not renew and count * once <= room
-        problems.append(Problem(kernels, group, count, keep=keep, in_place=in_place))
+        problems.append(RowProblem(kernels, group, count, keep=keep, in_place=in_place))
     return problems
 
 
-def _share(problems: Sequence[Problem], count: int) -> float:
+def _share(problems: Sequence[RowProblem], count: int) -> float:
     """Return the share of all repetitions that have been taken."""
     taken = [1.0 if problem.finished else problem.taken / count for problem in problems]
     return sum(taken) / len(taken)

@@ -7,9 +7,9 @@ import datetime as dt
 import uuid
 from typing import TYPE_CHECKING, Any, Self
 
-from pydlbench.runner.kernels import Kernels, check_memory
+from pydlbench.runner.kernels import SessionKernels, check_memory
 from pydlbench.runner.machine import Devices, Workers
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.problem import by_problem
 from pydlbench.runner.repetitions import repeated_problems
 
@@ -38,16 +38,16 @@ class Session:
             requests of the session.
     """
 
-    def __init__(self, options: Options | None = None) -> None:
+    def __init__(self, options: RunnerOptions | None = None) -> None:
         from pydlbench.devices.cpu.affinity import choose_cpus
         from pydlbench.devices.cpu.facts import read_cpu_facts
 
-        self.options = how = options or Options()
+        self.options = how = options or RunnerOptions()
         self.facts: CpuFacts = read_cpu_facts()
         self.cpus: tuple[int, ...] = choose_cpus(self.facts, how.threads)
         self._workers = Workers(self.cpus, how.timeout_s, how.code_limit_s, how.python)
         self.devices = Devices(self.facts, self.cpus, self._workers, how.keep_probes)
-        self._kernels = Kernels(how, self.facts, self.cpus, self._workers, self.devices)
+        self._kernels = SessionKernels(how, self.facts, self.cpus, self._workers, self.devices)
         self.recorded: dict[bytes, Any] = {}
         self._started = dt.datetime.now(dt.UTC)
         self._id = f"{self._started:%Y%m%d}-{uuid.uuid4().hex[:8]}"

@@ -33,7 +33,7 @@ from pydlbench.errors import UsageError, nearest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pydlbench.runner.tasks import Row
+    from pydlbench.runner.tasks import TaskRow
 
 # So many combinations of axes in a table; so many parts of a key, which TOML allows without end.
 _MOST_REQUESTS = 2_000
@@ -58,7 +58,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class SweepTable:
     """One table of the file.
 
     Attributes:
@@ -89,7 +89,7 @@ class SweepFile:
 
     path: str
     title: str
-    tables: tuple[Table, ...]
+    tables: tuple[SweepTable, ...]
     text: str
 
 
@@ -117,7 +117,7 @@ def parse_sweep(path: str, text: str, keys: Mapping[str, Sequence[Key]]) -> Swee
     if not kinds:
         raise UsageError(f"{path}: asks for nothing; nearest: a table [[layers]]")
     defaults = _defaults(path, document.get("defaults", {}), keys, kinds)
-    tables: list[Table] = []
+    tables: list[SweepTable] = []
     for kind in kinds:
         listed = document[kind]
         if not isinstance(listed, list) or not all(isinstance(table, dict) for table in listed):
@@ -181,7 +181,7 @@ def _check_name(place: str, name: str, known: Sequence[Key]) -> None:
 
 def _table(
     kind: str, number: int, place: str, values: Mapping[str, Any], keys: Sequence[Key]
-) -> Table:
+) -> SweepTable:
     rules = values.get("exclude", [])
     if not isinstance(rules, list) or not all(isinstance(rule, dict) and rule for rule in rules):
         raise UsageError(
@@ -203,7 +203,7 @@ def _table(
             "nearest: several files"
         )
     requests = [tuple(word for words in chosen for word in words) for chosen in product(*axes)]
-    return Table(
+    return SweepTable(
         kind=kind,
         number=number,
         place=place,
@@ -267,8 +267,8 @@ def _shown(value: Any) -> str:
 
 
 def apply_rules(
-    place: str, written: Iterable[Mapping[str, Any]], rows: Sequence[Row]
-) -> tuple[list[Row], int]:
+    place: str, written: Iterable[Mapping[str, Any]], rows: Sequence[TaskRow]
+) -> tuple[list[TaskRow], int]:
     """Return the rows that no rule takes out, and how many were taken out.
 
     Args:
@@ -293,7 +293,7 @@ def apply_rules(
     return kept, len(rows) - len(kept)
 
 
-def _check_rule(place: str, rule: Mapping[str, Any], rows: Sequence[Row]) -> None:
+def _check_rule(place: str, rule: Mapping[str, Any], rows: Sequence[TaskRow]) -> None:
     """Check a rule against the rows that there are.
 
     Raises:
@@ -316,7 +316,7 @@ def _check_rule(place: str, rule: Mapping[str, Any], rows: Sequence[Row]) -> Non
                 )
 
 
-def _matches(rule: Mapping[str, Any], row: Row) -> bool:
+def _matches(rule: Mapping[str, Any], row: TaskRow) -> bool:
     """Whether all keys match."""
     return all(
         any(_fits(row.fields.get(name, ""), pattern) for pattern in _patterns(value))

@@ -24,7 +24,7 @@ _Record = TypeVar("_Record", bound="Record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TaskRow:
     """One wanted measurement, estimate, step or breakdown.
 
     Attributes:
@@ -55,7 +55,7 @@ class Result:
 
     table: str
     document: dict[str, Any]
-    row: Row | None = None
+    row: TaskRow | None = None
     key: str | None = None
     detail: Any = None
     place: str = ""
@@ -97,7 +97,7 @@ class View:
     store: Callable[[], Store | None]
     advance: Callable[[float, int, str], None]
     keep: Callable[[Result], None]
-    earlier: Callable[[Row], bool]
+    earlier: Callable[[TaskRow], bool]
     kernel: Callable[[KernelSpec], dict[str, Any] | None]
 
 
@@ -119,7 +119,7 @@ class Task(ABC):
 
     kind: ClassVar[str]
     opens: ClassVar[str] = "kernels"
-    rows: tuple[Row, ...]
+    rows: tuple[TaskRow, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     table: int = 1
     place: str = ""
@@ -127,10 +127,10 @@ class Task(ABC):
 
     def open(self) -> AbstractContextManager[Any]:
         """Return a new session for tasks of this kind."""
-        from pydlbench.runner.options import Options
+        from pydlbench.runner.options import RunnerOptions
         from pydlbench.runner.session import Session
 
-        return Session(Options(**self.options))
+        return Session(RunnerOptions(**self.options))
 
     def seconds(self) -> float:
         """Return the sampling time of the task, in seconds."""
@@ -151,7 +151,7 @@ class Task(ABC):
             PydlbenchError: the rows without a result will have none.
         """
 
-    def refused(self, row: Row, status: str, reason: str) -> Result:
+    def refused(self, row: TaskRow, status: str, reason: str) -> Result:
         """Return the result of a row that could not be measured."""
         return Result("", {**row.fields, "status": status, "reason": reason}, row)
 
@@ -186,7 +186,7 @@ class KernelTask(Task):
         for spec, measured in session.measure(wanted, progress=view.advance, so_far=True):
             yield Result("layer", measured.to_dict(), rows[spec], detail=measured)
 
-    def refused(self, row: Row, status: str, reason: str) -> Result:
+    def refused(self, row: TaskRow, status: str, reason: str) -> Result:
         """Return a layer's row without numbers."""
         from pydlbench.runner.rows import empty_row
 

@@ -15,10 +15,10 @@ from pydlbench.runner.rows import summary_of
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.traced import trace_step
 from pydlbench.study.estimate import estimate
-from pydlbench.study.loop import LEAST_ROUNDS, ROUNDS, Size, Study, Subject, random_order
+from pydlbench.study.loop import ROUNDS, Size, Study, Subject, random_order
 from pydlbench.study.plan import planned, scatter
 from pydlbench.timing import policy as policies
-from pydlbench.timing.policy import Policy, gpu_policy
+from pydlbench.timing.policy import LEAST_ROUNDS, Policy, gpu_policy
 from pydlbench.units import format_bytes
 from pydlbench.workers.host import releasing, start_together
 

@@ -21,8 +21,8 @@ from pydlbench.records.trace import (
     Tracing,
     program_hash,
 )
-from pydlbench.study.loop import LEAST_ROUNDS
 from pydlbench.timing.chunk import Request
+from pydlbench.timing.policy import LEAST_ROUNDS
 from pydlbench.timing.statistics import median, median_interval, middle_rounds, sum_known
 from pydlbench.words import TYPE_PRECISIONS
 

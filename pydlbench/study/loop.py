@@ -16,6 +16,7 @@ from pydlbench.errors import PydlbenchError
 from pydlbench.study.table import Interference, Table, visit_of
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.guards import disturbed, waited_for_others_s
+from pydlbench.timing.policy import MIN_READING_S
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
@@ -25,15 +26,10 @@ if TYPE_CHECKING:
     from pydlbench.timing.chunk import Chunk
     from pydlbench.timing.policy import Policy
 
-#: By default, and the fewest of a plan and of a breakdown. The interval of four is a fifth wider
-#: than that of six, and takes two thirds of the time.
-LEAST_ROUNDS: Final = 4
 #: Of subjects that are made ready once: the fewest whose interval leaves out the two extremes.
 ROUNDS: Final = 9
 # An untimed execution that brings back caches is told from the clock's noise up to so many.
 _MOST_UNTIMED: Final = 10_000
-# What a clock reads as free took so long: the reading of one takes some 20 ns itself.
-_LEAST_S: Final = 1e-9
 # Disturbed visits are taken again until so many second ones in a row were disturbed, too: then the
 # machine is not going to be quiet.
 _MOST_IN_VAIN: Final = 3
@@ -224,7 +220,7 @@ def request_for(subject: Subject, *, alone: bool = False) -> Request:
     """
     policy, size = subject.policy, subject.size
     assert size is not None, "sized before the first round"
-    execution_s = max(size.execution_s, _LEAST_S)
+    execution_s = max(size.execution_s, MIN_READING_S)
     inner = 1
     if execution_s < policy.min_sample_s:
         # A fifth more, so that a kernel that speeds up while warming stays above the target.

@@ -6,7 +6,7 @@ import math
 import statistics
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.study.loop import LEAST_ROUNDS
+from pydlbench.timing.policy import LEAST_ROUNDS
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:

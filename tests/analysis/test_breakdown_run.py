@@ -21,7 +21,7 @@ from pydlbench.errors import UnsupportedError, WorkerError
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
 from pydlbench.records.user_model import UserModelSpec
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import Chunk, Request
 
@@ -298,7 +298,7 @@ def test_native_layers_that_are_faster_than_their_limit_are_named(share, said):
 def test_a_real_step_is_broken_down():
     pytest.importorskip("torch")
     case = StepSpec(model="mnist", batch=4, phase="training", framework="torch", mode="eager")
-    with Session(Options(budget_s=0.01, threads=1, repetitions=1, estimate=True)) as session:
+    with Session(RunnerOptions(budget_s=0.01, threads=1, repetitions=1, estimate=True)) as session:
         found = break_down_step(case, session)
     assert sum(one.seconds for one in found.terms) == pytest.approx(found.measured.median)
     assert found.measured == found.levels.step

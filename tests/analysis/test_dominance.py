@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from invented_evidence import row
 
-from pydlbench.analysis.dominance import Timed, dominance
+from pydlbench.analysis.dominance import TimedItem, dominance
 from pydlbench.analysis.estimate import estimate, plan
 from pydlbench.models import build_model
 from pydlbench.records.measurement import time_summary
@@ -15,7 +15,7 @@ from pydlbench.report.verdicts import share_text
 
 
 def timed(seconds, half):
-    return Timed(seconds=seconds, half_width_s=half)
+    return TimedItem(seconds=seconds, half_width_s=half)
 
 
 def test_the_share_and_its_interval():
@@ -58,12 +58,12 @@ def test_what_two_parts_share_does_not_blur_their_difference():
 def test_a_share_has_an_interval_where_every_time_has_one():
     parts = {"a": {0: 1.0}, "b": {1: 1.0}}
     times = {number: time_summary([3.0 - number] * 3) for number in (0, 1)}
-    found = dominance(parts, {key: Timed.from_summary(time) for key, time in times.items()})
+    found = dominance(parts, {key: TimedItem.from_summary(time) for key, time in times.items()})
     assert found.record() == {"median": 0.6, "ci_low": 0.6, "ci_high": 0.6, "confidence": 0.95}
     assert share_text(found) == "60.0 % (95 % 60.0 .. 60.0)"
     # A single sample has none; quartiles are none.
     times[1] = time_summary([2.0])
-    found = dominance(parts, {key: Timed.from_summary(time) for key, time in times.items()})
+    found = dominance(parts, {key: TimedItem.from_summary(time) for key, time in times.items()})
     assert found.record() == {"median": 0.6}
     assert (found.clear, share_text(found)) == (True, "60 %")
 

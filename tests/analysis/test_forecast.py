@@ -10,7 +10,7 @@ from breakdown_records import document_of, make_record
 from pydlbench.analysis import forecast
 from pydlbench.analysis.forecast import believed, conclude, counted_faults, forecast_step
 from pydlbench.analysis.rows import FAULT, Rows, batches, stored_rows
-from pydlbench.analysis.scores import ASSUMED, LEAST, Interval, interval, scored
+from pydlbench.analysis.scores import ASSUMED, LEAST, ScoreInterval, interval, scored
 from pydlbench.records.breakdown import Level
 from pydlbench.records.forecast import ForecastRecord, OperatorTime, Place, StepFaults
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
@@ -123,7 +123,7 @@ def test_a_forecast_is_the_sum_of_its_rows_and_faults():
     faults = StepFaults(
         place=PLACE, step="{}", program="f3", created_utc=WHEN, counts=(3000.0, 1000.0, 2500.0)
     )
-    found = conclude(CASE, PLACE, listed_as(calls), rows, faults, known=Interval(0.1, 12))
+    found = conclude(CASE, PLACE, listed_as(calls), rows, faults, known=ScoreInterval(0.1, 12))
     assert found.operators_s == pytest.approx(3 * 0.011 + 7 * 0.001)
     assert found.faults == 2500
     assert found.faults_s == pytest.approx(0.005)
@@ -370,10 +370,10 @@ def test_page_faults_are_counted_in_as_many_steps_as_fit_into_two_seconds(
 
 
 def test_few_scores_tell_no_interval_and_many_hold_nine_of_ten():
-    assert interval([0.5] * (LEAST - 1)) == Interval(math.log1p(ASSUMED), LEAST - 1)
+    assert interval([0.5] * (LEAST - 1)) == ScoreInterval(math.log1p(ASSUMED), LEAST - 1)
     assert interval([-0.5, *[0.1] * (LEAST - 1)]).reach == 0.5
     errors = [number / 100 * (-1) ** number for number in range(1, 100)]
-    assert interval(errors) == Interval(0.9, 99)
+    assert interval(errors) == ScoreInterval(0.9, 99)
 
 
 def step_document(seconds, **changes):

@@ -20,7 +20,7 @@ from pydlbench.cli.parser import COMMANDS, Command, read, records
 from pydlbench.cli.values import fail_on
 from pydlbench.errors import UsageError
 from pydlbench.report.blocks import Lines
-from pydlbench.runner.tasks import Result, Row, Task
+from pydlbench.runner.tasks import Result, Task, TaskRow
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -146,7 +146,7 @@ def test_a_command_that_stores_is_its_file_and_a_line(monkeypatch, run_record, c
         yield types.SimpleNamespace(run=run_record)
 
     def run(args):
-        row = Row(fields={"of": "mnist"}, label="mnist", spec="mnist")
+        row = TaskRow(fields={"of": "mnist"}, label="mnist", spec="mnist")
         tasks = [Latency(rows=(row,))]
         return measure(args, "latency", tasks, lambda _: None, sessions=session)[0]
 

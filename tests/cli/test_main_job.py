@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import pydlbench
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 
 FRAMEWORKS = {"torch", "tensorflow", "numba", "cupy", "jax"}
 native = pytest.mark.skipif(
@@ -64,7 +64,7 @@ def test_the_command_lines_record_has_the_fields_of_the_functions(job):
     layer = pydlbench.build_layer(
         "conv", batch=2, in_channels=1, in_size=28, out_channels=32, kernel=5, padding=2
     )
-    record = pydlbench.measure(layer, options=Options(budget_s=0.02)).to_dict()
+    record = pydlbench.measure(layer, options=RunnerOptions(budget_s=0.02)).to_dict()
     (row,) = json.loads(job.stdout)["measurements"]
     assert list(row) == list(record)
     same = ("problem", "batch", "pass", "precision", "flops", "flops_executed", "bytes", "threads")

@@ -12,14 +12,14 @@ from pydlbench.errors import InsufficientMemoryError, UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner import kernels
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 
 pytestmark = pytest.mark.gpu
 
 # At most 256 copies rotate: to exceed a card's memory each has to be large, here 1 GB.
 LARGE = build_layer("gemm", m=16, k=16384, n=16384, name="large")
-QUICK = Options(budget_s=0.05)
+QUICK = RunnerOptions(budget_s=0.05)
 
 # A kernel that stores to an address that nobody has: the context of the process is lost.
 _FAULT = """

@@ -8,7 +8,7 @@ from pydlbench.backends import capabilities
 from pydlbench.diagnose.rules import _WAYS
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 
 OTHER_WAYS = [(one.name, *of) for one in capabilities.every() for of in one.steps.other_ways]
@@ -17,7 +17,7 @@ PROBLEMS = {"conv2d": "mb1ic8ih6oc8oh6kh3ph1", "gemm": "2x16:16x8"}
 
 @pytest.fixture(scope="module")
 def session():
-    with Session(Options(budget_s=0.01, threads=1)) as made:
+    with Session(RunnerOptions(budget_s=0.01, threads=1)) as made:
         yield made
 
 

@@ -25,7 +25,7 @@ from pydlbench.records.measurement import Roofline
 from pydlbench.records.operator import OperatorsFacts, RecordedCall, operator_of
 from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
 from pydlbench.records.trace import ProgramCall, TraceFacts
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.study.table import Interference
 from pydlbench.timing.chunk import Chunk, GpuReadings
 
@@ -400,7 +400,7 @@ class GpuSession:
     def __init__(self, gpu: Gpu, native_s: float = 1e-6, run: RunRecord | None = None) -> None:
         self.gpu, self.native_s, self.run = gpu, native_s, run
         self.share = 0.9  # of a native kernel's time that its limit is
-        self.options = Options(seed=1, budget_s=0.001, estimate=True)
+        self.options = RunnerOptions(seed=1, budget_s=0.001, estimate=True)
         self.cpus = (0,)
         self.recorded: dict[bytes, Any] = {}
         self.built: list[Any] = []

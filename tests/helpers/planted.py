@@ -12,7 +12,7 @@ from pydlbench.models.passes import step_passes
 from pydlbench.records.breakdown import BrokenDownCall, Term
 from pydlbench.records.measurement import Correctness, Measurement, Roofline
 from pydlbench.records.step import StepFacts, StepSpec
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.study.table import Interference
 from pydlbench.timing.chunk import Chunk
 from pydlbench.workers.channel import Release, Sample
@@ -75,7 +75,7 @@ class Bench:
 
     def __init__(self, world, model, batch):
         self.world, self.model, self.batch = world, model, batch
-        self.options = Options(seed=1, budget_s=0.2)
+        self.options = RunnerOptions(seed=1, budget_s=0.2)
         self.cpus = (0, 1)
         self.count = 0
         self.workers = {}

@@ -12,7 +12,7 @@ from pydlbench.models import build_model, model_names
 from pydlbench.models.counts import parameters
 from pydlbench.protocols.runner import ProtocolSpec, run_in_worker
 from pydlbench.protocols.scripts import PROTOCOLS
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 
 FRAMEWORKS = ("torch", "tensorflow")
@@ -88,7 +88,7 @@ def shape(line: str) -> str:
 
 @pytest.fixture(scope="module")
 def session():
-    with Session(Options()) as session:
+    with Session(RunnerOptions()) as session:
         yield session
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pydlbench.runner.attribution import Account, causes
+from pydlbench.runner.attribution import GapAccount, causes
 
-BEST = Account(time_s=10e-3, allocation_s=0.0, empty_s=0.0, reorder_s=0.0, kernel="brg:avx512")
+BEST = GapAccount(time_s=10e-3, allocation_s=0.0, empty_s=0.0, reorder_s=0.0, kernel="brg:avx512")
 GENERIC = [
     "ref:any",
     "x64:gemm:jit",
@@ -18,7 +18,7 @@ TUNED = ["brg_conv_fwd:avx512_core", "jit:avx512_core", "brgemm:avx512_core", "b
 
 
 def caused(time_s, best=BEST, kind="conv2d", packing=None, **parts):
-    return causes(Account(time_s=time_s, **parts), best, kind, packing)
+    return causes(GapAccount(time_s=time_s, **parts), best, kind, packing)
 
 
 def named(found):
@@ -43,7 +43,7 @@ def test_each_fault_is_named_with_its_seconds_and_share(parts, name):
 
 
 FAST_KERNEL = {"kernel": "brg:avx512", "kernel_s": 4e-3}
-SPENT = Account(time_s=10e-3, allocation_s=4e-3, empty_s=1e-3, reorder_s=1e-3, **FAST_KERNEL)
+SPENT = GapAccount(time_s=10e-3, allocation_s=4e-3, empty_s=1e-3, reorder_s=1e-3, **FAST_KERNEL)
 FAULTS = {
     "packing brings the fastest as much": (
         18e-3,

@@ -16,8 +16,8 @@ from pydlbench.records.measurement import Measurement
 from pydlbench.records.run import RunRecord
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.execute import execute, kernel_of, kernels, row_key
-from pydlbench.runner.recorder import OneInterrupt, Recorder
-from pydlbench.runner.tasks import KernelTask, Result, Row, Task
+from pydlbench.runner.recorder import OneInterrupt, RowRecorder
+from pydlbench.runner.tasks import KernelTask, Result, Task, TaskRow
 from pydlbench.store.store import Store
 
 
@@ -67,14 +67,14 @@ class Machine:
 
 
 def task(*names, before=lambda _: None, **options):
-    rows = tuple(Row(fields={"name": name}, label=name, spec=name) for name in names)
+    rows = tuple(TaskRow(fields={"name": name}, label=name, spec=name) for name in names)
     return Numbers(rows=rows, options=options, before=before)
 
 
 def run(store_path, machine, tasks, *, resumed=None, **how):
     store = Store.open(store_path)
     again = None if resumed is None else store.find(resumed)
-    with Recorder(store, "numbers", resumed=again) as recorder:
+    with RowRecorder(store, "numbers", resumed=again) as recorder:
         return execute(tasks, machine.open, recorder, progress=how.pop("progress", Quiet()), **how)
 
 
@@ -174,7 +174,7 @@ def test_a_run_whose_first_session_cannot_be_opened_keeps_its_name(store_path):
         def refused(self, row, status, reason):
             return Result("step", {"name": row.label, "status": status, "reason": reason}, row)
 
-    rows = (Row(fields={"name": "a"}, label="a", spec="a"),)
+    rows = (TaskRow(fields={"name": "a"}, label="a", spec="a"),)
     results = run(store_path, Late(), [Kept(rows=rows), task("b", threads=2)], tolerant=True)
     assert [one.status for one in results.outcomes] == ["skipped", "ok"]
     assert kept(store_path) == ("done", ["a", "b"])
@@ -208,7 +208,7 @@ def test_a_record_is_handed_on_as_it_was_measured(store_path, case, measurement)
             progress(0, 1, "")
             yield cases[0], row
 
-    tasks = [KernelTask(rows=(Row(fields={}, label="x", spec=case),))]
+    tasks = [KernelTask(rows=(TaskRow(fields={}, label="x", spec=case),))]
     (plain,) = run(store_path, Kernels(), tasks, request={}).outcomes
     assert plain.record(Measurement) == msgspec.structs.replace(row, samples_s=None)
     (read,) = run(store_path, Kernels(), tasks, request={}, resumed="last", samples=True).outcomes
@@ -218,7 +218,7 @@ def test_a_record_is_handed_on_as_it_was_measured(store_path, case, measurement)
 def test_rows_with_some_of_their_visits_survive_an_interrupt(store_path, measurement):
     """They are kept and shown, and measured again when the run is gone on with."""
     cases = [KernelSpec(layer=one) for one in find_layers(["alexnet/conv3", "alexnet/conv4"])]
-    rows = tuple(Row(fields={"name": one.label}, label=one.label, spec=one) for one in cases)
+    rows = tuple(TaskRow(fields={"name": one.label}, label=one.label, spec=one) for one in cases)
 
     class Visited(Machine):
         """Takes two laps; the second finishes rows, and is interrupted before the last one."""
@@ -274,7 +274,7 @@ def case():
 
 
 def of(case, **fields):
-    row = Row(fields=fields, label=case.label, spec=case)
+    row = TaskRow(fields=fields, label=case.label, spec=case)
     return row_key(KernelTask(rows=(row,)), row)
 
 
@@ -318,7 +318,7 @@ def test_kernels_of_sums_are_measured_once(store_path, case, measurement):
             self.measured.append("remembered")
 
     machine = Kernels()
-    rows = [Row(fields={"name": name}, label=name, spec=name) for name in "ab"]
+    rows = [TaskRow(fields={"name": name}, label=name, spec=name) for name in "ab"]
     results = run(store_path, machine, [Sum(rows=(row,)) for row in rows])
     assert machine.measured == [case.label, "remembered"]
     assert [one.document["count"] for one in results.outcomes] == [1, 1]
@@ -330,7 +330,7 @@ def test_a_run_without_a_session_is_described_as_one_with_it(store_path):
     def no_session(_):
         raise PydlbenchError("nothing opens")
 
-    with Recorder(Store.open(store_path), "numbers") as recorder:
+    with RowRecorder(Store.open(store_path), "numbers") as recorder:
         results = execute([task("a")], no_session, recorder, progress=Quiet(), tolerant=True)
     assert [one.status for one in results.outcomes] == ["failed"]
     # Other versions would keep --resume from going on with it.

@@ -11,7 +11,7 @@ from pydlbench.errors import BackendMissingError, PrimitiveError, UnsupportedErr
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.problem import Problem, by_problem
+from pydlbench.runner.problem import RowProblem, by_problem
 from pydlbench.runner.rows import measured_row
 from pydlbench.study.table import Interference
 from pydlbench.timing.chunk import Chunk
@@ -174,7 +174,7 @@ MODES = {"eager": "torch", "compiled": "torch", "graph": "tensorflow", "xla": "t
 
 
 def measured(host, cases, visits=1):
-    problem = Problem(host, cases, visits)
+    problem = RowProblem(host, cases, visits)
     for _ in range(visits):
         problem.repeat()
     if not problem.finished:
@@ -193,7 +193,7 @@ def run(layer=CONV, **backends):
 
 def test_a_kernel_that_was_handed_over_is_the_callers_to_release():
     host = Host(native=Invented())
-    problem = Problem(host, [KernelSpec(layer=CONV, device="cuda:0")], 4, keep=True)
+    problem = RowProblem(host, [KernelSpec(layer=CONV, device="cuda:0")], 4, keep=True)
     problem.repeat()
     problem.conclude()
     (spec,) = problem.specs
@@ -472,7 +472,7 @@ def test_the_interval_of_a_ratio_is_that_of_the_visits():
 
 
 def test_whenever_it_is_interrupted_there_are_rows_of_what_there_is():
-    problem = Problem(Host(native=Invented()), CASES[:1], 6)
+    problem = RowProblem(Host(native=Invented()), CASES[:1], 6)
     for visits in range(1, 6):
         problem.repeat()
         ((_, row),) = problem.results
@@ -486,7 +486,7 @@ def test_whenever_it_is_interrupted_there_are_rows_of_what_there_is():
 
 def test_kept_kernels_are_prepared_once_and_go_on_without_a_warm_up():
     host = Host(native=Invented(), numba=Invented())
-    problem = Problem(host, CASES, 4, keep=True)
+    problem = RowProblem(host, CASES, 4, keep=True)
     for _ in range(3):
         problem.repeat()
     assert [name for name, *_ in host.asked] == ["native", "numba", "native", "native"]
@@ -552,7 +552,7 @@ def test_who_fails_later_keeps_the_visits_before_and_says_so(errors, visits):
 
 def test_rows_of_an_interrupted_run_have_a_ratio_over_the_visits_of_both():
     host = Host(native=Invented(), numba=Invented(kernel_s=2e-3, refuses={False: [DEATH]}))
-    problem = Problem(host, CASES, 6)
+    problem = RowProblem(host, CASES, 6)
     for _ in range(3):
         problem.repeat()
     (_, native), (_, numba) = problem.results
@@ -563,7 +563,7 @@ def test_rows_of_an_interrupted_run_have_a_ratio_over_the_visits_of_both():
 
 
 def test_a_finished_row_leaves_no_samples_in_memory():
-    problem = Problem(Host(native=Invented(), numba=Invented()), CASES, 2)
+    problem = RowProblem(Host(native=Invented(), numba=Invented()), CASES, 2)
     while not problem.finished:
         problem.repeat()
     assert problem.taken == 0
@@ -668,7 +668,7 @@ def test_a_second_kernel_that_is_faster_and_wrong_or_dies_has_lost(error):
 
 def test_kernels_of_one_process_lie_beside_each_other():
     host = Host(native=Invented())
-    problem = Problem(host, CASES[:1], 3, in_place=True)
+    problem = RowProblem(host, CASES[:1], 3, in_place=True)
     for _ in range(2):
         problem.repeat()
     assert [kernel.released for kernel in host.kernels] == [0, 0]

@@ -13,9 +13,9 @@ from pydlbench.errors import UnsupportedError, WorkerError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.kernels import Kernels
-from pydlbench.runner.options import Options
-from pydlbench.runner.problem import Problem
+from pydlbench.runner.kernels import SessionKernels
+from pydlbench.runner.options import RunnerOptions
+from pydlbench.runner.problem import RowProblem
 from pydlbench.study.table import Interference, Series, Visit
 from pydlbench.timing.chunk import Chunk
 
@@ -95,7 +95,7 @@ def kernels(machine, monkeypatch):
     facts = SimpleNamespace(memory_available_bytes=None)
     workers = SimpleNamespace(get=machine.worker)
     devices = SimpleNamespace(kept=lambda: Kept(None, ""))
-    found = Kernels(Options(), facts, (0, 1), workers, devices)
+    found = SessionKernels(RunnerOptions(), facts, (0, 1), workers, devices)
     monkeypatch.setattr(found, "cold_bytes", lambda _: 0)
     return found
 
@@ -204,13 +204,15 @@ def preparing(estimate, path=None, **options):
     facts = SimpleNamespace(memory_available_bytes=1 << 30, caches=())
     workers = SimpleNamespace(get=lambda *_, **__: worker)
     devices = SimpleNamespace(kept=lambda: Kept(path, "machine"))
-    kernels = Kernels(Options(estimate=estimate, **options), facts, (0,), workers, devices)
+    kernels = SessionKernels(
+        RunnerOptions(estimate=estimate, **options), facts, (0,), workers, devices
+    )
     kernels.cold_bytes = lambda _: 0
     return kernels, worker
 
 
 def measured(kernels, cases):
-    problem = Problem(kernels, cases)
+    problem = RowProblem(kernels, cases)
     problem.repeat()
     return [row for _, row in problem.results]
 

@@ -20,7 +20,7 @@ from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.measure import probe_device
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.workers.host import RemoteKernel, Worker
 
@@ -29,7 +29,7 @@ pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not buil
 CONV = build_layer("conv", batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
 GEMM = build_layer("gemm", m=8, k=32, n=16, name="small/fc")
 POOL = build_layer("pool", batch=2, channels=16, in_size=9, kernel=3, stride=2)
-QUICK = Options(budget_s=0.02, seed=3)
+QUICK = RunnerOptions(budget_s=0.02, seed=3)
 _TWO = ("native", "numba")
 
 
@@ -229,8 +229,8 @@ def test_memory_that_no_batch_would_save(session, monkeypatch):
         ({"pass_": "forwards"}, "--pass forwards"),
         ({"cache": "warm"}, "--cache warm"),
         ({"backend": "torhc"}, "--backend torhc"),
-        ({"options": Options(threads=100_000)}, "--threads 100000"),
-        ({"options": Options(budget_s=-1)}, "--budget -1"),
+        ({"options": RunnerOptions(threads=100_000)}, "--threads 100000"),
+        ({"options": RunnerOptions(budget_s=-1)}, "--budget -1"),
     ],
 )
 def test_a_bad_word_starts_nothing(words, message, monkeypatch):
@@ -319,7 +319,7 @@ def test_visits_go_round_the_rows_in_processes_of_their_own(monkeypatch):
 
     monkeypatch.setattr(Worker, "_start", start)
     layers = [build_layer("gemm", m=4, k=16, n=8), build_layer("gemm", m=4, k=16, n=16)]
-    with Session(Options(budget_s=0.06, repetitions=3)) as visiting:
+    with Session(RunnerOptions(budget_s=0.06, repetitions=3)) as visiting:
         rows = dict(
             visiting.measure(
                 [KernelSpec(layer=one) for one in layers],
@@ -362,7 +362,7 @@ def test_a_row_alone_has_its_visits_in_one_process(monkeypatch):
         "sample",
         lambda kernel, request: generations.add(kernel._generation) or true_sample(kernel, request),
     )
-    with Session(Options(budget_s=0.12, repetitions=None)) as alone:
+    with Session(RunnerOptions(budget_s=0.12, repetitions=None)) as alone:
         found = list(alone.measure([KernelSpec(layer=GEMM)], so_far=True))
     assert [row.time.repetitions for _, row in found[:4]] == [1, 2, 3, 4]
     # Later ones may take the place of visits that somebody disturbed.

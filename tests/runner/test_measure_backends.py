@@ -13,7 +13,7 @@ import pytest
 
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import Request
 from pydlbench.workers import host
@@ -22,7 +22,7 @@ from pydlbench.workers.host import RemoteKernel
 pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
 
 POOL = build_layer("pool", batch=2, channels=16, in_size=9, kernel=3, stride=2, name="small/pool")
-QUICK = Options(budget_s=0.02, seed=3, repetitions=1)
+QUICK = RunnerOptions(budget_s=0.02, seed=3, repetitions=1)
 INVENTED = Path(__file__).parents[1] / "workers" / "invented"
 torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed here"

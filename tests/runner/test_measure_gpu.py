@@ -19,7 +19,7 @@ from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness, Measurement
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.machine import Workers
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.rows import cached_bytes
 from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import Chunk, GpuReadings
@@ -28,7 +28,7 @@ CONV = build_layer(
     "conv", batch=8, in_channels=64, in_size=14, out_channels=64, kernel=3, padding=1
 )
 GEMM = build_layer("gemm", m=8, k=32, n=16, name="small/fc")
-QUICK = Options(budget_s=0.02, seed=3)
+QUICK = RunnerOptions(budget_s=0.02, seed=3)
 
 FACTS = {
     "index": 0,
@@ -273,7 +273,9 @@ def test_a_cold_sample_is_one_execution(session, worker):
 
 def test_options_reach_the_backend(worker, monkeypatch):
     monkeypatch.setattr(Workers, "get", lambda *_, **__: worker)
-    options = Options(budget_s=0.02, seed=5, algorithms=True, workspace_bytes=4096, energy=True)
+    options = RunnerOptions(
+        budget_s=0.02, seed=5, algorithms=True, workspace_bytes=4096, energy=True
+    )
     with Session(options) as session:
         list(session.measure([case()]))
     ((_, preparation),) = worker.prepared

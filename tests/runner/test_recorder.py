@@ -1,7 +1,7 @@
 """What waits while the store cannot be written."""
 
 from pydlbench.errors import StoreError
-from pydlbench.runner.recorder import Recorder
+from pydlbench.runner.recorder import RowRecorder
 
 
 class Refusing:
@@ -21,7 +21,7 @@ class Refusing:
 
 def test_of_a_row_that_waits_the_newest_is_kept_once(run_record):
     store = Refusing()
-    recorder = Recorder(store, "layers")
+    recorder = RowRecorder(store, "layers")
     recorder.start(run_record)
     for visit in range(6):
         for key in ("conv1", "conv2", None):

@@ -6,10 +6,10 @@ import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.runner.sweep import apply_rules
-from pydlbench.runner.tasks import Row
+from pydlbench.runner.tasks import TaskRow
 
 ROWS = [
-    Row(
+    TaskRow(
         fields={
             "shape": f"alexnet/{shape}",
             "batch": batch,
@@ -57,6 +57,9 @@ def test_a_rule_that_cannot_be_meant_is_refused(rule, message):
 
 
 def test_a_combination_that_no_row_has_is_refused():
-    rows = [Row(fields={"a": "1", "b": "2"}, label=""), Row(fields={"a": "2", "b": "1"}, label="")]
+    rows = [
+        TaskRow(fields={"a": "1", "b": "2"}, label=""),
+        TaskRow(fields={"a": "2", "b": "1"}, label=""),
+    ]
     with pytest.raises(UsageError, match="a = 1, b = 1: "):
         apply_rules("x", [{"a": 1, "b": 1}], rows)

@@ -6,7 +6,7 @@ import pytest
 
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepFacts, StepSpec
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.steps import run
 from pydlbench.study.table import Interference
 from pydlbench.timing.chunk import Chunk
@@ -16,7 +16,7 @@ class Session:
     """Counts the processes that it starts; ``beside`` are those that were asked for beside it."""
 
     def __init__(self, visits, log, name="first"):
-        self.options = Options(repetitions=visits, budget_s=0.01)
+        self.options = RunnerOptions(repetitions=visits, budget_s=0.01)
         self.cpus = (0, 1)
         self.log, self.name = log, name
 

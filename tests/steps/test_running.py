@@ -8,13 +8,13 @@ import pytest
 
 from pydlbench.errors import UsageError, WorkerError
 from pydlbench.records.step import StepPreparation, StepRecord, StepSpec
-from pydlbench.runner.options import Options
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.steps.agreement import agree
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.run import run, run_in_turn
 
-QUICK = Options(budget_s=0.02, seed=3)
+QUICK = RunnerOptions(budget_s=0.02, seed=3)
 pytestmark = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("torch", "tensorflow")),
     reason="needs torch and tensorflow",

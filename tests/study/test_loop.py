@@ -6,10 +6,10 @@ import random
 import pytest
 
 from pydlbench.errors import WorkerError
-from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, request_for
+from pydlbench.study.loop import Size, Study, Subject, request_for
 from pydlbench.study.table import Interference
 from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.policy import Policy, gpu_policy, step_policy
+from pydlbench.timing.policy import LEAST_ROUNDS, Policy, gpu_policy, step_policy
 
 
 def test_every_round_has_all_subjects_in_a_new_order(machine, study):

@@ -18,7 +18,7 @@ from pydlbench.errors import (  # noqa: E402
     UsageError,
 )
 from pydlbench.records.step import StepSpec  # noqa: E402
-from pydlbench.runner.options import Options  # noqa: E402
+from pydlbench.runner.options import RunnerOptions  # noqa: E402
 from pydlbench.runner.session import Session  # noqa: E402
 from pydlbench.steps.run import run_in_turn  # noqa: E402
 
@@ -154,7 +154,7 @@ def test_a_step_without_an_end_is_stopped_at_the_limit_of_ones_own_code(tmp_path
     monkeypatch.chdir(tmp_path)
     content = model([endless()], numpy_helper.from_array(np.array(True), "true"))
     (tmp_path / "net.onnx").write_bytes(content)
-    with Session(Options(code_limit_s=5.0)) as session:
+    with Session(RunnerOptions(code_limit_s=5.0)) as session:
         (found,) = run_in_turn([StepSpec(model="net.onnx", framework="onnxruntime")], session)
     assert found.status == "failed"
     assert "--time-limit" in str(found.reason)
