@@ -1,4 +1,4 @@
-"""How frameworks' recorded calls read: attributes only; see :mod:`pydlbench.calls.meaning`."""
+"""Parsers of recorded calls, one per framework or library; see :mod:`pydlbench.calls.meaning`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def meaning_of(recorded: RecordedCall) -> Meaning:
-    """Return what a recorded call computes, of whichever framework or library it is.
+    """Return the meaning of a recorded call of any framework or library.
 
     Args:
-        recorded: the call. Of one of PyTorch's, its ``bytes`` say how large results are.
+        recorded: the call; if it is PyTorch's, its ``bytes`` give the size of its results.
     """
     signature = recorded.signature
     try:
@@ -30,5 +30,5 @@ def meaning_of(recorded: RecordedCall) -> Meaning:
     except (UnsupportedError, UsageError) as error:
         return Meaning.unknown(str(error))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # Other operands than the rule was written for: another version of the framework.
+        # The rule is for the operands of another version of the framework.
         return Meaning.unknown(f"{recorded.operator}: no rule for these operands: {error}")

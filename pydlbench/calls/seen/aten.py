@@ -1,6 +1,6 @@
-"""How a recorded call of PyTorch's reads, from its signature, without PyTorch.
+"""Parses the signatures of PyTorch's recorded calls, without PyTorch.
 
-How signatures are written: :mod:`pydlbench.backends.torch.steps.signature`.
+:mod:`pydlbench.backends.torch.steps.signature` writes them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.calls import meaning as ours
-from pydlbench.calls.meaning import Meaning, Value, least_bytes
+from pydlbench.calls import elementwise, moves, products, rows, windows
+from pydlbench.calls.meaning import Meaning, combine, complete, make_in_place
+from pydlbench.calls.value import Value, broadcast_shapes, dtypes_of, least_bytes
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -21,27 +22,27 @@ if TYPE_CHECKING:
     from pydlbench.records.operator import RecordedCall
 
 _CONSTANTS: Final = {"inf": math.inf, "nan": math.nan}
-_TYPES: Final = ("float", "bfloat", "bool", "complex", "int", "uint")
+_TYPE_PREFIXES: Final = ("float", "bfloat", "bool", "complex", "int", "uint")
 
 
 # -----------------------------------------------------------------------------
 # Arguments of operators: values in tuples, lists and dicts.
 
 
-def mapped(tree: Any, function: Callable[[Any], Any]) -> Any:
-    """Return arguments with each value replaced, lists within lists included."""
+def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
+    """Return arguments with a function applied to each value, in nested lists too."""
     if isinstance(tree, (list, tuple)):
-        return type(tree)([mapped(each, function) for each in tree])
+        return type(tree)([map_leaves(item, function) for item in tree])
     if isinstance(tree, dict):
-        return {name: mapped(each, function) for name, each in tree.items()}
+        return {name: map_leaves(item, function) for name, item in tree.items()}
     return function(tree)
 
 
 def leaves(tree: Any, kind: type) -> Iterator[Any]:
-    """Give all values of one type, in their order."""
+    """Yield all values of one type in order, of nested lists too."""
     if isinstance(tree, (list, tuple)):
-        for each in tree:
-            yield from leaves(each, kind)
+        for item in tree:
+            yield from leaves(item, kind)
     elif isinstance(tree, dict):
         yield from leaves(list(tree.values()), kind)
     elif isinstance(tree, kind):
@@ -49,16 +50,16 @@ def leaves(tree: Any, kind: type) -> Iterator[Any]:
 
 
 # -----------------------------------------------------------------------------
-# What a text says.
+# Parsing of signatures.
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """A value of PyTorch's own: a type, a layout, a memory format, a device.
+class TorchName:
+    """The name of a PyTorch type, layout, memory format or device.
 
     Attributes:
-        kind: ``torch`` for what is an attribute of that module, or ``device``.
-        text: its name.
+        kind: ``torch`` for an attribute of that module, or ``device``.
+        text: the name.
     """
 
     kind: str
@@ -66,17 +67,17 @@ class Word:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
-    """A call read from its signature.
+class AtenCall:
+    """A call parsed from its signature.
 
     Attributes:
-        name: of the operator's overload: ``aten.add_.Tensor``.
-        arguments: by position: numbers, texts, None, lists of them, and
-            :class:`~pydlbench.calls.meaning.Value` and :class:`Word`.
-        keywords: by name, likewise.
+        name: name of the operator's overload: ``aten.add_.Tensor``.
+        arguments: positional arguments: numbers, strings, None, lists of them, and
+            :class:`~pydlbench.calls.value.Value` and :class:`TorchName`.
+        keywords: keyword arguments.
         backward: whether it is a part of the backward pass.
-        bytes: of all operands and results; 0 where nobody has counted them.
-        trained: which operands are trained tensors; see
+        bytes: bytes of all operands and results; 0 if unknown.
+        trained: numbers of the operands that are trained tensors; see
             :class:`~pydlbench.records.operator.RecordedCall`.
     """
 
@@ -88,18 +89,18 @@ class Call:
     trained: tuple[int, ...] = ()
 
     def __getitem__(self, place: int) -> Any:
-        """Return an argument by its place."""
+        """Return an argument by its position."""
         return self.arguments[place]
 
     def get(self, place: int, name: str, default: Any = None) -> Any:
-        """Return an argument by its place and its name; PyTorch leaves defaults out."""
+        """Return an argument by position and name; recorded calls lack default values."""
         if place < len(self.arguments):
             return self.arguments[place]
         return self.keywords.get(name, default)
 
     @property
     def operator(self) -> str:
-        """Without namespace, overload and the underscore of what works in place."""
+        """Operator without namespace, overload and the underscore of in-place operators."""
         namespace, operator, _ = self.name.split(".")
         return operator.rstrip("_") if namespace == "aten" else f"{namespace}.{operator}"
 
@@ -110,57 +111,56 @@ class Call:
 
     @functools.cached_property
     def values(self) -> tuple[Value, ...]:
-        """All operands, in their order."""
+        """All operands in order."""
         return tuple(leaves([self.arguments, self.keywords], Value))
 
     @property
     def numbers(self) -> tuple[Any, ...]:
-        """The arguments by position that are no operands."""
-        return tuple(each for each in self.arguments if not isinstance(each, Value))
+        """The positional arguments that are no operands."""
+        return tuple(item for item in self.arguments if not isinstance(item, Value))
 
     @property
     def results(self) -> int | None:
-        """Bytes of all results, what was overwritten among them; None if nobody has counted."""
-        rest = self.bytes - sum(value.bytes for value in self.values)
-        return rest if self.bytes and rest >= 0 else None
+        """Bytes of all results, overwritten operands included; None if unknown."""
+        results = self.bytes - sum(value.bytes for value in self.values)
+        return results if self.bytes and results >= 0 else None
 
     @property
     def dtype(self) -> str | None:
-        """The type that it asks for."""
-        wanted = self.keywords.get("dtype")
-        return wanted.text if wanted else None
+        """The requested type; None if there is none."""
+        dtype = self.keywords.get("dtype")
+        return dtype.text if dtype else None
 
-    def without(self, given: Value | None) -> int:
-        """Return the bytes of all operands but one, which is given for its shape only."""
-        rest = [value for value in self.values if given is None or value.number != given.number]
-        return least_bytes(rest)
+    def bytes_without(self, operand: Value) -> int:
+        """Return the bytes of all operands but one, of which only the shape matters."""
+        return least_bytes([value for value in self.values if value.number != operand.number])
 
 
-def read_call(text: str) -> Call:
-    """Read a signature.
+def read_call(text: str) -> AtenCall:
+    """Parse a signature.
 
     Raises:
-        UnsupportedError: an argument that no text can tell.
+        UnsupportedError: the signature lacks an argument, which has no text.
     """
     name, _, rest = text.partition("(")
     try:
         tree = ast.parse(f"call({rest}", mode="eval").body
     except SyntaxError as error:
-        # Where a value has no text, its type stands in angle brackets.
+        # A value without a text is its type in angle brackets.
         lost = rest[rest.find("<") + 1 : rest.find(">")] if "<" in rest else rest[:60]
         raise UnsupportedError(f"{name}: no operand can be made up for {lost}") from error
     assert isinstance(tree, ast.Call), text
     reader = _Reader(name)
-    arguments = tuple(reader.value(each) for each in tree.args)
-    keywords = {str(each.arg): reader.value(each.value) for each in tree.keywords}
-    return Call(name=name, arguments=arguments, keywords=keywords)
+    arguments = tuple(reader.value(node) for node in tree.args)
+    keywords = {str(keyword.arg): reader.value(keyword.value) for keyword in tree.keywords}
+    return AtenCall(name=name, arguments=arguments, keywords=keywords)
 
 
 class _Reader:
-    """Reads the arguments of one call, in their order.
+    """Parser of one call's arguments, in order.
 
     Args:
-        name: of the operator, for messages.
+        name: name of the operator, for messages.
     """
 
     def __init__(self, name: str) -> None:
@@ -168,9 +168,9 @@ class _Reader:
         self._number = 0
 
     def value(self, node: ast.expr) -> Any:
-        """Return what an expression says."""
+        """Return the value of an expression."""
         if isinstance(node, ast.List):
-            return [self.value(each) for each in node.elts]
+            return [self.value(item) for item in node.elts]
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name) and node.id in _CONSTANTS:
@@ -178,34 +178,34 @@ class _Reader:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return -self.value(node.operand)
         if isinstance(node, ast.Attribute):
-            return Word("torch", node.attr)
+            return TorchName("torch", node.attr)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
             return self._tensor(node.func, node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            return Word("device", self.value(node.args[0]))
+            return TorchName("device", self.value(node.args[0]))
         raise UnsupportedError(f"{self._name}: no operand can be made up for {ast.unparse(node)}")
 
     def _tensor(self, typed: ast.Subscript, call: ast.Call) -> Value:
         number, self._number = self._number, self._number + 1
         shape = ast.literal_eval(typed.slice)
         assert isinstance(typed.value, ast.Name), ast.unparse(typed)
-        more = {str(each.arg): self.value(each.value) for each in call.keywords}
+        fields = {str(keyword.arg): self.value(keyword.value) for keyword in call.keywords}
         return Value(
             number=number,
             dtype=typed.value.id,
             shape=shape if isinstance(shape, tuple) else (shape,),
-            strides=tuple(self.value(each) for each in call.args),
-            offset=more.get("at", 0),
-            storage=more.get("of", number),
-            device=more.get("on"),
+            strides=tuple(self.value(stride) for stride in call.args),
+            offset=fields.get("at", 0),
+            storage=fields.get("of", number),
+            device=fields.get("on"),
         )
 
 
 def meaning_of(recorded: RecordedCall) -> Meaning:
-    """Return what a call of PyTorch's computes.
+    """Return the meaning of a PyTorch call.
 
     Raises:
-        UnsupportedError: the signature is no call of PyTorch's, or no rule is for it.
+        UnsupportedError: the signature is none of a PyTorch call, or there is no rule for it.
     """
     if recorded.signature.partition("(")[0].count(".") != 2:
         raise UnsupportedError(f"{recorded.operator}: no recorded call of PyTorch's")
@@ -216,12 +216,12 @@ def meaning_of(recorded: RecordedCall) -> Meaning:
         trained=recorded.trained,
     )
     part = _part(call)
-    words = leaves([call.arguments, call.keywords], Word)
-    types = [word.text for word in words if word.text.startswith(_TYPES)]
-    return ours.completed(part, call.values, call.results, types)
+    names = leaves([call.arguments, call.keywords], TorchName)
+    types = [name.text for name in names if name.text.startswith(_TYPE_PREFIXES)]
+    return complete(part, call.values, call.results, types)
 
 
-def _part(call: Call) -> Meaning:
+def _part(call: AtenCall) -> Meaning:
     name = call.operator.removeprefix("_foreach_")
     rule = RULES.get(name)
     if rule is None:
@@ -229,61 +229,64 @@ def _part(call: Call) -> Meaning:
     if any(value.dtype.startswith("complex") for value in call.values):
         raise UnsupportedError(f"{call.operator}: no rule for complex numbers")
     if name != call.operator:
-        return _of_lists(call, rule)
-    part = ours.overwriting(rule(call)) if call.in_place else rule(call)
-    return ours.bound(part, call.values) if name in _IN_ORDER and not call.backward else part
+        return _list_call(call, rule)
+    return make_in_place(rule(call)) if call.in_place else rule(call)
 
 
-def _of_lists(call: Call, rule: Callable[[Call], Meaning]) -> Meaning:
-    """Return what a call on lists computes, one tensor after the other.
+def _list_call(call: AtenCall, rule: Callable[[AtenCall], Meaning]) -> Meaning:
+    """Return the meaning of a call on lists, one tensor after the other.
 
-    What works in place returns nothing.
+    In-place operators return no tensors.
     """
     parts = []
     for place, first in enumerate(call[0]):
-        own = tuple(each[place] if isinstance(each, list) else each for each in call.arguments)
-        part = rule(replace(call, arguments=own, bytes=0))
-        parts.append(replace(ours.overwriting(part), writes=first.bytes) if call.in_place else part)
-    return ours.together(parts)
+        arguments = tuple(
+            item[place] if isinstance(item, list) else item for item in call.arguments
+        )
+        part = rule(replace(call, arguments=arguments, bytes=0))
+        parts.append(replace(make_in_place(part), writes=first.bytes) if call.in_place else part)
+    return combine(parts)
 
 
 # -----------------------------------------------------------------------------
-# Convolutions, poolings, resized images.
+# Convolutions, poolings, resizing.
 
 
 def _sides(values: Any, number: int) -> list[int]:
-    """Return one number for each side, where all may share one."""
+    """Return one number for each side; a single one is for all sides."""
     listed = values if isinstance(values, list) else [values]
     return listed * number if len(listed) == 1 else listed
 
 
-def _convolution(call: Call, source: Value, weights: Value, first: int, **how: Any) -> Meaning:
-    """Stride, padding, dilation, whether it is transposed, padding of the result, groups."""
+def _convolution(
+    call: AtenCall, source: Value, weights: Value, first: int, **options: Any
+) -> Meaning:
+    """Arguments from ``first``: stride, padding, dilation, transposed, output padding, groups."""
     number = len(source.shape) - 2
     stride, padding, dilation = (_sides(call[first + place], number) for place in range(3))
     transposed, groups = call[first + 3], call[first + 5]
     if transposed:
-        more = _sides(call[first + 4], number)
-        windows = zip(
-            source.shape[2:], weights.shape[2:], stride, padding, dilation, more, strict=True
+        extra = _sides(call[first + 4], number)
+        sides = zip(
+            source.shape[2:], weights.shape[2:], stride, padding, dilation, extra, strict=True
         )
-        how["out"] = [(i - 1) * s - 2 * p + d * (k - 1) + e + 1 for i, k, s, p, d, e in windows]
-    return ours.convolution(
+        options["out"] = [(i - 1) * s - 2 * p + d * (k - 1) + e + 1 for i, k, s, p, d, e in sides]
+    return windows.convolution(
         source.shape,
         weights.shape,
         stride=stride,
-        pads=ours.padded(padding),
+        pads=windows.pair_pads(padding),
         dilation=dilation,
         groups=groups,
         transposed=transposed,
-        **how,
+        **options,
     )
 
 
-def _convolution_gradients(call: Call) -> Meaning:
-    """Outer gradient, source, weights, sizes of the bias, settings, mask.
+def _convolution_gradients(call: AtenCall) -> Meaning:
+    """Arguments: outer gradient, source, weights, sizes of the bias, settings, mask.
 
-    The mask says which gradients are wanted: of the source, the weights, the bias.
+    The mask selects the gradients: of the source, the weights, the bias.
     """
     outer, source, weights = call.arguments[:3]
     of_source, of_weights, of_bias = call[10]
@@ -293,77 +296,87 @@ def _convolution_gradients(call: Call) -> Meaning:
         return _convolution(
             call, source, weights, 4, gradients=gradients, bias=of_bias, reads=reads
         )
-    return replace(ours.channel_sums(outer.shape, "convolution"), reads=reads)
+    return replace(elementwise.channel_sums(outer.shape, "convolution"), reads=reads)
 
 
-def _pooling(mode: str, sides: int, *, backward: bool = False) -> Callable[[Call], Meaning]:
-    """Source and settings; backward the outer gradient in front, and of maxima indices behind."""
+def _pooling(mode: str, sides: int, *, backward: bool = False) -> Callable[[AtenCall], Meaning]:
+    """Arguments: source and settings; backward with the outer gradient in front.
 
-    def rule(call: Call) -> Meaning:
+    The gradient of a maximum has indices behind the settings.
+    """
+
+    def rule(call: AtenCall) -> Meaning:
         source, first = call[int(backward)], 1 + backward
         kernel = _sides(call.get(first, "kernel_size"), sides)
-        how: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         ceil = first + 3
         if mode == "max":
-            how["dilation"] = _sides(call.get(first + 3, "dilation", 1), sides)
+            options["dilation"] = _sides(call.get(first + 3, "dilation", 1), sides)
             ceil += 1
         else:
-            how["counted"] = call.get(first + 4, "count_include_pad", True)
-            how["divisor"] = call.get(first + 5, "divisor_override")
-        return ours.pooling(
+            options["count_padding"] = call.get(first + 4, "count_include_pad", True)
+            options["divisor"] = call.get(first + 5, "divisor_override")
+        return windows.pooling(
             source.shape,
             mode=mode,
             kernel=kernel,
             stride=_sides(call.get(first + 1, "stride", []) or kernel, sides),
-            pads=ours.padded(_sides(call.get(first + 2, "padding", 0), sides)),
+            pads=windows.pair_pads(_sides(call.get(first + 2, "padding", 0), sides)),
             ceil=call.get(ceil, "ceil_mode", False),
             backward=backward,
-            reads=call.without(source) if backward else None,
-            **how,
+            reads=call.bytes_without(source) if backward else None,
+            **options,
         )
 
     return rule
 
 
-def _pooling_to(mode: str, sides: int, *, backward: bool = False) -> Callable[[Call], Meaning]:
-    """Source and size; backward outer gradient, source, and of maxima their indices."""
+def _adaptive_pooling(
+    mode: str, sides: int, *, backward: bool = False
+) -> Callable[[AtenCall], Meaning]:
+    """Arguments: source and size; backward outer gradient, source and indices of maxima."""
 
-    def rule(call: Call) -> Meaning:
+    def rule(call: AtenCall) -> Meaning:
         if not backward:
-            return ours.pooling_to(call[0].shape, call[1], mode=mode)
+            return windows.adaptive_pooling(call[0].shape, call[1], mode=mode)
         outer, source = call[0].shape[-sides:], call[1]
-        reads = call.without(source)
-        return ours.pooling_to(source.shape, outer, mode=mode, backward=True, reads=reads)
+        reads = call.bytes_without(source)
+        return windows.adaptive_pooling(source.shape, outer, mode=mode, backward=True, reads=reads)
 
     return rule
 
 
-def _resized(
-    taps: int, how: str, *, aligns: bool, backward: bool = False
-) -> Callable[[Call], Meaning]:
-    """Source and size, backward outer gradient, size and that of the source; then factors.
+def _resize(
+    taps: int, coordinates: str, *, aligns: bool, backward: bool = False
+) -> Callable[[AtenCall], Meaning]:
+    """Arguments: source and size; backward outer gradient, size, shape of the source; then factors.
 
     Args:
-        taps: pixels of the source along a side that one of the result is a weighted sum of.
-        how: pixels are found.
-        aligns: whether the argument behind the sizes says that corners are aligned.
+        taps: see :func:`~pydlbench.calls.windows.resize`.
+        coordinates: likewise, if corners are not aligned.
+        aligns: whether the argument behind the sizes is whether corners are aligned.
         backward: whether it is the gradient.
     """
 
-    def rule(call: Call) -> Meaning:
+    def rule(call: AtenCall) -> Meaning:
         shape = call[2] if backward else call[0].shape
-        rest = list(call.arguments[2 + backward :])
-        aligned = bool(rest.pop(0)) if aligns and rest else False
+        factors = list(call.arguments[2 + backward :])
+        aligned = bool(factors.pop(0)) if aligns and factors else False
         if not isinstance(call[1], list):
             return Meaning.unknown("resized by a factor only", "resize")
-        own = "aligned" if aligned else how
-        return ours.resize(shape, call[1], taps=taps, how=own, factors=rest, backward=backward)
+        return windows.resize(
+            shape,
+            call[1],
+            taps=taps,
+            coordinates="aligned" if aligned else coordinates,
+            factors=factors,
+            backward=backward,
+        )
 
     return rule
 
 
-#: Elements of the source along a side that one of the result comes from, how they are found, and
-#: whether corners may be aligned.
+#: Taps, coordinates, and whether corners may be aligned.
 _RESIZES: Final[Mapping[str, tuple[int, str, bool]]] = {
     **dict.fromkeys([f"upsample_nearest{n}d" for n in (1, 2, 3)], (1, "whole", False)),
     **dict.fromkeys([f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)], (1, "centres", False)),
@@ -372,21 +385,23 @@ _RESIZES: Final[Mapping[str, tuple[int, str, bool]]] = {
     "upsample_trilinear3d": (2, "centres", True),
     "upsample_bicubic2d": (4, "centres", True),
 }
-_MODES: Final = {"max": "max_pool{}d_with_indices", "avg": "avg_pool{}d"}
-_EVEN: Final = {"max": "adaptive_max_pool{}d", "avg": "_adaptive_avg_pool{}d"}
-_WINDOWS: Final[Mapping[str, Callable[[Call], Meaning]]] = {
+_POOLINGS: Final = {"max": "max_pool{}d_with_indices", "avg": "avg_pool{}d"}
+_ADAPTIVE_POOLINGS: Final = {"max": "adaptive_max_pool{}d", "avg": "_adaptive_avg_pool{}d"}
+_WINDOW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     "convolution": lambda c: _convolution(c, c[0], c[1], 3, bias=c[2] is not None),
     "convolution_backward": _convolution_gradients,
     **{
         f"{name.format(sides)}{'_backward' * backward}": make(mode, sides, backward=backward)
-        for make, names in ((_pooling, _MODES), (_pooling_to, _EVEN))
+        for make, names in ((_pooling, _POOLINGS), (_adaptive_pooling, _ADAPTIVE_POOLINGS))
         for mode, name in names.items()
         for sides in (2, 3)
         for backward in (False, True)
     },
     **{
-        f"{name}{'_backward' * backward}": _resized(taps, how, aligns=aligns, backward=backward)
-        for name, (taps, how, aligns) in _RESIZES.items()
+        f"{name}{'_backward' * backward}": _resize(
+            taps, coordinates, aligns=aligns, backward=backward
+        )
+        for name, (taps, coordinates, aligns) in _RESIZES.items()
         for backward in (False, True)
     },
 }
@@ -396,90 +411,89 @@ _WINDOWS: Final[Mapping[str, Callable[[Call], Meaning]]] = {
 # Products, attention, recurrent layers.
 
 
-def _transposed(matrix: Value) -> bool:
-    """Whether the elements of a column lie behind one another, and not those of a row."""
+def _is_transposed(matrix: Value) -> bool:
+    """Whether the elements of a column are contiguous, and not those of a row."""
     down, across = matrix.strides[-2:]
     return down == 1 and across >= matrix.shape[-2]
 
 
-def _product(call: Call, first: int = 0) -> Meaning:
-    """Two matrices, or as many of both. Of one a gradient's left operand is the outer gradient."""
+def _matmul(call: AtenCall, first: int = 0) -> Meaning:
+    """Arguments from ``first``: two matrices, or batches of them.
+
+    PyTorch's gradient of a single matrix has the outer gradient on the left.
+    """
     left, right = call.get(first, "self"), call.get(first + 1, "mat2")
     *batch, m, k = left.shape
-    left_turned = _transposed(left)
-    if not any(left.strides[-2:]):  # of a sum, it lies neither way
-        left_turned = not (_transposed(right) or right.number in call.trained)
-    return ours.product(
+    left_transposed = _is_transposed(left)
+    if not any(left.strides[-2:]):  # the expanded gradient of a sum has no order
+        left_transposed = not (_is_transposed(right) or right.number in call.trained)
+    return products.matmul(
         batch,
         m,
         k,
         right.shape[-1],
-        left_turned=left_turned,
-        right_turned=_transposed(right),
+        left_transposed=left_transposed,
+        right_transposed=_is_transposed(right),
         backward=call.backward,
         outer_first=not batch,
     )
 
 
-def _added(call: Call) -> Meaning:
-    """What is added, left, right."""
-    made, addend = _product(call, 1), call[0]
+def _added_matmul(call: AtenCall) -> Meaning:
+    """Arguments: addend, left, right."""
+    part = _matmul(call, 1)
     if call.get(3, "beta", 1) == 0:
-        return made
+        return part
     result = *call[1].shape[:-1], call[2].shape[-1]
-    whole = ours.together([made, ours.addition(result, addend.shape)])
-    plain = call.get(3, "beta", 1) == call.get(4, "alpha", 1) == 1
-    return ours.bound(whole, (*call.arguments[1:3], addend), exact=plain)
+    return combine([part, products.addend(result, call[0].shape)])
 
 
-def _linear(call: Call) -> Meaning:
-    """Rows of whatever shape, weights by outputs, and perhaps a bias."""
+def _linear(call: AtenCall) -> Meaning:
+    """Arguments: rows of any shape, weights (outputs first), and perhaps a bias."""
     source, (outputs, inputs) = call[0], call[1].shape
-    rows, bias = source.elements // inputs, call.get(2, "bias")
-    parts = [ours.product((), rows, inputs, outputs)]
-    parts += [] if bias is None else [ours.addition((rows, outputs), bias.shape)]
-    return ours.bound(ours.together(parts), (source, call[1].permuted([1, 0]), *call.values[2:]))
+    count, bias = source.elements // inputs, call.get(2, "bias")
+    parts = [products.matmul((), count, inputs, outputs)]
+    parts += [] if bias is None else [products.addend((count, outputs), bias.shape)]
+    return combine(parts)
 
 
-def _by_vector(call: Call) -> Meaning:
-    """A matrix or a vector, and a vector."""
+def _by_vector(call: AtenCall) -> Meaning:
+    """Arguments: a matrix or a vector, and a vector."""
     left, right = call[0].elements, call[1].elements
-    return ours.product((), left // right if right else 0, right, 1)
+    return products.matmul((), left // right if right else 0, right, 1)
 
 
-def _attention(causal: int, *, backward: bool = False) -> Callable[[Call], Meaning]:
-    """Query, key, value ``(batch, heads, length, size)``, behind the outer gradient if any.
+def _attention(causal: int, *, backward: bool = False) -> Callable[[AtenCall], Meaning]:
+    """Arguments: query, key, value ``(batch, heads, length, size)``, behind an outer gradient.
 
     Args:
-        causal: the place among the arguments that says whether it is.
+        causal: position of the argument ``is_causal``.
         backward: whether it is the gradient.
     """
 
-    def rule(call: Call) -> Meaning:
-        query, key, value = read = call.arguments[int(backward) :][:3]
-        made = ours.attention(
+    def rule(call: AtenCall) -> Meaning:
+        query, key, value = operands = call.arguments[int(backward) :][:3]
+        part = products.attention(
             query.shape,
             key.shape[-2],
             value.shape[-1],
             causal=call.get(causal, "is_causal", False),
             backward=backward,
-            operands=None if backward or len(call.values) > len(read) else read,
-            scale=call.keywords.get("scale"),
         )
-        # Sums of exponentials are kept in float32.
-        return replace(made, dtypes=ours.dtypes_of(read))
+        # Sums of exponentials are in float32.
+        return replace(part, dtypes=dtypes_of(operands))
 
     return rule
 
 
-#: PyTorch's numbers of cells: 0 and 1 have no gates.
+#: Cells by PyTorch's numbers; 0 and 1 have no gates.
 _CELLS: Final = {2: "lstm", 3: "gru"}
-_CHAINS: Final[Mapping[str, Callable[[Call], Meaning]]] = {
-    **dict.fromkeys(("mm", "bmm"), _product),
-    **dict.fromkeys(("addmm", "baddbmm"), _added),
+_PRODUCT_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
+    **dict.fromkeys(("mm", "bmm"), _matmul),
+    **dict.fromkeys(("addmm", "baddbmm"), _added_matmul),
     "linear": _linear,
     **dict.fromkeys(("mv", "dot"), _by_vector),
-    "_grouped_mm": lambda c: ours.grouped_product(c[0], c[1].shape[-1]),
+    "_grouped_mm": lambda c: products.grouped_matmul(c[0], c[1].shape[-1]),
     "_scaled_dot_product_flash_attention_for_cpu": _attention(4),
     "_scaled_dot_product_flash_attention": _attention(4),
     "_scaled_dot_product_efficient_attention": _attention(6),
@@ -489,18 +503,18 @@ _CHAINS: Final[Mapping[str, Callable[[Call], Meaning]]] = {
     "_scaled_dot_product_efficient_attention_backward": _attention(11, backward=True),
     "_scaled_dot_product_cudnn_attention_backward": _attention(14, backward=True),
     # Query, key, value, width, heads, four projections.
-    "_native_multi_head_attention": lambda c: ours.projected_attention(
+    "_native_multi_head_attention": lambda c: products.projected_attention(
         c[0].shape, c[1].shape[-2], c[4]
     ),
-    # Source, width, heads, and all weights in their order.
-    "_transformer_encoder_layer_fwd": lambda c: ours.projected_attention(
+    # Source, width, heads, and all weights.
+    "_transformer_encoder_layer_fwd": lambda c: products.projected_attention(
         c[0].shape, c[0].shape[-2], c[2], c[14].shape[0]
     ),
     # Source, then weights, initial states, settings.
-    "mkldnn_rnn_layer": lambda c: ours.recurrent(
+    "mkldnn_rnn_layer": lambda c: products.recurrent(
         c[0].shape, c.arguments[1:3], _CELLS.get(c[9]), training=bool(c[15])
     ),
-    "mkldnn_rnn_layer_backward": lambda c: ours.recurrent(
+    "mkldnn_rnn_layer_backward": lambda c: products.recurrent(
         c[0].shape, c.arguments[1:3], _CELLS.get(c[14]), backward=True
     ),
 }
@@ -510,60 +524,63 @@ _CHAINS: Final[Mapping[str, Callable[[Call], Meaning]]] = {
 # Normalisations, softmax, losses, sums.
 
 
-def _batch_normalisation(call: Call) -> Meaning:
-    """Source, weights, bias, running mean and variance, whether to train, momentum, epsilon."""
-    numbers = [each for each in call.arguments[3:] if isinstance(each, (bool, float, int))]
+def _batch_normalisation(call: AtenCall) -> Meaning:
+    """Arguments: source, weights, bias, running mean and variance, training, momentum, epsilon."""
+    numbers = [item for item in call.arguments[3:] if isinstance(item, (bool, float, int))]
     momentum, epsilon = numbers[-2:]
-    return ours.batch_normalisation(
+    return rows.batch_normalisation(
         call[0],
         epsilon=epsilon,
         momentum=momentum,
         training=numbers[0] is True,
         factors=None not in call.arguments[1:3],
-        running=[each for each in call.arguments[3:5] if isinstance(each, Value)],
+        running=[item for item in call.arguments[3:5] if isinstance(item, Value)],
         written=call.results,
     )
 
 
-def _batch_gradient(call: Call) -> Meaning:
-    """Outer gradient, source, weights, running and saved statistics, whether trained, epsilon."""
-    made = ours.batch_normalisation(
+def _batch_gradient(call: AtenCall) -> Meaning:
+    """Arguments: outer gradient, source, weights, running and saved statistics, training, epsilon.
+
+    The types are those of the first two.
+    """
+    part = rows.batch_normalisation(
         call[1], epsilon=call[8], training=call[7], factors=call[2] is not None, backward=True
     )
-    return replace(made, dtypes=ours.dtypes_of(call.arguments[:2]))
+    return replace(part, dtypes=dtypes_of(call.arguments[:2]))
 
 
-def _cudnn_batch_gradient(call: Call) -> Meaning:
-    """Source, outer gradient, weights, running and saved statistics, epsilon."""
-    made = ours.batch_normalisation(call[0], epsilon=call[7], training=True, backward=True)
-    return replace(made, dtypes=ours.dtypes_of(call.arguments[:2]))
+def _cudnn_batch_gradient(call: AtenCall) -> Meaning:
+    """Arguments: source, outer gradient, weights, running and saved statistics, epsilon."""
+    part = rows.batch_normalisation(call[0], epsilon=call[7], training=True, backward=True)
+    return replace(part, dtypes=dtypes_of(call.arguments[:2]))
 
 
-def _layer_gradient(call: Call) -> Meaning:
-    """Outer gradient, source, shape, mean, scale, weights, bias, which gradients are wanted."""
+def _layer_gradient(call: AtenCall) -> Meaning:
+    """Arguments: outer gradient, source, shape, mean, scale, weights, bias, mask of gradients."""
     factors = None not in call.arguments[5:7]
-    made = ours.rows("layernorm", call[1], len(call[2]), factors=factors, backward=True)
-    return replace(made, dtypes=ours.dtypes_of(call.arguments[:2]))
+    part = rows.along_rows("layernorm", call[1], len(call[2]), factors=factors, backward=True)
+    return replace(part, dtypes=dtypes_of(call.arguments[:2]))
 
 
-def _over(call: Call, place: int = 1) -> list[int]:
-    """Return the dimensions of a reduction; without any it is one of all."""
+def _reduced_dims(call: AtenCall, place: int = 1) -> list[int]:
+    """Return the dimensions of a reduction; by default all."""
     dims = call.get(place, "dim")
     return [dims] if isinstance(dims, int) else dims or list(range(len(call.values[0].shape)))
 
 
-def _reduction(name: str) -> Callable[[Call], Meaning]:
-    # Not ours of the same name: these return indices too.
+def _reduction(name: str) -> Callable[[AtenCall], Meaning]:
+    # Unlike the ops of these names in the table, PyTorch's return indices too.
     why = f"{name} with indices" if name in ("max", "min") else ""
-    return lambda c: ours.reduction(name, c.values[0], _over(c), why=why)
+    return lambda c: rows.reduction(name, c.values[0], _reduced_dims(c), why=why)
 
 
-def _norm(call: Call) -> Meaning:
+def _norm(call: AtenCall) -> Meaning:
     why = "" if call.get(1, "ord", 2) == 2 else "a norm that is not Euclidean"
-    return ours.reduction("norm", call[0], _over(call, 2), why=why)
+    return rows.reduction("norm", call[0], _reduced_dims(call, 2), why=why)
 
 
-_SUMS: Final[Mapping[str, Callable[[Call], Meaning]]] = {
+_ROW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **dict.fromkeys(
         (
             *("native_batch_norm", "_native_batch_norm_legit"),
@@ -573,47 +590,50 @@ _SUMS: Final[Mapping[str, Callable[[Call], Meaning]]] = {
     ),
     "native_batch_norm_backward": _batch_gradient,
     "cudnn_batch_norm_backward": _cudnn_batch_gradient,
-    "native_layer_norm": lambda c: ours.rows(
+    "native_layer_norm": lambda c: rows.along_rows(
         "layernorm", c[0], len(c[1]), factors=None not in c.arguments[2:4], epsilon=c[4]
     ),
     "native_layer_norm_backward": _layer_gradient,
-    "native_group_norm": lambda c: ours.group_normalisation(c[0]),
-    "native_group_norm_backward": lambda c: ours.group_normalisation(c[1], backward=True),
-    # Source, shape of what is normalised together, factors, epsilon; backward the outer gradient,
-    # source, shape, scale, factors.
-    "_fused_rms_norm": lambda c: ours.rows(
+    "native_group_norm": lambda c: rows.group_normalisation(c[0]),
+    "native_group_norm_backward": lambda c: rows.group_normalisation(c[1], backward=True),
+    # Source, shape of a row, factors, epsilon; backward outer gradient, source, shape, scale,
+    # factors.
+    "_fused_rms_norm": lambda c: rows.along_rows(
         "rmsnorm", c[0], len(c[1]), factors=c[2] is not None, **({"epsilon": c[3]} if c[3] else {})
     ),
-    "_fused_rms_norm_backward": lambda c: ours.rows(
+    "_fused_rms_norm_backward": lambda c: rows.along_rows(
         "rmsnorm", c[1], len(c[2]), factors=c[4] is not None, backward=True
     ),
     **dict.fromkeys(
-        ("_softmax", "_safe_softmax"), lambda c: ours.rows("softmax", c[0], dim=c.get(1, "dim"))
+        ("_softmax", "_safe_softmax"),
+        lambda c: rows.along_rows("softmax", c[0], dim=c.get(1, "dim")),
     ),
-    "_log_softmax": lambda c: ours.rows("log-softmax", c[0], dim=c.get(1, "dim")),
-    "_softmax_backward_data": lambda c: ours.rows("softmax", c[0], dim=c[2], backward=True),
-    "_log_softmax_backward_data": lambda c: ours.rows("log-softmax", c[0], dim=c[2], backward=True),
-    # Scores, of each row of which one element is read, and labels.
+    "_log_softmax": lambda c: rows.along_rows("log-softmax", c[0], dim=c.get(1, "dim")),
+    "_softmax_backward_data": lambda c: rows.along_rows("softmax", c[0], dim=c[2], backward=True),
+    "_log_softmax_backward_data": lambda c: rows.along_rows(
+        "log-softmax", c[0], dim=c[2], backward=True
+    ),
+    # Scores and labels; one score of each row is read.
     **dict.fromkeys(
         ("nll_loss_forward", "nll_loss2d_forward"),
-        lambda c: ours.label_loss(c[1], c[1].elements * c[0].itemsize + least_bytes(c.values[1:])),
+        lambda c: rows.label_loss(c[1], c[1].elements * c[0].itemsize + least_bytes(c.values[1:])),
     ),
-    # Outer gradient, scores, labels: zeros everywhere but at the labels; no score is read.
+    # Outer gradient, scores, labels: zeros but at the labels; no score is read.
     **dict.fromkeys(
         ("nll_loss_backward", "nll_loss2d_backward"),
-        lambda c: ours.label_loss(c[2], c.without(c[1])),
+        lambda c: rows.label_loss(c[2], c.bytes_without(c[1])),
     ),
     **{name: _reduction(name) for name in ("sum", "mean", "argmax", "argmin", "max", "min")},
     **{name: _reduction(name) for name in ("prod", "cumsum", "cumprod", "logsumexp")},
     **{name: _reduction(name) for name in ("var", "var_mean", "std")},
-    "amax": lambda c: ours.reduction("max", c[0], _over(c)),
-    "amin": lambda c: ours.reduction("min", c[0], _over(c)),
+    "amax": lambda c: rows.reduction("max", c[0], _reduced_dims(c)),
+    "amin": lambda c: rows.reduction("min", c[0], _reduced_dims(c)),
     "linalg_vector_norm": _norm,
 }
 
 
 # -----------------------------------------------------------------------------
-# Element by element, and whole steps of an optimizer.
+# Elementwise operators, and steps of an optimizer.
 
 _ARITHMETIC: Final = (
     *("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "log2", "neg"),
@@ -626,7 +646,7 @@ _ARITHMETIC: Final = (
     *("l1_loss", "smooth_l1_loss", "smooth_l1_loss_backward", "binary_cross_entropy"),
     *("binary_cross_entropy_backward", "binary_cross_entropy_with_logits"),
 )
-#: Ours by PyTorch's names; with ``_backward`` their gradients.
+#: Ops of the table by PyTorch's operators, whose gradients end with ``_backward``.
 _ACTIVATIONS: Final = {
     **{name: name for name in ("elu", "gelu", "hardsigmoid", "hardswish", "mish", "sigmoid")},
     **{name: name for name in ("silu", "softplus", "tanh", "relu")},
@@ -634,53 +654,53 @@ _ACTIVATIONS: Final = {
 }
 
 
-def _elementwise(call: Call, *operands: Any, name: str = "", **how: Any) -> Meaning:
-    return ours.elementwise(
+def _elementwise(call: AtenCall, *operands: Any, name: str = "", **options: Any) -> Meaning:
+    return elementwise.arithmetic(
         name or call.operator.removeprefix("_foreach_"),
         *(operands or call.arguments),
         in_place=call.in_place,
         rounds=bool(call.keywords.get("rounding_mode")),
-        **how,
+        **options,
     )
 
 
-def _activation(call: Call) -> Meaning:
+def _activation(call: AtenCall) -> Meaning:
     name, _, backward = call.operator.removeprefix("_foreach_").partition("_")
     op = "relu" if name == "threshold" else _ACTIVATIONS[name]
     if op == "gelu" and call.keywords.get("approximate") == "tanh":
         op = "gelu-tanh"
-    return ours.activation(
+    return elementwise.activation(
         op,
-        ours.broadcast([value.shape for value in call.values]),
+        broadcast_shapes([value.shape for value in call.values]),
         *call.numbers,
         pass_="backward-data" if backward else "forward",
         floating=any(value.floating for value in call.values),
     )
 
 
-def _adam(call: Call) -> Meaning:
-    """Weights, gradients, both averages, perhaps maxima, numbers of steps; decay among the rest.
+def _adam(call: AtenCall) -> Meaning:
+    """Arguments: weights, gradients, both averages, perhaps maxima, numbers of steps.
 
-    Three for the first average and four for the second, a root, a quotient and a sum, three for the
-    weights; decay is one more of the weights (AdamW), or two in the gradient.
+    FLOPs: 3 for the first average and 4 for the second, a root, a quotient and a sum, 3 for the
+    weights; decay takes one more on the weights (AdamW), or two on the gradient.
     """
     decay = call.keywords.get("weight_decay", 0)
-    each = 13 + (decay != 0) * (1 if "adamw" in call.operator else 2)
-    return _updated(call, each + bool(call.keywords.get("amsgrad")), [0, 2, 3, 4])
+    per_weight = 13 + (decay != 0) * (1 if "adamw" in call.operator else 2)
+    return _update(call, per_weight + bool(call.keywords.get("amsgrad")), [0, 2, 3, 4])
 
 
-def _descent(call: Call) -> Meaning:
-    """Weights, gradients, velocities."""
+def _sgd(call: AtenCall) -> Meaning:
+    """Arguments: weights, gradients, velocities."""
     decay = call.keywords.get("weight_decay", 0)
-    return _updated(call, 2 + 2 * (decay != 0) + 2 * bool(call[2]), [0, 2])
+    return _update(call, 2 + 2 * (decay != 0) + 2 * bool(call[2]), [0, 2])
 
 
-def _updated(call: Call, each: int, written: Sequence[int]) -> Meaning:
-    moved = [value for place in written for value in call[place]]
-    return ours.update(each, call[0], moved, f"{call.operator} has no layer")
+def _update(call: AtenCall, per_weight: int, written: Sequence[int]) -> Meaning:
+    values = [value for place in written for value in call[place]]
+    return moves.optimizer_update(per_weight, call[0], values, f"{call.operator} has no layer")
 
 
-_ELEMENTS: Final[Mapping[str, Callable[[Call], Meaning]]] = {
+_ELEMENTWISE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **dict.fromkeys(_ARITHMETIC, _elementwise),
     **dict.fromkeys(
         ("add", "sub", "rsub"), lambda c: _elementwise(c, c[0], c[1], factor=c.get(2, "alpha", 1))
@@ -700,127 +720,126 @@ _ELEMENTS: Final[Mapping[str, Callable[[Call], Meaning]]] = {
         if f"{name}{pass_}" != "relu_backward"
     },
     "threshold_backward": _activation,
-    "native_dropout": lambda c: ours.activation(
+    "native_dropout": lambda c: elementwise.activation(
         "dropout", c[0].shape, training=True, keep=1 - c[1]
     ),
     **dict.fromkeys(("_fused_adam", "_fused_adamw"), _adam),
-    "_fused_sgd": _descent,
+    "_fused_sgd": _sgd,
 }
 
 
 # -----------------------------------------------------------------------------
-# What computes nothing.
+# Data movement.
 
 
-def _cloned(call: Call) -> Meaning:
-    """A new tensor of the first one's elements."""
-    source, wanted = call.values[0], call.keywords.get("memory_format")
-    axes, how = list(range(len(source.shape))), wanted.text if wanted else "preserve_format"
-    if how == "preserve_format":
+def _clone(call: AtenCall) -> Meaning:
+    """Copy the first operand to a new tensor."""
+    source, requested = call.values[0], call.keywords.get("memory_format")
+    axes = list(range(len(source.shape)))
+    memory_format = requested.text if requested else "preserve_format"
+    if memory_format == "preserve_format":
         axes = source.axes_in_memory
-    elif how != "contiguous_format":
+    elif memory_format != "contiguous_format":
         axes = [axes[0], *axes[2:], axes[1]]
-    # Conversions have results of another size.
+    # Casts have results of another size.
     converts = call.operator == "_to_copy"
-    reads = least_bytes([source]) if converts else ours.part_of(source, call.results)
-    other = call.dtype not in (None, source.dtype)
-    return ours.copy(source, axes, reads, "a conversion has no layer" if other else "")
+    reads = least_bytes([source]) if converts else moves.bytes_copied(source, call.results)
+    casts = call.dtype not in (None, source.dtype)
+    return moves.copy(source, axes, reads, "a conversion has no layer" if casts else "")
 
 
-def _copied_into(call: Call) -> Meaning:
-    """Target, and what is copied into it."""
+def _copy_into(call: AtenCall) -> Meaning:
+    """Arguments: target and source."""
     target, source = call.values
     alike = (target.dtype, target.shape) == (source.dtype, source.shape)
     why = "" if alike else "a copy to another type or shape has no layer"
-    return ours.copy(source, target.axes_in_memory, least_bytes([source]), why)
+    return moves.copy(source, target.axes_in_memory, least_bytes([source]), why)
 
 
-def _filled(shape: Callable[[Call], Sequence[int]]) -> Callable[[Call], Meaning]:
-    """A tensor of one value; one that is an operand says the shape only."""
+def _fill(shape: Callable[[AtenCall], Sequence[int]]) -> Callable[[AtenCall], Meaning]:
+    """Fill a tensor of a given shape; an operand gives shape and type only."""
 
-    def rule(call: Call) -> Meaning:
-        whole = call.operator == "full" and isinstance(call[1], int)
-        usual = call.values[0].dtype if call.values else "int64" if whole else "float32"
-        return ours.filled(Value.dense(call.dtype or usual, shape(call)))
+    def rule(call: AtenCall) -> Meaning:
+        integer = call.operator == "full" and isinstance(call[1], int)
+        default = call.values[0].dtype if call.values else "int64" if integer else "float32"
+        return moves.fill(Value.dense(call.dtype or default, shape(call)))
 
     return rule
 
 
-def _padded(call: Call) -> Meaning:
-    """Source, and what is added at both ends, of the last dimension first."""
+def _pad(call: AtenCall) -> Meaning:
+    """Arguments: source, and pads (before, after) from the last dimension to the first."""
     source, pads = call.arguments[:2]
-    around = [*zip(pads[::2], pads[1::2], strict=True)][::-1]
-    around = [(0, 0)] * (len(source.shape) - len(around)) + around
-    sizes = [size + sum(both) for size, both in zip(source.shape, around, strict=True)]
+    pairs = [*zip(pads[::2], pads[1::2], strict=True)][::-1]
+    pairs = [(0, 0)] * (len(source.shape) - len(pairs)) + pairs
+    sizes = [size + sum(pair) for size, pair in zip(source.shape, pairs, strict=True)]
     why = "a copy of a part has no layer" if min(pads) < 0 else ""
-    reads = ours.part_of(source, call.results)
-    return ours.among_others(source, sizes, source.axes_in_memory, reads, why)
+    reads = moves.bytes_copied(source, call.results)
+    return moves.fill_and_copy(source, sizes, source.axes_in_memory, reads, why)
 
 
-def _shuffled(call: Call) -> Meaning:
-    """Images, and how many pixels of a side come from channels, or go there."""
+def _pixel_shuffle(call: AtenCall) -> Meaning:
+    """Arguments: images, and the factor of each side."""
     images, factor = call.arguments[:2]
     if len(images.shape) != 4 or 1 not in images.strides:
-        return ours.moved(least_bytes([images]), "a shuffle of pixels of these")
+        return moves.other_copy(least_bytes([images]), "a shuffle of pixels of these")
     if call.operator == "pixel_shuffle":
         # Batch, channels, rows and columns of a pixel, height, width.
         parts, order = images.split(1, factor * factor).split(2, factor), [0, 1, 4, 2, 5, 3]
     else:
         # Batch, channels, height and rows of a pixel, width and columns.
         parts, order = images.split(2, factor).split(4, factor), [0, 1, 3, 5, 2, 4]
-    shuffled = parts.permuted(order)
-    if images.strides[1] == 1 and images.shape[1] > 1:  # the result lies likewise
+    if images.strides[1] == 1 and images.shape[1] > 1:  # channels last, as in the result
         last = order[1:2] if call.operator == "pixel_shuffle" else [1, 3, 5]
         order = [axis for axis in order if axis not in last] + last
-    made = ours.copy(parts.permuted(order), range(6), least_bytes([images]))
-    return ours.bound(made, [shuffled])
+    return moves.copy(parts.permute(order), range(6), least_bytes([images]))
 
 
-def _gathered(call: Call) -> Meaning:
-    """Table and indices."""
+def _gather(call: AtenCall) -> Meaning:
+    """Arguments: table and indices."""
     first = call[1][0] if call.operator == "index" else call[1]
     whole = {"embedding": True, "index": isinstance(first, Value), "index_select": first == 0}
     table, *indices = call.values
-    return ours.gathered(table, indices, call.results, rows=whole.get(call.operator, False))
+    return moves.gather(table, indices, call.results, rows=whole.get(call.operator, False))
 
 
-def _scattered(call: Call) -> Meaning:
-    """Table, dimension, indices, values: at the indices, values are written, or added."""
+def _scatter(call: AtenCall) -> Meaning:
+    """Arguments: table, dimension, indices, values to write or add."""
     table, indices, *values = call.values
-    number = values[0].elements if call.operator.startswith("index") else indices.elements
+    count = values[0].elements if call.operator.startswith("index") else indices.elements
     adds = call.operator.endswith("add")
-    return ours.scattered(table, call.values[1:], number, adds=adds, in_place=call.in_place)
+    return moves.scatter(table, call.values[1:], count, adds=adds, in_place=call.in_place)
 
 
-def _put(call: Call) -> Meaning:
-    """Table, indices for each of its first dimensions, values, whether to add."""
+def _index_put(call: AtenCall) -> Meaning:
+    """Arguments: table, indices for each of its first dimensions, values, whether to add."""
     table, indices, values = call.arguments[:3]
-    given = [each for each in indices if each is not None]
-    if any(each.dtype in ("bool", "uint8") for each in given):
+    given = [index for index in indices if index is not None]
+    if any(index.dtype in ("bool", "uint8") for index in given):
         if values.elements == 1:
             raise UnsupportedError("how many elements a mask picks is not recorded")
-        number = values.elements
+        count = values.elements
     else:
-        rest = [n for n, each in zip(table.shape, indices, strict=False) if each is None]
-        rest += table.shape[len(indices) :]
-        number = math.prod(ours.broadcast([each.shape for each in given])) * math.prod(rest)
+        whole = [n for n, index in zip(table.shape, indices, strict=False) if index is None]
+        whole += table.shape[len(indices) :]
+        count = math.prod(broadcast_shapes([index.shape for index in given])) * math.prod(whole)
     adds = call.get(3, "accumulate", False)
-    return ours.scattered(table, call.values[1:], number, adds=adds, in_place=call.in_place)
+    return moves.scatter(table, call.values[1:], count, adds=adds, in_place=call.in_place)
 
 
-def _joined(call: Call) -> Meaning:
-    """Tensors, and the dimension along which they are put behind one another."""
+def _concat(call: AtenCall) -> Meaning:
+    """Arguments: tensors, and the dimension."""
     values = [value for value in call[0] if value.shape != (0,)]
-    return ours.joined(values, call.get(1, "dim", 0))
+    return moves.concat(values, call.get(1, "dim", 0))
 
 
-def _drawn(call: Call) -> Meaning:
-    # The first one is overwritten, or says the shape.
-    own = call.in_place or call.operator.endswith("_like")
-    return ours.random(call.values[int(own) :])
+def _random(call: AtenCall) -> Meaning:
+    # The first operand is overwritten, or gives the shape only.
+    unread = call.in_place or call.operator.endswith("_like")
+    return moves.random(call.values[int(unread) :])
 
 
-#: What makes no kernel run: other sights of the same memory, memory without values, questions.
+#: Operators that launch no kernel: views, uninitialised memory, queries.
 _VIEWS: Final = (
     *("_reshape_alias", "_unsafe_view", "alias", "as_strided", "detach", "diagonal", "expand"),
     *("lift_fresh", "permute", "reshape", "select", "slice", "split", "split_with_sizes"),
@@ -833,51 +852,44 @@ _COPIES: Final = (
     *("flip", "im2col", "reflection_pad1d", "reflection_pad2d", "repeat", "replication_pad2d"),
     *("roll", "tril", "triu"),
 )
-_DRAWN: Final = (
+_RANDOM: Final = (
     *("bernoulli", "exponential", "multinomial", "normal", "rand", "rand_like", "randint"),
     *("randn", "randn_like", "random", "randperm", "uniform"),
 )
-_MOVES: Final[Mapping[str, Callable[[Call], Meaning]]] = {
-    **dict.fromkeys(_VIEWS, lambda _: ours.view()),
-    **dict.fromkeys(_COPIES, lambda c: ours.moved(ours.part_of(c.values[0], c.results))),
-    **dict.fromkeys(("clone", "_to_copy"), _cloned),
-    "copy": _copied_into,
-    **dict.fromkeys(("arange", "eye", "linspace", "scalar_tensor"), lambda _: ours.moved(0)),
-    **dict.fromkeys(("full", "ones", "zeros"), _filled(lambda c: c[0])),
-    **dict.fromkeys(("new_full", "new_ones", "new_zeros"), _filled(lambda c: c[1])),
+_MOVE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
+    **dict.fromkeys(_VIEWS, lambda _: moves.view()),
+    **dict.fromkeys(
+        _COPIES, lambda c: moves.other_copy(moves.bytes_copied(c.values[0], c.results))
+    ),
+    **dict.fromkeys(("clone", "_to_copy"), _clone),
+    "copy": _copy_into,
+    **dict.fromkeys(("arange", "eye", "linspace", "scalar_tensor"), lambda _: moves.other_copy(0)),
+    **dict.fromkeys(("full", "ones", "zeros"), _fill(lambda c: c[0])),
+    **dict.fromkeys(("new_full", "new_ones", "new_zeros"), _fill(lambda c: c[1])),
     **dict.fromkeys(
         ("fill", "full_like", "ones_like", "zero", "zeros_like"),
-        _filled(lambda c: c.values[0].shape),
+        _fill(lambda c: c.values[0].shape),
     ),
-    **dict.fromkeys(_DRAWN, _drawn),
-    "constant_pad_nd": _padded,
-    **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _shuffled),
-    "stack": lambda c: ours.joined(c[0], c.get(1, "dim", 0), stacked=True),
-    # Outer gradient, and the sizes of all of it.
+    **dict.fromkeys(_RANDOM, _random),
+    "constant_pad_nd": _pad,
+    **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _pixel_shuffle),
+    "stack": lambda c: moves.concat(c[0], c.get(1, "dim", 0), stacked=True),
+    # Outer gradient, and the shape of the result.
     **dict.fromkeys(
         ("slice_backward", "select_backward"),
-        lambda c: ours.among_others(c[0], c[1], range(len(c[0].shape)), least_bytes(c.values)),
+        lambda c: moves.fill_and_copy(c[0], c[1], range(len(c[0].shape)), least_bytes(c.values)),
     ),
-    "cat": _joined,
-    **dict.fromkeys(("embedding", "index", "index_select", "gather", "take"), _gathered),
-    **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), _scattered),
-    **dict.fromkeys(("index_put", "_index_put_impl"), _put),
-    "embedding_dense_backward": lambda c: ours.table_gradient(c[0], c[1], c[2]),
+    "cat": _concat,
+    **dict.fromkeys(("embedding", "index", "index_select", "gather", "take"), _gather),
+    **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), _scatter),
+    **dict.fromkeys(("index_put", "_index_put_impl"), _index_put),
+    "embedding_dense_backward": lambda c: moves.embedding_gradient(c[0], c[1], c[2]),
 }
-#: Whose operands are those of its layers in their order, and whose first result is theirs.
-_IN_ORDER: Final = frozenset(
-    (
-        *("mm", "bmm", "mv", "dot", "embedding", "index", "index_select"),
-        *_WINDOWS,
-        *_SUMS,
-        *_ACTIVATIONS,
-    )
-)
-#: By operator.
-RULES: Final[Mapping[str, Callable[[Call], Meaning]]] = {
-    **_CHAINS,
-    **_WINDOWS,
-    **_ELEMENTS,
-    **_SUMS,
-    **_MOVES,
+#: Rules by operator.
+RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
+    **_PRODUCT_RULES,
+    **_WINDOW_RULES,
+    **_ELEMENTWISE_RULES,
+    **_ROW_RULES,
+    **_MOVE_RULES,
 }

@@ -1,8 +1,9 @@
-"""How an execution that oneDNN or MKL has logged reads, from its line.
+"""Parses executions logged by oneDNN or MKL.
 
-A signature is what of a line says what is computed, behind a mark: ``mkl:SGEMM(N,T,32,64,128)``,
-or ``onednn:`` with primitive, propagation, tensors, attributes, algorithm and problem. Formats of
-oneDNN 1 to 3 differ in how they write tensors: ``src_f32::blocked:abcd:f0`` became
+A signature is the part of a line that determines the computation, behind a prefix:
+``mkl:SGEMM(N,T,32,64,128)``, or ``onednn:`` with primitive, propagation, tensors, attributes,
+algorithm and problem. Formats of oneDNN 1 to 3 write tensors differently:
+``src_f32::blocked:abcd:f0`` became
 ``src:f32::blocked:abcd::f0``.
 """
 
@@ -12,8 +13,9 @@ import math
 import re
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.calls import meaning as ours
-from pydlbench.calls.meaning import LayerPass, Meaning, Value
+from pydlbench.calls import elementwise, products, rows, windows
+from pydlbench.calls.meaning import LayerPass, Meaning, complete
+from pydlbench.calls.value import Value, broadcast_shapes, bytes_of_type
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
@@ -50,19 +52,19 @@ def is_logged(signature: str) -> bool:
 
 
 class _Line:
-    """What a line of oneDNN's says.
+    """A line of oneDNN's log.
 
     Args:
-        text: the signature without its mark.
+        text: the signature without its prefix.
     """
 
     def __init__(self, text: str) -> None:
-        self.primitive, self.propagation, tensors, attributes, more, self.problem = text.split(
+        self.primitive, self.propagation, tensors, attributes, auxiliary, self.problem = text.split(
             ",", 5
         )
-        #: Attributes, and what belongs to a primitive: ``alg:eltwise_relu alpha:0 beta:0``.
+        #: Attributes and parameters of the primitive: ``alg:eltwise_relu alpha:0 beta:0``.
         self.words = dict(
-            word.split(":", 1) for word in f"{attributes} {more}".split() if ":" in word
+            word.split(":", 1) for word in f"{attributes} {auxiliary}".split() if ":" in word
         )
         self.tensors = [(role, _TYPES[dtype]) for role, dtype in _TENSOR.findall(tensors)]
 
@@ -81,7 +83,7 @@ class _Line:
 
     @property
     def dtypes(self) -> list[str]:
-        """Types of the tensors, the narrowest product's first: those of source and weights."""
+        """Types of the tensors that are read; results do not count."""
         read = [dtype for role, dtype in self.tensors if role.removeprefix("diff_")[:3] != "dst"]
         return read or ["float32"]
 
@@ -90,28 +92,28 @@ class _Line:
         return self.tensors[-1][1] if self.tensors else "float32"
 
     def shapes(self) -> list[tuple[int, ...]]:
-        """The sizes of a problem that is written as shapes: ``64x128:128x32``."""
+        """Return the sizes of a problem that is written as shapes: ``64x128:128x32``."""
         try:
             return [tuple(map(int, part.split("x"))) for part in self.problem.split(":")]
         except ValueError:
             raise UnsupportedError(f"{self.primitive}: no shape: {self.problem[:60]}") from None
 
     def sizes(self) -> dict[str, int]:
-        """The sizes of a problem that is written as fields: ``mb8ic2048oc10``."""
+        """Return the sizes of a problem that is written as fields: ``mb8ic2048oc10``."""
         return {name: int(size) for name, size in _FIELD.findall(self.problem)}
 
     def value(self, shape: tuple[int, ...], place: int = 0) -> Value:
-        """Return an operand, dense."""
+        """Return a dense operand."""
         dtypes = self.dtypes
         return Value.dense(dtypes[min(place, len(dtypes) - 1)], shape, number=place, storage=place)
 
 
 def meaning_of(recorded: RecordedCall) -> Meaning:
-    """Return what a logged execution computes.
+    """Return the meaning of a logged execution.
 
     Raises:
-        UnsupportedError: no rule is for it.
-        UsageError: a problem that cannot be.
+        UnsupportedError: there is no rule for it.
+        UsageError: its problem is invalid.
     """
     if recorded.signature.startswith(_MKL):
         return _mkl(recorded.signature.removeprefix(_MKL))
@@ -122,15 +124,15 @@ def meaning_of(recorded: RecordedCall) -> Meaning:
     return rule(line)
 
 
-def _of_layer(layer: Layer, pass_: str, dtype: str, *, training: bool = False) -> Meaning:
-    """Return what a pass of a layer computes; its bytes are those of the layer.
+def _layer_meaning(layer: Layer, pass_: str, dtype: str, *, training: bool = False) -> Meaning:
+    """Return the meaning of a pass of a layer, with the layer's bytes.
 
     Raises:
-        UnsupportedError: it computes in whole numbers.
+        UnsupportedError: it computes with integers.
     """
     if "float" not in dtype:
         raise UnsupportedError(f"no layer computes in {dtype}")
-    itemsize = ours.bytes_of_type(dtype)
+    itemsize = bytes_of_type(dtype)
     sizes, total = layer.operands(pass_), layer.bytes(pass_, itemsize)
     writes = sum(sizes[role] for role in layer.writes(pass_)) * itemsize
     flops = layer.flops(pass_)
@@ -153,9 +155,9 @@ _KINDS: Final = {
 
 
 def _mkl(text: str) -> Meaning:
-    """Return what a product of MKL's computes: its matrices lie in columns.
+    """Return the meaning of a product of MKL, whose matrices are in column-major order.
 
-    ``SGEMM(transpose A, transpose B, m, n, k``, then numbers and addresses.
+    The text is ``SGEMM(transpose A, transpose B, m, n, k``, then numbers and addresses.
     """
     routine = re.match(r"(?:cblas_)?([sd])gemm(?:_pack|_compute)?\((.*)", text, re.IGNORECASE)
     words = routine[2].rstrip(")").split(",") if routine else []
@@ -166,7 +168,7 @@ def _mkl(text: str) -> Meaning:
         raise UnsupportedError(f"MKL's {text.partition('(')[0]}: no rule for this routine")
     m, n, k = sizes[:3]
     dtype = "float32" if routine[1] in "sS" else "float64"
-    return _of_layer(build_layer("gemm", m=n, k=k, n=m), "forward", dtype)
+    return _layer_meaning(build_layer("gemm", m=n, k=k, n=m), "forward", dtype)
 
 
 # -----------------------------------------------------------------------------
@@ -176,34 +178,34 @@ def _mkl(text: str) -> Meaning:
 def _convolution(line: _Line) -> Meaning:
     prefix = "deconv:" if line.primitive == "deconvolution" else ""
     layer = parse_problem(prefix + line.problem)
-    return _of_layer(layer, line.pass_, line.dtypes[0], training=line.training)
+    return _layer_meaning(layer, line.pass_, line.dtypes[0], training=line.training)
 
 
 def _pooling(line: _Line) -> Meaning:
     mode = {"avg": "avg", "avg_include_padding": "avg_p"}.get(line.algorithm, "avg_np")
     layer = parse_problem(line.problem, pool="max" if line.algorithm == "max" else mode)
-    return _of_layer(layer, line.pass_, line.dtypes[0], training=line.training)
+    return _layer_meaning(layer, line.pass_, line.dtypes[0], training=line.training)
 
 
 def _matmul(line: _Line) -> Meaning:
-    """``64x128:128x32``, the result perhaps behind; of oneDNN 1 ``b4m64n32k128``."""
+    """Parse ``64x128:128x32``, perhaps with the result behind; in oneDNN 1 ``b4m64n32k128``."""
     if ":" not in line.problem:
         sizes = line.sizes()
         batch, (m, n, k) = sizes.get("b", 1), (sizes[name] for name in "mnk")
         layer = build_layer("gemm", batch_count=batch, m=m, k=k, n=n)
     else:
         layer = parse_problem(":".join(line.problem.split(":")[:2]))
-    return _of_layer(layer, "forward", line.dtypes[0])
+    return _layer_meaning(layer, "forward", line.dtypes[0])
 
 
 def _inner_product(line: _Line) -> Meaning:
     sizes = line.sizes()
     inputs = sizes["ic"] * math.prod(sizes.get(side, 1) for side in ("id", "ih", "iw"))
     layer = build_layer("gemm", m=sizes["mb"], k=inputs, n=sizes["oc"])
-    return _of_layer(layer, line.pass_, line.dtypes[0])
+    return _layer_meaning(layer, line.pass_, line.dtypes[0])
 
 
-#: Ours by oneDNN's names of activations.
+#: Ops of the table by oneDNN's activations.
 _ACTIVATIONS: Final = {
     **{name: name for name in ("relu", "elu", "tanh", "hardswish", "hardsigmoid", "mish")},
     "logistic": "sigmoid",
@@ -219,22 +221,22 @@ def _eltwise(line: _Line) -> Meaning:
     (shape,), name = line.shapes(), line.algorithm.removesuffix("_use_dst_for_bwd")
     source = line.value(shape)
     if name in _ARITHMETIC and line.pass_ == "forward":
-        part = ours.elementwise(name, source)
+        part = elementwise.arithmetic(name, source)
     elif name in _ACTIVATIONS:
         slope = float(line.words.get("alpha", 0)) if name == "relu" else 0.0
         numbers = [slope] if slope else []
-        part = ours.activation(_ACTIVATIONS[name], shape, *numbers, pass_=line.pass_)
+        part = elementwise.activation(_ACTIVATIONS[name], shape, *numbers, pass_=line.pass_)
     else:
         raise UnsupportedError(f"oneDNN's eltwise_{name}: no rule for this function")
     outer = [source] if line.pass_ == "forward" else [source, line.value(shape, 1)]
-    return ours.completed(part, outer, source.bytes)
+    return complete(part, outer, source.bytes)
 
 
 def _batch_normalisation(line: _Line) -> Meaning:
     sizes, flags = line.sizes(), line.words.get("flags", "")
     shape = tuple(sizes[name] for name in ("mb", "ic", "id", "ih", "iw") if name in sizes)
     source, backward = line.value(shape), line.propagation.startswith("backward")
-    part = ours.batch_normalisation(
+    part = rows.batch_normalisation(
         source,
         epsilon=1e-5,
         training="G" not in flags,
@@ -242,7 +244,7 @@ def _batch_normalisation(line: _Line) -> Meaning:
         backward=backward,
     )
     values = [source, line.value(shape, 1)] if backward else [source]
-    return ours.completed(part, values, source.bytes)
+    return complete(part, values, source.bytes)
 
 
 def _rows(line: _Line) -> Meaning:
@@ -250,13 +252,17 @@ def _rows(line: _Line) -> Meaning:
     source, backward = line.value(shape), line.propagation.startswith("backward")
     if line.primitive == "layer_normalization":
         flags = set(line.words.get("flags", ""))
-        part = ours.rows("layernorm", source, factors=bool(set("CHS") & flags), backward=backward)
+        part = rows.along_rows(
+            "layernorm", source, factors=bool(set("CHS") & flags), backward=backward
+        )
     else:
         log = "log" in line.primitive or line.algorithm == "log"
         axis = int(line.words.get("axis", -1))
-        part = ours.rows("log-softmax" if log else "softmax", source, dim=axis, backward=backward)
+        part = rows.along_rows(
+            "log-softmax" if log else "softmax", source, dim=axis, backward=backward
+        )
     values = [source, line.value(shape, 1)] if backward else [source]
-    return ours.completed(part, values, source.bytes)
+    return complete(part, values, source.bytes)
 
 
 _BINARY: Final = {
@@ -271,22 +277,22 @@ def _binary(line: _Line) -> Meaning:
     if name is None:
         raise UnsupportedError(f"oneDNN's binary_{line.algorithm}: no rule for this function")
     values = [line.value(shape, place) for place, shape in enumerate(line.shapes()[:2])]
-    result = line.value(ours.broadcast([value.shape for value in values]))
-    return ours.completed(ours.elementwise(name, *values), values, result.bytes)
+    result = line.value(broadcast_shapes([value.shape for value in values]))
+    return complete(elementwise.arithmetic(name, *values), values, result.bytes)
 
 
 def _sum(line: _Line) -> Meaning:
     (shape, *_), number = line.shapes(), max(2, len(line.tensors) - 1)
     values = [line.value(shape, place) for place in range(number)]
-    return ours.completed(ours.sum_of_several(values), values, values[0].bytes)
+    return complete(elementwise.sum_of_tensors(values), values, values[0].bytes)
 
 
 def _reduction(line: _Line) -> Meaning:
     source, result = line.shapes()
     over = [axis for axis, (size, to) in enumerate(zip(source, result, strict=True)) if size != to]
     value = line.value(source)
-    part = ours.reduction(line.algorithm, value, over)
-    return ours.completed(part, [value], line.value(result).bytes)
+    part = rows.reduction(line.algorithm, value, over)
+    return complete(part, [value], line.value(result).bytes)
 
 
 def _reorder(line: _Line) -> Meaning:
@@ -295,8 +301,8 @@ def _reorder(line: _Line) -> Meaning:
     return Meaning(
         kind="copy",
         layers_missing="a conversion of layouts or types has no layer",
-        reads=elements * ours.bytes_of_type(read),
-        writes=elements * ours.bytes_of_type(written),
+        reads=elements * bytes_of_type(read),
+        writes=elements * bytes_of_type(written),
         dtypes=(read,),
     )
 
@@ -307,12 +313,12 @@ def _resampling(line: _Line) -> Meaning:
     source = (sizes["mb"], sizes["ic"], *(sizes[f"i{side}"] for side in sides))
     out = [sizes.get(f"o{side}", sizes[f"i{side}"]) for side in sides]
     taps = 1 if "nearest" in line.algorithm else 2
-    part = ours.resize(source, out, taps=taps, backward=line.propagation.startswith("backward"))
+    part = windows.resize(source, out, taps=taps, backward=line.propagation.startswith("backward"))
     values = [line.value(source)]
-    return ours.completed(part, values, line.value((*source[:2], *out)).bytes)
+    return complete(part, values, line.value((*source[:2], *out)).bytes)
 
 
-#: Ours by oneDNN's names, and the gates of each; without ours no layer computes it.
+#: Ops of the table by oneDNN's cells (None without a layer), and the number of gates.
 _CELLS: Final[Mapping[str, tuple[str | None, int]]] = {
     "vanilla_lstm": ("lstm", 4),
     "lbr_gru": ("gru", 3),
@@ -322,7 +328,7 @@ _CELLS: Final[Mapping[str, tuple[str | None, int]]] = {
 
 
 def _rnn(line: _Line) -> Meaning:
-    """``l1t64mb16sic64slc64dhc64dic64``: layers, steps, sequences, sizes of state and source."""
+    """Parse ``l1t64mb16sic64slc64dhc64dic64``: layers, steps, batch, sizes of state and source."""
     sizes, (cell, gates) = line.sizes(), _CELLS.get(line.words.get("alg", ""), (None, 0))
     if not gates or sizes["l"] != 1:
         raise UnsupportedError("oneDNN's rnn: no rule for this cell, or for several layers at once")
@@ -332,7 +338,7 @@ def _rnn(line: _Line) -> Meaning:
         line.value((directions, gates * hidden, inputs), place)
         for place, inputs in enumerate((sizes["slc"], hidden), start=1)
     ]
-    part = ours.recurrent(
+    part = products.recurrent(
         source,
         weights,
         cell,
@@ -341,10 +347,10 @@ def _rnn(line: _Line) -> Meaning:
         training=line.training,
     )
     written = line.value((*source[:2], directions * hidden)).bytes
-    return ours.completed(part, [line.value(source), *weights], written)
+    return complete(part, [line.value(source), *weights], written)
 
 
-#: By primitive.
+#: Rules by primitive.
 RULES: Final[Mapping[str, Callable[[_Line], Meaning]]] = {
     **dict.fromkeys(("convolution", "deconvolution"), _convolution),
     **dict.fromkeys(("matmul", "gemm_api", "gemm"), _matmul),

@@ -1,7 +1,7 @@
-"""How a node that onnxruntime runs reads, from its signature, without onnxruntime.
+"""Parses the signatures of nodes that onnxruntime runs, without onnxruntime.
 
-Neither the domain of an operator nor its version make a difference, but where a rule says so:
-onnxruntime's own operators do what ONNX's of the name do.
+Rules ignore the domain and the version of an operator unless they say so: onnxruntime's own
+operators compute the same as ONNX's operators with that name.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pydlbench.calls import meaning as ours
-from pydlbench.calls.meaning import Meaning, Value
+from pydlbench.calls import elementwise, moves, products, rows, windows
+from pydlbench.calls.meaning import Meaning, combine, complete
+from pydlbench.calls.value import Value, broadcast_shapes, bytes_of_type
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -21,26 +22,26 @@ if TYPE_CHECKING:
 
     from pydlbench.records.operator import RecordedCall
 
-_MARK: Final = "onnx:"
+_PREFIX: Final = "onnx:"
 
 
 # -----------------------------------------------------------------------------
-# The signature of a node, all that it can be made of again: ``onnx:{"operator":"Conv",...}`` is
-# JSON behind a mark. Values of large tensors are not in it, although they change the time of a few
-# operators.
+# Signatures of nodes: JSON behind a prefix, ``onnx:{"operator":"Conv",...}``, from which a node can
+# be made again. Values of large tensors are left out, although a few operators' times depend on
+# them.
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A tensor that a node reads or writes.
 
     Attributes:
-        dtype: NumPy's name of its type; ``bfloat16`` and the like by ONNX's.
-        shape: of it.
+        dtype: NumPy's name of its type; ONNX's for types that NumPy lacks, such as ``bfloat16``.
+        shape: its shape.
         constant: whether it is a weight, which onnxruntime may pack beforehand.
-        values: of what is small, in their order.
-        bounds: the smallest and the largest value of what is larger, where these are whole numbers:
-            indices have to lie in what they index.
-        same: the place of the first input that is the same tensor; None if this is the first.
+        values: elements of a small tensor.
+        bounds: the smallest and the largest element of a larger tensor of integers, so that
+            indices stay within their tables.
+        same: position of the first input that is the same tensor; None if this is the first.
     """
 
     dtype: str
@@ -53,21 +54,21 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def bytes(self) -> int:
         """Bytes of its elements."""
-        return math.prod(self.shape) * ours.bytes_of_type(self.dtype)
+        return math.prod(self.shape) * bytes_of_type(self.dtype)
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class OnnxNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node with its tensors.
 
     Attributes:
-        operator: ONNX's name of what it computes: ``Conv``.
-        domain: of the operator; empty is ONNX's own, ``com.microsoft.nchwc`` onnxruntime's for maps
-            in blocks of channels.
-        version: of the domain.
-        inputs: None is what is left out.
-        outputs: likewise.
-        attributes: kind (a number of ONNX's) and value by name; of a tensor its bytes in base64.
-        lacks: why no such node can be made; empty where one can.
+        operator: ONNX's name of the operator: ``Conv``.
+        domain: domain of the operator: empty for ONNX's own, ``com.microsoft.nchwc`` for
+            onnxruntime's layout in blocks of channels.
+        version: version of the domain.
+        inputs: inputs; None for one that is left out.
+        outputs: outputs; None for one that is left out.
+        attributes: kind (a number of ONNX's) and value by name; tensors are bytes in base64.
+        lacks: why no such node can be made; empty if it can.
     """
 
     operator: str
@@ -85,8 +86,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def signature(self) -> str:
-        """Its text."""
-        return _MARK + msgspec.json.encode(self, order="sorted").decode()
+        """The text of the node."""
+        return _PREFIX + msgspec.json.encode(self, order="sorted").decode()
 
     @property
     def bytes(self) -> int:
@@ -95,38 +96,38 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return sum(tensor.bytes for tensor in known if tensor.same is None)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return an attribute's value."""
+        """Return the value of an attribute."""
         return self.attributes[name][1] if name in self.attributes else default
 
     @classmethod
-    def read(cls, signature: str) -> Node:
-        """Read a text.
+    def read(cls, signature: str) -> OnnxNode:
+        """Parse a signature.
 
         Raises:
-            UnsupportedError: it is no node's.
+            UnsupportedError: it is none of a node.
         """
         if not is_node(signature):
             raise UnsupportedError(f"{signature[:60]}: no node of an ONNX file")
-        return msgspec.json.decode(signature.removeprefix(_MARK), type=cls)
+        return msgspec.json.decode(signature.removeprefix(_PREFIX), type=cls)
 
 
 def is_node(signature: str) -> bool:
-    """Whether a signature is a node's."""
-    return signature.startswith(_MARK)
+    """Whether a signature is that of a node."""
+    return signature.startswith(_PREFIX)
 
 
 # -----------------------------------------------------------------------------
-# What a node says.
+# Operands.
 
 
-class _Call:
+class _OnnxCall:
     """A node's operands and attributes.
 
     Args:
         node: the node.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: OnnxNode) -> None:
         self.node = node
         self.values = [
             None if tensor is None else _value(tensor, place)
@@ -134,19 +135,19 @@ class _Call:
         ]
 
     def __getitem__(self, place: int) -> Value:
-        """Return an operand that has to be there."""
+        """Return a required operand."""
         value = self.optional(place)
         if value is None:
             raise UnsupportedError(f"{self.node.name}: without its operand {place}")
         return value
 
     def optional(self, place: int) -> Value | None:
-        """Return an operand; None where it is left out."""
+        """Return an operand; None if it is left out."""
         return self.values[place] if place < len(self.values) else None
 
     @property
     def given(self) -> list[Value]:
-        """The operands that are there."""
+        """The operands that are not left out."""
         return [value for value in self.values if value is not None]
 
     @property
@@ -156,13 +157,15 @@ class _Call:
             raise UnsupportedError(f"{self.node.name}: without its first result")
         return _value(self.node.outputs[0], 0)
 
-    def alpha(self, usual: float) -> float:
-        """Return an activation's factor, also where it is a part of another node."""
-        given: list[float] = self.node.get("activation_params") or [self.node.get("alpha", usual)]
-        return given[0]
+    def alpha(self, default: float) -> float:
+        """Return an activation's factor, also if it is fused into another node."""
+        parameters: list[float] = self.node.get("activation_params") or [
+            self.node.get("alpha", default)
+        ]
+        return parameters[0]
 
     def unknown(self, what: str) -> UnsupportedError:
-        """Return what says that a rule does not cover something."""
+        """Return the error of a rule that does not cover something."""
         return UnsupportedError(f"{self.node.name}: no rule for {what}")
 
 
@@ -173,13 +176,13 @@ def _value(tensor: Tensor, place: int) -> Value:
 
 
 def meaning_of(recorded: RecordedCall) -> Meaning:
-    """Return what a node computes.
+    """Return the meaning of a node.
 
     Raises:
-        UnsupportedError: no rule is for it.
+        UnsupportedError: there is no rule for it.
     """
-    node = Node.read(recorded.signature)
-    call = _Call(node)
+    node = OnnxNode.read(recorded.signature)
+    call = _OnnxCall(node)
     if node.lacks:
         raise UnsupportedError(f"{node.name}: {node.lacks}")
     rule = RULES.get(node.operator)
@@ -191,7 +194,7 @@ def meaning_of(recorded: RecordedCall) -> Meaning:
             raise call.unknown(f"its {name}")
         parts = [*_listed(parts), _ACTIVATIONS[name](call, call.result)]
     written = sum(tensor.bytes for tensor in node.outputs if tensor is not None)
-    return ours.completed(ours.together(_listed(parts)), call.given, written)
+    return complete(combine(_listed(parts)), call.given, written)
 
 
 def _listed(parts: Meaning | Sequence[Meaning]) -> Sequence[Meaning]:
@@ -199,63 +202,63 @@ def _listed(parts: Meaning | Sequence[Meaning]) -> Sequence[Meaning]:
 
 
 # -----------------------------------------------------------------------------
-# Convolutions, poolings, resized images.
+# Convolutions, poolings, resizing.
 
 
-def _window(call: _Call, kernel: Sequence[int]) -> dict[str, Any]:
+def _window(call: _OnnxCall, kernel: Sequence[int]) -> dict[str, Any]:
     """Return strides, pads and dilations."""
     node, number = call.node, len(kernel)
     stride = list(node.get("strides") or [1] * number)
     dilation = list(node.get("dilations") or [1] * number)
     pads = list(node.get("pads") or [0] * 2 * number)
-    around = ours.padded(pads[:number], pads[number:])
+    pairs = windows.pair_pads(pads[:number], pads[number:])
     automatic = node.get("auto_pad", "NOTSET")
     if automatic.startswith("SAME"):
         lower, sizes = automatic == "SAME_LOWER", call[0].shape[2:]
-        around = ours.same_padding(sizes, kernel, stride, dilation, first=lower)
-    return {"stride": stride, "pads": around, "dilation": dilation}
+        pairs = windows.same_padding(sizes, kernel, stride, dilation, larger_before=lower)
+    return {"stride": stride, "pads": pairs, "dilation": dilation}
 
 
-def _convolution(call: _Call) -> list[Meaning]:
-    """Source, weights, bias, and a sum with another."""
+def _convolution(call: _OnnxCall) -> list[Meaning]:
+    """Inputs: source, weights, bias, and an addend of the result."""
     source, weights = call[0].shape, call[1].shape
-    turned = call.node.operator == "ConvTranspose"
+    transposed = call.node.operator == "ConvTranspose"
     window = _window(call, weights[2:])
-    made = ours.convolution(
+    part = windows.convolution(
         source,
         weights,
         groups=call.node.get("group", 1),
-        transposed=turned,
-        out=call.result.shape[2:] if turned else None,
+        transposed=transposed,
+        out=call.result.shape[2:] if transposed else None,
         bias=call.optional(2) is not None,
         **window,
     )
-    other = call.optional(3)
-    return [made] if other is None else [made, _pair("add", call.result, other)]
+    addend = call.optional(3)
+    return [part] if addend is None else [part, _pair("add", call.result, addend)]
 
 
-def _pooling(mode: str) -> Callable[[_Call], Meaning]:
-    def rule(call: _Call) -> Meaning:
+def _pooling(mode: str) -> Callable[[_OnnxCall], Meaning]:
+    def rule(call: _OnnxCall) -> Meaning:
         kernel = call.node.get("kernel_shape")
-        ceil, counted = call.node.get("ceil_mode", 0), call.node.get("count_include_pad", 0)
-        return ours.pooling(
+        ceil, padding = call.node.get("ceil_mode", 0), call.node.get("count_include_pad", 0)
+        return windows.pooling(
             call[0].shape,
             mode=mode,
             kernel=kernel,
             ceil=bool(ceil),
-            counted=bool(counted),
+            count_padding=bool(padding),
             **_window(call, kernel),
         )
 
     return rule
 
 
-def _pooling_whole(mode: str) -> Callable[[_Call], Meaning]:
-    return lambda c: ours.pooling_to(c[0].shape, [1] * (len(c[0].shape) - 2), mode=mode)
+def _global_pooling(mode: str) -> Callable[[_OnnxCall], Meaning]:
+    return lambda c: windows.adaptive_pooling(c[0].shape, [1] * (len(c[0].shape) - 2), mode=mode)
 
 
-#: Pixels of the source along a side, and how ONNX and we say that they are found; the rest is like
-#: none of ours.
+#: Taps and coordinates of :func:`~pydlbench.calls.windows.resize` by ONNX's mode and coordinates;
+#: other combinations have no layer.
 _RESIZES: Final[Mapping[tuple[str, str], tuple[int, str]]] = {
     ("nearest", "asymmetric"): (1, "whole"),
     ("nearest", "half_pixel"): (1, "centres"),
@@ -264,75 +267,79 @@ _RESIZES: Final[Mapping[tuple[str, str], tuple[int, str]]] = {
 }
 
 
-def _resized(call: _Call) -> Meaning:
-    """Images, and their new size in some form."""
+def _resize(call: _OnnxCall) -> Meaning:
+    """Inputs: images, and their new size as factors or sizes."""
     node, old, new = call.node, call[0].shape, call.result.shape
-    how = node.get("coordinate_transformation_mode", "half_pixel")
+    coordinates = node.get("coordinate_transformation_mode", "half_pixel")
     mode = node.get("mode", "nearest")
-    # Another one only where the result has a single pixel: the first.
-    if how == "pytorch_half_pixel" and any(
+    # PyTorch's coordinates differ from half_pixel only if the result has a single pixel.
+    if coordinates == "pytorch_half_pixel" and any(
         to == 1 < size for size, to in zip(old, new, strict=True)
     ):
         mode = f"{mode}, one pixel"
-    known = _RESIZES.get((mode, "half_pixel" if how == "pytorch_half_pixel" else how))
+    half_pixel = coordinates in ("half_pixel", "pytorch_half_pixel")
+    known = _RESIZES.get((mode, "half_pixel" if half_pixel else coordinates))
     rounding = node.get("nearest_mode", "round_prefer_floor")
-    own = known is not None and not node.get("antialias", 0) and old[:2] == new[:2]
-    # A multiple has no centre on a border, where roundings differ.
+    supported = known is not None and not node.get("antialias", 0) and old[:2] == new[:2]
+    # With an integer factor no centre is on a border, where roundings differ.
     multiple = all(not big % small for big, small in zip(new, old, strict=True))
-    if mode == "nearest" and how == "half_pixel":
-        own = own and multiple and rounding.startswith("round")
+    if mode == "nearest" and coordinates == "half_pixel":
+        supported = supported and multiple and rounding.startswith("round")
     elif mode == "nearest":
-        own = own and rounding == "floor"
-    # Sizes that are rounded down belong to another factor than their quotient.
+        supported = supported and rounding == "floor"
+    # If sizes were rounded down, their quotient is not the factor.
     exact = multiple or all(not big % small for big, small in zip(old, new, strict=True))
     scales = call.optional(2)
     if call.optional(3):
         exact = node.get("keep_aspect_ratio_policy", "stretch") == "stretch"
     elif scales is not None and scales.numbers is not None and len(scales.numbers) == len(old):
-        wanted = zip(scales.numbers, old, new, strict=True)
-        exact = all(math.isclose(by * size, to, rel_tol=1e-6) for by, size, to in wanted)
-    if known is None or not own or not exact:
-        raise call.unknown(f"this way to find pixels ({mode}, {how})")
-    made = ours.resize(old, new[2:], taps=known[0], how=known[1])
-    return replace(made, dtypes=(call[0].dtype,))
+        sides = zip(scales.numbers, old, new, strict=True)
+        exact = all(math.isclose(by * size, to, rel_tol=1e-6) for by, size, to in sides)
+    if known is None or not supported or not exact:
+        raise call.unknown(f"this way to find pixels ({mode}, {coordinates})")
+    part = windows.resize(old, new[2:], taps=known[0], coordinates=known[1])
+    return replace(part, dtypes=(call[0].dtype,))
 
 
 # -----------------------------------------------------------------------------
-# Products, and attention as frameworks' optimizers write it.
+# Products, and attention as graph optimizers write it.
 
 
-def _matrices(left: Sequence[int], right: Sequence[int], *, turned: bool = False) -> Meaning:
-    """Return a product; what several products have in common lies in front."""
-    batch = ours.broadcast([tuple(left[:-2]), tuple(right[:-2])])
+def _matmul(left: Sequence[int], right: Sequence[int], *, transposed: bool = False) -> Meaning:
+    """Return the meaning of a product with leading batch dimensions."""
+    batch = broadcast_shapes([tuple(left[:-2]), tuple(right[:-2])])
     (m, k), n = left[-2:], right[-1]
-    if math.prod(batch) == 1 or math.prod(right[:-2]) == 1:  # all rows meet the same matrix
+    if math.prod(batch) == 1 or math.prod(right[:-2]) == 1:  # a single right matrix
         batch, m = (), math.prod(left[:-1])
-    return ours.product([math.prod(batch)] if batch else (), m, k, n, right_turned=turned)
+    return products.matmul(
+        [math.prod(batch)] if batch else (), m, k, n, right_transposed=transposed
+    )
 
 
-def _product(call: _Call) -> Meaning:
-    """Vectors are matrices of one row or column."""
+def _product(call: _OnnxCall) -> Meaning:
+    """Inputs: two matrices; a vector is a matrix of one row or column."""
     left, right = list(call[0].shape), list(call[1].shape)
     left = [1, *left] if len(left) == 1 else left
     right = [*right, 1] if len(right) == 1 else right
     if call.node.get("transBatchA") or call.node.get("transBatchB"):
         raise call.unknown("batches behind their matrices")
-    turned = bool(call.node.get("transB"))
-    for shape, swapped in ((left, call.node.get("transA")), (right, turned)):
+    transposed = bool(call.node.get("transB"))
+    for shape, swapped in ((left, call.node.get("transA")), (right, transposed)):
         if swapped:
             shape[-2:] = shape[-1], shape[-2]
-    return _matrices(left, right, turned=turned)
+    return _matmul(left, right, transposed=transposed)
 
 
-def _added(call: _Call) -> list[Meaning]:
-    """Two matrices, and what is added, broadcast."""
+def _gemm(call: _OnnxCall) -> list[Meaning]:
+    """Inputs: two matrices, and perhaps an addend, which is broadcast."""
     addend = call.optional(2)
-    wanted = addend is not None and call.node.get("beta", 1)
-    return [_product(call), *([_pair("add", call.result, addend)] if addend and wanted else [])]
+    if addend is None or not call.node.get("beta", 1):
+        return [_product(call)]
+    return [_product(call), _pair("add", call.result, addend)]
 
 
-def _attention(call: _Call) -> list[Meaning]:
-    """ONNX's of queries, keys and values, or onnxruntime's of rows and weights."""
+def _attention(call: _OnnxCall) -> list[Meaning]:
+    """Inputs: ONNX's queries, keys and values, or onnxruntime's rows and weights."""
     node, source = call.node, call[0]
     if not node.domain:
         shapes = [call[place].shape for place in range(3)]
@@ -344,37 +351,37 @@ def _attention(call: _Call) -> list[Meaning]:
         raise call.unknown("what came before")
     batch, length, _ = source.shape
     columns, bias = call[1].shape[-1], call.optional(2)
-    parts = [_matrices(source.shape, call[1].shape)]
+    parts = [_matmul(source.shape, call[1].shape)]
     if bias is not None:
-        parts.append(_pair("add", source.shaped(batch, length, columns), bias))
+        parts.append(_pair("add", source.with_shape(batch, length, columns), bias))
     widths = node.get("qkv_hidden_sizes") or [columns // 3] * 3
     shapes = [_by_heads((batch, length, width), node.get("num_heads")) for width in widths]
     return [*parts, _heads(shapes, causal=bool(node.get("unidirectional")))]
 
 
-def _attention_by_heads(call: _Call) -> list[Meaning]:
-    """Rows of queries, keys, values, a bias of all, and one of scores."""
-    rows = [call[place] for place in range(3)]
-    if any(len(value.shape) != 3 for value in rows):
+def _attention_by_heads(call: _OnnxCall) -> list[Meaning]:
+    """Inputs: queries, keys, values, a bias of all three, a mask, and a bias of scores."""
+    operands = [call[place] for place in range(3)]
+    if any(len(value.shape) != 3 for value in operands):
         raise call.unknown("keys that are split by heads")
     parts = []
     if call.optional(3) is not None:
-        parts = [_pair("add", value, value.shaped(value.shape[-1])) for value in rows]
-    shapes = [_by_heads(value.shape, call.node.get("num_heads")) for value in rows]
+        parts = [_pair("add", value, value.with_shape(value.shape[-1])) for value in operands]
+    shapes = [_by_heads(value.shape, call.node.get("num_heads")) for value in operands]
     parts.append(_heads(shapes, causal=bool(call.node.get("unidirectional"))))
     if (bias := call.optional(5)) is not None:
-        scores = rows[0].shaped(*shapes[0][:3], shapes[1][2])
+        scores = operands[0].with_shape(*shapes[0][:3], shapes[1][2])
         parts.append(_pair("add", scores, bias))
     return parts
 
 
-def _by_heads(rows: Sequence[int], heads: int) -> tuple[int, ...]:
-    batch, length, width = rows
+def _by_heads(shape: Sequence[int], heads: int) -> tuple[int, ...]:
+    batch, length, width = shape
     return batch, heads, length, width // heads
 
 
 def _heads(shapes: Sequence[Sequence[int]], *, causal: bool) -> Meaning:
-    """Return an attention.
+    """Return the meaning of an attention.
 
     Raises:
         UnsupportedError: queries, keys and values are not ``(batch, heads, length, size)``.
@@ -382,214 +389,211 @@ def _heads(shapes: Sequence[Sequence[int]], *, causal: bool) -> Meaning:
     if any(len(shape) != 4 for shape in shapes):
         raise UnsupportedError(f"attention of {[*map(list, shapes)]}: no rule for these sides")
     query, key, value = shapes
-    return ours.attention(query, key[-2], value[-1], causal=causal)
+    return products.attention(query, key[-2], value[-1], causal=causal)
 
 
-def _recurrent(call: _Call) -> Meaning:
-    """Source, weights of it and of the state, of each direction."""
+def _recurrent(call: _OnnxCall) -> Meaning:
+    """Inputs: source, weights of the source and of the state for each direction."""
     node, weights = call.node, [call[1], call[2]]
     known = node.operator == "LSTM" or node.get("linear_before_reset")
     cell = node.operator.lower() if known and not node.get("layout") else None
-    return ours.recurrent(call[0].shape, weights, cell, directions=weights[0].shape[0])
+    return products.recurrent(call[0].shape, weights, cell, directions=weights[0].shape[0])
 
 
 # -----------------------------------------------------------------------------
-# Element by element.
+# Elementwise operators.
 
 
 def _pair(name: str, left: Value, right: Value) -> Meaning:
-    """Return an operation on two tensors, as many sides of which belong together as there are."""
-    sides = max(len(left.shape), len(right.shape))
-    return ours.elementwise(name, *(_of_sides(value, sides) for value in (left, right)))
+    """Return the meaning of an operator on two tensors with broadcasting."""
+    rank = max(len(left.shape), len(right.shape))
+    return elementwise.arithmetic(name, *(_with_rank(value, rank) for value in (left, right)))
 
 
-def _of_sides(value: Value, sides: int) -> Value:
-    shape = (1,) * (sides - len(value.shape)) + value.shape
-    strides = (0,) * (sides - len(value.shape)) + value.strides
+def _with_rank(value: Value, rank: int) -> Value:
+    shape = (1,) * (rank - len(value.shape)) + value.shape
+    strides = (0,) * (rank - len(value.shape)) + value.strides
     return Value(dtype=value.dtype, shape=shape, strides=strides, storage=value.storage)
 
 
-def _of_several(name: str) -> Callable[[_Call], list[Meaning]]:
-    """Return the rule of an operation on two tensors, or of more on one after the other.
+def _variadic(name: str) -> Callable[[_OnnxCall], list[Meaning]]:
+    """Return the rule of an operator on one or more tensors; a single one is copied."""
 
-    One alone is copied.
-    """
-
-    def rule(call: _Call) -> list[Meaning]:
+    def rule(call: _OnnxCall) -> list[Meaning]:
         if len(call.values) == 1:
-            return [ours.moved()]
+            return [moves.other_copy()]
         firsts = [call[0], *[call.result] * (len(call.values) - 2)]
         return [_pair(name, first, call[place]) for place, first in enumerate(firsts, 1)]
 
     return rule
 
 
-def _of_one(name: str) -> Callable[[_Call], Meaning]:
-    return lambda c: ours.elementwise(name, c[0])
+def _unary(name: str) -> Callable[[_OnnxCall], Meaning]:
+    return lambda c: elementwise.arithmetic(name, c[0])
 
 
-def _of_first(rule: Callable[[_Call, Value], Meaning]) -> Callable[[_Call], Meaning]:
+def _on_first(rule: Callable[[_OnnxCall, Value], Meaning]) -> Callable[[_OnnxCall], Meaning]:
     return lambda c: rule(c, c[0])
 
 
-def _activation(op: str) -> Callable[[_Call, Value], Meaning]:
-    return lambda _, value: ours.activation(op, value.shape, floating=value.floating)
+def _activation(op: str) -> Callable[[_OnnxCall, Value], Meaning]:
+    return lambda _, value: elementwise.activation(op, value.shape, floating=value.floating)
 
 
-def _leaky(call: _Call, value: Value) -> Meaning:
-    return ours.elementwise("leaky_relu", value, call.alpha(0.01))
+def _leaky_relu(call: _OnnxCall, value: Value) -> Meaning:
+    return elementwise.arithmetic("leaky_relu", value, call.alpha(0.01))
 
 
-def _hard_sigmoid(call: _Call, value: Value) -> Meaning:
-    """PyTorch's slope, or a sum, a product and two limits."""
+def _hard_sigmoid(call: _OnnxCall, value: Value) -> Meaning:
+    """The layer has PyTorch's slope; others are a product, a sum and two limits."""
     if math.isclose(call.alpha(0.2), 1 / 6, rel_tol=1e-4):
-        return ours.activation("hardsigmoid", value.shape)
+        return elementwise.activation("hardsigmoid", value.shape)
     steps = (("mul", 1), ("add", 1), ("clamp", 0, 1))
-    return ours.together(ours.elementwise(name, value, *rest) for name, *rest in steps)
+    return combine(elementwise.arithmetic(name, value, *numbers) for name, *numbers in steps)
 
 
-def _limited(call: _Call, value: Value) -> Meaning:
-    """Least and largest, of a part of another node among its attributes; 0 and 6 are a ReLU6."""
+def _clip(call: _OnnxCall, value: Value) -> Meaning:
+    """Inputs: source and both limits, which are attributes if fused into another node."""
     limits = [call.optional(place) for place in (1, 2)]
     numbers = [limit.numbers[0] if limit and limit.numbers else None for limit in limits]
-    # Which limits there are counts, not what they are.
+    # Other limits than those of ReLU and ReLU6 do not affect timing.
     given = [limit is not None for limit in limits]
     if call.node.operator != "Clip":
         numbers, given = call.node.get("activation_params"), [True, True]
     if numbers == [0, 6]:
-        return ours.activation("relu6", value.shape, 0, 6)
+        return elementwise.activation("relu6", value.shape, 0, 6)
     if numbers[0] == 0 and given == [True, False]:
-        return ours.activation("relu", value.shape)
-    return ours.elementwise("clamp", value, *(0 if there else None for there in given))
+        return elementwise.activation("relu", value.shape)
+    return elementwise.arithmetic("clamp", value, *(0 if is_given else None for is_given in given))
 
 
-def _gelu(*, approximated: bool) -> Callable[[_Call], list[Meaning]]:
+def _gelu(*, approximated: bool) -> Callable[[_OnnxCall], list[Meaning]]:
     """Return the rule of a GELU; a second operand is a bias."""
 
-    def rule(call: _Call) -> list[Meaning]:
+    def rule(call: _OnnxCall) -> list[Meaning]:
         bias = call.optional(1)
         tanh = approximated or call.node.get("approximate") == "tanh"
-        made = ours.activation("gelu-tanh" if tanh else "gelu", call[0].shape)
-        return [made] if bias is None else [_pair("add", call[0], bias), made]
+        part = elementwise.activation("gelu-tanh" if tanh else "gelu", call[0].shape)
+        return [part] if bias is None else [_pair("add", call[0], bias), part]
 
     return rule
 
 
-def _quick_gelu(call: _Call) -> Meaning:
+def _quick_gelu(call: _OnnxCall) -> Meaning:
     """``x * sigmoid(alpha x)``: a SiLU where alpha is 1."""
     if call.node.get("alpha", 1.702) != 1:
         raise call.unknown("a factor within")
-    return ours.activation("silu", call[0].shape)
+    return elementwise.activation("silu", call[0].shape)
 
 
 # -----------------------------------------------------------------------------
 # Normalisations, softmax, sums.
 
 
-def _batch_normalisation(call: _Call) -> Meaning:
+def _batch_normalisation(call: _OnnxCall) -> Meaning:
     if call.node.get("training_mode"):
         raise call.unknown("training")
     epsilon = call.node.get("epsilon", 1e-5)
-    return ours.batch_normalisation(call[0], epsilon=epsilon, training=False)
+    return rows.batch_normalisation(call[0], epsilon=epsilon, training=False)
 
 
-def _row_normalisation(call: _Call, op: str = "layernorm", *, skips: int = 0) -> Meaning:
-    """Source, perhaps another one that it is added to, and factors and offsets.
+def _row_normalisation(call: _OnnxCall, op: str = "layernorm", *, skips: int = 0) -> Meaning:
+    """Inputs: source, perhaps an addend, factors, and offsets of ``layernorm``.
 
     Args:
         call: the node.
-        op: ours.
-        skips: sources beside the first; only rows are normalised then.
+        op: op of the layer.
+        skips: number of addends; with any, rows are the last dimension.
     """
     source, first = call[0], 1 + skips
     axis = call.node.get("axis", -1) % len(source.shape)
-    wanted = range(first, first + 2 if op == "layernorm" else first + 1)
-    return ours.rows(
+    places = range(first, first + 2 if op == "layernorm" else first + 1)
+    return rows.along_rows(
         op,
         source,
         1 if skips else len(source.shape) - axis,
-        factors=None not in [call.optional(place) for place in wanted],
+        factors=None not in [call.optional(place) for place in places],
         epsilon=call.node.get("epsilon", 1e-5),
     )
 
 
-def _sum_normalised(op: str, bias: int) -> Callable[[_Call], list[Meaning]]:
-    """Two sources, factors, perhaps offsets, a bias.
+def _skip_normalisation(op: str, bias: int) -> Callable[[_OnnxCall], list[Meaning]]:
+    """Inputs: two addends, factors, perhaps offsets, a bias.
 
     Args:
-        op: ours.
-        bias: the place of the bias.
+        op: op of the layer.
+        bias: position of the bias.
     """
 
-    def rule(call: _Call) -> list[Meaning]:
-        more = call.optional(bias)
+    def rule(call: _OnnxCall) -> list[Meaning]:
+        addend = call.optional(bias)
         parts = [_pair("add", call[0], call[1])]
-        parts += [] if more is None else [_pair("add", call[0], more)]
+        parts += [] if addend is None else [_pair("add", call[0], addend)]
         return [*parts, _row_normalisation(call, op, skips=1)]
 
     return rule
 
 
-def _softmax(op: str) -> Callable[[_Call], Meaning]:
-    def rule(call: _Call) -> Meaning:
+def _softmax(op: str) -> Callable[[_OnnxCall], Meaning]:
+    def rule(call: _OnnxCall) -> Meaning:
         source, old = call[0], call.node.version < 13
         axis = call.node.get("axis", 1 if old else -1) % len(source.shape)
-        if old:  # from that axis on all is one row
-            rows = math.prod(source.shape[:axis]), math.prod(source.shape[axis:])
-            return ours.rows(op, source.shaped(*rows))
-        return ours.rows(op, source, dim=axis)
+        if old:  # a row is all dimensions from the axis on
+            shape = math.prod(source.shape[:axis]), math.prod(source.shape[axis:])
+            return rows.along_rows(op, source.with_shape(*shape))
+        return rows.along_rows(op, source, dim=axis)
 
     return rule
 
 
-def _reduced(op: str) -> Callable[[_Call], Meaning]:
-    """Return the rule of a reduction; without axes, which were an attribute, it is one of all."""
+def _reduction(op: str) -> Callable[[_OnnxCall], Meaning]:
+    """Inputs: source and axes, an attribute in old versions; the default is all axes."""
 
-    def rule(call: _Call) -> Meaning:
+    def rule(call: _OnnxCall) -> Meaning:
         axes = call.optional(1)
         over = call.node.get("axes") if axes is None else axes.numbers
-        every = range(len(call[0].shape))
-        return ours.reduction(op, call[0], [int(axis) for axis in over or every])
+        default = range(len(call[0].shape))
+        return rows.reduction(op, call[0], [int(axis) for axis in over or default])
 
     return rule
 
 
 # -----------------------------------------------------------------------------
-# What computes nothing.
+# Data movement.
 
 
-def _transposed(call: _Call) -> Meaning:
+def _transpose(call: _OnnxCall) -> Meaning:
     order = call.node.get("perm", list(reversed(range(len(call[0].shape)))))
-    return ours.copy(call[0].permuted(order), range(len(order)))
+    return moves.copy(call[0].permute(order), range(len(order)))
 
 
-def _gathered(call: _Call) -> Meaning:
+def _gather(call: _OnnxCall) -> Meaning:
     axis = call.node.get("axis", 0) % len(call[0].shape)
-    return ours.gathered(call[0], [call[1]], call.result.bytes, rows=not axis)
+    return moves.gather(call[0], [call[1]], call.result.bytes, rows=not axis)
 
 
-def _scattered(call: _Call) -> Meaning:
-    """Table, indices, values: written, or added."""
+def _scatter(call: _OnnxCall) -> Meaning:
+    """Inputs: table, indices, values to write or add."""
     adds = call.node.get("reduction", "none") == "add"
-    return ours.scattered(call[0], call.given[1:], call[2].elements, adds=adds)
+    return moves.scatter(call[0], call.given[1:], call[2].elements, adds=adds)
 
 
 def _lower(*names: str) -> dict[str, str]:
-    """Return our names of operators that ONNX spells with capitals only."""
+    """Return names in lower case by operators that differ only in capitals."""
     return {name: name.lower() for name in names}
 
 
-#: Activations, also those that are a part of other nodes.
-_ACTIVATIONS: Final[Mapping[str, Callable[[_Call, Value], Meaning]]] = {
+#: Activations, which may be fused into other nodes.
+_ACTIVATIONS: Final[Mapping[str, Callable[[_OnnxCall, Value], Meaning]]] = {
     **{
         name: _activation(op)
         for name, op in _lower("Relu", "Sigmoid", "Tanh", "Elu", "Gelu", "HardSwish").items()
     },
     **{name: _activation(op) for name, op in _lower("Mish", "Softplus").items()},
     "Swish": _activation("silu"),
-    "LeakyRelu": _leaky,
+    "LeakyRelu": _leaky_relu,
     "HardSigmoid": _hard_sigmoid,
-    "Clip": _limited,
+    "Clip": _clip,
 }
 _UNARY: Final = {
     **_lower("Erf", "Abs", "Ceil", "Cos", "Exp", "Floor", "Log", "Neg", "Reciprocal", "Round"),
@@ -605,33 +609,33 @@ _BINARY: Final = (
     | {"And": "logical_and", "Or": "logical_or", "Xor": "logical_xor"}
 )
 _REDUCED: Final = _lower("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
-#: What makes no kernel run: the same memory under another shape.
+#: Operators that launch no kernel.
 _VIEWS: Final = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Shape", "Size")
-#: Parts, repeated elements or other types: none of them is a plain copy.
-_MOVED: Final = (
+#: Copies of parts, of repeated elements or to other types, which have no layer.
+_OTHER_COPIES: Final = (
     *("Slice", "Split", "Cast", "Expand", "Pad", "Tile", "Where", "ReorderInput"),
     *("ReorderOutput", "DepthToSpace", "SpaceToDepth", "Trilu"),
 )
 
-#: By operator.
-RULES: Final[Mapping[str, Callable[[_Call], Meaning | Sequence[Meaning]]]] = {
-    **dict.fromkeys(_VIEWS, lambda _: ours.view()),
+#: Rules by operator.
+RULES: Final[Mapping[str, Callable[[_OnnxCall], Meaning | Sequence[Meaning]]]] = {
+    **dict.fromkeys(_VIEWS, lambda _: moves.view()),
     **dict.fromkeys(("Conv", "ConvTranspose", "FusedConv"), _convolution),
     "MaxPool": _pooling("max"),
     "AveragePool": _pooling("avg"),
-    "GlobalAveragePool": _pooling_whole("avg"),
-    "GlobalMaxPool": _pooling_whole("max"),
-    "Resize": _resized,
+    "GlobalAveragePool": _global_pooling("avg"),
+    "GlobalMaxPool": _global_pooling("max"),
+    "Resize": _resize,
     **dict.fromkeys(("MatMul", "FusedMatMul"), _product),
-    **dict.fromkeys(("Gemm", "FusedGemm"), _added),
+    **dict.fromkeys(("Gemm", "FusedGemm"), _gemm),
     "Attention": _attention,
     "MultiHeadAttention": _attention_by_heads,
-    "Einsum": lambda c: ours.einsum(c.node.get("equation"), [value.shape for value in c.given]),
+    "Einsum": lambda c: products.einsum(c.node.get("equation"), [value.shape for value in c.given]),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
-    **{name: _of_first(rule) for name, rule in _ACTIVATIONS.items()},
-    "Elu": lambda c: ours.activation("elu", c[0].shape, c.node.get("alpha", 1)),
-    **{name: _of_one(op) for name, op in _UNARY.items()},
-    **{name: _of_several(operator) for name, operator in _BINARY.items()},
+    **{name: _on_first(rule) for name, rule in _ACTIVATIONS.items()},
+    "Elu": lambda c: elementwise.activation("elu", c[0].shape, c.node.get("alpha", 1)),
+    **{name: _unary(op) for name, op in _UNARY.items()},
+    **{name: _variadic(operator) for name, operator in _BINARY.items()},
     "PRelu": lambda c: _pair("prelu", c[0], c[1]),
     **dict.fromkeys(("Gelu", "BiasGelu"), _gelu(approximated=False)),
     "FastGelu": _gelu(approximated=True),
@@ -639,28 +643,28 @@ RULES: Final[Mapping[str, Callable[[_Call], Meaning | Sequence[Meaning]]]] = {
     "BatchNormalization": _batch_normalisation,
     "LayerNormalization": _row_normalisation,
     **dict.fromkeys(
-        ("GroupNormalization", "InstanceNormalization"), lambda c: ours.group_normalisation(c[0])
+        ("GroupNormalization", "InstanceNormalization"), lambda c: rows.group_normalisation(c[0])
     ),
-    "SkipLayerNormalization": _sum_normalised("layernorm", 4),
+    "SkipLayerNormalization": _skip_normalisation("layernorm", 4),
     **dict.fromkeys(
         ("RMSNormalization", "SimplifiedLayerNormalization"),
         lambda c: _row_normalisation(c, "rmsnorm"),
     ),
-    "SkipSimplifiedLayerNormalization": _sum_normalised("rmsnorm", 3),
+    "SkipSimplifiedLayerNormalization": _skip_normalisation("rmsnorm", 3),
     "Softmax": _softmax("softmax"),
     "LogSoftmax": _softmax("log-softmax"),
-    **{name: _reduced(op.removeprefix("reduce")) for name, op in _REDUCED.items()},
-    "ReduceL2": _reduced("norm"),
-    **{name: _reduced(op) for name, op in _lower("ArgMax", "ArgMin", "CumSum").items()},
-    "ReduceLogSumExp": _reduced("logsumexp"),
-    **dict.fromkeys(_MOVED, lambda _: ours.moved()),
-    "Transpose": _transposed,
-    "Concat": lambda c: ours.joined(c.given, c.node.get("axis", 0)),
-    "Gather": _gathered,
+    **{name: _reduction(op.removeprefix("reduce")) for name, op in _REDUCED.items()},
+    "ReduceL2": _reduction("norm"),
+    **{name: _reduction(op) for name, op in _lower("ArgMax", "ArgMin", "CumSum").items()},
+    "ReduceLogSumExp": _reduction("logsumexp"),
+    **dict.fromkeys(_OTHER_COPIES, lambda _: moves.other_copy()),
+    "Transpose": _transpose,
+    "Concat": lambda c: moves.concat(c.given, c.node.get("axis", 0)),
+    "Gather": _gather,
     **dict.fromkeys(
         ("GatherElements", "GatherND"),
-        lambda c: ours.gathered(c[0], [c[1]], c.result.bytes, rows=False),
+        lambda c: moves.gather(c[0], [c[1]], c.result.bytes, rows=False),
     ),
-    **dict.fromkeys(("ScatterElements", "ScatterND"), _scattered),
-    "ConstantOfShape": lambda c: ours.filled(c.result),
+    **dict.fromkeys(("ScatterElements", "ScatterND"), _scatter),
+    "ConstantOfShape": lambda c: moves.fill(c.result),
 }

@@ -1,4 +1,4 @@
-"""How a node of TensorFlow's graph reads, from its signature, without TensorFlow."""
+"""Parses the signatures of nodes of TensorFlow's graphs, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pydlbench.calls import meaning as ours
-from pydlbench.calls.meaning import Meaning, Value
+from pydlbench.calls import elementwise, moves, products, rows, windows
+from pydlbench.calls.meaning import Meaning, combine, complete
+from pydlbench.calls.value import Value, bytes_of_type, dtypes_of, is_floating
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# The text of a node: all that changes its time, and nothing else.
+# The text of a node: all that affects its time, and nothing else.
 
 
 class NodeTensor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node reads or writes.
+    """A tensor that a node reads or writes.
 
     Attributes:
         type: TensorFlow's name of the elements' type: ``float32``.
-        shape: None where it is not known before the node runs.
-        values: of a constant, where they decide what is computed: axes, shapes, factors.
+        shape: its shape; None if it is not known before the node runs.
+        values: elements of a constant that determines the computation: axes, shapes, factors.
         variable: whether it is a variable, and no value.
     """
 
@@ -40,25 +41,25 @@ class NodeTensor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def bytes(self) -> int:
-        """How many its elements take; 0 where nobody knows."""
+        """Bytes of its elements; 0 if unknown."""
         elements = 0 if self.shape is None else math.prod(self.shape)
-        return elements * ours.bytes_of_type(self.type)
+        return elements * bytes_of_type(self.type)
 
     @property
     def floating(self) -> bool:
         """Whether its elements are floating-point numbers."""
-        return self.type.startswith(("float", "bfloat"))
+        return is_floating(self.type)
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TensorFlowNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node without its name.
 
     Attributes:
         op: TensorFlow's name of the operator: ``Conv2D``, ``_FusedMatMul``.
-        attributes: by name, as protocol buffers' JSON has them, text as text.
-        inputs: in their order, without what only has to be done before.
-        outputs: likewise.
-        looped: whether it is in a loop or a branch: how often it runs, the graph does not say.
+        attributes: attributes by name, as in protocol buffers' JSON, with bytes as text.
+        inputs: inputs in order, without control dependencies.
+        outputs: outputs in order.
+        looped: whether it is in a loop or a branch, and runs an unknown number of times.
     """
 
     op: str
@@ -69,15 +70,15 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """The signature: JSON without what is as usual, names in alphabetical order."""
+        """The signature: JSON without default values, names in alphabetical order."""
         return json.dumps(msgspec.to_builtins(self), sort_keys=True, separators=(",", ":"))
 
     @classmethod
-    def read(cls, text: str) -> Node:
-        """Return the node of a signature.
+    def read(cls, text: str) -> TensorFlowNode:
+        """Parse a signature.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is none of a node.
         """
         return msgspec.json.decode(text, type=cls)
 
@@ -85,38 +86,38 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def operator(self) -> str:
         """The public operator that oneDNN's or a fused one stands for: ``Conv2D``."""
         name = self.op
-        for start in ("_MklNative", "_Mkl", "_Native", "_Fused", "Fused"):
-            # Fused batch normalisation is one operator.
-            if name.startswith(start) and not name.startswith("FusedBatchNorm"):
-                name = name.removeprefix(start)
+        for prefix in ("_MklNative", "_Mkl", "_Native", "_Fused", "Fused"):
+            # FusedBatchNorm is a public operator.
+            if name.startswith(prefix) and not name.startswith("FusedBatchNorm"):
+                name = name.removeprefix(prefix)
         return name
 
     @property
     def padded(self) -> tuple[int, ...]:
-        """Of a convolution that pads its images itself, by its last operand: before and behind.
+        """Pads (before, after) of each dimension in a convolution that pads its images itself.
 
-        For each dimension of the images; empty of any other node.
+        They are its last operand; empty for any other node.
         """
         values = self.inputs[-1].values if self.operator.startswith("PadWith") else None
         return tuple(int(number) for number in values or ())
 
     @property
     def bytes(self) -> int:
-        """Of operands and results together; a variable that is handed on has none."""
+        """Bytes of operands and results together; a variable counts none."""
         read = [tensor for tensor in self.inputs if not tensor.variable]
         return sum(tensor.bytes for tensor in (*read, *self.outputs))
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return an attribute: a number, a text, whether something is, or several in a tuple."""
-        given = self.attributes.get(name, {})
-        for kind, value in given.get("list", given).items():
-            as_read = _KINDS.get(kind, str)
-            return tuple(map(as_read, value)) if "list" in given else as_read(value)
+        """Return an attribute: a number, a text, a truth value, or a tuple of these."""
+        attribute = self.attributes.get(name, {})
+        for kind, value in attribute.get("list", attribute).items():
+            parse = _PARSERS.get(kind, str)
+            return tuple(map(parse, value)) if "list" in attribute else parse(value)
         return default
 
 
-#: How protocol buffers' JSON has values: whole numbers as text.
-_KINDS: Final = {"i": int, "f": float, "b": bool}
+#: Parsers by the kinds of protocol buffers' JSON, which has integers as text.
+_PARSERS: Final = {"i": int, "f": float, "b": bool}
 
 
 def is_node(signature: str) -> bool:
@@ -125,18 +126,18 @@ def is_node(signature: str) -> bool:
 
 
 # -----------------------------------------------------------------------------
-# What a node says.
+# Operands.
 
 
-class _Call:
-    """A node with its place in the step.
+class _TensorFlowCall:
+    """A node's operands, results and place in the step.
 
     Args:
         node: the node.
         backward: whether it is a part of the backward pass.
     """
 
-    def __init__(self, node: Node, *, backward: bool) -> None:
+    def __init__(self, node: TensorFlowNode, *, backward: bool) -> None:
         self.node, self.backward = node, backward
         self.values = [_value(tensor, place) for place, tensor in enumerate(node.inputs)]
         self.results = [_value(tensor, 0) for tensor in node.outputs]
@@ -153,17 +154,17 @@ class _Call:
     @property
     def first(self) -> int:
         """The first dimension of images that is a side."""
-        # Three sides are written NDHWC.
+        # Images with three sides are NDHWC.
         layout = self.node.get("data_format", "NHWC")
         return 1 if layout.endswith("C") else 2
 
     def images(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return a shape of images with channels second."""
-        batch, *rest = shape
-        return (batch, *rest) if self.first == 2 else (batch, rest[-1], *rest[:-1])
+        batch, *sizes = shape
+        return (batch, *sizes) if self.first == 2 else (batch, sizes[-1], *sizes[:-1])
 
     def sides(self, name: str, number: int) -> tuple[int, ...]:
-        """Return a number for each side of what there is one for each dimension of images."""
+        """Return the numbers for the sides, from an attribute of all dimensions of images."""
         values = self.node.get(name)
         return values[self.first : self.first + number] if values else (1,) * number
 
@@ -174,62 +175,74 @@ def _value(tensor: NodeTensor, place: int) -> Value:
 
 
 def meaning_of(recorded: RecordedCall) -> Meaning:
-    """Return what a node computes.
+    """Return the meaning of a node.
 
-    The pass of a layer follows from the operator, and for products from where in the step it is.
+    The pass of a layer follows from the operator, and for products from its place in the step.
 
     Raises:
-        UnsupportedError: no rule is for it.
+        UnsupportedError: there is no rule for it.
     """
-    node = Node.read(recorded.signature)
+    node = TensorFlowNode.read(recorded.signature)
     if node.looped:
         raise UnsupportedError(f"{node.op}: in a loop or a branch: how often it runs is unknown")
     rule = RULES.get(node.operator)
     if rule is None:
         raise UnsupportedError(f"{node.op}: no rule for this operator")
-    # Behind a maximum pooling's gradient lies oneDNN's note of the forward pass.
+    # The gradient of a maximum pooling has oneDNN's workspace as its last input.
     inputs = node.inputs[: 3 if node.operator in ("MaxPoolGrad", "MaxPool3DGrad") else None]
     if any(tensor.shape is None for tensor in (*inputs, *node.outputs[:1])):
         raise UnsupportedError(f"{node.op}: not all of its shapes are known")
-    call = _Call(node, backward=recorded.direction == "backward")
-    given = zip(node.inputs, call.values, strict=True)
-    read = [value for tensor, value in given if tensor.bytes and not tensor.variable]
+    call = _TensorFlowCall(node, backward=recorded.direction == "backward")
+    operands = zip(node.inputs, call.values, strict=True)
+    read = [value for tensor, value in operands if tensor.bytes and not tensor.variable]
     part = rule(call)
-    part = replace(part, dtypes=part.dtypes or ours.dtypes_of(call.values))
+    part = replace(part, dtypes=part.dtypes or dtypes_of(call.values))
     written = sum(tensor.bytes for tensor in node.outputs)
-    return ours.completed(part, read, written)
+    return complete(part, read, written)
 
 
 # -----------------------------------------------------------------------------
-# What slides over images.
+# Convolutions, poolings, resizing.
 
 
 def _pads(
-    call: _Call, sizes: Sequence[int], kernel: Sequence[int], dilation: Sequence[int]
-) -> ours.Pads:
-    """Return what lies around images: TensorFlow adds what is odd behind."""
+    call: _TensorFlowCall, sizes: Sequence[int], kernel: Sequence[int], dilation: Sequence[int]
+) -> windows.Pads:
+    """Return the pads of images."""
     node, kind = call.node, call.node.get("padding")
-    around = node.get("explicit_paddings", ()) if kind == "EXPLICIT" else node.padded
-    if around:
-        pairs = list(zip(around[::2], around[1::2], strict=True))
+    pads = node.get("explicit_paddings", ()) if kind == "EXPLICIT" else node.padded
+    if pads:
+        pairs = list(zip(pads[::2], pads[1::2], strict=True))
         return pairs[call.first : call.first + len(sizes)]
     if kind == "SAME":
-        return ours.same_padding(sizes, kernel, call.sides("strides", len(sizes)), dilation)
+        return windows.same_padding(sizes, kernel, call.sides("strides", len(sizes)), dilation)
     return [(0, 0)] * len(sizes)
 
 
-def _convolved(
-    call: _Call, inner: Sequence[int], filters: Sequence[int], outer: Sequence[int], **how: Any
+def _convolve(
+    call: _TensorFlowCall,
+    inner: Sequence[int],
+    filters: Sequence[int],
+    outer: Sequence[int],
+    **options: Any,
 ) -> Meaning:
-    """Return a convolution of images with filters ``(..., in, out)`` to the outer images."""
+    """Return the meaning of a convolution.
+
+    Args:
+        call: the node.
+        inner: shape of the images.
+        filters: ``(..., in, out)``.
+        outer: shape of the result.
+        options: see :func:`~pydlbench.calls.windows.convolution`.
+    """
     source, result = call.images(inner), call.images(outer)
     *kernel, channels, _ = filters
     sizes, number = source[2:], len(kernel)
     if "Depthwise" in call.node.operator:
         channels = 1
     dilation = call.sides("dilations", number)
-    transposed = how.get("transposed", False)
-    return ours.convolution(
+    transposed = options.get("transposed", False)
+    return windows.convolution(
         result if transposed else source,
         (result[1], channels, *kernel),
         stride=call.sides("strides", number),
@@ -237,45 +250,45 @@ def _convolved(
         dilation=dilation,
         groups=source[1] // channels,
         out=sizes if transposed else None,
-        **how,
+        **options,
     )
 
 
-def _convolution(call: _Call) -> Meaning:
-    """Images and filters; of a fused one what it is followed by."""
+def _convolution(call: _TensorFlowCall) -> Meaning:
+    """Inputs: images and filters."""
     outer = call.result.shape
-    made = _convolved(call, call[0].shape, call[1].shape, outer)
-    return ours.together([made, *_followed(call, call.images(outer))])
+    part = _convolve(call, call[0].shape, call[1].shape, outer)
+    return combine([part, *_fused_ops(call, call.images(outer))])
 
 
-def _to_data(call: _Call) -> Meaning:
-    """Sizes, filters, outer gradient; in a forward pass it is a transposed convolution."""
-    how: dict[str, Any] = (
+def _data_gradient(call: _TensorFlowCall) -> Meaning:
+    """Inputs: sizes, filters, outer gradient; in a forward pass it is a transposed convolution."""
+    options: dict[str, Any] = (
         {"gradients": ["backward-data"]} if call.backward else {"transposed": True}
     )
-    return _convolved(call, call.result.shape, call[1].shape, call[2].shape, **how)
+    return _convolve(call, call.result.shape, call[1].shape, call[2].shape, **options)
 
 
-def _to_filter(call: _Call) -> Meaning:
-    """Images, sizes, outer gradient; oneDNN's may give the gradient of a bias besides."""
+def _filter_gradient(call: _TensorFlowCall) -> Meaning:
+    """Inputs: images, sizes, outer gradient; a variant of oneDNN has the gradient of a bias too."""
     bias = call.node.operator.endswith("WithBias")
     gradients = ["backward-weights"]
-    return _convolved(
+    return _convolve(
         call, call[0].shape, call.result.shape, call[2].shape, gradients=gradients, bias=bias
     )
 
 
-def _pooling(mode: str, *, backward: bool = False) -> Callable[[_Call], Meaning]:
-    """Images; backward of maxima the source, the result, its gradient; of averages two.
+def _pooling(mode: str, *, backward: bool = False) -> Callable[[_TensorFlowCall], Meaning]:
+    """Inputs: images; for gradients of maxima source, result, outer gradient.
 
-    These are sizes and the gradient.
+    Inputs of gradients of averages are sizes and the outer gradient.
     """
 
-    def rule(call: _Call) -> Meaning:
+    def rule(call: _TensorFlowCall) -> Meaning:
         source = call.images(call.result.shape if backward and mode == "avg" else call[0].shape)
         sizes, number = source[2:], len(source) - 2
         kernel = call.sides("ksize", number)
-        return ours.pooling(
+        return windows.pooling(
             source,
             mode=mode,
             kernel=kernel,
@@ -287,15 +300,20 @@ def _pooling(mode: str, *, backward: bool = False) -> Callable[[_Call], Meaning]
     return rule
 
 
-def _resized(taps: int, *, backward: bool = False) -> Callable[[_Call], Meaning]:
-    """Images and a size; backward the gradient, and images or a size of theirs."""
+def _resize(taps: int, *, backward: bool = False) -> Callable[[_TensorFlowCall], Meaning]:
+    """Inputs: images and a size; backward the outer gradient, and images or their size."""
 
-    def rule(call: _Call) -> Meaning:
+    def rule(call: _TensorFlowCall) -> Meaning:
         shapes = [call[0].shape, call.result.shape]
         (batch, *sizes, channels), (_, *out, _) = shapes[::-1] if backward else shapes
-        how = "centres" if call.node.get("half_pixel_centers") else "whole"
-        how = "aligned" if call.node.get("align_corners") else how
-        return ours.resize((batch, channels, *sizes), out, taps=taps, how=how, backward=backward)
+        coordinates = "centres" if call.node.get("half_pixel_centers") else "whole"
+        return windows.resize(
+            (batch, channels, *sizes),
+            out,
+            taps=taps,
+            coordinates="aligned" if call.node.get("align_corners") else coordinates,
+            backward=backward,
+        )
 
     return rule
 
@@ -304,25 +322,25 @@ def _resized(taps: int, *, backward: bool = False) -> Callable[[_Call], Meaning]
 # Products.
 
 
-def _product(call: _Call) -> Meaning:
-    """Left and right, each perhaps to be transposed."""
-    left_turned = bool(call.node.get("transpose_a")) or bool(call.node.get("adj_x"))
+def _product(call: _TensorFlowCall) -> Meaning:
+    """Inputs: left and right, each perhaps to be transposed."""
+    left_transposed = bool(call.node.get("transpose_a")) or bool(call.node.get("adj_x"))
     *batch, m, n = call.result.shape
-    made = ours.product(
+    part = products.matmul(
         batch,
         m,
-        call[0].shape[-2 if left_turned else -1],
+        call[0].shape[-2 if left_transposed else -1],
         n,
-        left_turned=left_turned,
-        right_turned=bool(call.node.get("transpose_b")) or bool(call.node.get("adj_y")),
+        left_transposed=left_transposed,
+        right_transposed=bool(call.node.get("transpose_b")) or bool(call.node.get("adj_y")),
         backward=call.backward,
     )
-    rows = math.prod((*batch, m)), n
-    return ours.together([made, *([] if call.backward else _followed(call, rows))])
+    shape = math.prod((*batch, m)), n
+    return combine([part, *([] if call.backward else _fused_ops(call, shape))])
 
 
-#: What follows in a fused node, as a layer of ours.
-_FUSED: Final = {
+#: Ops of the table by the names of fused operators.
+_FUSED_OPS: Final = {
     "BiasAdd": "bias",
     "Add": "add",
     "FusedBatchNorm": "batchnorm",
@@ -338,40 +356,48 @@ _FUSED: Final = {
 }
 
 
-def _followed(call: _Call, shape: Sequence[int]) -> list[Meaning]:
-    """Return what a fused node has behind its product, whose channels are second."""
-    return [ours.layer_on(_FUSED.get(word, word), shape) for word in call.node.get("fused_ops", ())]
+def _fused_ops(call: _TensorFlowCall, shape: Sequence[int]) -> list[Meaning]:
+    """Return the meanings of the operators that are fused behind a product or convolution.
+
+    Args:
+        call: the node.
+        shape: shape of the result, channels second.
+    """
+    return [
+        elementwise.memory_bound(_FUSED_OPS.get(name, name), shape)
+        for name in call.node.get("fused_ops", ())
+    ]
 
 
 # -----------------------------------------------------------------------------
 # Biases, normalisations, softmax, sums.
 
 
-def _bias(call: _Call) -> Meaning:
-    """Images, or rows of whatever shape, and a number for each channel."""
+def _bias(call: _TensorFlowCall) -> Meaning:
+    """Inputs: images, or rows of any shape, and a number for each channel."""
     shape = call.result.shape
-    rows = math.prod(shape[:-1]), shape[-1]
-    return ours.layer_on("bias", call.images(shape) if len(shape) > 3 else rows)
+    matrix = math.prod(shape[:-1]), shape[-1]
+    return elementwise.memory_bound("bias", call.images(shape) if len(shape) > 3 else matrix)
 
 
-def _bias_gradient(call: _Call) -> Meaning:
+def _bias_gradient(call: _TensorFlowCall) -> Meaning:
     channels = call.result.elements
-    return ours.channel_sums((call[0].elements // channels, channels))
+    return elementwise.channel_sums((call[0].elements // channels, channels))
 
 
-def _normalised(call: _Call) -> Meaning:
-    """Images, factors, summands, mean, variance; perhaps an activation behind it."""
+def _batch_normalisation(call: _TensorFlowCall) -> Meaning:
+    """Inputs: images, factors, offsets, mean, variance; an activation may be fused."""
     training, shape = bool(call.node.get("is_training")), call.images(call[0].shape)
     epsilon = call.node.get("epsilon", 1e-4)
-    parts = [ours.batch_normalisation(call[0], shape, epsilon=epsilon, training=training)]
+    parts = [rows.batch_normalisation(call[0], shape, epsilon=epsilon, training=training)]
     if call.node.get("activation_mode") == "Relu":
-        parts.append(ours.activation("relu", shape, training=training))
-    return ours.together(parts, dtypes=(call[0].dtype,))
+        parts.append(elementwise.activation("relu", shape, training=training))
+    return combine(parts, dtypes=(call[0].dtype,))
 
 
-def _normalised_gradient(call: _Call) -> Meaning:
-    """Outer gradient, images, factors, ..."""
-    return ours.batch_normalisation(
+def _batch_normalisation_gradient(call: _TensorFlowCall) -> Meaning:
+    """Inputs: outer gradient, images, factors, ..."""
+    return rows.batch_normalisation(
         call[0],
         call.images(call[0].shape),
         epsilon=call.node.get("epsilon", 1e-4),
@@ -380,27 +406,29 @@ def _normalised_gradient(call: _Call) -> Meaning:
     )
 
 
-def _loss(call: _Call) -> Meaning:
-    """Logits and labels; the loss of each row, and at once its gradient."""
-    return ours.together(
-        ours.layer_on("softmax-xent", call[0].shape, kind="loss", pass_=pass_, training=True)
+def _loss(call: _TensorFlowCall) -> Meaning:
+    """Inputs: logits and labels; results are the loss of each row and its gradient."""
+    return combine(
+        elementwise.memory_bound(
+            "softmax-xent", call[0].shape, kind="loss", pass_=pass_, training=True
+        )
         for pass_ in ("forward", "backward-data")
     )
 
 
-def _reduced(op: str) -> Callable[[_Call], Meaning]:
-    """Source and dimensions."""
+def _reduction(op: str) -> Callable[[_TensorFlowCall], Meaning]:
+    """Inputs: source and dimensions."""
 
-    def rule(call: _Call) -> Meaning:
+    def rule(call: _TensorFlowCall) -> Meaning:
         axes = call[1].numbers
         over = None if axes is None else [int(axis) for axis in axes]
-        return ours.reduction(op, call[0], over, channels=-1)
+        return rows.reduction(op, call[0], over, channels=-1)
 
     return rule
 
 
 # -----------------------------------------------------------------------------
-# Element by element.
+# Elementwise operators.
 
 _ACTIVATIONS: Final = {
     "Relu": "relu",
@@ -412,7 +440,7 @@ _ACTIVATIONS: Final = {
     "Swish": "silu",
     "Mish": "mish",
 }
-#: PyTorch's names, and what it has none for.
+#: Operators of :func:`~pydlbench.calls.elementwise.arithmetic`.
 _ARITHMETIC: Final = {
     **{name: name.lower() for name in ("Abs", "Acos", "Asin", "Atan", "Atan2", "Ceil", "Cos")},
     **{name: name.lower() for name in ("Erf", "Erfc", "Exp", "Expm1", "Floor", "Log", "Log1p")},
@@ -436,70 +464,70 @@ _ARITHMETIC: Final = {
 }
 
 
-def _activation(op: str, pass_: str = "forward") -> Callable[[_Call], Meaning]:
-    return lambda c: ours.activation(op, c.result.shape, pass_=pass_)
+def _activation(op: str, pass_: str = "forward") -> Callable[[_TensorFlowCall], Meaning]:
+    return lambda c: elementwise.activation(op, c.result.shape, pass_=pass_)
 
 
-def _elementwise(call: _Call) -> Meaning:
-    return ours.elementwise(_ARITHMETIC[call.node.operator], *call.values, channels=-1)
+def _elementwise(call: _TensorFlowCall) -> Meaning:
+    return elementwise.arithmetic(_ARITHMETIC[call.node.operator], *call.values, channels=-1)
 
 
-def _squared_difference(call: _Call) -> Meaning:
-    pair = ours.elementwise("sub", *call.values), ours.elementwise("square", call.result)
-    return ours.together(pair)
+def _squared_difference(call: _TensorFlowCall) -> Meaning:
+    difference = elementwise.arithmetic("sub", *call.values)
+    return combine([difference, elementwise.arithmetic("square", call.result)])
 
 
-def _leaky(name: str) -> Callable[[_Call], Meaning]:
-    return lambda c: ours.elementwise(name, *c.values, c.node.get("alpha", 0.2))
+def _leaky_relu(name: str) -> Callable[[_TensorFlowCall], Meaning]:
+    return lambda c: elementwise.arithmetic(name, *c.values, c.node.get("alpha", 0.2))
 
 
 # -----------------------------------------------------------------------------
-# What computes nothing.
+# Data movement.
 
 
-def _copied(call: _Call) -> Meaning:
-    """What is written and not computed, and no layer of ours: parts, other types."""
+def _other_copy(call: _TensorFlowCall) -> Meaning:
+    """Copy a part, or to another type, without a layer."""
     if not call.result.elements:
-        return ours.view()
-    return ours.moved(why=call.node.op)
+        return moves.view()
+    return moves.other_copy(what=call.node.op)
 
 
-def _transposed(call: _Call) -> Meaning:
-    """Images, and the order of their dimensions."""
+def _transpose(call: _TensorFlowCall) -> Meaning:
+    """Inputs: images, and the order of their dimensions."""
     order = call[1].numbers
     if not call.result.elements or order is None:
-        return _copied(call)
+        return _other_copy(call)
     axes = [int(axis) for axis in order]
-    return ours.copy(call[0].permuted(axes), range(len(axes)))
+    return moves.copy(call[0].permute(axes), range(len(axes)))
 
 
-def _joined(call: _Call) -> Meaning:
-    """Tensors, and the dimension along which they are put behind one another."""
+def _concat(call: _TensorFlowCall) -> Meaning:
+    """Inputs: tensors, and the dimension."""
     *values, axis = call.values
-    return ours.joined(values, int((axis.numbers or (0,))[0]))
+    return moves.concat(values, int((axis.numbers or (0,))[0]))
 
 
-def _gathered(call: _Call) -> Meaning:
-    """A table and indices; of some the dimension along which they count."""
+def _gather(call: _TensorFlowCall) -> Meaning:
+    """Inputs: table and indices; for some operators the dimension."""
     along = call[2].numbers if call.node.operator == "GatherV2" else (0,)
-    rows = along == (0,) and not call.node.get("batch_dims")
-    return ours.gathered(call[0], [call[1]], call.result.bytes, rows=rows)
+    whole_rows = along == (0,) and not call.node.get("batch_dims")
+    return moves.gather(call[0], [call[1]], call.result.bytes, rows=whole_rows)
 
 
-def _scattered(values: int, *, table: bool = True) -> Callable[[_Call], Meaning]:
-    """Perhaps a table, indices, values.
+def _scatter(values: int, *, table: bool = True) -> Callable[[_TensorFlowCall], Meaning]:
+    """Inputs: perhaps a table, indices, values.
 
     Args:
-        values: their place.
-        table: whether there is one, else zeros.
+        values: position of the values.
+        table: whether there is a table; else zeros.
     """
 
-    def rule(call: _Call) -> Meaning:
-        name, number = call.node.operator, call[values].elements
+    def rule(call: _TensorFlowCall) -> Meaning:
+        name, count = call.node.operator, call[values].elements
         adds, in_place = name.endswith(("Add", "Sum")), name.startswith("Resource")
         first = call[0] if table else None
         others = call.values[int(table) :]
-        return ours.scattered(first, others, number, adds=adds, in_place=in_place)
+        return moves.scatter(first, others, count, adds=adds, in_place=in_place)
 
     return rule
 
@@ -514,13 +542,13 @@ _COPIES: Final = (
     *("Range", "ReverseV2", "Slice", "SpaceToDepth", "Split", "SplitV", "StridedSlice"),
     *("StridedSliceGrad", "Tile", "Unpack"),
 )
-_DRAWN: Final = (
+_RANDOM: Final = (
     *("Multinomial", "RandomStandardNormal", "RandomUniform", "RandomUniformInt"),
     *("StatelessRandomGetKeyCounter", "StatelessRandomNormalV2", "StatelessRandomUniformV2"),
     *("StatelessRandomUniformIntV2", "StatelessTruncatedNormalV2", "TruncatedNormal"),
 )
-#: Operators that libraries compute.
-_LIBRARY: Final[Mapping[str, Callable[[_Call], Meaning]]] = {
+#: Rules of operators that libraries compute.
+_LIBRARY_RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     **dict.fromkeys(
         ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "PadWithFusedConv2D"), _convolution
     ),
@@ -529,30 +557,32 @@ _LIBRARY: Final[Mapping[str, Callable[[_Call], Meaning]]] = {
             *("Conv2DBackpropInput", "Conv3DBackpropInputV2"),
             "DepthwiseConv2dNativeBackpropInput",
         ),
-        _to_data,
+        _data_gradient,
     ),
     **dict.fromkeys(
         (
             *("Conv2DBackpropFilter", "Conv2DBackpropFilterWithBias", "Conv3DBackpropFilterV2"),
             "DepthwiseConv2dNativeBackpropFilter",
         ),
-        _to_filter,
+        _filter_gradient,
     ),
     **dict.fromkeys(("MaxPool", "MaxPool3D"), _pooling("max")),
     **dict.fromkeys(("AvgPool", "AvgPool3D"), _pooling("avg")),
     **dict.fromkeys(("MaxPoolGrad", "MaxPool3DGrad"), _pooling("max", backward=True)),
     **dict.fromkeys(("AvgPoolGrad", "AvgPool3DGrad"), _pooling("avg", backward=True)),
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _product),
-    "Einsum": lambda c: ours.einsum(c.node.get("equation"), [value.shape for value in c.values]),
+    "Einsum": lambda c: products.einsum(
+        c.node.get("equation"), [value.shape for value in c.values]
+    ),
 }
-LIBRARY_NODES: Final = frozenset(_LIBRARY)
-#: By operator, see :attr:`Node.operator`.
-RULES: Final[Mapping[str, Callable[[_Call], Meaning]]] = {
-    **_LIBRARY,
-    "ResizeBilinear": _resized(2),
-    "ResizeBilinearGrad": _resized(2, backward=True),
-    "ResizeNearestNeighbor": _resized(1),
-    "ResizeNearestNeighborGrad": _resized(1, backward=True),
+LIBRARY_NODES: Final = frozenset(_LIBRARY_RULES)
+#: Rules by :attr:`TensorFlowNode.operator`.
+RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
+    **_LIBRARY_RULES,
+    "ResizeBilinear": _resize(2),
+    "ResizeBilinearGrad": _resize(2, backward=True),
+    "ResizeNearestNeighbor": _resize(1),
+    "ResizeNearestNeighborGrad": _resize(1, backward=True),
     **dict.fromkeys(("BiasAdd", "BiasAddV1"), _bias),
     "BiasAddGrad": _bias_gradient,
     **dict.fromkeys(
@@ -560,14 +590,14 @@ RULES: Final[Mapping[str, Callable[[_Call], Meaning]]] = {
             *("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "FusedBatchNormEx"),
             "BatchNormEx",
         ),
-        _normalised,
+        _batch_normalisation,
     ),
     **dict.fromkeys(
         ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"),
-        _normalised_gradient,
+        _batch_normalisation_gradient,
     ),
-    "Softmax": lambda c: ours.rows("softmax", c[0]),
-    "LogSoftmax": lambda c: ours.rows("log-softmax", c[0]),
+    "Softmax": lambda c: rows.along_rows("softmax", c[0]),
+    "LogSoftmax": lambda c: rows.along_rows("log-softmax", c[0]),
     **dict.fromkeys(
         ("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"),
         _loss,
@@ -576,25 +606,23 @@ RULES: Final[Mapping[str, Callable[[_Call], Meaning]]] = {
     **{f"{name}Grad": _activation(op, "backward-data") for name, op in _ACTIVATIONS.items()},
     **dict.fromkeys(_ARITHMETIC, _elementwise),
     "SquaredDifference": _squared_difference,
-    "LeakyRelu": _leaky("leaky_relu"),
-    "LeakyReluGrad": _leaky("leaky_relu_backward"),
-    "L2Loss": lambda c: ours.layer_on("l2", (c[0].elements,), kind="reduction"),
-    "AddN": lambda c: ours.sum_of_several(c.values),
-    **{name: _reduced(name.lower()) for name in ("Sum", "Mean", "Max", "Min", "Prod", "All")},
-    **{name: _reduced(name.lower()) for name in ("Any", "ArgMax", "ArgMin")},
-    # A variable, and what it moves by.
-    "AssignAddVariableOp": lambda c: ours.variable_update(c[0], c[1], minus=False),
-    "AssignSubVariableOp": lambda c: ours.variable_update(c[0], c[1], minus=True),
-    **dict.fromkeys(_VIEWS, lambda _: ours.view()),
-    **dict.fromkeys(_COPIES, _copied),
-    **dict.fromkeys(("Fill", "OnesLike", "ZerosLike"), lambda c: ours.filled(c.result)),
-    "Transpose": _transposed,
-    "ConcatV2": _joined,
-    **dict.fromkeys(("Gather", "GatherV2", "GatherNd", "ResourceGather"), _gathered),
-    **dict.fromkeys(
-        ("ResourceScatterAdd", "TensorScatterAdd", "TensorScatterUpdate"), _scattered(2)
-    ),
-    "ScatterNd": _scattered(1, table=False),
-    "UnsortedSegmentSum": _scattered(0, table=False),
-    **dict.fromkeys(_DRAWN, lambda c: ours.random(c.values)),
+    "LeakyRelu": _leaky_relu("leaky_relu"),
+    "LeakyReluGrad": _leaky_relu("leaky_relu_backward"),
+    "L2Loss": lambda c: elementwise.memory_bound("l2", (c[0].elements,), kind="reduction"),
+    "AddN": lambda c: elementwise.sum_of_tensors(c.values),
+    **{name: _reduction(name.lower()) for name in ("Sum", "Mean", "Max", "Min", "Prod", "All")},
+    **{name: _reduction(name.lower()) for name in ("Any", "ArgMax", "ArgMin")},
+    # Variable and delta.
+    "AssignAddVariableOp": lambda c: moves.variable_update(c[0], c[1], subtracts=False),
+    "AssignSubVariableOp": lambda c: moves.variable_update(c[0], c[1], subtracts=True),
+    **dict.fromkeys(_VIEWS, lambda _: moves.view()),
+    **dict.fromkeys(_COPIES, _other_copy),
+    **dict.fromkeys(("Fill", "OnesLike", "ZerosLike"), lambda c: moves.fill(c.result)),
+    "Transpose": _transpose,
+    "ConcatV2": _concat,
+    **dict.fromkeys(("Gather", "GatherV2", "GatherNd", "ResourceGather"), _gather),
+    **dict.fromkeys(("ResourceScatterAdd", "TensorScatterAdd", "TensorScatterUpdate"), _scatter(2)),
+    "ScatterNd": _scatter(1, table=False),
+    "UnsortedSegmentSum": _scatter(0, table=False),
+    **dict.fromkeys(_RANDOM, lambda c: moves.random(c.values)),
 }

@@ -1,0 +1,234 @@
+"""Data movement: views, copies, fills, concatenation, gathers and scatters; updates of weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pydlbench.calls.meaning import (
+    LayerPass,
+    Meaning,
+    image_layer,
+    meaning_rule,
+    no_layer,
+    require_floating,
+)
+from pydlbench.calls.value import least_bytes
+from pydlbench.errors import UnsupportedError
+from pydlbench.ops.table import build_layer
+from pydlbench.ops.tensors import merged_move
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pydlbench.calls.value import Value
+    from pydlbench.ops.op import Layer
+
+
+# -----------------------------------------------------------------------------
+# Views and copies.
+
+
+def view() -> Meaning:
+    """Return the meaning of an op that launches no kernel."""
+    return Meaning(kind="view", reads=0, writes=0)
+
+
+def random(reads: Sequence[Value] = ()) -> Meaning:
+    """Return the meaning of drawing random numbers."""
+    why = "random numbers: generators differ in what they compute"
+    return replace(Meaning.unknown(why, "random"), reads=least_bytes(reads))
+
+
+@meaning_rule
+def other_copy(reads: int | None = None, what: str = "a copy") -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of a copy without a layer: of a part, repeated, to another type."""
+    yield Meaning(kind="copy", reads=reads)
+    raise no_layer(what)
+
+
+def bytes_copied(value: Value, results: int | None) -> int:
+    """Return the bytes that a copy of all, of some or of repeated elements reads."""
+    return least_bytes([value]) if results is None else min(least_bytes([value]), results)
+
+
+@meaning_rule
+def copy(
+    source: Value, axes: Sequence[int], reads: int | None = None, why: str = ""
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of a copy to another order of dimensions.
+
+    Args:
+        source: the copied tensor.
+        axes: its dimensions in the result's memory, outermost first.
+        reads: bytes read; None for all operands.
+        why: why there is no layer; empty if there is one.
+    """
+    yield Meaning(kind="copy", reads=reads)
+    if why:
+        raise UnsupportedError(why)
+    yield LayerPass(_copy_layer(source, axes))
+
+
+def _copy_layer(source: Value, axes: Sequence[int]) -> Layer:
+    """Return the layer of a copy to another order of dimensions.
+
+    Raises:
+        UnsupportedError: no two elements are contiguous, or some are repeated.
+    """
+    require_floating(floating=source.floating)
+    sizes = [(source.shape[axis], source.strides[axis]) for axis in axes]
+    strides = [stride for size, stride in sizes if size != 1]
+    if strides and min(strides) != 1:
+        raise UnsupportedError("a copy of repeated or of single elements has no layer")
+    return merged_move([size for size, _ in sizes], [stride for _, stride in sizes])
+
+
+def fill(result: Value) -> Meaning:
+    """Return the meaning of a fill with one number; an empty tensor needs no kernel."""
+    return _fill(result) if result.elements else view()
+
+
+@meaning_rule
+def _fill(result: Value) -> Iterator[Meaning | LayerPass]:
+    yield Meaning(kind="copy", reads=0, dtypes=(result.dtype,))
+    require_floating(floating=result.floating)
+    yield LayerPass(build_layer("move:fill", src=(result.elements,)))
+
+
+@meaning_rule
+def fill_and_copy(
+    source: Value, sizes: Sequence[int], axes: Sequence[int], reads: int, why: str = ""
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of a fill with one number and a copy over a part of it.
+
+    Args:
+        source: the copied tensor.
+        sizes: shape of the result.
+        axes: dimensions of the source in the result's memory, outermost first.
+        reads: bytes read.
+        why: why there is no layer; empty if there is one.
+    """
+    yield Meaning(kind="copy", reads=reads)
+    if why:
+        raise UnsupportedError(why)
+    yield LayerPass(build_layer("move:fill", src=(math.prod(sizes),)))
+    yield LayerPass(_copy_layer(source, axes))
+
+
+@meaning_rule
+def concat(
+    values: Sequence[Value], along: int, *, stacked: bool = False
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of a concat; a single tensor is copied.
+
+    Args:
+        values: at least one tensor.
+        along: the dimension, which is a new one if ``stacked``.
+        stacked: whether tensors are stacked along a new dimension.
+    """
+    yield Meaning(kind="copy", reads=least_bytes(values) if stacked else None)
+    first, shape = values[0], values[0].shape
+    if stacked:
+        require_floating(floating=first.floating)
+    along %= len(shape) + stacked
+    if len(values) == 1:
+        yield LayerPass(_copy_layer(first, range(len(shape))))
+        return
+    sources = tuple(1 if stacked else value.shape[along] for value in values)
+    sizes = math.prod(shape[:along]), sum(sources), *shape[along + (not stacked) :]
+    yield LayerPass(image_layer("concat", sizes, sources=sources))
+
+
+# -----------------------------------------------------------------------------
+# Gathers and scatters: of a table, only the indexed elements are read or written.
+
+
+@meaning_rule
+def gather(
+    table: Value, indices: Sequence[Value], written: int | None, *, rows: bool
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of a gather, which reads at most the table.
+
+    Args:
+        table: the tensor that is read.
+        indices: the indices.
+        written: bytes of the result.
+        rows: whether it gathers whole rows of the first dimension.
+    """
+    reads = None if written is None else bytes_copied(table, written) + least_bytes(indices)
+    yield Meaning(kind="gather", reads=reads)
+    if len(indices) != 1 or not rows or not indices[0].dtype.startswith("int"):
+        raise UnsupportedError("gathering has no layer")
+    require_floating(floating=table.floating)
+    width = math.prod(table.shape[1:])
+    count = indices[0].elements
+    yield LayerPass(build_layer("gather:rows", rows=table.shape[0], width=width, count=count))
+
+
+@meaning_rule
+def scatter(
+    table: Value | None, others: Sequence[Value], count: int, *, adds: bool, in_place: bool = False
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of a scatter; unless it is in place, it copies the table too.
+
+    Args:
+        table: the tensor that is written to; None for zeros.
+        others: indices and values.
+        count: number of elements written.
+        adds: whether values are added.
+        in_place: whether the table is overwritten.
+    """
+    scattered = count * table.itemsize if table else 0
+    table_reads = scattered * adds if in_place else least_bytes([table] if table else [])
+    yield Meaning(
+        kind="gather",
+        flops=count if adds else 0,
+        reads=least_bytes(others) + table_reads,
+        writes=scattered if in_place else None,
+    )
+    raise UnsupportedError("gathering has no layer")
+
+
+@meaning_rule
+def embedding_gradient(outer: Value, indices: Value, rows: int) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of adding each row of an outer gradient to the gradient of a table."""
+    yield Meaning(kind="gather", flops=outer.elements)
+    count = indices.elements
+    yield LayerPass(build_layer("gather:add-rows", rows=rows, width=outer.shape[-1], count=count))
+
+
+# -----------------------------------------------------------------------------
+# Updates of weights.
+
+
+@meaning_rule
+def optimizer_update(
+    per_weight: int, weights: Sequence[Value], written: Sequence[Value], why: str
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of an optimizer's step on lists of tensors.
+
+    Args:
+        per_weight: FLOPs per weight, without rescaling of gradients.
+        weights: the updated weights.
+        written: all tensors that are overwritten.
+        why: why there is no layer.
+    """
+    flops = per_weight * sum(value.elements for value in weights)
+    yield Meaning(kind="update", flops=flops, writes=sum(value.bytes for value in written))
+    raise UnsupportedError(why)
+
+
+@meaning_rule
+def variable_update(
+    variable: Value, delta: Value, *, subtracts: bool
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of adding to a variable in place, or subtracting from it."""
+    flops = delta.elements * delta.floating
+    yield Meaning(kind="update", flops=flops, writes=2 * variable.bytes)
+    require_floating(floating=delta.floating)
+    if subtracts:
+        yield LayerPass(build_layer("sgd", channels=delta.elements, rate=1.0))
+    else:
+        yield LayerPass(image_layer("add", delta.shape or (1,)))

@@ -1,0 +1,278 @@
+"""Convolutions, poolings and resizing: windows over images of any number of sides.
+
+Pads are a pair (before, after) for each side.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.calls.meaning import LayerPass, Meaning, image_layer, meaning_rule, no_layer
+from pydlbench.errors import UnsupportedError
+from pydlbench.ops.resize import flops_of_pixel
+from pydlbench.ops.resize import taps as taps_of
+from pydlbench.ops.table import build_layer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pydlbench.ops.op import Layer
+
+    Pads = Sequence[tuple[int, int]]
+
+_OTHER_COORDINATES: Final = {"aligned": "aligned corners", "whole": "corners of pixels"}
+
+
+def pair_pads(before: Sequence[int], after: Sequence[int] | None = None) -> Pads:
+    """Return pads as pairs; those after default to those before."""
+    return list(zip(before, before if after is None else after, strict=True))
+
+
+def same_padding(
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    *,
+    larger_before: bool = False,
+) -> Pads:
+    """Return the pads of TensorFlow's ``SAME``: one window per stride.
+
+    Args:
+        sizes: sizes of the images.
+        kernel: sizes of the windows.
+        stride: stride for each side.
+        dilation: dilation for each side; 1 is dense.
+        larger_before: whether an odd element of padding is before, not after.
+    """
+    pads = []
+    for size, taps, step, spread in zip(sizes, kernel, stride, dilation, strict=True):
+        total = max(0, (-(-size // step) - 1) * step + spread * (taps - 1) + 1 - size)
+        smaller, larger = total // 2, total - total // 2
+        pads.append((larger, smaller) if larger_before else (smaller, larger))
+    return pads
+
+
+@meaning_rule
+def convolution(
+    source: Sequence[int],
+    weights: Sequence[int],
+    *,
+    stride: Sequence[int],
+    pads: Pads,
+    dilation: Sequence[int],
+    groups: int = 1,
+    transposed: bool = False,
+    out: Sequence[int] | None = None,
+    bias: bool = False,
+    gradients: Sequence[str] = (),
+    reads: int | None = None,
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of a convolution.
+
+    Args:
+        source: ``(batch, channels, ...)``.
+        weights: ``(out, in / groups, ...)``, transposed ``(in, out / groups, ...)``.
+        stride: stride for each side.
+        pads: pads for each side.
+        dilation: dilation for each side; 1 is dense.
+        groups: number of groups of channels.
+        transposed: whether it is a transposed convolution.
+        out: sides of the result of a transposed convolution.
+        bias: whether a bias is added, or its gradient computed.
+        gradients: passes; none for a forward pass.
+        reads: bytes read, if only the shapes of some operands matter; None for all operands.
+    """
+    batch, channels, *sizes = source
+    kernel = weights[2:]
+    if out is None:
+        windows = zip(sizes, kernel, stride, pads, dilation, strict=True)
+        out = [(i + sum(p) - d * (k - 1) - 1) // s + 1 for i, k, s, p, d in windows]
+    result = (batch, weights[1] * groups if transposed else weights[0], *out)
+    # Each weight is multiplied once for each position of the smaller images.
+    positions = math.prod(sizes if transposed else out)
+    products = 2 * batch * math.prod(weights) * positions * (len(gradients) or 1)
+    flops = products + math.prod(result) * bias
+    yield Meaning(kind="convolution", flops=flops, product_flops=products, reads=reads)
+    if bias and gradients:
+        yield LayerPass(image_layer("bias", result), "backward-weights")
+    before, after = zip(*pads, strict=True)
+    layer = build_layer(
+        "deconv" if transposed else "conv",
+        batch=batch,
+        in_channels=channels,
+        out_channels=result[1],
+        groups=groups,
+        in_size=sizes,
+        kernel=kernel,
+        stride=stride,
+        dilation=dilation,
+        pad_before=before,
+        **({"out_size": out} if transposed else {"pad_after": after}),
+    )
+    for pass_ in gradients or ("forward",):
+        yield LayerPass(layer, pass_)
+    if bias and not gradients:
+        yield LayerPass(image_layer("bias", result))
+
+
+@meaning_rule
+def pooling(
+    source: Sequence[int],
+    *,
+    mode: str,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pads: Pads,
+    dilation: Sequence[int] | None = None,
+    ceil: bool = False,
+    count_padding: bool = False,
+    divisor: int | None = None,
+    backward: bool = False,
+    reads: int | None = None,
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of a pooling.
+
+    The gradient of a maximum adds one number per window; all others add one at each tap.
+
+    Args:
+        source: shape, sides last.
+        mode: ``max`` or ``avg``.
+        kernel: size of the windows for each side.
+        stride: stride for each side.
+        pads: pads for each side.
+        dilation: dilation for each side; None is dense.
+        ceil: whether the last window may reach beyond the padding; none begins in it.
+        count_padding: whether an average divides by padded positions too.
+        divisor: divisor of an average instead of the number of elements.
+        backward: whether it is the gradient.
+        reads: bytes read, if only the shapes of some operands matter; None for all operands.
+    """
+    planes, sizes = source[: -len(kernel)], source[-len(kernel) :]
+    spreads = dilation or [1] * len(kernel)
+    extents = [d * (k - 1) + 1 for d, k in zip(spreads, kernel, strict=True)]
+    out, trailing = [], []
+    for size, extent, step, (before, after) in zip(sizes, extents, stride, pads, strict=True):
+        reach = size + before + after - extent
+        windows = reach // step + 1
+        if ceil:
+            windows = -(-reach // step) + 1
+            windows -= (windows - 1) * step >= size + before
+        out.append(windows)
+        trailing.append(max(0, (windows - 1) * step + extent - size - before) if ceil else after)
+    positions = math.prod((*planes, *out))
+    flops = positions if backward and mode == "max" else positions * math.prod(kernel)
+    yield Meaning(kind="pooling", flops=flops, reads=reads)
+    if divisor is not None:
+        raise no_layer("an average with a divisor of its own")
+    count_padding = count_padding and any(map(any, pads))
+    beyond = any(more > after for more, (_, after) in zip(trailing, pads, strict=True))
+    if count_padding and beyond:
+        # PyTorch divides these by the elements within the given padding.
+        raise no_layer("an average over windows beyond the padding")
+    layer = pooling_layer(
+        planes,
+        [(before, after) for (before, _), after in zip(pads, trailing, strict=True)],
+        in_size=sizes,
+        kernel=kernel,
+        stride=stride,
+        dilation=spreads,
+        mode=mode,
+        count_include_pad=count_padding,
+    )
+    yield LayerPass(layer, "backward-data" if backward else "forward")
+
+
+@meaning_rule
+def adaptive_pooling(
+    source: Sequence[int],
+    out: Sequence[int],
+    *,
+    mode: str,
+    backward: bool = False,
+    reads: int | None = None,
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of a pooling to a given size.
+
+    Window ``i`` is from ``floor(i in / out)`` to ``ceil((i+1) in / out)``.
+    """
+    planes, sizes = source[: -len(out)], source[-len(out) :]
+    sides = list(zip(sizes, out, strict=True))
+    taps = [sum(-(-(at + 1) * i // o) - at * i // o for at in range(o)) for i, o in sides]
+    once = backward and mode == "max"
+    yield Meaning(kind="pooling", flops=math.prod((*planes, *(out if once else taps))), reads=reads)
+    if any(i % o for i, o in sides):
+        raise no_layer("a pooling whose windows differ in size")
+    kernel = [i // o for i, o in sides]
+    layer = pooling_layer(planes, in_size=sizes, kernel=kernel, stride=kernel, mode=mode)
+    yield LayerPass(layer, "backward-data" if backward else "forward")
+
+
+def pooling_layer(planes: Sequence[int], pads: Pads | None = None, **fields: Any) -> Layer:
+    """Return the layer of a pooling.
+
+    Args:
+        planes: dimensions in front of the sides, channels last.
+        pads: pads for each side; None for none.
+        fields: further fields of the layer.
+    """
+    *batch, channels = planes
+    if pads is not None:
+        fields["pad_before"], fields["pad_after"] = zip(*pads, strict=True)
+    return build_layer("pool", batch=math.prod(batch), channels=channels, **fields)
+
+
+@meaning_rule
+def resize(
+    source: Sequence[int],
+    out: Sequence[int],
+    *,
+    taps: int,
+    coordinates: str = "centres",
+    factors: Sequence[float | None] = (),
+    backward: bool = False,
+) -> Iterator[Meaning | LayerPass]:
+    """Return the meaning of a resampling.
+
+    Args:
+        source: shape, channels second.
+        out: sides of the result.
+        taps: pixels of the source along a side in the weighted sum of a pixel of the result; 1 is
+            the nearest.
+        coordinates: positions that map to each other: ``centres`` of pixels, ``whole`` positions
+            (corners of pixels), or ``aligned`` outermost centres.
+        factors: given factors of the sides; None is the quotient of the sizes.
+        backward: whether it is the gradient.
+    """
+    sides = list(zip(source[2:], out, strict=True))
+    flops = math.prod((*source[:2], *out)) * flops_of_pixel(taps, sides, backward=backward)
+    yield Meaning(kind="resize", flops=flops)
+    if taps > 2:
+        raise no_layer(f"a resampling of {taps} pixels of each side")
+    mode = "nearest" if taps == 1 else "linear"
+    for (size, to), factor in zip(sides, [*factors, *[None] * len(sides)], strict=False):
+        _check_centres(mode, size, to, coordinates, factor)
+    layer = build_layer(
+        f"resize:{mode}", batch=source[0], channels=source[1], in_size=source[2:], out_size=out
+    )
+    yield LayerPass(layer, "backward-data" if backward else "forward")
+
+
+def _check_centres(mode: str, size: int, out: int, coordinates: str, factor: float | None) -> None:
+    """Refuse a side that needs other pixels than mapping the centres of pixels gives.
+
+    Raises:
+        UnsupportedError: with the mapping of the coordinates.
+    """
+    step = 1 / factor if factor else size / out
+    if coordinates == "aligned" or (coordinates, mode) == ("whole", "linear"):
+        if size != out:
+            corners = _OTHER_COORDINATES[coordinates]
+            raise UnsupportedError(f"resizing by {corners} has no layer, none in oneDNN")
+    elif coordinates == "whole":
+        picked = [min(math.floor(to * step), size - 1) for to in range(out)]
+        if picked != [low for low, _, _ in taps_of("nearest", size, out)]:
+            raise UnsupportedError("other nearest pixels than those of centres have no layer")
+    elif not math.isclose(step * out, size):
+        raise UnsupportedError("resizing by a factor that is not that of its sizes has no layer")
