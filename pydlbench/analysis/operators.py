@@ -14,7 +14,7 @@ import msgspec
 
 from pydlbench.backends.steps import requests
 from pydlbench.calls.groups import feed_text, is_feed, is_group, runs_library
-from pydlbench.calls.seen.tensorflow import Node, is_node
+from pydlbench.calls.seen.tensorflow import TensorFlowNode, is_node
 from pydlbench.models import build_model
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 
@@ -71,7 +71,7 @@ def kind_of(call: RecordedCall) -> str:
     if is_group(call.signature):  # a layer begins it
         names = call.operator.split("+")
     elif is_node(call.signature):
-        names = [Node.read(call.signature).operator]
+        names = [TensorFlowNode.read(call.signature).operator]
     return "layer" if any(map(runs_library, names)) else "pointwise"
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.backends.steps.device_trace import fitted
-from pydlbench.calls.meaning import bytes_of_type
 from pydlbench.calls.seen import meaning_of
+from pydlbench.calls.value import bytes_of_type
 from pydlbench.devices.bandwidths import LEVELS
 from pydlbench.devices.roofline import memory_time, roof
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pydlbench.calls.meaning import bytes_of_type
+from pydlbench.calls.value import bytes_of_type
 from pydlbench.errors import UsageError
 from pydlbench.records.trace import ProgramCall
 from pydlbench.traces.outermost import Event, calls_of

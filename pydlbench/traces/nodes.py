@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.calls.seen.onnx import Node, Tensor
+from pydlbench.calls.seen.onnx import OnnxNode, Tensor
 from pydlbench.records.trace import ProgramCall
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def call_of(module: str, args: Mapping[str, Any]) -> ProgramCall:
     inputs, outputs = (_tensors(args.get(f"{what}_type_shape")) for what in ("input", "output"))
     inputs = _with_packed(operator, inputs, outputs)
     inputs = _with_batches_first(operator, inputs, outputs)
-    node = Node(
+    node = OnnxNode(
         operator=operator,
         version=_VERSION,
         inputs=inputs,

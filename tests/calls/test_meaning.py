@@ -50,7 +50,7 @@ def tensor(*shape, **more):
 def node(op, inputs, outputs, direction="forward", **attributes):
     """Return a node of TensorFlow's on tensors of shapes."""
     given = [one if isinstance(one, tensorflow.NodeTensor) else values_of(one) for one in inputs]
-    made = tensorflow.Node(
+    made = tensorflow.TensorFlowNode(
         op=op, attributes=attributes, inputs=tuple(given), outputs=tuple(map(values_of, outputs))
     )
     return RecordedCall(signature=made.text, operator=op, direction=direction, bytes=made.bytes)
@@ -71,7 +71,7 @@ def floats(*shape, **more):
 def onnx_node(operator, *inputs, result=None, version=17, domain="", **attributes):
     """Return a node of ONNX's; its result is like the first input that is no weight."""
     like = next((one for one in inputs if one is not None and not one.constant), inputs[0])
-    made = onnx.Node(
+    made = onnx.OnnxNode(
         operator=operator,
         domain=domain,
         version=version,
@@ -1056,8 +1056,8 @@ def test_a_call_without_a_layer_says_why(call, flops, reason):
 
 def test_a_node_in_a_loop_has_no_number():
     read = (values_of((2, 2)),) * 2
-    looped = tensorflow.Node(op="MatMul", attributes={}, inputs=read, looped=True)
-    assert tensorflow.Node.read(looped.text) == looped
+    looped = tensorflow.TensorFlowNode(op="MatMul", attributes={}, inputs=read, looped=True)
+    assert tensorflow.TensorFlowNode.read(looped.text) == looped
     found = meaning_of(RecordedCall(signature=looped.text, operator="MatMul"))
     assert found.flops is None
     assert "in a loop" in found.flops_missing

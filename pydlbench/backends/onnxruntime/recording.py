@@ -28,7 +28,7 @@ from onnx import helper, numpy_helper
 
 from pydlbench.backends.capabilities import FOLDER_VARIABLE
 from pydlbench.backends.steps.trace import StepTrace, StepTracer
-from pydlbench.calls.seen.onnx import Node, Tensor
+from pydlbench.calls.seen.onnx import OnnxNode, Tensor
 from pydlbench.calls.step_calls import StepCall, distinct
 from pydlbench.errors import PrimitiveError
 
@@ -254,7 +254,7 @@ class _Writer:
         self._values = {**feeds, **values}
         self._events = events
 
-    def node(self, number: int) -> Node:
+    def node(self, number: int) -> OnnxNode:
         """Return a node's text."""
         each = self._graph.nodes[number]
         names = list(each.input)
@@ -273,7 +273,7 @@ class _Writer:
                 digest = hashlib.sha256(attribute.SerializeToString(deterministic=True))
                 value = digest.hexdigest()[:16]
             attributes[attribute.name] = attribute.type, value
-        return Node(
+        return OnnxNode(
             operator=each.op_type,
             domain=each.domain,
             version=self._graph.versions.get(each.domain, 1),

@@ -23,7 +23,7 @@ from pydlbench.backends.onnxruntime.recording import record
 from pydlbench.backends.onnxruntime.step import OnnxModel
 from pydlbench.backends.steps.repeated import dispatch_s, made_ready
 from pydlbench.backends.steps.timed_calls import CallCost, OperatorsKernel
-from pydlbench.calls.seen.onnx import Node
+from pydlbench.calls.seen.onnx import OnnxNode
 from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.operator import OperatorsFacts
@@ -99,7 +99,7 @@ class FileOperator:
 
 
 def node_operator(
-    node: Node, backend: OnnxruntimeBackend, seed: int = 0, cost: CallCost | None = None
+    node: OnnxNode, backend: OnnxruntimeBackend, seed: int = 0, cost: CallCost | None = None
 ) -> FileOperator:
     """Return a node as an operator, on operands that are made up.
 
@@ -164,7 +164,7 @@ def _values(tensor: Tensor, stream: np.random.Generator) -> NDArray[Any]:
 
 
 def _file(
-    node: Node,
+    node: OnnxNode,
     feeds: Mapping[str, NDArray[Any]],
     constants: Mapping[str, NDArray[Any]],
     neighbour: str = "",
@@ -266,7 +266,7 @@ def serve_calls(
     cost.seconds()
 
     def make(signature: str) -> FileOperator:
-        made = node_operator(Node.read(signature), backend, spec.seed, cost)
+        made = node_operator(OnnxNode.read(signature), backend, spec.seed, cost)
         made.run()
         return made
 

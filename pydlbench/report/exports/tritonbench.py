@@ -12,8 +12,8 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.calls.meaning import Value
-from pydlbench.calls.seen.aten import Word, leaves, read_call
+from pydlbench.calls.seen.aten import TorchName, leaves, read_call
+from pydlbench.calls.value import Value
 from pydlbench.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _text(value: Any) -> str:
         dense = Value.dense(value.dtype, value.shape).strides == value.strides
         strides = "" if dense else f", {list(value.strides)}"
         return f"T({list(value.shape)}, {_TYPES[value.dtype]}{strides})"
-    if isinstance(value, Word):
+    if isinstance(value, TorchName):
         if value.kind == "device":
             return repr(value.text)
         return _TYPES.get(value.text, f"torch.{value.text}")

@@ -14,7 +14,7 @@ from pydlbench.backends.onnxruntime.backend import create  # noqa: E402
 from pydlbench.backends.onnxruntime.replay import node_operator  # noqa: E402
 from pydlbench.backends.steps import requests  # noqa: E402
 from pydlbench.calls.seen import meaning_of  # noqa: E402
-from pydlbench.calls.seen.onnx import Node, Tensor  # noqa: E402
+from pydlbench.calls.seen.onnx import OnnxNode, Tensor  # noqa: E402
 from pydlbench.models.counts import macs  # noqa: E402
 from pydlbench.records.operator import RecordedCall  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
@@ -69,7 +69,7 @@ def test_all_nodes_of_a_network_of_ours_run_alone_and_have_native_layers(
         assert sum(one.count for one in facts.calls) == len(model.nodes)
         names = {name for one in facts.calls for name in one.names}
         assert names == {node.name for node in model}
-        said = {Node.read(one.signature).get("epsilon") for one in facts.calls} - {None}
+        said = {OnnxNode.read(one.signature).get("epsilon") for one in facts.calls} - {None}
         assert said == {node.layer.epsilon for node in model if node.op == "batchnorm"}
     kernel = ready(backend, facts.calls)
     assert kernel.facts.refused == {}
@@ -135,7 +135,7 @@ def facts(backend, tmp_path, monkeypatch):
 
 def test_nodes_keep_what_decides_what_they_compute(facts):
     calls = {one.operator: one for one in facts.calls}
-    nodes = {name: Node.read(one.signature) for name, one in calls.items()}
+    nodes = {name: OnnxNode.read(one.signature) for name, one in calls.items()}
     assert calls["onnx.MatMul"].count == 2
     assert calls["onnx.MatMul"].names == ("first/MatMul", "second/MatMul")
     assert nodes["onnx.MatMul"].inputs[1] == Tensor(dtype="float32", shape=(8, 8), constant=True)
@@ -147,14 +147,14 @@ def test_nodes_keep_what_decides_what_they_compute(facts):
     assert [one.values for one in nodes["onnx.Clip"].inputs[1:]] == [(0,), (6,)]
     assert calls["onnx.Mul"].bytes == 4 * 2 * 20 * 7 * 8
     for one in facts.calls:
-        assert Node.read(one.signature).signature == one.signature
+        assert OnnxNode.read(one.signature).signature == one.signature
 
 
 def test_conditions_that_are_known_are_read_again():
     chosen = Tensor(dtype="bool", shape=(3,), values=(True, False, True))
     rows = Tensor(dtype="float32", shape=(3,))
-    node = Node(operator="Where", version=17, inputs=(chosen, rows, rows), outputs=(rows,))
-    assert Node.read(node.signature) == node
+    node = OnnxNode(operator="Where", version=17, inputs=(chosen, rows, rows), outputs=(rows,))
+    assert OnnxNode.read(node.signature) == node
     found = meaning_of(RecordedCall(signature=node.signature, operator=node.name, bytes=node.bytes))
     assert (found.kind, found.flops, found.bytes) == ("copy", 0, 3 * (1 + 4 + 4 + 4))
 
@@ -170,10 +170,10 @@ def test_what_cannot_run_alone_has_its_reason_and_its_share(backend, facts):
 
 def test_one_node_that_fails_costs_no_other(backend):
     tensor = Tensor(dtype="float32", shape=(2, 2))
-    wrong = Node(operator="Nope", version=17, inputs=(tensor,), outputs=(tensor,))
-    right = Node(operator="Relu", version=17, inputs=(tensor,), outputs=(tensor,))
+    wrong = OnnxNode(operator="Nope", version=17, inputs=(tensor,), outputs=(tensor,))
+    right = OnnxNode(operator="Relu", version=17, inputs=(tensor,), outputs=(tensor,))
     strange = Tensor(dtype="float8e4m3fn", shape=(2,))
-    typed = Node(operator="Cast", version=19, inputs=(strange,), outputs=(tensor,))
+    typed = OnnxNode(operator="Cast", version=19, inputs=(strange,), outputs=(tensor,))
     calls = [
         RecordedCall(signature=one.signature, operator=one.name) for one in (wrong, right, typed)
     ]
@@ -188,11 +188,11 @@ def test_operands_are_those_of_the_text(backend):
     rows = Tensor(dtype="int64", shape=(100,), bounds=(37, 39))
     result = Tensor(dtype="float32", shape=(100, 4))
     limit = Tensor(dtype="float32", shape=(), constant=True, values=(0.25,))
-    gather = Node(operator="Gather", version=17, inputs=(source, rows), outputs=(result,))
-    clip = Node(operator="Clip", version=17, inputs=(source, None, limit), outputs=(source,))
+    gather = OnnxNode(operator="Gather", version=17, inputs=(source, rows), outputs=(result,))
+    clip = OnnxNode(operator="Clip", version=17, inputs=(source, None, limit), outputs=(source,))
     sides = Tensor(dtype="int64", shape=(2,), values=(20, -1))
     turned = Tensor(dtype="float32", shape=(20, 8))
-    reshape = Node(operator="Reshape", version=17, inputs=(source, sides), outputs=(turned,))
+    reshape = OnnxNode(operator="Reshape", version=17, inputs=(source, sides), outputs=(turned,))
     for node, shape in ((gather, (100, 4)), (reshape, (20, 8)), (clip, (40, 4))):
         made = node_operator(node, backend)
         made.run()
@@ -235,7 +235,7 @@ def test_a_constant_that_json_cannot_say_is_left_out(backend, tmp_path, monkeypa
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), "net.onnx")
     case = StepSpec(model="net.onnx", framework="onnxruntime", mode="unoptimized")
     calls = requests.request_call_list(backend, case.to_dict()).facts.calls
-    constants = [Node.read(one.signature).inputs[1] for one in calls]
+    constants = [OnnxNode.read(one.signature).inputs[1] for one in calls]
     assert all(one.constant for one in constants)
     assert {one.values for one in constants} == {None, (-1.0,)}
     assert ready(backend, calls).facts.refused == {}

@@ -24,7 +24,7 @@ from pydlbench.backends.steps.timed_calls import OperatorsKernel, TimedCall, che
 from pydlbench.backends.tensorflow.settings import Tracer, tf
 from pydlbench.backends.tensorflow.steps.graph import Replayed, ReplayedGroup
 from pydlbench.calls.groups import CallGroup, is_feed, is_group
-from pydlbench.calls.seen.tensorflow import Node
+from pydlbench.calls.seen.tensorflow import TensorFlowNode
 from pydlbench.models import build_model
 from pydlbench.records.operator import OperatorsFacts
 
@@ -155,9 +155,9 @@ def _operator(
     alone: Replayed | ReplayedGroup
     if is_group(signature):
         group = CallGroup.read(signature)
-        name, alone = Node.read(group.calls[0]).op, ReplayedGroup(group)
+        name, alone = TensorFlowNode.read(group.calls[0]).op, ReplayedGroup(group)
     else:
-        node = Node.read(signature)
+        node = TensorFlowNode.read(signature)
         name, alone = node.op, Replayed(node)
     with translated(name):
         operands = alone.operands(traced.device)

@@ -23,7 +23,7 @@ from tensorflow.python.framework.convert_to_constants import (  # nor puts funct
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.calls.groups import CallGroup, grouped
-from pydlbench.calls.seen.tensorflow import Node, NodeTensor
+from pydlbench.calls.seen.tensorflow import NodeTensor, TensorFlowNode
 from pydlbench.calls.step_calls import StepCall, distinct
 from pydlbench.errors import UnsupportedError
 
@@ -126,7 +126,7 @@ def _calls(
 
 def _call(
     name: str,
-    node: Node,
+    node: TensorFlowNode,
     operator: str,
     layers: Mapping[str, str],
     reads: tuple[tuple[int, int] | None, ...] = (),
@@ -145,7 +145,7 @@ def _call(
 def calls_of(operations: Iterable[Any]) -> tuple[RecordedCall, ...]:
     """Return the distinct operators of a function's graph, before TensorFlow rewrites it."""
     nodes = {
-        each.name: Node(
+        each.name: TensorFlowNode(
             op=each.type,
             attributes=_attributes(each.node_def),
             inputs=tuple(map(_like, each.inputs)),
@@ -283,7 +283,7 @@ def _known(scope: str, layers: Mapping[str, str]) -> str:
 
 def _read(
     graph: Any, growing: frozenset[str] = frozenset(), *, folds: bool = False
-) -> list[tuple[str, Node]]:
+) -> list[tuple[str, TensorFlowNode]]:
     """Return names and nodes of a graph, each behind what it reads.
 
     Args:
@@ -309,7 +309,7 @@ def _read(
     made: dict[str, tuple[NodeTensor, ...]] = {}
     inferred: dict[str, tuple[NodeTensor, ...]] = {}
     inside: dict[str, int] = {}
-    entries: list[tuple[str, Node]] = []
+    entries: list[tuple[str, TensorFlowNode]] = []
     for name in TopologicalSorter(before).static_order():
         item = nodes[name]
         depth = max((inside[each] for each in before[name]), default=0)
@@ -330,7 +330,7 @@ def _read(
                 NodeTensor(type="int32", shape=()) if item.op == "Merge" else first,
             )
             continue
-        node = Node(
+        node = TensorFlowNode(
             op=item.op,
             attributes=_attributes(item),
             inputs=tuple(_output(made, *each) for each in reads[name]),
@@ -424,7 +424,7 @@ def _encoded(text: str) -> str:
     return base64.b64encode(text.encode("latin-1")).decode()
 
 
-def _inferred(node: Node, *, folds: bool = False) -> tuple[NodeTensor, ...]:
+def _inferred(node: TensorFlowNode, *, folds: bool = False) -> tuple[NodeTensor, ...]:
     """Return what a node writes, by TensorFlow's own functions of shapes.
 
     Args:
@@ -461,7 +461,7 @@ def _inferred(node: Node, *, folds: bool = False) -> tuple[NodeTensor, ...]:
     return tuple(outputs)
 
 
-def _shapes_of(node: Node) -> tuple[NodeTensor, ...]:
+def _shapes_of(node: TensorFlowNode) -> tuple[NodeTensor, ...]:
     """Return the shapes of several tensors, which ``get_static_value`` does not know."""
     if node.op != "ShapeN" or any(each.shape is None for each in node.inputs):
         return ()
@@ -475,7 +475,7 @@ def _known_values(tensor: Any) -> tuple[int, ...] | None:
     return None if value is None else tuple(np.asarray(value).ravel().tolist())
 
 
-def _shape_of_padded(node: Node) -> tuple[int, ...] | None:
+def _shape_of_padded(node: TensorFlowNode) -> tuple[int, ...] | None:
     """Return the shape of what a convolution writes that pads its images itself."""
     source, filters = node.inputs[0].shape, node.inputs[1].shape
     if source is None or filters is None or node.get("data_format", "NHWC") != "NHWC":
@@ -506,7 +506,7 @@ class Replayed:
         UnsupportedError: it cannot be run alone; says why.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: TensorFlowNode) -> None:
         if node.looped:
             raise UnsupportedError(
                 f"{node.op}: in a loop or a branch: how often it runs the graph does not say"
@@ -553,23 +553,25 @@ class Replayed:
         return list(node.outputs) or [tf.constant(0.0)]
 
     @staticmethod
-    def _pools_back(node: Node) -> bool:
+    def _pools_back(node: TensorFlowNode) -> bool:
         return node.op == "_MklNativeMaxPoolGrad" and len(node.inputs) == 4
 
-    def _pooled(self, node: Node) -> list[Any]:
+    def _pooled(self, node: TensorFlowNode) -> list[Any]:
         """Return source, maxima, their gradient, and oneDNN's own note of which they were."""
         source = self._made(node.inputs[0])
         forward = Replayed(
-            Node(op="_MklNativeMaxPool", attributes=node.attributes, inputs=node.inputs[:1])
+            TensorFlowNode(
+                op="_MklNativeMaxPool", attributes=node.attributes, inputs=node.inputs[:1]
+            )
         )
         maxima, workspace = tf.function(forward, autograph=False)(source)
         return [source, maxima, tf.random.uniform(maxima.shape, -1.0, 1.0, maxima.dtype), workspace]
 
     @staticmethod
-    def _normalises_back(node: Node) -> bool:
+    def _normalises_back(node: TensorFlowNode) -> bool:
         return node.op.endswith("FusedBatchNormGradV3") and len(node.inputs) == 6
 
-    def _normalised(self, node: Node) -> list[Any]:
+    def _normalised(self, node: TensorFlowNode) -> list[Any]:
         """Return gradient, source, factors, and what the forward pass leaves: statistics, notes."""
         gradient, source, factors = map(self._made, node.inputs[:3])
         offsets = tf.zeros_like(factors)
@@ -577,7 +579,7 @@ class Replayed:
         read = (source, factors, offsets, none, none + 1)
         inputs = [*node.inputs[1:3], node.inputs[2], *[_like(each) for each in read[3:]]]
         op = node.op.replace("GradV3", "V3")
-        forward = Replayed(Node(op=op, attributes=node.attributes, inputs=tuple(inputs)))
+        forward = Replayed(TensorFlowNode(op=op, attributes=node.attributes, inputs=tuple(inputs)))
         others = tf.function(forward, autograph=False)(*read)[3:6]
         return [gradient, source, factors, *others]
 
@@ -607,7 +609,7 @@ class ReplayedGroup:
     plain = False
 
     def __init__(self, group: CallGroup) -> None:
-        self._nodes = [Replayed(Node.read(each)) for each in group.calls]
+        self._nodes = [Replayed(TensorFlowNode.read(each)) for each in group.calls]
         self._results = group.results
         links = {(call, operand): (by, result) for call, operand, by, result in group.links}
         #: For each node and operand that is no constant, what of the group makes it.
@@ -645,7 +647,7 @@ def _can_make(tensor: NodeTensor) -> bool:
     return bool(kind.is_floating or kind.is_integer or kind.is_bool)
 
 
-def _alone(node: Node) -> Any:
+def _alone(node: TensorFlowNode) -> Any:
     """Return the graph of a node, its operands placeholders and constants."""
     graph = tf.compat.v1.GraphDef()
     graph.versions.producer = tf.version.GRAPH_DEF_VERSION

@@ -23,7 +23,7 @@ from pydlbench.backends.torch.steps.recording import StorageSlot
 from pydlbench.backends.torch.steps.replay import CallOperator
 from pydlbench.backends.torch.steps.signature import parse
 from pydlbench.calls.groups import CallGroup, grouped
-from pydlbench.calls.seen.aten import leaves, mapped
+from pydlbench.calls.seen.aten import leaves, map_leaves
 from pydlbench.calls.step_calls import StepCall
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class GroupOperator:
                 link = links.get((number, next(places)))
                 return next(given) if link is None else value(*link)
 
-            arguments, keywords = mapped(call.arguments, put), mapped(call.keywords, put)
+            arguments, keywords = map_leaves(call.arguments, put), map_leaves(call.keywords, put)
             results.append(graph.call_function(call.function, tuple(arguments), keywords))
         graph.output(tuple(value(*each) for each in group.results))
         module = fx.GraphModule(nn.Module(), graph)

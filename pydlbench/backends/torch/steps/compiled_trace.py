@@ -23,8 +23,8 @@ from pydlbench.backends.torch.steps.profiled import (
     name_in_profile,
     plain_name,
 )
-from pydlbench.calls.meaning import Value
 from pydlbench.calls.seen.aten import read_call
+from pydlbench.calls.value import Value
 from pydlbench.errors import UnsupportedError
 from pydlbench.grouping import grouped
 from pydlbench.records.operator import operator_of

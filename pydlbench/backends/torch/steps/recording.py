@@ -26,7 +26,7 @@ from torch.nn.modules.module import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pydlbench.backends.torch.steps.signature import signature
-from pydlbench.calls.seen.aten import leaves, mapped
+from pydlbench.calls.seen.aten import leaves, map_leaves
 from pydlbench.calls.step_calls import StepCall, distinct
 from pydlbench.records.operator import OperatorsFacts
 
@@ -318,7 +318,7 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown c
         self._number()
         if func is _aten.detach.default and self._copies(args[0], self._numbered == before):
             return func(*args, **kwargs)
-        arguments, keywords = mapped(args, self._read), mapped(kwargs, self._read)
+        arguments, keywords = map_leaves(args, self._read), map_leaves(kwargs, self._read)
         direction, names, sums = self._where(func, args)
         if direction == "forward" and names and names[0] not in self._lines:
             self._lines[names[0]] = self._line()
@@ -336,14 +336,14 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown c
         # Behind what was implied by its arguments.
         self._calls.append(call)
         result = func(*args, **kwargs)
-        call.results = mapped(result, self._made)
+        call.results = map_leaves(result, self._made)
         self._note_views(call)
         call.bytes = sum(_bytes(each) for each in leaves([args, kwargs, result], torch.Tensor))
         return result
 
     def slots(self, results: Any) -> Any:
         """Return what stands for what the step returned."""
-        return mapped(results, self._slot_of)
+        return map_leaves(results, self._slot_of)
 
     def finish(self, results: Any) -> Recording:
         """Return what was recorded; to be called when nobody holds what the step has returned.

@@ -28,8 +28,8 @@ from pydlbench.backends.torch.steps.signature import (
     signature,
     strided,
 )
-from pydlbench.calls.meaning import Value
-from pydlbench.calls.seen.aten import leaves, mapped
+from pydlbench.calls.seen.aten import leaves, map_leaves
+from pydlbench.calls.value import Value
 from pydlbench.errors import UnsupportedError
 from pydlbench.grouping import grouped
 
@@ -207,7 +207,7 @@ def _copies(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Operands:
         start = (first_byte(value) - begin) // value.element_size()
         return block.view(value.dtype).as_strided(value.shape, value.stride(), start)
 
-    return mapped(arguments, copy), mapped(keywords, copy)
+    return map_leaves(arguments, copy), map_leaves(keywords, copy)
 
 
 def _end(tensor: torch.Tensor) -> int:
@@ -230,7 +230,7 @@ def _made_up(parsed: ParsedCall, device: str, seed: int) -> Operands:
     def put(value: Any) -> Any:
         return made[value.number] if isinstance(value, Value) else value
 
-    arguments, keywords = mapped(parsed.arguments, put), mapped(parsed.keywords, put)
+    arguments, keywords = map_leaves(parsed.arguments, put), map_leaves(parsed.keywords, put)
     with torch.no_grad():
         _fit(parsed.function, arguments, keywords)
     return arguments, keywords

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from pydlbench.calls.seen.aten import Word, leaves, mapped, read_call
+from pydlbench.calls.seen.aten import TorchName, leaves, map_leaves, read_call
 from pydlbench.errors import UnsupportedError
 
 #: Bytes that PyTorch's allocators align blocks to at least.
@@ -111,7 +111,7 @@ class ParsedCall:
 
     Attributes:
         function: the operator's overload.
-        arguments: by position, :class:`~pydlbench.calls.meaning.Value` for tensors.
+        arguments: by position, :class:`~pydlbench.calls.value.Value` for tensors.
         keywords: by name, likewise.
     """
 
@@ -129,8 +129,8 @@ def parse(text: str) -> ParsedCall:
     words = read_call(text)
     return ParsedCall(
         function=_function(words.name),
-        arguments=mapped(words.arguments, _value),
-        keywords=mapped(words.keywords, _value),
+        arguments=map_leaves(words.arguments, _value),
+        keywords=map_leaves(words.keywords, _value),
     )
 
 
@@ -146,6 +146,6 @@ def _function(name: str) -> Any:
 
 def _value(word: Any) -> Any:
     """Return what a word of PyTorch's stands for; other values as they are."""
-    if not isinstance(word, Word):
+    if not isinstance(word, TorchName):
         return word
     return torch.device(word.text) if word.kind == "device" else getattr(torch, word.text)
