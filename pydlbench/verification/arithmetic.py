@@ -1,13 +1,12 @@
-"""Float64 arithmetic that counts what roundings add up to, and gradients of what it computed.
+"""Float64 arithmetic that propagates rounding errors, with reverse-mode differentiation.
 
-This module stands in for NumPy in the formulas of :mod:`pydlbench.ops`. Each number comes with the
-square of the error that a kernel's may have, in units of a rounding, added up as errors of random
-signs are: a result is off by one unit of itself, and by what its operands are off by times its
-slopes. So the size of an error follows from the formula, and what a step forgets is forgotten of
-the errors, too.
+This module replaces NumPy in the formulas of :mod:`pydlbench.ops`. Each number carries the expected
+square of a kernel's error, in units of roundoff. Errors have random signs, so squares add up: a
+result is off by one unit of itself, and by the errors of its operands times its slopes. The size of
+an error thus follows from the formula; where a gate discards a state, it discards its error, too.
 
-Gradients are formulas of the same kind: a number that depends on a watched one knows the slopes of
-what it was made of (A. Griewank and A. Walther, "Evaluating Derivatives", 2008, chapter 3).
+Gradients are computed with the same arithmetic: a number that depends on a watched one records its
+operands and slopes (A. Griewank and A. Walther, "Evaluating Derivatives", 2008, chapter 3).
 """
 
 from __future__ import annotations
@@ -26,36 +25,37 @@ if TYPE_CHECKING:
 
 F64 = NDArray[np.float64]
 
-#: Terms of a result that must be right to the last bit.
+#: Number of terms of a result that must be right to the last bit.
 EXACT: Final = 0
 #: Further terms where a root, a power, an exponential or a logarithm is part of the result: three
 #: roots of 16 are 12 units, which leaves room for the fast versions of these functions.
 TRANSCENDENTAL: Final = 16
-#: How much more than a root a logarithm may be off: what oneDNN's own test allows its
-#: (tests/benchdnn/eltwise/eltwise.cpp: 4e-5, and 4e-6).
-_LOGARITHM: Final = 10
+#: A logarithm may be off by this many times the error of a root; oneDNN's own test has the same
+#: ratio (tests/benchdnn/eltwise/eltwise.cpp: 4e-5, and 4e-6).
+_LOGARITHM_UNITS: Final = 10
 
-#: What of the root of all squared roundings an error is measured against: two roundings of a value
+#: Errors are relative to this times the root of all squared roundings: two roundings of a value
 #: count as much as the value itself.
-_SIZE: Final = math.sqrt(0.5)
+_SIZE_FACTOR: Final = math.sqrt(0.5)
 
 _serial = itertools.count()
 
 
 class Rounded:
-    """Numbers of a computation that rounds each result.
+    """An array of a computation that rounds each result.
 
     Attributes:
-        value: What they should be.
-        square: Of their error, in units of a rounding; of a shape that spreads over ``value``.
-        length: Terms of the longest sum behind them; zero where nothing was rounded.
-        bent: Whether a transcendental function is behind them.
-        watched: Whether gradients with respect to them are wanted.
-        sources: What they were made of, and the contribution to its gradient by their own.
+        value: Exact values.
+        square: Square of their error, in units of roundoff; broadcasts to ``value``.
+        length: Terms of the longest sum in the computation; zero if nothing was rounded.
+        transcendental: Whether the computation contains a transcendental function.
+        watched: Whether gradients with respect to it are wanted.
+        sources: For each operand: the operand, the function from the gradient of the result to the
+            operand's, and the elements of the operand that were used.
     """
 
-    __slots__ = ("bent", "length", "serial", "sources", "square", "value", "watched")
-    #: Makes arrays leave arithmetic with these numbers to them.
+    __slots__ = ("length", "serial", "sources", "square", "transcendental", "value", "watched")
+    #: Makes NumPy arrays return NotImplemented, so that Python calls the methods of this class.
     __array_ufunc__ = None
 
     def __init__(
@@ -64,13 +64,13 @@ class Rounded:
         square: Any = 0.0,
         length: int = 0,
         *,
-        bent: bool = False,
+        transcendental: bool = False,
         watched: bool = False,
     ) -> None:
         self.value: F64 = np.asarray(value, dtype=np.float64)
         self.square = square
         self.length = length
-        self.bent = bent
+        self.transcendental = transcendental
         self.watched = watched
         self.sources: list[tuple[Rounded, Callable[[Rounded], Rounded], Any]] = []
         self.serial = next(_serial)
@@ -82,13 +82,13 @@ class Rounded:
 
     @property
     def terms(self) -> int:
-        """Terms that the tolerance is that of."""
-        return EXACT if self.exact else max(1, self.length) + TRANSCENDENTAL * self.bent
+        """Number of terms that determines the tolerance."""
+        return EXACT if self.exact else max(1, self.length) + TRANSCENDENTAL * self.transcendental
 
     @property
     def size(self) -> F64:
-        """What an error is measured against beside the value, in its shape."""
-        return np.broadcast_to(_SIZE * np.sqrt(self.square), self.value.shape)
+        """Scale of the error beside the value itself, in its shape."""
+        return np.broadcast_to(_SIZE_FACTOR * np.sqrt(self.square), self.value.shape)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -100,54 +100,56 @@ class Rounded:
         return len(self.value)
 
     def __iter__(self) -> Iterator[Rounded]:
-        """Yield what lies along the first axis."""
+        """Iterate over the first axis."""
         return (self[at] for at in range(len(self.value)))
 
     def __gt__(self, other: Any) -> NDArray[np.bool_]:
-        """Return which values are larger."""
+        """Compare element by element."""
         return np.asarray(self.value > _rounded(other).value)
 
     def __add__(self, other: Any) -> Rounded:
-        """Return sums."""
+        """Add."""
         other = _rounded(other)
         value = self.value + other.value
-        return _by_element(value, value**2, (self, _unit), (other, _unit), length=2)
+        return _elementwise(value, value**2, (self, _unit_slope), (other, _unit_slope), length=2)
 
     def __sub__(self, other: Any) -> Rounded:
-        """Return differences."""
+        """Subtract."""
         return self + -_rounded(other)
 
     def __neg__(self) -> Rounded:
-        """Return the negative numbers."""
-        return _by_element(-self.value, 0.0, (self, lambda: Rounded(-1)))
+        """Negate."""
+        return _elementwise(-self.value, 0.0, (self, lambda: Rounded(-1)))
 
     def __mul__(self, other: Any) -> Rounded:
-        """Return products; those with truth values are exact."""
+        """Multiply; products with truth values are exact."""
         if isinstance(other, np.ndarray) and other.dtype == np.bool_:
-            return _by_element(self.value * other, 0.0, (self, lambda: other))
+            return _elementwise(self.value * other, 0.0, (self, lambda: other))
         other = _rounded(other)
         value = self.value * other.value
-        if other is self:  # whose errors are not independent of themselves
-            double = _kept(self).scaled(2)
-            return _by_element(value, value**2, (self, lambda: double))
-        factors = _kept(other), _kept(self)
-        return _by_element(value, value**2, (self, lambda: factors[0]), (other, lambda: factors[1]))
+        if other is self:  # the errors of both factors are the same, so they do not cancel
+            double = _detach(self).scale(2)
+            return _elementwise(value, value**2, (self, lambda: double))
+        factors = _detach(other), _detach(self)
+        return _elementwise(
+            value, value**2, (self, lambda: factors[0]), (other, lambda: factors[1])
+        )
 
     def __truediv__(self, other: Any) -> Rounded:
-        """Return quotients."""
+        """Divide."""
         inverse = reciprocal(_rounded(other), rounding=0.0)
         return self * inverse
 
     def __rsub__(self, other: Any) -> Rounded:
-        """Return differences from a number."""
+        """Subtract from a number."""
         return _rounded(other) + -self
 
     def __rtruediv__(self, other: Any) -> Rounded:
-        """Return quotients of a number."""
+        """Divide a number."""
         return _rounded(other) / self
 
     def __matmul__(self, other: Rounded) -> Rounded:
-        """Return the products of matrices, the last two axes."""
+        """Multiply matrices, which are the last two axes."""
         return _products(
             np.matmul,
             self,
@@ -161,137 +163,133 @@ class Rounded:
     __rmul__ = __mul__
 
     def __pow__(self, power: float) -> Rounded:
-        """Return powers; small whole ones are products."""
+        """Raise to a power; squares and cubes are products."""
         if power in (2, 3):
             square = self * self
             return square if power == 2 else square * self
-        inverse = reciprocal(_kept(self)) * power
+        inverse = reciprocal(_detach(self)) * power
         value = self.value**power
         # The exponential of a product: an error of the logarithm is multiplied by the exponent.
         rounding = value**2 * (1 + max(1.0, power**2))
-        return _function(value, self, lambda result: result * inverse, rounding)
+        return _unary(value, self, lambda result: result * inverse, rounding)
 
     def __getitem__(self, at: Any) -> Rounded:
-        """Return some of them."""
-        return _moved(self, lambda array: array[at], lambda g: g, at)
+        """Index or slice."""
+        return _rearrange(self, lambda array: array[at], lambda g: g, at)
 
     def reshape(self, *shape: Any) -> Rounded:
-        """Return them in another shape."""
+        """Reshape."""
         back = self.value.shape
-        return _moved(self, lambda array: array.reshape(*shape), lambda g: g.reshape(back))
+        return _rearrange(self, lambda array: array.reshape(*shape), lambda g: g.reshape(back))
 
     def sum(self, axis: Any = None, *, keepdims: bool = False, slack: float = 1.0) -> Rounded:
-        """Return sums over some axes, whose errors are larger than usual by ``slack``."""
+        """Sum over some axes; errors are ``slack`` times as large as usual."""
         value = self.value.sum(axis, keepdims=True)
-        own = np.square(self.value)
-        own = (slack**2 * own if self.exact else slack**2 * own + self.square).sum(
-            axis, keepdims=True
-        )
+        square = slack**2 * np.square(self.value) + self.square
         shape = self.value.shape
 
         def spread(gradient: Rounded) -> Rounded:
-            kept = gradient.reshape(value.shape)
-            return _moved(kept, lambda array: np.broadcast_to(array, shape), lambda g: g)
+            reduced = gradient.reshape(value.shape)
+            return _rearrange(reduced, lambda array: np.broadcast_to(array, shape), lambda g: g)
 
         length = self.value.size // max(1, value.size)
-        total = _made(value, own, [(self, spread, ...)], length=length)
+        square = square.sum(axis, keepdims=True)
+        total = _combine(value, square, [(self, spread, ...)], length=length)
         return total if keepdims else total.reshape(np.squeeze(value, axis).shape)
 
     def mean(self, axis: Any = None, *, keepdims: bool = False) -> Rounded:
-        """Return means over some axes."""
+        """Average over some axes."""
         total = self.sum(axis, keepdims=keepdims)
-        return total.scaled(total.value.size / self.value.size)
+        return total.scale(total.value.size / self.value.size)
 
     def var(self, axis: Any = None, *, keepdims: bool = False) -> Rounded:
-        """Return variances over some axes.
+        """Compute variances over some axes.
 
-        Their terms are the squares of elements and that of the mean: many kernels subtract one from
-        the other.
+        The terms are the mean square and the squared mean: many kernels subtract one from the
+        other.
         """
         assert self.exact
         assert not self.watched
-        squares = np.square(self.value)
-        own = np.square(squares).mean(axis, keepdims=keepdims) / (
-            self.value.size // self.value.mean(axis).size
-        )
-        own += self.value.mean(axis, keepdims=keepdims) ** 4
         value = self.value.var(axis, keepdims=keepdims)
-        return Rounded(value, own, self.value.size // max(1, value.size))
+        length = self.value.size // max(1, value.size)
+        square = np.square(np.square(self.value)).mean(axis, keepdims=keepdims) / length
+        square += self.value.mean(axis, keepdims=keepdims) ** 4
+        return Rounded(value, square, length)
 
     def max(self, axis: Any = None, *, keepdims: bool = False) -> Rounded:
-        """Return the largest numbers, as if they were exact and no function of these.
+        """Return maxima as exact constants.
 
-        A result that they are taken off and put back to does not depend on them.
+        A softmax subtracts the maximum only for stability: its result does not depend on it.
         """
         return Rounded(self.value.max(axis, keepdims=keepdims))
 
-    def scaled(self, factor: float) -> Rounded:
-        """Return them times a number that is as if nothing were rounded."""
-        made = _made(self.value * factor, 0.0, [(self, lambda g: g.scaled(factor), ...)])
-        if not self.exact:
-            made.square = self.square * factor**2
-        return made
+    def scale(self, factor: float) -> Rounded:
+        """Multiply by a number without a rounding of its own."""
+        square = 0.0 if self.exact else self.square * factor**2
+        return _combine(self.value * factor, square, [(self, lambda g: g.scale(factor), ...)])
 
 
 def _rounded(values: Any) -> Rounded:
     return values if isinstance(values, Rounded) else Rounded(values)
 
 
-def _kept(numbers: Rounded) -> Rounded:
-    """Return numbers without what they were made of."""
-    return Rounded(numbers.value, numbers.square, numbers.length, bent=numbers.bent)
+def _detach(numbers: Rounded) -> Rounded:
+    """Return the same numbers without their sources: a constant of differentiation."""
+    return Rounded(
+        numbers.value, numbers.square, numbers.length, transcendental=numbers.transcendental
+    )
 
 
-def _unit() -> Rounded:
+def _unit_slope() -> Rounded:
     return Rounded(1)
 
 
-def _made(
+def _combine(
     value: F64,
     square: Any,
     sources: Sequence[tuple[Rounded, Callable[[Rounded], Rounded], Any]],
     *,
     length: int = 0,
-    bent: bool = False,
+    transcendental: bool = False,
 ) -> Rounded:
-    """Return numbers made of others."""
-    made = Rounded(
+    """Return the result of an operation, with the properties that it inherits from its sources."""
+    result = Rounded(
         value,
         square,
         max(length, *(source.length for source, _, _ in sources)),
-        bent=bent or any(source.bent for source, _, _ in sources),
+        transcendental=transcendental or any(source.transcendental for source, _, _ in sources),
     )
-    made.sources = [entry for entry in sources if entry[0].watched]
-    made.watched = bool(made.sources)
-    return made
+    result.sources = [entry for entry in sources if entry[0].watched]
+    result.watched = bool(result.sources)
+    return result
 
 
-def _moved(
+def _rearrange(
     x: Rounded,
     move: Callable[[NDArray[Any]], NDArray[Any]],
     back: Callable[[Rounded], Rounded],
     at: Any = ...,
 ) -> Rounded:
-    """Return numbers in other places, with what moves their gradient back."""
+    """Apply a data movement; ``back`` applies the inverse to the gradient."""
     square = x.square if x.exact else move(np.broadcast_to(x.square, x.value.shape))
-    return _made(move(x.value), square, [(x, back, at)])
+    return _combine(move(x.value), square, [(x, back, at)])
 
 
-def _by_element(
+def _elementwise(
     value: F64,
     rounding: Any,
     *operands: tuple[Rounded, Callable[[], Any]],
     length: int = 1,
-    bent: bool = False,
+    transcendental: bool = False,
 ) -> Rounded:
-    """Return numbers made of operands, element by element.
+    """Return the result of an elementwise operation.
 
     Args:
-        value: The numbers.
-        rounding: The square of what they are off by if the operands are exact.
-        operands: Each with the slope with respect to it: numbers, or truth values.
+        value: Exact values.
+        rounding: Square of the error if the operands are exact.
+        operands: Each with the derivative with respect to it: numbers, or truth values.
         length: Terms of a sum.
-        bent: Whether the function is transcendental.
+        transcendental: Whether the function is transcendental.
     """
     square = rounding
     sources = []
@@ -302,14 +300,17 @@ def _by_element(
             weight = np.square(factor, dtype=np.float64)
             unit = weight.ndim == 0 and weight == 1
             square = square + (operand.square if unit else operand.square * weight)
-        sources.append((operand, functools.partial(_pulled, slope, operand.value.shape), ...))
+        sources.append((operand, functools.partial(_pull_back, slope, operand.value.shape), ...))
     if isinstance(square, float):
         length = 0
-    return _made(value, square, sources, length=length, bent=bent)
+    return _combine(value, square, sources, length=length, transcendental=transcendental)
 
 
-def _pulled(slope: Callable[[], Any], shape: tuple[int, ...], gradient: Rounded) -> Rounded:
-    """Return a gradient times a slope, summed over what the operand was spread along."""
+def _pull_back(slope: Callable[[], Any], shape: tuple[int, ...], gradient: Rounded) -> Rounded:
+    """Multiply a gradient by a slope, and sum over the axes along which the operand was repeated.
+
+    A slope of 1 or -1 adds no rounding.
+    """
     factor = slope()
     if not (isinstance(factor, Rounded) and factor.value.ndim == 0 and factor.value**2 == 1):
         gradient = gradient * factor
@@ -325,7 +326,7 @@ def _pulled(slope: Callable[[], Any], shape: tuple[int, ...], gradient: Rounded)
 
 
 def gradients(result: Rounded, gradient: Rounded, wanted: Sequence[Rounded]) -> list[Rounded]:
-    """Return the gradients of ``sum(result * gradient)`` with respect to watched numbers."""
+    """Differentiate ``sum(result * gradient)`` with respect to watched numbers."""
     nodes = {result.serial: result}
     pending = [result]
     while pending:
@@ -339,10 +340,10 @@ def gradients(result: Rounded, gradient: Rounded, wanted: Sequence[Rounded]) -> 
         node = nodes.pop(serial)
         if not node.sources:
             continue
-        own = totals.pop(serial).numbers
+        slope = totals.pop(serial).numbers
         for source, contribution, at in node.sources:
             total = totals.setdefault(source.serial, _Total(source))
-            total.add(contribution(own), at)
+            total.add(contribution(slope), at)
     return [totals[source.serial].numbers for source in wanted]
 
 
@@ -355,144 +356,147 @@ class _Total:
         self.count = 0
 
     def add(self, part: Rounded, at: Any) -> None:
-        """Add a contribution to the elements at some place; the first one rounds nothing."""
+        """Add a contribution to the elements at an index; the first one rounds nothing."""
         before, self.count = self.count, self.count + 1
         if at is ... and not before:
             self.numbers = part
             return
         if before <= 1:
-            own = self.numbers
-            square = np.array(np.broadcast_to(own.square, self.shape))
+            first = self.numbers
+            square = np.array(np.broadcast_to(first.square, self.shape))
             if at is ...:
-                square += np.square(own.value)
-            self.numbers = Rounded(own.value.copy(), square, own.length, bent=own.bent)
+                square += np.square(first.value)
+            self.numbers = Rounded(
+                first.value.copy(), square, first.length, transcendental=first.transcendental
+            )
         self.numbers.value[at] += part.value
         self.numbers.square[at] += part.square
         self.numbers.square[at] += np.square(part.value)
         self.numbers.length = max(self.numbers.length, part.length, self.count)
-        self.numbers.bent |= part.bent
+        self.numbers.transcendental |= part.transcendental
 
 
 # -----------------------------------------------------------------------------
-# NumPy's functions, as far as formulas use them.
+# The functions of NumPy that formulas use.
 
 
-def _function(
+def _unary(
     value: F64,
     x: Rounded,
     slope: Callable[[Rounded], Rounded],
     rounding: Any = None,
     *,
-    bent: bool = True,
+    transcendental: bool = True,
 ) -> Rounded:
-    """Return values of a function.
+    """Return the result of a function of one argument.
 
     Args:
-        value: The values.
-        x: Its argument.
-        slope: Of the values.
-        rounding: The square of what they are off by for an exact argument; by default they are
-            right to a unit of themselves.
-        bent: Whether the function is transcendental.
+        value: Exact values.
+        x: The argument.
+        slope: Derivative as a function of the result.
+        rounding: Square of the error for an exact argument; by default one unit of the value.
+        transcendental: Whether the function is transcendental.
     """
     results = [Rounded(value)]
     rounding = value**2 if rounding is None else rounding
-    made = _by_element(value, rounding, (x, lambda: slope(results[-1])), bent=bent)
-    results.append(_kept(made))
-    return made
+    result = _elementwise(
+        value, rounding, (x, lambda: slope(results[-1])), transcendental=transcendental
+    )
+    results.append(_detach(result))
+    return result
 
 
 def reciprocal(x: Rounded, rounding: Any = None) -> Rounded:
-    """Return ``1 / x``; a quotient is rounded once, with the product."""
-    return _function(1 / x.value, x, lambda result: -(result * result), rounding, bent=False)
+    """Compute ``1 / x``; a quotient is rounded once, in the product."""
+    return _unary(1 / x.value, x, lambda result: -(result * result), rounding, transcendental=False)
 
 
 def exp(x: Rounded) -> Rounded:
-    """Return exponentials."""
-    return _function(np.exp(x.value), x, lambda result: result)
+    """Compute exponentials."""
+    return _unary(np.exp(x.value), x, lambda result: result)
 
 
 def expm1(x: Rounded) -> Rounded:
-    """Return exponentials less one: kernels subtract it, and add it again for the slope."""
+    """Compute ``exp(x) - 1``: kernels subtract the one, and add it again for the slope."""
     value = np.expm1(x.value)
-    return _function(value, x, lambda result: result + 1, 1 + (value + 1) ** 2)
+    return _unary(value, x, lambda result: result + 1, 1 + (value + 1) ** 2)
 
 
 def log(x: Rounded) -> Rounded:
-    """Return logarithms: near one they are a difference from that of one."""
-    kept = _kept(x)
+    """Compute logarithms; near one their error is absolute, not relative."""
+    detached = _detach(x)
     value = np.log(x.value)
-    rounding = value**2 + _LOGARITHM**2 * (value**2 + 1)
-    return _function(value, x, lambda _: reciprocal(kept), rounding)
+    rounding = value**2 + _LOGARITHM_UNITS**2 * (value**2 + 1)
+    return _unary(value, x, lambda _: reciprocal(detached), rounding)
 
 
 def sqrt(x: Rounded) -> Rounded:
-    """Return roots."""
-    return _function(np.sqrt(x.value), x, lambda result: reciprocal(result * 2))
+    """Compute square roots."""
+    return _unary(np.sqrt(x.value), x, lambda result: reciprocal(result * 2))
 
 
 def tanh(x: Rounded) -> Rounded:
-    """Return hyperbolic tangents, whose slopes kernels take of the results."""
-    return _function(np.tanh(x.value), x, lambda result: 1 - result * result)
+    """Compute hyperbolic tangents; kernels compute the slope from the result."""
+    return _unary(np.tanh(x.value), x, lambda result: 1 - result * result)
 
 
 def sigmoid(x: Rounded) -> Rounded:
-    """Return ``1 / (1 + exp(-x))``, whose slopes kernels take of the results.
+    """Compute ``1 / (1 + exp(-x))``; kernels compute the slope from the result.
 
-    Kernels in 16 bits round the exponential, the sum and the quotient.
+    16-bit kernels round the exponential, the sum and the quotient.
     """
     value = 0.5 * (1 + np.tanh(0.5 * x.value))
     rounding = (value * (1 - value)) ** 2 + 2 * value**2
-    return _function(value, x, lambda result: result * (1 - result), rounding)
+    return _unary(value, x, lambda result: result * (1 - result), rounding)
 
 
 def logaddexp(zero: float, x: Rounded) -> Rounded:
-    """Return ``log(1 + exp(x))``: one is a term of the sum that the logarithm is taken of."""
+    """Compute ``log(1 + exp(x))``; the one in the sum sets the scale of the error."""
     assert zero == 0
-    kept = _kept(x)
+    detached = _detach(x)
     value = np.logaddexp(0, x.value)
-    return _function(value, x, lambda _: sigmoid(kept), 1 + value**2)
+    return _unary(value, x, lambda _: sigmoid(detached), 1 + value**2)
 
 
 _ERROR_FUNCTION: Final = np.vectorize(math.erf, otypes=[float])
 
 
 def erf(x: Rounded) -> Rounded:
-    """Return the error function, which NumPy has not: Python's, one number at a time."""
-    kept = _kept(x)
+    """Compute the error function by Python's, since NumPy has none."""
+    detached = _detach(x)
     factor = 2 / math.sqrt(math.pi)
-    return _function(_ERROR_FUNCTION(x.value), x, lambda _: exp(-(kept * kept)) * factor)
+    return _unary(_ERROR_FUNCTION(x.value), x, lambda _: exp(-(detached * detached)) * factor)
 
 
 def where(chosen: NDArray[np.bool_], x: Any, y: Any) -> Rounded:
-    """Return one or the other."""
+    """Choose elements from ``x`` or ``y``."""
     x, y = _rounded(x), _rounded(y)
     value = np.where(chosen, x.value, y.value)
-    return _by_element(value, 0.0, (x, lambda: chosen), (y, lambda: ~chosen))
+    return _elementwise(value, 0.0, (x, lambda: chosen), (y, lambda: ~chosen))
 
 
 def maximum(x: Any, y: Any) -> Rounded:
-    """Return the larger ones."""
+    """Compute elementwise maxima."""
     return where(_rounded(x) > y, x, y)
 
 
 def minimum(x: Any, y: Any) -> Rounded:
-    """Return the smaller ones."""
+    """Compute elementwise minima."""
     return where(_rounded(y) > x, x, y)
 
 
 def clip(x: Rounded, least: float, most: float) -> Rounded:
-    """Return numbers within limits."""
+    """Limit values to an interval."""
     return minimum(maximum(x, least), most)
 
 
 def absolute(x: Rounded) -> Rounded:
-    """Return sizes."""
+    """Compute absolute values."""
     return where(x > 0, x, -x)
 
 
 def concatenate(parts: Sequence[Rounded], axis: int = 0) -> Rounded:
-    """Return numbers behind one another."""
+    """Concatenate along an axis."""
     square: Any = 0.0
     if not all(part.exact for part in parts):
         square = np.concatenate([np.broadcast_to(p.square, p.value.shape) for p in parts], axis)
@@ -504,33 +508,33 @@ def concatenate(parts: Sequence[Rounded], axis: int = 0) -> Rounded:
         at = (*(slice(None),) * axis, slice(first, last))
         sources.append((part, lambda g, at=at: g[at], ...))
         first = last
-    return _made(np.concatenate([part.value for part in parts], axis), square, sources)
+    return _combine(np.concatenate([part.value for part in parts], axis), square, sources)
 
 
 def stack(parts: Sequence[Rounded]) -> Rounded:
-    """Return numbers behind one another, along a new first axis."""
+    """Concatenate along a new first axis."""
     return concatenate([part.reshape(1, *part.value.shape) for part in parts])
 
 
 def pad(x: Rounded, widths: Sequence[tuple[int, int]], constant_values: float = 0.0) -> Rounded:
-    """Return numbers with others around them."""
+    """Pad with constants."""
     inner = tuple(
         slice(before, before + size)
         for (before, _), size in zip(widths, x.value.shape, strict=True)
     )
     square = x.square if x.exact else np.pad(np.broadcast_to(x.square, x.value.shape), widths)
     value = np.pad(x.value, widths, constant_values=constant_values)
-    return _made(value, square, [(x, lambda g: g[inner], ...)])
+    return _combine(value, square, [(x, lambda g: g[inner], ...)])
 
 
 def swapaxes(x: Rounded, first: int, second: int) -> Rounded:
-    """Return numbers with two axes exchanged."""
+    """Exchange two axes."""
     turn = functools.partial(np.swapaxes, axis1=first, axis2=second)
-    return _moved(x, turn, lambda g: swapaxes(g, first, second))
+    return _rearrange(x, turn, lambda g: swapaxes(g, first, second))
 
 
 def einsum(letters: str, x: Rounded, y: Rounded) -> Rounded:
-    """Return sums of products of two tensors."""
+    """Contract two tensors."""
     operands, result = letters.split("->")
     first, second = operands.split(",")
     sizes = dict(zip(first + second, x.value.shape + y.value.shape, strict=True))
@@ -551,17 +555,20 @@ _Pull = Callable[[Rounded, Rounded, Rounded], Rounded]
 def _products(
     multiply: Callable[[Any, Any], Any], x: Rounded, y: Rounded, length: int, *pulls: _Pull
 ) -> Rounded:
-    """Return sums of products, with functions of gradient and operands to those of either."""
+    """Return sums of products.
+
+    ``pulls`` compute the gradient of each operand from that of the result and both operands.
+    """
     squares = np.square(x.value), np.square(y.value)
     square = multiply(squares[0] if x.exact else squares[0] + x.square, squares[1])
     if not y.exact:
         square += multiply(squares[0], np.broadcast_to(y.square, y.value.shape))
-    kept = _kept(x), _kept(y)
+    detached = _detach(x), _detach(y)
     sources = [
-        (operand, lambda g, pull=pull: pull(g, *kept), ...)
+        (operand, lambda g, pull=pull: pull(g, *detached), ...)
         for operand, pull in zip((x, y), pulls, strict=True)
     ]
-    return _made(multiply(x.value, y.value), square, sources, length=length)
+    return _combine(multiply(x.value, y.value), square, sources, length=length)
 
 
 arange = np.arange

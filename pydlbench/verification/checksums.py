@@ -1,4 +1,4 @@
-"""Checksums that cover every element, and the points that are recomputed exactly, in float64."""
+"""Checksums over all elements, and single elements to recompute exactly, in float64."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# Multiplying small matrices into the axes of a large tensor, in one pass and in float64.
+# Multiplication of small matrices into the axes of a large tensor, in one pass and in float64.
 #
-# A checksum of a result and the sums over the inputs that predict it are both of this kind: every
-# axis that is summed gets a matrix. The tensor is converted to float64 piece by piece, along
-# its own order in memory, so NCHW, NHWC and any other strided view cost the same single pass.
+# It computes both the checksum of a result and the sums over the inputs that predict it: every axis
+# that is summed gets a matrix. The tensor is converted to float64 piece by piece in the order of
+# its memory, so that NCHW, NHWC and any other strided view cost the same single pass.
 
 #: Elements converted at a time: two such pieces in float64 fit into a second-level cache.
-_SKETCH_PIECE = 1 << 16
+_PIECE_ELEMENTS = 1 << 16
 
 
 def memory_order(array: NDArray[Any]) -> tuple[int, ...]:
@@ -40,14 +40,14 @@ def memory_order(array: NDArray[Any]) -> tuple[int, ...]:
 
 
 def pieces(
-    array: NDArray[Any], elements: int = _SKETCH_PIECE, whole: Collection[int] = ()
+    array: NDArray[Any], elements: int = _PIECE_ELEMENTS, whole: Collection[int] = ()
 ) -> Iterator[tuple[slice, ...]]:
     """Cut an array, along its order in memory, into pieces of at most about ``elements``.
 
     Args:
-        array: Of any shape and strides.
-        elements: Of a piece, unless those along the axes that are not cut are more.
-        whole: The axes that are not cut.
+        array: Tensor of any shape and strides.
+        elements: Size of a piece, unless the axes that are not cut have more elements.
+        whole: Axes that are not cut.
 
     Yields:
         One slice per axis of ``array``; together they cover every element once.
@@ -75,12 +75,12 @@ def contract(
     factors: Mapping[int, NDArray[np.float64]],
     squares: Mapping[int, NDArray[np.float64]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Multiply a matrix into each of some axes of ``array``, and likewise of its squares.
+    """Multiply matrices into axes of ``array``, and others into axes of its elementwise square.
 
     Args:
         array: Tensor of any float type, shape and strides; not copied.
         factors: By axis, a matrix (length of the axis, columns); the axis then has ``columns``.
-        squares: The same for the elementwise square of the tensor.
+        squares: Likewise for the square.
 
     Returns:
         The two float64 tensors, with the axes in the order of ``array``.
@@ -97,8 +97,8 @@ def contract(
         for by, result, squared in ((factors, first, False), (squares, second, True)):
             part = np.multiply(piece, piece, out=piece) if squared else piece
             part = _contract_piece(part, [(by.get(axis), cut[axis]) for axis in order])
-            kept = tuple(slice(None) if axis in by else cut[axis] for axis in range(array.ndim))
-            result[kept] += part.transpose(inverse)
+            place = tuple(slice(None) if axis in by else cut[axis] for axis in range(array.ndim))
+            result[place] += part.transpose(inverse)
     return first, second
 
 
@@ -106,7 +106,7 @@ def _contract_piece(
     piece: NDArray[np.float64],
     by: list[tuple[NDArray[np.float64] | None, slice]],
 ) -> NDArray[np.float64]:
-    """Contract a contiguous piece, the innermost axis first, which leaves least for the others."""
+    """Contract a contiguous piece, the innermost axis first: that is the largest reduction."""
     shape = list(piece.shape)
     for axis in reversed(range(len(shape))):
         matrix, rows = by[axis]
@@ -123,19 +123,19 @@ def _contract_piece(
 
 
 # -----------------------------------------------------------------------------
-# A piece of what a memory-bound layer should give, and how tensors are cut into such pieces.
+# Expected elements of a result.
 
 F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Some elements of one result.
+    """Expected values of some elements of one result.
 
     Attributes:
-        role: Of the tensor that is written.
-        cut: Where the elements are in it.
-        value: What they should be.
+        role: Role of the tensor that is written.
+        cut: Slices of the tensor.
+        value: Exact values.
         size: Root of the sum of the squared terms ``s``; the error of an element is relative to
             ``|value| + s``.
         terms: Length of the sums; :data:`EXACT` where nothing is rounded.
@@ -149,7 +149,7 @@ class Piece:
 
 
 # -----------------------------------------------------------------------------
-# Output pixels that are recomputed exactly, and the patches of the source that they see.
+# Output pixels that are recomputed exactly, and the windows of the source that they read.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,12 +173,12 @@ class Pixels:
     def patches(
         self, source: NDArray[Any], axes: Sequence[TapAxis], uncertain: float = 0.0
     ) -> tuple[F64, F64]:
-        """Return the window of each pixel, zero on padding, and the squares of what rounding sees.
+        """Gather the window of each pixel, zero on padding, and the squares that errors scale with.
 
         Args:
             source: (images, groups, channels, sides...).
-            axes: The tables of the windows, of each side.
-            uncertain: What a factor may be off by whatever its size.
+            axes: Table of the windows along each side.
+            uncertain: Absolute error of a factor.
 
         Returns:
             Two arrays of (pixels, groups, channels, taps...).
@@ -210,22 +210,22 @@ def choose_pixels(
     """Choose ``count`` pixels: all if there are no more, else corners first, then random ones.
 
     Args:
-        rng: Draws the random ones.
-        images: Their number.
-        sizes: Of their sides.
-        count: Of the pixels.
+        rng: Random generator.
+        images: Number of images.
+        sizes: Sizes of an image.
+        count: Number of pixels to choose.
     """
     shape = (images, *sizes)
     total = math.prod(shape)
     if count >= total:
         flat = np.arange(total)
     else:
-        # Padding and tails of blocked loops go wrong at the borders first.
+        # Errors in padding and in remainders of blocked loops show at the borders.
         ends = itertools.product(*({0, size - 1} for size in shape))
         corners = np.ravel_multi_index(tuple(zip(*ends, strict=True)), shape)
         flat = rng.integers(0, total, count)
-        kept = min(len(corners), count // 2)
-        flat[:kept] = corners[:kept]
+        chosen = min(len(corners), count // 2)
+        flat[:chosen] = corners[:chosen]
         flat = np.unique(flat)
     image, *place = np.unravel_index(flat, shape)
     return Pixels(image=image, place=tuple(place))
@@ -236,7 +236,7 @@ def choose_pixels(
 #
 # Forward, output ``o`` reads input ``o * stride + k * dilation - pad`` at tap ``k``. Backward, the
 # "output" is an input position ``i`` and reads the gradient at ``(i + pad - k * dilation) /
-# stride`` where that is a whole number. With the table in hand both are the same computation.
+# stride`` where that is a whole number. With such a table, both passes are the same computation.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,8 +245,8 @@ class TapAxis:
 
     Attributes:
         source: (outputs, taps) positions read, zero where the tap falls on padding.
-        factor: (outputs, taps) what the element read is multiplied with; zero on padding.
-        source_size: Positions of the tensor that is read.
+        factor: (outputs, taps) factors of the elements read; zero on padding.
+        source_size: Number of positions of the tensor that is read.
     """
 
     source: NDArray[np.intp]
@@ -255,20 +255,20 @@ class TapAxis:
 
     @property
     def outputs(self) -> int:
-        """Positions of the tensor that is written."""
+        """Number of positions of the tensor that is written."""
         return len(self.source)
 
     @property
     def terms(self) -> int:
-        """The most taps of an output that are not on padding."""
+        """Largest number of taps of an output that are not on padding."""
         return int(np.count_nonzero(self.factor, axis=1).max())
 
-    def turned(self) -> TapAxis:
+    def transpose(self) -> TapAxis:
         """Return the table whose outputs are the taps of this one, and vice versa."""
         return TapAxis(source=self.source.T, factor=self.factor.T, source_size=self.source_size)
 
     def spread(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the (source_size, taps) matrix that a weighted sum over the outputs becomes.
+        """Return the (source_size, taps) matrix equivalent to a weighted sum over the outputs.
 
         ``sum_o weights[o] * y[o] = sum_k sum_i x[i] * spread[i, k]`` for
         ``y[o] = sum_k factor[o, k] * x[source[o, k]]``.
@@ -278,7 +278,7 @@ class TapAxis:
         np.add.at(matrix, (self.source, taps), self.factor * weights[:, None])
         return matrix
 
-    def add_up(self, weights: F64, values: F64, number: int) -> F64:
+    def weighted_sum(self, weights: F64, values: F64, number: int) -> F64:
         """Return ``sum_o weights[o] * factor[o, k] * values[source[o, k]]`` along an axis."""
         behind = [1] * (values.ndim - 1 - number)
         total = np.zeros(())
@@ -293,7 +293,7 @@ class TapAxis:
 
 
 def window_axes(layer: Layer, pass_: str) -> tuple[TapAxis, ...]:
-    """Return the tables of all sides; those of average pooling divide by the count."""
+    """Return the table of each side; average pooling divides by the count."""
     average = layer.op == "pool" and layer.mode == "avg"
     whole = layer.op == "pool" and layer.count_include_pad
     return tuple(_tap_axis(axis, pass_, average, whole) for axis in layer.axes)
@@ -318,35 +318,35 @@ def _tap_axis(axis: Axis, pass_: str, average: bool, whole: bool) -> TapAxis:
 
 
 def resize_axes(layer: Layer, pass_: str) -> tuple[tuple[TapAxis, ...], float]:
-    """Return the tables of a resizing, and what a factor may be off by in units of a rounding.
+    """Return the table of each side of a resizing, and the absolute error of a weight in roundoffs.
 
-    Where sizes are no powers of two times each other, libraries round the positions of centres, in
-    float32, too. A weight is then off by up to three units of roundoff for each pixel of a side,
-    whatever its own size; the tolerance has ten units for sums of four terms.
+    Unless the ratio of sizes is a power of two, libraries also round the positions of centres, in
+    float32. A weight is then off by up to three units of roundoff per pixel of a side, whatever its
+    own size; the tolerance has ten units for sums of four terms.
     """
-    axes = [_resized(layer.mode, *side, pass_) for side in pairs(layer)]
+    axes = [_resize_axis(layer.mode, *side, pass_) for side in pairs(layer)]
     rounded = [size for size, out in pairs(layer) if not _is_binary(size, out)]
     return tuple(axes), sum(rounded) / 4 if layer.mode == "linear" else 0.0
 
 
 def _is_binary(size: int, out: int) -> bool:
-    """Whether the positions of centres are numbers that float32 holds."""
+    """Whether float32 represents the positions of centres exactly."""
     parts = out // math.gcd(size, out)
     return parts & (parts - 1) == 0
 
 
-def _resized(mode: str, size: int, out: int, pass_: str) -> TapAxis:
+def _resize_axis(mode: str, size: int, out: int, pass_: str) -> TapAxis:
     table = np.array(taps(mode, size, out))
     source, second = table[:, :2].astype(np.intp), table[:, 2]
     factor = np.stack([1 - second, second], axis=1)
     if pass_ == "forward":
         return TapAxis(source=source, factor=factor, source_size=size)
-    # For each position read, the outputs that it is in.
+    # Invert the table: list the outputs that each position contributes to.
     outputs, tap = np.nonzero(factor)
     places = source[outputs, tap]
     order = np.argsort(places, kind="stable")
     counts = np.bincount(places, minlength=size)
-    # The how manieth of its position each one is.
+    # Index of each entry among those of the same position.
     rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
     read, weights = (
         np.zeros((size, int(counts.max())), np.intp),
@@ -358,12 +358,12 @@ def _resized(mode: str, size: int, out: int, pass_: str) -> TapAxis:
 
 
 # -----------------------------------------------------------------------------
-# What a comparison found: its worst deviation, where that was, and how much was compared.
+# The outcome of a comparison: the worst deviation, its place, and how much was compared.
 
-#: A checksum adds up errors with random signs, so their root sum of squares is its standard
-#: deviation. It is measured in units of three of them: a rounding error of ``u`` at most, and of
-#: 0.3 ``u`` in the root mean square of ``(|ref|**2 + s**2)**0.5``, would have to be at ten standard
-#: deviations to reach the tolerance ``u`` that holds for single elements.
+#: A checksum adds up errors with random signs, so its standard deviation is their root sum of
+#: squares. Its error is given in units of three standard deviations. With roundings of at most
+#: ``u``, and 0.3 ``u`` of ``(|ref|**2 + s**2)**0.5`` in the root mean square, only ten standard
+#: deviations reach the tolerance ``u`` of single elements.
 CHECKSUM_UNIT = 3.0
 
 
@@ -385,15 +385,15 @@ class Deviation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Computed:
-    """What a kernel was given and what it wrote, in plain layouts of any strides.
+class KernelRun:
+    """Inputs and results of one execution of a kernel, in plain layouts of any strides.
 
     Attributes:
-        pass_: Of the layer.
-        propagation: Of a forward pass: ``inference`` or ``training``.
+        pass_: Pass of the layer.
+        propagation: ``inference`` or ``training``; matters for a forward pass.
         precision: Storage and arithmetic.
-        inputs: What it read, by role.
-        results: What it wrote, by role; what is not there is not compared.
+        inputs: Tensors read, by role.
+        results: Tensors written, by role; missing ones are not compared.
         rng: Chooses points and checksum weights.
     """
 
@@ -406,14 +406,14 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """Everything that was compared for one result.
+class ElementComparison:
+    """Outcome of the comparison of one result with the reference.
 
     Attributes:
         terms: Length of the sums that the result consists of; 0 where it must be exact.
         points: Elements recomputed exactly.
         checksums: Checksums over all elements; 0 where every element was recomputed.
-        worst: The largest deviation of any of them.
+        worst: Largest deviation of any point or checksum.
     """
 
     terms: int
@@ -423,7 +423,7 @@ class Comparison:
 
 
 def checksum_weights(rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-    """Return random weights, all different: sizes from 0.5 to 1.5, and random signs."""
+    """Draw weights of random sign with magnitudes from 0.5 to 1.5."""
     signs = 2.0 * rng.integers(0, 2, count) - 1.0
     return signs * rng.uniform(0.5, 1.5, count)
 
@@ -437,10 +437,10 @@ def worst_of(
     """Return the largest ``|got - expected| / scale``; zero over zero is zero, NaN the largest.
 
     Args:
-        got: Computed values.
+        got: KernelRun values.
         expected: Reference values of the same shape.
-        scale: What one is measured against, of the same shape.
-        where: Names the place of an index into these arrays.
+        scale: Divisors of the differences, of the same shape.
+        where: Function from an index into these arrays to the name of the element.
     """
     with np.errstate(all="ignore"):
         error = np.subtract(got, expected, dtype=np.float64)
@@ -458,13 +458,13 @@ def worst_of(
 
 
 def sums_over(array: NDArray[Any], axes: Sequence[int]) -> tuple[F64, F64]:
-    """Return the sums of a tensor over some axes, which keep one element, and of its squares."""
+    """Sum a tensor and its squares over some axes, which keep one element."""
     ones = {axis: np.ones((array.shape[axis], 1)) for axis in axes}
     return contract(array, ones, ones)
 
 
-def larger(first: Deviation, second: Deviation) -> Deviation:
-    """Return the worse of two deviations; one that is not a number is worse than any number."""
+def worse(first: Deviation, second: Deviation) -> Deviation:
+    """Return the larger of two deviations; NaN counts as the largest."""
     if math.isnan(first.error) or first.error >= second.error:
         return first
     return second

@@ -1,8 +1,8 @@
-"""Layers against the forward pass of the table, or its gradient: every element of every result.
+"""Compare every element of every result with the op's forward pass, or with its gradient.
 
-A piece of a tensor is computed by the formula of the whole, since no result needs more of it than
-some axes, or is a sum of what the pieces give. Recurrent layers are one piece: each step computes
-with the errors of all steps before.
+The formula of a tensor also computes a piece of it: a result needs only some whole axes of its
+operands, or is a sum over the pieces. Recurrent layers are one piece, because each step depends on
+all steps before.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 from pydlbench.verification import arithmetic
 from pydlbench.verification.arithmetic import EXACT, Rounded, gradients
 from pydlbench.verification.checksums import (
-    Comparison,
     Deviation,
+    ElementComparison,
     Piece,
     element_name,
-    larger,
     pieces,
     sums_over,
+    worse,
     worst_of,
 )
 from pydlbench.verification.inputs import kept_elements, significand_bits, smallest_normal
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.ops.op import Layer
-    from pydlbench.verification.checksums import Computed
+    from pydlbench.verification.checksums import KernelRun
 
     Inputs = Mapping[str, NDArray[Any] | Rounded]
     Formula = Callable[[Layer, Any], Mapping[str, Rounded]]
 
 
 # -----------------------------------------------------------------------------
-# Formulas: from the tensors of a pass, or some pieces of them, to its results.
+# Formulas: from the tensors of a pass, or pieces of them, to its results.
 
 
 def forward(layer: Layer, t: Any) -> dict[str, Rounded]:
-    """Return what the forward pass gives."""
+    """Return the results of the forward pass by role."""
     result = layer.entry.reference(arithmetic, layer, t)
     return result if isinstance(result, dict) else {"dst": result}
 
 
 def gradient(layer: Layer, t: Any, pass_: str = "backward-data") -> dict[str, Rounded]:
-    """Return the gradients of the forward pass that a pass gives."""
+    """Differentiate the forward pass with respect to the tensors that a pass writes."""
     wanted = layer.writes(pass_)
     operands = SimpleNamespace(**vars(t))
     for role in wanted:
@@ -78,7 +78,7 @@ def _log_softmax_gradient(_: Layer, t: Any) -> dict[str, Rounded]:
 
 def _cross_entropy(layer: Layer, t: Any) -> dict[str, Rounded]:
     results = forward(layer, t)
-    return results | {"loss": results["loss"].scaled(len(t.src) / layer.batch)}
+    return results | {"loss": results["loss"].scale(len(t.src) / layer.batch)}
 
 
 def _cross_entropy_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
@@ -88,7 +88,7 @@ def _cross_entropy_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
 
 
 def _layernorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
-    mean, variance = (each.reshape(*t.src.shape[:-1], 1) for each in (t.mean, t.variance))
+    mean, variance = (sums.reshape(*t.src.shape[:-1], 1) for sums in (t.mean, t.variance))
     inverse = 1 / arithmetic.sqrt(variance + layer.epsilon)
     distance, inner = t.src * inverse - mean * inverse, t.dst * t.weights
     shift = inner.mean(-1, keepdims=True)
@@ -101,11 +101,11 @@ def _layernorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
     }
 
 
-def _decayed(layer: Layer, t: Any) -> dict[str, Rounded]:
+def _weight_decay(layer: Layer, t: Any) -> dict[str, Rounded]:
     return {"gradient": t.gradient + layer.decay * t.weights}
 
 
-#: By op and pass, where it is not the forward pass of the table or the gradient of that.
+#: Formulas by op and pass, other than the op's forward pass and its derivative.
 _FORMULAS: Final[Mapping[tuple[str, str], Formula]] = {
     ("dropout", "forward"): _dropout,
     ("dropout", "backward-data"): _dropout,
@@ -114,13 +114,13 @@ _FORMULAS: Final[Mapping[tuple[str, str], Formula]] = {
     ("softmax-xent", "forward"): _cross_entropy,
     ("softmax-xent", "backward-data"): _cross_entropy_gradient,
     ("layernorm", "backward-data"): _layernorm_gradient,
-    ("l2", "backward-weights"): _decayed,
+    ("l2", "backward-weights"): _weight_decay,
     ("bias", "backward-weights"): lambda layer, t: gradient(layer, t, "backward-weights"),
 }
 _ROWS: Final = (2, 3)
 _COLUMNS: Final = (1,)
-#: Axes that a result needs as a whole, by op.
-_WHOLE: Final[Mapping[str, tuple[int, ...]]] = {
+#: Axes that are not cut, by op: a result depends on all their elements.
+_UNCUT_AXES: Final[Mapping[str, tuple[int, ...]]] = {
     **dict.fromkeys(("softmax", "log-softmax", "layernorm", "rmsnorm"), _ROWS),
     **dict.fromkeys(("lrn", "softmax-xent", "concat"), _COLUMNS),
 }
@@ -130,8 +130,8 @@ _WHOLE: Final[Mapping[str, tuple[int, ...]]] = {
 # Pieces.
 
 
-def in_place(layer: Layer, role: str, tensor: Any) -> Any:
-    """Return a view of a tensor whose axes are those of the images, each of them or one long."""
+def image_view(layer: Layer, role: str, tensor: Any) -> Any:
+    """Return a view of a tensor with the axes of the images, some of which have one element."""
     op = layer.entry
     if layer.kind != "pointwise" or op.form == "weights" or len(tensor.shape) > 1:
         return tensor
@@ -142,12 +142,12 @@ def in_place(layer: Layer, role: str, tensor: Any) -> Any:
 
 
 def _at(shape: Sequence[int], cut: tuple[slice, ...]) -> tuple[slice, ...]:
-    """Return where a tensor of a shape lies in place of a piece."""
-    return tuple(slice(0, 1) if n == 1 else there for n, there in zip(shape, cut, strict=True))
+    """Return the part of a tensor that a piece of the images corresponds to."""
+    return tuple(slice(0, 1) if n == 1 else part for n, part in zip(shape, cut, strict=True))
 
 
 def _part(layer: Layer, role: str, tensor: Any, cut: tuple[slice, ...]) -> Any:
-    view = in_place(layer, role, tensor)
+    view = image_view(layer, role, tensor)
     part = view[_at(view.shape, cut)]
     if len(tensor.shape) == 1:
         part = part.reshape(-1)
@@ -156,20 +156,20 @@ def _part(layer: Layer, role: str, tensor: Any, cut: tuple[slice, ...]) -> Any:
     return Rounded(part)
 
 
-#: Elements of a piece; of fewer, the time between NumPy's functions is a large part.
-_PIECE: Final = 1 << 17
+#: Elements of a piece; smaller ones are dominated by the overhead of NumPy's functions.
+_PIECE_ELEMENTS: Final = 1 << 17
 
 
 def evaluate(
     layer: Layer, inputs: Inputs, formula: Formula, whole: tuple[int, ...] = ()
 ) -> Iterator[tuple[str, tuple[slice, ...], Rounded]]:
-    """Yield what a formula gives, piece by piece: role, place (of the view) and numbers.
+    """Evaluate a formula piece by piece: role, slices of the view, and numbers.
 
     Args:
-        layer: What is computed.
-        inputs: What the formula reads, by role.
-        formula: Of a layer and its tensors, all of them or pieces.
-        whole: Axes that it needs as a whole.
+        layer: The layer.
+        inputs: Tensors that the formula reads, by role.
+        formula: Function of a layer and its tensors or pieces of them.
+        whole: Axes that are not cut.
     """
     absent = {
         role: np.broadcast_to(np.float32(0), shape)
@@ -177,22 +177,20 @@ def evaluate(
         if role not in inputs and role in layer.reads("forward") and layer.op in ("concat", "bias")
     }
     tensors = {**absent, **inputs}
-    largest = max(
-        (each for each in tensors.values() if isinstance(each, np.ndarray)), key=lambda x: x.size
-    )
+    largest = max((x for x in tensors.values() if isinstance(x, np.ndarray)), key=lambda x: x.size)
     shape = largest.shape
     views = _views(layer)
     totals: dict[str, Rounded] = {}
 
     def results(place: tuple[slice, ...]) -> tuple[tuple[slice, ...], Mapping[str, Rounded]]:
-        cut = tuple(slice(None) if axis in whole else there for axis, there in enumerate(place))
+        cut = tuple(slice(None) if axis in whole else part for axis, part in enumerate(place))
         t = SimpleNamespace(**{role: _part(layer, role, x, cut) for role, x in tensors.items()})
         if layer.op == "dropout":
             t.kept = kept_elements(shape, cut, layer.keep)
         return cut, formula(layer, t)
 
-    for cut, made in in_threads(results, pieces(largest, _PIECE, whole)):
-        for role, numbers in made.items():
+    for cut, by_role in in_threads(results, pieces(largest, _PIECE_ELEMENTS, whole)):
+        for role, numbers in by_role.items():
             view = views[role].shape
             at = _at(view, cut)
             summed = [
@@ -206,19 +204,19 @@ def evaluate(
             total.square[at] += np.reshape(numbers.square, total.square[at].shape)
             length = math.prod(shape[axis] for axis in summed)
             total.length = max(total.length, numbers.length, length)
-            total.bent |= numbers.bent
+            total.transcendental |= numbers.transcendental
     for role, numbers in totals.items():
         yield role, (slice(None),) * numbers.value.ndim, numbers
 
 
 def _views(layer: Layer) -> dict[str, Any]:
-    """Return by role a tensor of no memory whose axes are those of the images."""
+    """Return tensors without memory, by role, whose axes are those of the images."""
     shapes = layer.shapes()
-    return {role: in_place(layer, role, np.broadcast_to(0, shapes[role])) for role in shapes}
+    return {role: image_view(layer, role, np.broadcast_to(0, shapes[role])) for role in shapes}
 
 
 def expected_pieces(layer: Layer, pass_: str, propagation: str, inputs: Inputs) -> Iterator[Piece]:
-    """Yield what a pass should give, piece by piece, until all elements of all results are there.
+    """Yield the expected results of a pass; the pieces cover each element once.
 
     Raises:
         KeyError: An input is missing.
@@ -229,64 +227,64 @@ def expected_pieces(layer: Layer, pass_: str, propagation: str, inputs: Inputs) 
     if layer.kind == "recurrent":
         t = SimpleNamespace(**{role: Rounded(array) for role, array in given.items()})
         for role, numbers in formula(layer, t).items():
-            yield piece(role, (slice(None),) * numbers.value.ndim, numbers)
+            yield make_piece(role, (slice(None),) * numbers.value.ndim, numbers)
         return
     if layer.op == "batchnorm" and training:
         results = _batchnorm(layer, pass_, given)
     else:
-        results = evaluate(layer, given, formula, _WHOLE.get(layer.op, ()))
+        results = evaluate(layer, given, formula, _UNCUT_AXES.get(layer.op, ()))
     views = _views(layer)
     for role, cut, numbers in results:
-        yield piece(role, cut, numbers.reshape(views[role][cut].shape))
+        yield make_piece(role, cut, numbers.reshape(views[role][cut].shape))
 
 
-#: How much larger errors may be where a result is one of thousands that are roundings of roundings:
-#: the largest of them are five standard deviations off.
-TAIL: Final = 3.0
+#: Errors may be this many times as large where intermediate results are rounded to the storage
+#: format: the largest of thousands of such errors are five standard deviations off.
+TAIL_FACTOR: Final = 3.0
 
 
-def piece(role: str, cut: tuple[slice, ...], numbers: Rounded, tail: float = 1.0) -> Piece:
-    """Return a piece of what numbers should be, their errors ``tail`` times as large as usual."""
+def make_piece(role: str, cut: tuple[slice, ...], numbers: Rounded, tail: float = 1.0) -> Piece:
+    """Make a piece of expected values, whose errors may be ``tail`` times as large as usual."""
     return Piece(
         role=role, cut=cut, value=numbers.value, size=tail * numbers.size, terms=numbers.terms
     )
 
 
 # -----------------------------------------------------------------------------
-# Batch normalisation: sums over whole channels, and then the images.
+# Batch normalisation: first sums over whole channels, then the images.
 
 _PIXELS: Final = (0, 2, 3)
 #: Kernels sum differences from some value, by Welford's updates or to keep the digits of the
-#: variance. Their last few additions round numbers as large as an element, which is sqrt(M) times
-#: the size of the mean's own terms; counted four times, the tolerance is 8 units of an element.
-_SHIFTED: Final = 4
+#: variance. Their last additions round numbers as large as an element, which is sqrt(M) times the
+#: size of the terms of the mean. With a factor of four, the tolerance is 8 units of an element.
+_SHIFT_FACTOR: Final = 4
 
 
 def _batchnorm(
     layer: Layer, pass_: str, inputs: Mapping[str, Any]
 ) -> Iterator[tuple[str, tuple[slice, ...], Rounded]]:
-    """Yield the results of training."""
+    """Evaluate a batch normalisation in training, piece by piece."""
     count = layer.batch * layer.height * layer.width
     average, power = (sums.reshape(-1) / count for sums in sums_over(inputs["src"], _PIXELS))
     if pass_ == "forward":
-        # Terms of the variance are the squares of the elements, of which the squares are about
-        # twice that of their mean, and that of the mean: many kernels subtract one from the other.
+        # The terms of the variance are the mean square and the squared mean: many kernels subtract
+        # one from the other. The fourth moment is about twice the squared mean square.
         square = 2 * power**2 / count + average**4
         results = {
-            "mean": Rounded(average, _SHIFTED**2 * power / count, count),
+            "mean": Rounded(average, _SHIFT_FACTOR**2 * power / count, count),
             "variance": Rounded(power - average**2, square, count),
         }
-        new = results | {"variance": results["variance"].scaled(count / max(1, count - 1))}
+        new = results | {"variance": results["variance"].scale(count / max(1, count - 1))}
         sums, formula = results.copy(), forward
         for name, numbers in new.items():
             old = Rounded(inputs[f"running_{name}"])
-            moved = (1 - layer.momentum) * old + layer.momentum * numbers
-            results[f"running_{name}"] = moved
+            updated = (1 - layer.momentum) * old + layer.momentum * numbers
+            results[f"running_{name}"] = updated
     else:
         mean, given = inputs["mean"].astype(np.float64), inputs["dst"]
         shift, energy = (sums.reshape(-1) for sums in sums_over(given, _PIXELS))
         products = np.einsum("nchw,nchw->c", given, inputs["src"], dtype=np.float64)
-        # Of a gradient and an element less the mean: the mean square stands for that of each.
+        # The sum of gradient times (element - mean), sized by the mean square of the differences.
         distance = power - 2 * mean * average + mean**2
         slope = Rounded(products - mean * shift, energy * (power + mean**2 + distance), count)
         inverse = 1 / arithmetic.sqrt(Rounded(inputs["variance"]) + layer.epsilon)
@@ -300,82 +298,81 @@ def _batchnorm(
 
 def _batchnorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
     mean, slope, shift, inverse, weights = (
-        each.reshape(-1, 1, 1) for each in (t.mean, t.slope, t.shift, t.inverse, t.weights)
+        array.reshape(-1, 1, 1) for array in (t.mean, t.slope, t.shift, t.inverse, t.weights)
     )
     count = layer.batch * layer.height * layer.width
-    taken = (t.src - mean) * (inverse * slope / count) + shift / count
-    return {"src": weights * inverse * (t.dst - taken)}
+    projection = (t.src - mean) * (inverse * slope / count) + shift / count
+    return {"src": weights * inverse * (t.dst - projection)}
 
 
 # -----------------------------------------------------------------------------
 
 
-# -----------------------------------------------------------------------------
-
-
-def check_elements(layer: Layer, computed: Computed) -> dict[str, Comparison]:
+def check_elements(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
     """Compare the results of a pass with the reference; see :func:`compare`."""
-    expected = expected_pieces(layer, computed.pass_, computed.propagation, computed.inputs)
-    narrow = significand_bits(computed.precision) <= _FEW_BITS
+    expected = expected_pieces(layer, run.pass_, run.propagation, run.inputs)
+    narrow = significand_bits(run.precision) <= _MAX_STEPWISE_BITS
 
     def scaled() -> Iterator[Piece]:
-        for each in expected:
-            in_steps = layer.kind == "recurrent" or (narrow and not layer.in_float32(each.role))
-            yield replace(each, size=(TAIL if in_steps else 1.0) * each.size)
+        for piece in expected:
+            stepwise = layer.kind == "recurrent" or (narrow and not layer.in_float32(piece.role))
+            yield replace(piece, size=(TAIL_FACTOR if stepwise else 1.0) * piece.size)
 
-    return compare(layer, computed, scaled())
-
-
-#: Frameworks round each result of a formula to formats of so few bits.
-_FEW_BITS: Final = 11
+    return compare(layer, run, scaled())
 
 
-def compare(layer: Layer, computed: Computed, expected: Iterable[Piece]) -> dict[str, Comparison]:
-    """Compare results with what they should be, piece by piece.
+#: Frameworks round every intermediate result to formats with at most this many significand bits.
+_MAX_STEPWISE_BITS: Final = 11
 
-    Below the smallest normal number of the precision results have fewer digits, so what is rounded
-    is measured against that number at least. (In float16 it is 6e-5: the gradients of a softmax
-    over 1000 classes are smaller.)
+
+def compare(
+    layer: Layer, run: KernelRun, expected: Iterable[Piece]
+) -> dict[str, ElementComparison]:
+    """Compare results with expected pieces.
+
+    Below the smallest normal number of the precision, results have fewer digits, so rounded results
+    are compared relative to at least that number. (In float16 it is 6e-5, and the gradients of a
+    softmax over 1000 classes are smaller.)
 
     Returns:
-        What was found for each of the results that are there.
+        The comparison of each result that is present.
     """
-    results = computed.results
-    comparisons: dict[str, Comparison] = {}
+    results = run.results
+    comparisons: dict[str, ElementComparison] = {}
 
     def deviation(piece: Piece) -> Deviation:
-        view = in_place(layer, piece.role, results[piece.role])
+        view = image_view(layer, piece.role, results[piece.role])
         got = view[piece.cut]
         if np.array_equal(got, piece.value):
-            return _NOTHING
+            return _NO_DEVIATION
         scale = np.abs(piece.value)
         scale += piece.size
         if piece.terms != EXACT:
-            stored = "fp32" if layer.in_float32(piece.role) else computed.precision
+            stored = "fp32" if layer.in_float32(piece.role) else run.precision
             np.maximum(scale, smallest_normal(stored), out=scale)
         return worst_of(
             got, piece.value, scale, _namer(piece, view.shape, results[piece.role].shape)
         )
 
-    there = (each for each in expected if each.role in results)
-    for piece, worst in in_threads(lambda each: (each, deviation(each)), there):
+    present = (piece for piece in expected if piece.role in results)
+    for piece, worst in in_threads(lambda piece: (piece, deviation(piece)), present):
         before = comparisons.get(piece.role)
-        comparisons[piece.role] = Comparison(
+        comparisons[piece.role] = ElementComparison(
             terms=max(piece.terms, before.terms if before else EXACT),
             points=piece.value.size + (before.points if before else 0),
             checksums=0,
-            worst=larger(worst, before.worst if before else _NOTHING),
+            worst=worse(worst, before.worst if before else _NO_DEVIATION),
         )
     return comparisons
 
 
-_NOTHING = Deviation(error=0.0, where="", got=0.0, expected=0.0)
+_NO_DEVIATION = Deviation(error=0.0, where="", got=0.0, expected=0.0)
 
 
 def _namer(
     piece: Piece, view: tuple[int, ...], shape: tuple[int, ...]
 ) -> Callable[[Sequence[int]], str]:
-    """Name the elements of a piece by their place in the whole tensor."""
+    """Return a function that names the elements of a piece by their index in the whole tensor."""
     first = [cut.start or 0 for cut in piece.cut]
 
     def name(at: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""Seeded random inputs, rounded so that the kernel and the reference see the same numbers."""
+"""Seeded random inputs, rounded so that the kernel and the reference read the same numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def check_shape(layer: Layer, role: str, tensor: NDArray[Any]) -> NDArray[Any]:
-    """Return ``tensor`` in its plain shape; it may also come in another that the layer knows.
+    """Return ``tensor`` in its plain shape; other shapes that the layer accepts are converted.
 
     Raises:
         UsageError: The tensor does not have the layer's shape.
@@ -37,22 +37,22 @@ def check_shape(layer: Layer, role: str, tensor: NDArray[Any]) -> NDArray[Any]:
 
 
 # -----------------------------------------------------------------------------
-# The elements that a dropout keeps: those whose index has a small hash.
+# The mask of a dropout: an element is kept if the hash of its index is small.
 #
-# The hash is C. Wellons' of 32 bits ("Prospecting for hash functions", 2018; "lowbias32") without
-# its last step, which leaves the upper half of the result as it is. What is hashed is the lower
-# half of the index, xor the upper half times 0x9E3779B9 plus 0x85EBCA6B. It needs no state, so any
-# thread finds it for any element, and the backward pass finds the same one; and it is short enough
-# for a GPU to be done with it before memory is with the elements.
+# The hash is C. Wellons' 32-bit "lowbias32" ("Prospecting for hash functions", 2018) without its
+# last step, which does not change the upper half of the result. Its argument is the lower half of
+# the index, xor the upper half times 0x9E3779B9 plus 0x85EBCA6B. It needs no state, so that any
+# thread can compute it for any element, and the backward pass gets the same mask. It is short
+# enough for a GPU to compute it in less time than the memory accesses take.
 
 
 def kept_elements(shape: tuple[int, ...], cut: tuple[slice, ...], keep: float) -> NDArray[np.bool_]:
-    """Return which elements of a piece of a tensor stay.
+    """Return the dropout mask of a piece of a tensor.
 
     Args:
-        shape: Of the whole tensor; elements are numbered in this order, wherever they lie.
-        cut: The piece.
-        keep: Probability to stay.
+        shape: Shape of the whole tensor; elements are numbered in its order, whatever the strides.
+        cut: Slices of the piece.
+        keep: Probability that an element is kept.
     """
     index = np.zeros((), dtype=np.uint64)
     stride = 1
@@ -60,8 +60,8 @@ def kept_elements(shape: tuple[int, ...], cut: tuple[slice, ...], keep: float) -
         along = np.arange(shape[axis], dtype=np.uint64)[cut[axis]] * np.uint64(stride)
         index = index + along.reshape(-1, *[1] * (len(shape) - 1 - axis))
         stride *= shape[axis]
-    kept: NDArray[np.bool_] = _hash(index) < np.uint64(int(keep * 2.0**32))
-    return kept
+    mask: NDArray[np.bool_] = _hash(index) < np.uint64(int(keep * 2.0**32))
+    return mask
 
 
 def _hash(index: NDArray[np.uint64]) -> NDArray[np.uint32]:
@@ -77,8 +77,8 @@ def _hash(index: NDArray[np.uint64]) -> NDArray[np.uint32]:
 # Storage precisions: rounding float32 values to them, and their unit roundoffs.
 
 #: Significand bits of the values a kernel of each precision works on, implicit bit included.
-#: ``tf32`` is stored as float32, but its arithmetic sees eleven bits: inputs that already fit are
-#: seen by the reference and by the kernel alike.
+#: ``tf32`` is stored as float32, but its arithmetic uses eleven bits: inputs are rounded to these,
+#: so that the reference and the kernel compute with the same numbers.
 _SIGNIFICAND = {
     "fp32": 24,
     "tf32": 11,
@@ -96,7 +96,7 @@ UNIT_ROUNDOFF = {
     "float16": 2.0**-11,
     "bfloat16": 2.0**-8,
     "float8_e4m3": 2.0**-4,
-    # Of Hopper's tensor cores on 8-bit factors: 13 bits behind the point, and these are cut off
+    # Hopper's tensor cores truncate sums of 8-bit products to 13 fraction bits
     # ("DeepSeek-V3 Technical Report", 2024, section 3.3.2).
     "float22": 2.0**-14,
 }
@@ -118,8 +118,8 @@ def significand_bits(precision: str) -> int:
 def smallest_normal(precision: str) -> float:
     """Return the smallest number of ``precision`` that has all its significand bits.
 
-    Smaller ones are multiples of one step: a rounding to nearest is off by as much as at this
-    number. In float16 it is 6e-5, which sums of random products do reach.
+    Smaller numbers have a constant spacing, and so the same absolute rounding error as this one. In
+    float16 it is 6e-5, a size that sums of random products reach.
     """
     if precision.startswith("fp16"):
         return 2.0**-14
@@ -142,7 +142,7 @@ def round_to(precision: str, array: NDArray[Any]) -> NDArray[np.float32]:
     Args:
         precision: ``fp32``, ``tf32``, ``fp16``, ``fp16-tc``, ``bf16``, ``bf16-tc`` or one of fp8
             (e4m3, finite values saturating at 448 as its conversions do).
-        array: Values of any shape; left as they are.
+        array: Values of any shape; not changed.
 
     Raises:
         UsageError: There is no such precision.
@@ -172,7 +172,7 @@ def _drop_bits(values: NDArray[np.float32], dropped: int) -> NDArray[np.float32]
     with np.errstate(over="ignore"):
         rounded = ((pattern + half + last) >> shift) << shift
     result: NDArray[np.float32] = rounded.view(np.float32)
-    # The carry could turn a NaN with a full significand into an infinity.
+    # A carry could turn a NaN whose significand is all ones into another number.
     unordered = np.isnan(values)
     if unordered.any():
         result[unordered] = np.nan
@@ -182,17 +182,17 @@ def _drop_bits(values: NDArray[np.float32], dropped: int) -> NDArray[np.float32]
 # -----------------------------------------------------------------------------
 # Uniform random values on the grid of a storage precision.
 
-#: Elements made at a time, so that they are rounded while they are in the cache.
+#: Elements generated at a time, so that they are still in the cache when they are rounded.
 _CHUNK = 1 << 16
-#: Larger tensors are made in blocks of so many elements, side by side: one thread makes 56 to 260
-#: million a second, of which a layer for a GPU may need four hundred million.
+#: Elements of a block; several threads fill the blocks of larger tensors. One thread generates 56
+#: to 260 million elements per second, and a layer for a GPU may need four hundred million.
 _BLOCK = 1 << 22
 
 
 def fill_uniform(flat: NDArray[np.float32], stream: np.random.SFC64, precision: str) -> None:
     """Fill with uniform values in [-1, 1): random significands of numbers in [2, 4), less 3.
 
-    The values depend on the stream alone, not on how many threads make them.
+    The values depend only on the stream, not on the number of threads.
     """
     if flat.size <= _BLOCK:
         _fill_block(flat, stream, precision)
@@ -217,16 +217,17 @@ def _fill_block(flat: NDArray[np.float32], stream: np.random.SFC64, precision: s
 # -----------------------------------------------------------------------------
 # Seeded inputs.
 
-#: What the sources of operations that bend are multiplied with to get to where they do.
-_REACH = np.float32(8)
+#: Scale of the sources of functions with kinks at 3 and 6, such as relu6 and hardswish.
+_KINK_RANGE = np.float32(8)
 
 
-def _beside_kinks(source: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Spread a source over [-8, 8), none of it at 3 or 6 nor by a rounding error beside them.
+def _avoid_kinks(source: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scale a source to [-8, 8), and move values at 3 and 6 away.
 
-    There a gradient jumps, and which of its two values it has is up to the library.
+    The gradient jumps there, and libraries may choose either value. Values are rounded to bfloat16,
+    so that none lies within a rounding error of a kink.
     """
-    spread = round_to("bf16", source * _REACH)
+    spread = round_to("bf16", source * _KINK_RANGE)
     spread[(np.abs(spread) == 3) | (np.abs(spread) == 6)] *= np.float32(0.75)
     return spread
 
@@ -234,32 +235,31 @@ def _beside_kinks(source: NDArray[np.float32]) -> NDArray[np.float32]:
 def make_inputs(
     layer: Layer, pass_: str, precision: str, seed: int, propagation: str = "inference"
 ) -> dict[str, NDArray[np.float32]]:
-    """Return what a pass reads: float32 arrays in plain layouts, by role.
+    """Make the inputs of a pass: float32 arrays in plain layouts, by role.
 
     Values are uniform in [-1, 1) and rounded to the nearest value of the storage precision. Each
-    role has a random stream of its own, so the weights of a layer are the same in two passes.
+    role has its own random stream, so all passes of a layer get the same weights. Exceptions:
 
-    Max pooling backward reads the source too, to find the maxima. There its values differ within
-    any window, because which of two equal maxima gets the gradient is up to the library.
-
-    The backward pass of an attention reads the result of its forward pass.
-
-    The weights and biases of a recurrent layer are smaller, as networks have them.
-
-    What has to be above zero, a divisor or a variance, is in [0.5, 1.5]; factors of what is
-    overwritten are 1 or -1; indices name any row and labels any class. Sources of what bends there
-    are in [-8, 8), and the probabilities that the gradient of a softmax reads add up to one.
+    - Max pooling backward also reads the source, to find the maxima. No two of its values in a
+      window are equal, because libraries may choose either of two equal maxima.
+    - The backward pass of an attention reads the result of its forward pass.
+    - The weights and biases of a recurrent layer are smaller, as in trained networks.
+    - Divisors and variances are in [0.5, 1.5]; factors of overwritten tensors are 1 or -1; indices
+      and labels are uniform over rows and classes.
+    - Sources of functions with kinks at 3 and 6 are in [-8, 8), and the probabilities that the
+      gradient of a softmax reads sum to one.
 
     Args:
-        layer: What is computed.
+        layer: The layer.
         pass_: ``forward``, ``backward-data`` or ``backward-weights``.
         precision: Storage precision, such as ``fp32`` or ``bf16``.
         seed: Non-negative; the same seed gives the same arrays.
-        propagation: ``inference`` or ``training``; a batch normalisation reads other statistics.
+        propagation: ``inference`` or ``training``; determines the statistics that a batch
+            normalisation reads.
 
     Raises:
         UsageError: The layer has no such pass, or there is no such precision.
-        UnsupportedError: A mean over windows of padding alone.
+        UnsupportedError: An average over a window that contains only padding.
     """
     if pass_ not in layer.passes:
         choices = ", ".join(nearest(pass_, layer.passes) or layer.passes)
@@ -272,27 +272,27 @@ def make_inputs(
         for role in layer.reads(pass_, propagation)
     }
     if layer.op == "attention" and "result" in inputs:
-        inputs["result"] = round_to(precision, _attended(layer, inputs))
+        inputs["result"] = round_to(precision, _attention_result(layer, inputs))
     return inputs
 
 
-#: Scores of an attention that there are at a time.
+#: Scores of an attention that are computed at a time.
 _SCORES = 1 << 18
 
 
 def query_blocks(
     layer: Layer, inputs: Mapping[str, NDArray[Any]], image: int, shared: int
 ) -> Iterator[tuple[int, slice, dict[str, NDArray[Any]]]]:
-    """Yield some rows of a head of queries, and the matrices that they meet.
+    """Yield blocks of queries with their keys and values.
 
     Args:
         layer: An attention.
-        inputs: What a pass reads.
+        inputs: Inputs of the pass, by role.
         image: Index in the batch.
         shared: Head of keys and values.
 
     Yields:
-        The head, the rows, and of each tensor what belongs to them.
+        The head of queries, the rows, and the corresponding parts of the tensors.
     """
     heads = layer.heads // layer.kv_heads
     whole = {role: inputs[role][image, shared][None, None] for role in ("key", "value")}
@@ -300,13 +300,16 @@ def query_blocks(
     for head in range(shared * heads, (shared + 1) * heads):
         for first in range(0, layer.queries, step):
             rows = slice(first, min(first + step, layer.queries))
-            own = {role: inputs[role] for role in ("query", "dst") if role in inputs}
-            at = {role: array[image, head, rows][None, None] for role, array in own.items()}
-            yield head, rows, whole | at
+            block = {
+                role: inputs[role][image, head, rows][None, None]
+                for role in ("query", "dst")
+                if role in inputs
+            }
+            yield head, rows, whole | block
 
 
-def _attended(layer: Layer, inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-    """Return the result of the forward pass in float32."""
+def _attention_result(layer: Layer, inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+    """Compute the forward pass in float32."""
     result = np.empty(layer.shapes()["result"], dtype=np.float32)
     for image, shared in np.ndindex(layer.batch, layer.kv_heads):
         for head, rows, t in query_blocks(layer, inputs, image, shared):
@@ -319,12 +322,12 @@ _ROLES = ("src", "weights", "dst")
 
 
 def _number(role: str) -> int:
-    """Return the number of a role's random stream, of roles that only some kind has too."""
+    """Return the number of a role's random stream."""
     return _ROLES.index(role) if role in _ROLES else zlib.crc32(role.encode())
 
 
 def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> NDArray[np.float32]:
-    """Return one tensor, from a random stream of its own."""
+    """Make one tensor, from its own random stream."""
     stream = np.random.SFC64(np.random.SeedSequence([seed, _number(role)]))
     rng = np.random.Generator(stream)
     array = np.empty(layer.shapes()[role], dtype=np.float32)
@@ -340,13 +343,13 @@ def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> N
     stored = "fp32" if layer.in_float32(role) else precision
     fill_uniform(array.reshape(-1), stream, stored)
     if role == "src" and layer.entry.spread:
-        return _beside_kinks(array)
+        return _avoid_kinks(array)
     if role == "src" and layer.op == "pool" and pass_ == "backward-data":
-        _separate(array, layer, precision, rng)
+        _remove_ties(array, layer, precision, rng)
     if layer.kind == "recurrent" and role.startswith(("weights", "bias")):
         array *= _weight_scale(layer)
     if layer.is_sign(role):
-        array.flat[0] = -1  # a product with 1 alone changes nothing
+        array.flat[0] = -1  # at least one factor has to change something
         return np.copysign(np.float32(1), array)
     if layer.above_zero(role):
         array = round_to(stored, np.abs(array) + np.float32(0.5))
@@ -354,11 +357,7 @@ def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> N
 
 
 def _check_means(layer: Layer) -> None:
-    """Refuse means of nothing.
-
-    Raises:
-        UnsupportedError: A pooling that has them.
-    """
+    """Raise UnsupportedError if an average without padding has a window of padding alone."""
     if layer.mode == "avg" and not layer.count_include_pad:
         for axis in layer.axes:
             if axis.used_outputs() < axis.out:
@@ -369,35 +368,34 @@ def _check_means(layer: Layer) -> None:
 
 
 def _weight_scale(layer: Layer) -> np.float32:
-    """Return the largest power of two, which rounds nothing, up to ``1 / sqrt(hidden)``.
+    """Return the largest power of two, an exact factor, up to PyTorch's ``1 / sqrt(hidden)``.
 
-    So large are weights that PyTorch draws. Much larger ones leave gates open or shut for good, and
-    states without an end to what an error grows to.
+    Much larger weights saturate the gates, and errors of the state then grow without bound.
     """
     return np.float32(2.0 ** -math.ceil(math.log2(layer.hidden) / 2))
 
 
-def _separate(
+def _remove_ties(
     images: NDArray[np.float32], layer: Layer, precision: str, rng: np.random.Generator
 ) -> None:
     """Move values to a grid so that no two in a pooling window are equal.
 
-    A window holds each tuple of (position over dilation) modulo the kernel's size, one for each
-    side, at most once. Each tuple gets every ``taps``-th value of the grid as its own. Windows with
-    more elements than the grid has room for keep their ties.
+    A window contains each tuple of (position // dilation) % kernel, with one number per side, at
+    most once. Each tuple gets every ``taps``-th value of the grid. Windows with more elements than
+    half the grid keep their ties.
     """
     taps = math.prod(layer.kernel)
     half = 1 << (significand_bits(precision) - 1)
-    rounds = 2 * half // taps
-    if rounds < 2:
+    blocks = 2 * half // taps
+    if blocks < 2:
         return
     number = np.zeros((), dtype=np.intp)
     for axis in layer.axes:
         along = np.arange(axis.size) // axis.dilation % axis.kernel
         number = number[..., None] * axis.kernel + along
     for image in images:
-        own = rng.permutation(taps).astype(np.float32)[number] - np.float32(half)
-        # From [-1, 1] to 0 .. rounds - 1; rounding may have reached 1 itself.
-        turn = np.floor((image + np.float32(1)) * np.float32(rounds / 2))
-        np.minimum(turn, np.float32(rounds - 1), out=turn)
-        image[...] = (turn * np.float32(taps) + own) / np.float32(half)
+        offset = rng.permutation(taps).astype(np.float32)[number] - np.float32(half)
+        # From [-1, 1] to 0 .. blocks - 1; rounding may have given exactly 1.
+        block = np.floor((image + np.float32(1)) * np.float32(blocks / 2))
+        np.minimum(block, np.float32(blocks - 1), out=block)
+        image[...] = (block * np.float32(taps) + offset) / np.float32(half)

@@ -1,20 +1,20 @@
-"""Weighted sums against the reference: convolutions, matrix products, means, resized images.
+"""Check weighted sums: convolutions, matrix products, average pooling, resized images.
 
-All passes of all of them are, with views of their tensors::
+With suitable views of the tensors, all their passes are::
 
     y[n, g, o, p] = sum_{c, k} w[g, o, c, k] x[n, g, c, source(p, k)]
 
 where ``p`` is a position along each side and ``k`` a tap, with the tables of
-:mod:`~pydlbench.verification.checksums`. What is a ``c`` in one pass is an ``n`` or an
-``o`` in another: a gradient of weights slides the gradient of the result over the source.
+:mod:`~pydlbench.verification.checksums`. An axis has different letters in different passes: the
+gradient of weights slides the gradient of the result over the source.
 
-With random weights ``a[n]``, and ``b[p]`` that are products of one for each side, the checksum of
-an output is, exchanging the sums::
+With random weights ``a[n]``, and ``b[p]`` as a product of one factor per side, the checksum of an
+output is, exchanging the sums::
 
     sum_{n, p} a[n] b[p] y[n, g, o, p] = sum_{c, k} w[g, o, c, k] S[g, c, k]
     S[g, c, k] = sum_{n, p} a[n] b[p] x[n, g, c, source(p, k)]
 
-which takes one pass over each tensor. Where it is cheap there is one for each ``n``.
+which takes one pass over each tensor. If that is cheap, there is a checksum for each ``n``.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from pydlbench.ops.windows import PASS_OF_CONVOLUTION
 from pydlbench.verification.checksums import (
     CHECKSUM_UNIT,
     F64,
-    Comparison,
-    Computed,
+    ElementComparison,
+    KernelRun,
     TapAxis,
     checksum_weights,
     choose_pixels,
     contract,
     element_name,
-    larger,
     pieces,
     resize_axes,
     window_axes,
+    worse,
     worst_of,
 )
 from pydlbench.verification.inputs import smallest_normal
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from pydlbench.ops.op import Layer
 
 # -----------------------------------------------------------------------------
-# The tensors of each pass: the source, the weights and the output, and of each axis the letters
-# that it stands for; ``go`` is an axis of groups, one behind the other.
+# The axes of the source, the weights and the output in each pass, as letters of the formula above;
+# ``go`` is an axis of ``g`` groups of ``o``.
 
 _Axes = tuple[str, ...]
 _CONVOLUTION: Final[dict[str, tuple[_Axes, _Axes, _Axes]]] = {
@@ -68,7 +68,7 @@ _PRODUCT: Final[dict[str, tuple[_Axes, _Axes, _Axes]]] = {
     "backward-data": (("n", "c"), ("o", "c"), ("n", "o")),
     "backward-weights": (("c", "n"), ("c", "o"), ("n", "o")),
 }
-#: Roles of source, weights and output, if the source of a convolution is its ``src``.
+#: Roles of source, weights and output.
 _ROLES: Final = {
     "forward": ("src", "weights", "dst"),
     "backward-data": ("dst", "weights", "src"),
@@ -78,12 +78,12 @@ _ROLES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tensor:
-    """A tensor and what its axes stand for; those behind are the sides.
+    """A tensor with the letters of its axes.
 
     Attributes:
-        array: Its elements.
-        letters: Of each axis; the sides have none.
-        groups: Their number, where an axis has two letters.
+        array: Elements.
+        letters: Letters of the leading axes; the others are the sides.
+        groups: Number of groups of an axis with two letters.
     """
 
     array: NDArray[Any]
@@ -100,33 +100,35 @@ class _Tensor:
         return parts
 
     def view(self, wanted: str) -> NDArray[Any]:
-        """Return it with an axis for each wanted letter, and the sides; others have one element."""
+        """Return a view with an axis for each wanted letter, of size 1 if absent, and the sides."""
         parts = self.parts
         sides = self.array.shape[len(self.letters) :]
         split = self.array.reshape(*(size for _, size in parts), *sides)
-        places = [[at for at, (own, _) in enumerate(parts) if own == letter] for letter in wanted]
-        rest = [at for at, (own, _) in enumerate(parts) if own not in wanted]
-        turned = split.transpose(*itertools.chain(*places), *rest, *range(len(parts), split.ndim))
-        shape = [math.prod(parts[at][1] for at in each) for each in places]
-        result: NDArray[Any] = turned.reshape(*shape, *sides)
+        axes = [[at for at, (name, _) in enumerate(parts) if name == letter] for letter in wanted]
+        rest = [at for at, (name, _) in enumerate(parts) if name not in wanted]
+        ordered = split.transpose(*itertools.chain(*axes), *rest, *range(len(parts), split.ndim))
+        shape = [math.prod(parts[at][1] for at in group) for group in axes]
+        result: NDArray[Any] = ordered.reshape(*shape, *sides)
         return result
 
     def name(self, role: str, at: dict[str, int | None], sides: Sequence[Any]) -> str:
-        """Name an element, or all of them along axes whose letter has no index."""
+        """Name an element, with ``:`` along axes whose letter has the index None."""
         sizes: dict[str, list[int]] = {}
         for letter, size in self.parts:
             sizes.setdefault(letter, []).append(size)
-        index = {letter: iter(_places(at.get(letter, 0), each)) for letter, each in sizes.items()}
+        index = {
+            letter: iter(_unravel(at.get(letter, 0), shape)) for letter, shape in sizes.items()
+        }
         place: list[Any] = []
         for letters in self.letters:
-            every = [next(index[letter]) for letter in letters]
+            parts = [next(index[letter]) for letter in letters]
             size = self.array.shape[len(place)] // self.groups
-            number = every[-1] if len(every) == 1 or None in every else every[0] * size + every[1]
+            number = parts[-1] if len(parts) == 1 or None in parts else parts[0] * size + parts[1]
             place.append(":" if number is None else number)
         return element_name(role, [*place, *sides])
 
 
-def _places(index: int | None, sizes: list[int]) -> list[int | None]:
+def _unravel(index: int | None, sizes: list[int]) -> list[int | None]:
     if index is None:
         return [None] * len(sizes)
     return [int(place) for place in np.unravel_index(index, sizes)]
@@ -134,14 +136,14 @@ def _places(index: int | None, sizes: list[int]) -> list[int | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sum:
-    """A weighted sum.
+    """The tensors of a weighted sum.
 
     Attributes:
-        source: What is added up.
-        weights: What it is multiplied with.
-        output: What a kernel wrote.
-        axes: The tables of the windows, of each side.
-        uncertain: What a weight may be off by whatever its size, in units of a rounding.
+        source: Summands.
+        weights: Their factors.
+        output: Result of the kernel.
+        axes: Table of the windows along each side.
+        uncertain: Absolute error of a weight, in units of roundoff.
     """
 
     source: _Tensor
@@ -151,36 +153,36 @@ class _Sum:
     uncertain: float = 0.0
 
     @property
-    def few(self) -> bool:
-        """Whether windows slide over few positions: the source is added up one after the other."""
+    def has_few_positions(self) -> bool:
+        """Whether windows have no more positions than taps: the source is summed by position."""
         return all(axis.outputs <= axis.source.shape[1] for axis in self.axes)
 
     @property
     def elements(self) -> int:
-        """Sums over the source that there are at a time, for each of its channels and images."""
+        """Number of simultaneous sums over the source, per channel and image."""
         taps = math.prod(axis.source.shape[1] for axis in self.axes)
         read = math.prod(axis.source_size for axis in self.axes)
-        return int(max(taps, read) if self.few else taps)
+        return int(max(taps, read) if self.has_few_positions else taps)
 
 
 def _convolution(layer: Layer, pass_: str, tensors: dict[str, NDArray[Any]]) -> _Sum:
     roles: tuple[str, ...] = _ROLES[pass_]
-    if layer.op == "deconv":  # a pass of the convolution whose source is its result
+    if layer.op == "deconv":  # a pass of the convolution with source and result exchanged
         layer, pass_ = layer.convolution, PASS_OF_CONVOLUTION[pass_]
-        turned = {"src": "dst", "dst": "src", "weights": "weights"}
-        roles = tuple(turned[role] for role in _ROLES[pass_])
+        exchanged = {"src": "dst", "dst": "src", "weights": "weights"}
+        roles = tuple(exchanged[role] for role in _ROLES[pass_])
     source, weights, output = (
         _Tensor(array=tensors[role], letters=letters, groups=layer.groups)
         for role, letters in zip(roles, _CONVOLUTION[pass_], strict=True)
     )
     axes = window_axes(layer, "backward-data" if pass_ == "backward-data" else "forward")
     if pass_ == "backward-weights":
-        axes = tuple(axis.turned() for axis in axes)
+        axes = tuple(axis.transpose() for axis in axes)
     return _Sum(source=source, weights=weights, output=output, axes=axes)
 
 
 def _product(_: Layer, pass_: str, tensors: dict[str, NDArray[Any]]) -> _Sum:
-    """Return a matrix product; a matrix stands for all those of a batch that meet it."""
+    """Describe a matrix product; batch axes are broadcast."""
     arrays = [tensors[role] for role in _ROLES[pass_]]
     batch = []
     for left, right, both in zip(*(array.shape[:-2] for array in arrays), strict=True):
@@ -196,7 +198,7 @@ def _product(_: Layer, pass_: str, tensors: dict[str, NDArray[Any]]) -> _Sum:
 
 
 def _mean(layer: Layer, pass_: str, tensors: dict[str, NDArray[Any]]) -> _Sum:
-    """Return a sum that does not mix channels: a mean, or images in another size."""
+    """Describe a sum that does not mix channels: average pooling or a resizing."""
     roles = ("src", "dst") if pass_ == "forward" else ("dst", "src")
     source, output = (_Tensor(array=tensors[role], letters=("n", "g")) for role in roles)
     uncertain = 0.0
@@ -214,26 +216,26 @@ _SUMS: Final = {"conv": _convolution, "deconv": _convolution, "gemm": _product}
 
 # -----------------------------------------------------------------------------
 
-#: Multiply-adds spent on single points, and on the checksums' side of the weights.
+#: Multiply-adds for single points, and for the products of checksums with the weights.
 _POINT_MACS: Final = 20_000_000
 _CHECKSUM_MACS: Final = 30_000_000
 #: Source elements gathered for the points.
 _PATCH_ELEMENTS: Final = 1_000_000
-#: Weights converted to float64 at a time, and sums over the source that there are at a time.
+#: Weights converted to float64 at a time, and simultaneous sums over the source.
 _WEIGHT_BLOCK: Final = 1 << 18
 _SOURCE_BLOCK: Final = 1 << 22
 
 
-def check_sums(layer: Layer, computed: Computed) -> dict[str, Comparison]:
-    """Compare weighted sums with the reference: all by checksums, and some elements exactly."""
-    ((role, array),) = computed.results.items()
+def check_sums(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
+    """Compare all elements by checksums, and some of them exactly."""
+    ((role, array),) = run.results.items()
     make = _SUMS.get(layer.entry.kind, _mean)
-    form = make(layer, computed.pass_, {**computed.inputs, role: array})
-    least, rng, axes = smallest_normal(computed.precision), computed.rng, form.axes
-    source, weights = form.source.view("ngc"), form.weights.view("goc")
-    output = form.output.view("ngo")
+    weighted = make(layer, run.pass_, {**run.inputs, role: array})
+    least, rng, axes = smallest_normal(run.precision), run.rng, weighted.axes
+    source, weights = weighted.source.view("ngc"), weighted.weights.view("goc")
+    output = weighted.output.view("ngo")
     images, groups, outs, *sizes = output.shape
-    fold = _fold(rng, form, images)
+    fold = _fold(rng, weighted, images)
     buckets = images if fold is None else len(fold)
     by_side = [checksum_weights(rng, axis.outputs) for axis in axes]
     per_pixel = source.shape[2] * math.prod(weights.shape[3:]) * groups
@@ -241,13 +243,13 @@ def check_sums(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     pixels = choose_pixels(rng, images, sizes, count)
 
     expected, variance = np.zeros((2, buckets + len(pixels.image), groups, outs))
-    step = max(1, _SOURCE_BLOCK // (buckets * groups * form.elements))
+    step = max(1, _SOURCE_BLOCK // (buckets * groups * weighted.elements))
     for first in range(0, source.shape[2], step):
         block = slice(first, first + step)
-        summed = _source_sums(form, source[:, :, block], by_side, fold)
-        patches = pixels.patches(source[:, :, block], axes, form.uncertain)
-        rows, squared = (np.concatenate(each) for each in zip(summed, patches, strict=True))
-        _mix(rows, squared, weights[:, :, block], expected, variance)
+        summed = _source_sums(weighted, source[:, :, block], by_side, fold)
+        patches = pixels.patches(source[:, :, block], axes, weighted.uncertain)
+        rows, squared = (np.concatenate(pair) for pair in zip(summed, patches, strict=True))
+        _add_products(rows, squared, weights[:, :, block], expected, variance)
 
     factors = {3 + side: vector[:, None] for side, vector in enumerate(by_side)}
     if fold is not None:
@@ -258,7 +260,7 @@ def check_sums(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     energy += least**2 * math.prod(float(np.sum(vector**2)) for vector in by_side) * folded
 
     def name(image: int | None, channel: Sequence[int], place: Sequence[Any]) -> str:
-        return form.output.name(role, {"n": image, "g": channel[0], "o": channel[1]}, place)
+        return weighted.output.name(role, {"n": image, "g": channel[0], "o": channel[1]}, place)
 
     checksum = worst_of(
         got.reshape(buckets, groups, outs),
@@ -270,25 +272,31 @@ def check_sums(layer: Layer, computed: Computed) -> dict[str, Comparison]:
         pixels.values(output),
         expected[buckets:],
         np.maximum(np.abs(expected[buckets:]) + np.sqrt(variance[buckets:]), least),
-        lambda at: name(int(pixels.image[at[0]]), at[1:], [each[at[0]] for each in pixels.place]),
+        lambda at: name(int(pixels.image[at[0]]), at[1:], [side[at[0]] for side in pixels.place]),
     )
     return {
-        role: Comparison(
+        role: ElementComparison(
             terms=source.shape[2] * math.prod(axis.terms for axis in axes),
             points=len(pixels.image) * groups * outs,
             checksums=got.size,
-            worst=larger(point, checksum),
+            worst=worse(point, checksum),
         )
     }
 
 
-def _fold(rng: np.random.Generator, form: _Sum, images: int) -> F64 | None:
-    """Return the (buckets, images) matrix that adds images up; None where it need not."""
-    weights, source = form.weights.array.size, form.source.array.size
+def _fold(rng: np.random.Generator, weighted: _Sum, images: int) -> F64 | None:
+    """Return the (buckets, images) matrix that sums images with random weights.
+
+    None if a checksum per image is cheap.
+    """
+    weights, source = weighted.weights.array.size, weighted.source.array.size
     if images * weights <= _CHECKSUM_MACS:
         return None
-    once = weights + form.output.array.size // math.prod(axis.outputs for axis in form.axes)
-    once += source if form.few else source // math.prod(axis.source_size for axis in form.axes)
+    once = weights + weighted.output.array.size // math.prod(axis.outputs for axis in weighted.axes)
+    if weighted.has_few_positions:
+        once += source
+    else:
+        once += source // math.prod(axis.source_size for axis in weighted.axes)
     buckets = max(1, min(images, _CHECKSUM_MACS // once))
     matrix = np.zeros((buckets, images))
     matrix[np.arange(images) % buckets, np.arange(images)] = checksum_weights(rng, images)
@@ -296,49 +304,51 @@ def _fold(rng: np.random.Generator, form: _Sum, images: int) -> F64 | None:
 
 
 def _source_sums(
-    form: _Sum, source: NDArray[Any], by_side: Sequence[F64], fold: F64 | None
+    weighted: _Sum, source: NDArray[Any], by_side: Sequence[F64], fold: F64 | None
 ) -> tuple[F64, F64]:
-    """Return S and the variance that rounding gives it: (buckets, groups, channels, taps...)."""
-    axes = form.axes
+    """Return S and its variance by rounding: (buckets, groups, channels, taps...)."""
+    axes = weighted.axes
     images = {} if fold is None else {0: fold.T}
     squares = {axis: matrix**2 for axis, matrix in images.items()}
     squares |= {3 + side: np.ones((size, 1)) for side, size in enumerate(source.shape[3:])}
-    if form.few:
+    if weighted.has_few_positions:
         sums, energy = contract(source, images, squares)
         for side, (axis, weights) in enumerate(zip(axes, by_side, strict=True)):
-            sums = axis.add_up(weights, sums, 3 + side)
+            sums = axis.weighted_sum(weights, sums, 3 + side)
     else:
         spread = {
             3 + i: axis.spread(w) for i, (axis, w) in enumerate(zip(axes, by_side, strict=True))
         }
         sums, energy = contract(source, images | spread, squares)
-    # The mean square of a channel stands for that of each window in it.
+    # Approximate the mean square of each window by that of its channel.
     mean_square = energy / math.prod(source.shape[3:])
     by_tap = [
         [axis.energy(vector), vector**2 @ (axis.factor != 0)]
         for axis, vector in zip(axes, by_side, strict=True)
     ]
     exact, rough = (
-        functools.reduce(np.multiply.outer, [each[i] for each in by_tap], np.ones(()))
+        functools.reduce(np.multiply.outer, [pair[i] for pair in by_tap], np.ones(()))
         for i in (0, 1)
     )
-    return sums, mean_square * (exact + form.uncertain**2 * rough)
+    return sums, mean_square * (exact + weighted.uncertain**2 * rough)
 
 
-def _mix(rows: F64, squared: F64, weights: NDArray[Any], expected: F64, variance: F64) -> None:
+def _add_products(
+    rows: F64, squared: F64, weights: NDArray[Any], expected: F64, variance: F64
+) -> None:
     """Add the products of rows with the weights, and of squared rows with the squared weights.
 
     Args:
         rows: (rows, groups, channels, taps...).
-        squared: The same.
+        squared: Of the same shape.
         weights: (groups, outputs, channels, taps...), of any strides; converted block by block.
-        expected: (rows, groups, outputs), to which it is added.
-        variance: The same.
+        expected: (rows, groups, outputs); updated.
+        variance: Of the same shape; updated.
     """
     for g, o, *inner in pieces(weights, _WEIGHT_BLOCK):
         block = weights[(g, o, *inner)].astype(np.float64, order="C")
         block = block.reshape(*block.shape[:2], -1).swapaxes(1, 2)
         for total, part, matrix in ((expected, rows, block), (variance, squared, block**2)):
-            met = part[(slice(None), g, *inner)]
-            met = met.reshape(*met.shape[:2], -1).swapaxes(0, 1)
-            total[:, g, o] += np.matmul(met, matrix).swapaxes(0, 1)
+            matched = part[(slice(None), g, *inner)]
+            matched = matched.reshape(*matched.shape[:2], -1).swapaxes(0, 1)
+            total[:, g, o] += np.matmul(matched, matrix).swapaxes(0, 1)

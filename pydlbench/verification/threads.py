@@ -1,4 +1,4 @@
-"""NumPy on several threads: what is made or compared piece by piece is so on all own CPUs."""
+"""Run NumPy functions on several threads, one per CPU of the process."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Of each thread: what it works on, and what waits for it.
-_UNDER_WAY: Final = 2
+# Items per thread: one that it processes and one in the queue.
+_PENDING_PER_THREAD: Final = 2
 
 
 def quiet() -> np.errstate:
-    """Return a context in which NumPy does not warn: what is NaN or infinite is reported."""
+    """Return a context without NumPy's warnings: the verdict reports NaN and infinity."""
     return np.errstate(invalid="ignore", over="ignore")
 
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Call a function with each item, :func:`quiet`, on as many threads as there are own CPUs.
+    """Call a function with each item, :func:`quiet`, on one thread per CPU of the process.
 
     Args:
-        function: several threads call it at a time.
-        items: are asked for one by one, a few of them ahead of the results.
+        function: Thread-safe function.
+        items: Iterated lazily, a few items ahead of the results.
 
     Yields:
         The results, in the order of the items.
     """
 
-    def called(item: Item) -> Result:
-        with quiet():  # of this thread
+    def call(item: Item) -> Result:
+        with quiet():  # NumPy's error state is per thread
             return function(item)
 
     cpus = own_cpus()
     pending: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(len(cpus), initializer=bind, initargs=(cpus,)) as pool:
         for item in items:
-            pending.append(pool.submit(called, item))
-            if len(pending) == _UNDER_WAY * len(cpus):
+            pending.append(pool.submit(call, item))
+            if len(pending) == _PENDING_PER_THREAD * len(cpus):
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()

@@ -1,4 +1,4 @@
-"""The verdict: is what a kernel wrote the result of the layer, to the precision it promises?"""
+"""The verdict on a kernel's result: does it agree with the reference to its precision?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from pydlbench.errors import UsageError, nearest
 from pydlbench.records.measurement import Correctness
 from pydlbench.verification.attention import check_attention
-from pydlbench.verification.checksums import Comparison, Computed, pieces
+from pydlbench.verification.checksums import ElementComparison, KernelRun, pieces
 from pydlbench.verification.elements import check_elements
 from pydlbench.verification.inputs import UNIT_ROUNDOFF, check_shape, significand_bits
 from pydlbench.verification.sums import check_sums
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 # ``0.15 sqrt(K) u``. The tail is longer than a normal distribution's, because the partial sums of
 # some elements wander further: in simulated sums one element in 10**3, 10**4 and 10**5 lies beyond
 # 0.7, 0.9 and 1.2 ``sqrt(K) u``. ``3 sqrt(K) u`` is seven such steps further, or twenty times the
-# root mean square. Four more ``u`` are for what does not grow: products that are rounded without
-# FMA, and a final scaling.
+# root mean square. Four more ``u`` allow for errors that do not grow with K: products that are
+# rounded without FMA, and a final scaling.
 #
 # Storing the result rounds once more, by at most the unit roundoff of the storage format; below its
 # smallest normal number results have fewer digits, so errors are relative to that number at least.
@@ -54,28 +54,27 @@ if TYPE_CHECKING:
 #
 #     tolerance = u_storage + (3 sqrt(K) + 4) u_accumulate
 #
-# A TF32 kernel rounds both factors, which is off by ``0.3 * 2**-11`` in the root mean square; a
-# float32 kernel is told from it for sums of up to about 10**6 terms. Beyond, one chain of float32
-# additions may be as inexact.
+# A TF32 kernel rounds both factors, an error of ``0.3 * 2**-11`` in the root mean square. That
+# distinguishes it from a float32 kernel in sums of up to about 10**6 terms; beyond that,
+# consecutive float32 additions may be as inexact.
 #
-# Fast convolutions (Winograd, FFT) sum transformed data, whose entries are larger than the
-# result.
+# Fast convolutions (Winograd, FFT) sum transformed data, whose entries are larger than the result.
 # For Winograd's F(4x4, 3x3) A. Lavin and S. Gray ("Fast algorithms for convolutional neural
 # networks", 2016) find errors up to an order of magnitude above those of direct convolution, and
-# larger tiles are worse; so the second term is allowed 32 times as much for them.
+# larger tiles are worse; so the second term is multiplied by 32 for them.
 #
-# Tensor cores add a block of products to a float32 accumulator and cut off what does not fit,
-# instead of rounding to nearest (M. Fasi, N. Higham, M. Mikaitis and S. Pranesh, "Numerical
-# behavior of NVIDIA tensor cores", 2021). Cutting off always points towards zero, so the errors of
-# the partial sums do not cancel: with at least 8 products per block, and at most ``2 u`` lost of
-# each partial sum, ``sum_j 2 u s sqrt(8 j / K)`` over ``K / 8`` blocks is ``K u s / 6``, half of it
-# on average. The accumulator ``float32-tensor`` is allowed ``K / 12`` units more.
+# Tensor cores add a block of products to a float32 accumulator and truncate the sum instead of
+# rounding it to nearest (M. Fasi, N. Higham, M. Mikaitis and S. Pranesh, "Numerical behavior of
+# NVIDIA tensor cores", 2021). Truncation is always towards zero, so the errors of the partial sums
+# do not cancel: with at least 8 products per block, and at most ``2 u`` lost of each partial sum,
+# ``sum_j 2 u s sqrt(8 j / K)`` over ``K / 8`` blocks is ``K u s / 6``, half of it on average. The
+# accumulator ``float32-tensor`` is allowed ``K / 12`` units more.
 
-#: The float32 accumulator of a tensor core, which cuts off instead of rounding.
+#: The float32 accumulator of a tensor core, which truncates instead of rounding.
 TENSOR_ACCUMULATOR = "float32-tensor"
-#: That of 8-bit factors whose partial sums are not promoted to float32.
+#: The accumulator of 8-bit products whose partial sums are not promoted to float32.
 FAST_ACCUMULATOR = "float22-tensor"
-_CUT_OFF = 1 / 12
+_TRUNCATION_PER_TERM = 1 / 12
 
 _TRANSFORMED = ("wino", "fft")
 _TRANSFORM_FACTOR = 32.0
@@ -99,19 +98,20 @@ def tolerance(
     storage = UNIT_ROUNDOFF["float32"]
     if precision != "tf32":
         storage = 2.0 ** -significand_bits(precision)
-    cut_off = _CUT_OFF * terms if accumulate in (TENSOR_ACCUMULATOR, FAST_ACCUMULATOR) else 0.0
-    rounding = accumulate.removesuffix("-tensor") if cut_off else accumulate
+    truncates = accumulate in (TENSOR_ACCUMULATOR, FAST_ACCUMULATOR)
+    truncation = _TRUNCATION_PER_TERM * terms if truncates else 0.0
+    rounding = accumulate.removesuffix("-tensor") if truncates else accumulate
     if rounding not in UNIT_ROUNDOFF:
         choices = ", ".join(nearest(accumulate, UNIT_ROUNDOFF) or UNIT_ROUNDOFF)
         raise UsageError(f"accumulate {accumulate}: no such format; nearest: {choices}")
-    summing = (3 * math.sqrt(terms) + 4 + cut_off) * UNIT_ROUNDOFF[rounding]
+    summing = (3 * math.sqrt(terms) + 4 + truncation) * UNIT_ROUNDOFF[rounding]
     if algorithm is not None and any(word in algorithm.lower() for word in _TRANSFORMED):
         summing *= _TRANSFORM_FACTOR
     return storage + summing
 
 
-_Check = Callable[[Any, Computed], dict[str, Comparison]]
-#: By kind of layer: from what a kernel was given and wrote to what was found for each result.
+_Check = Callable[[Any, KernelRun], dict[str, ElementComparison]]
+#: By kind of layer: the function that compares all results of a kernel.
 _CHECKS: Final[Mapping[str, _Check]] = {
     "conv": check_sums,
     "deconv": check_sums,
@@ -128,14 +128,14 @@ _CHECKS: Final[Mapping[str, _Check]] = {
 }
 
 
-def compare(layer: Layer, computed: Computed) -> dict[str, Comparison]:
-    """Compare the results of a pass with the reference: what was found for each of them."""
+def compare(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
+    """Compare the results of a pass with the reference, by role."""
     check = _CHECKS[layer.entry.kind]
     if layer.entry.kind == "pool" and layer.mode == "max":
         check = check_maxima
-    if layer.entry.kind == "resize" and (layer.mode, computed.pass_) == ("nearest", "forward"):
+    if layer.entry.kind == "resize" and (layer.mode, run.pass_) == ("nearest", "forward"):
         check = check_exact
-    return check(layer, computed)
+    return check(layer, run)
 
 
 #: Distinguishes the checker's random choices from those of the inputs with the same seed.
@@ -143,17 +143,17 @@ _STREAM = 3
 
 
 class Verdict(Correctness, frozen=True, kw_only=True):
-    """What the verification of one result found: what a row keeps of it, and how it was found.
+    """Verdict on the results of a kernel, with the extent of the check.
 
     The error is the largest one found, relative to ``|ref| + s`` where ``s`` is the root of the sum
-    of the squared terms, and to the smallest normal number at least where the result is rounded;
-    None where the result is not finite, or not zero where nothing is summed. The tolerance is zero
-    where the result must be exact.
+    of the squared terms, and at least to the smallest normal number if the result is rounded. It is
+    None if the result is not finite, or nonzero where nothing is summed. The tolerance is zero if
+    the result must be exact.
 
     Attributes:
-        unwritten: Elements that are NaN, as outputs are before a kernel runs.
-        points: Elements recomputed exactly.
-        checksums: Checksums over all elements.
+        unwritten: Number of NaN elements; outputs are filled with NaN before a kernel runs.
+        points: Number of elements recomputed exactly.
+        checksums: Number of checksums, which together cover all elements.
     """
 
     unwritten: int
@@ -175,22 +175,21 @@ def verify(
 ) -> Verdict:
     """Compare a kernel's result with the float64 reference.
 
-    All arrays are in plain layouts (see
-    :meth:`~pydlbench.ops.op.Layer.shapes`), of any float type and any
-    strides, and none of them is copied as a whole.
+    All arrays are in plain layouts (see :meth:`~pydlbench.ops.op.Layer.shapes`), of any float type
+    and any strides, and none of them is copied as a whole.
 
     Args:
-        layer: What was computed.
+        layer: The layer.
         pass_: ``forward``, ``backward-data`` or ``backward-weights``.
         precision: Storage and arithmetic; decides the tolerance.
-        inputs: What the kernel read, by role, as from
+        inputs: Tensors that the kernel read, by role, as from
             :func:`~pydlbench.verification.inputs.make_inputs`.
-        output: What it wrote, poisoned with NaN beforehand; the main result where there are more.
+        output: The main result; filled with NaN before the kernel ran.
         seed: Chooses points and checksum weights.
         accumulate: Format of the kernel's partial sums.
         algorithm: The library's name for the kernel; Winograd and FFT get a larger tolerance.
-        extra: Further results by role, where the layer has them; those not given are not compared.
-        propagation: Of a forward pass: ``inference`` or ``training``.
+        extra: Further results by role; missing ones are not compared.
+        propagation: ``inference`` or ``training``; matters for a forward pass.
 
     Raises:
         UsageError: The layer has no such pass, an input is missing, or a shape is not the layer's.
@@ -206,7 +205,7 @@ def verify(
     results |= {role: check_shape(layer, role, output)}
     plain = {name: check_shape(layer, name, array) for name, array in inputs.items()}
     rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, _STREAM])))
-    computed = Computed(
+    run = KernelRun(
         pass_=pass_,
         propagation=propagation,
         precision=precision,
@@ -216,7 +215,7 @@ def verify(
     )
     try:
         with quiet():
-            comparisons = compare(layer, computed)
+            comparisons = compare(layer, run)
     except KeyError as error:
         raise UsageError(f"inputs: {error} is missing; {layer.kind} {pass_} reads it") from None
     verdicts = []
@@ -233,12 +232,12 @@ def verify(
     return verdict
 
 
-def _judge(compared: Comparison, allowed: float, output: NDArray[Any], role: str) -> Verdict:
+def _judge(compared: ElementComparison, allowed: float, output: NDArray[Any], role: str) -> Verdict:
     worst = compared.worst
     finite = math.isfinite(worst.error)
     unwritten = infinite = 0
     if not finite:
-        # Each element has a part in some comparison, so only then can there be one to count.
+        # Each element is part of some comparison, so only now can there be any to count.
         unwritten, infinite = _count_not_finite(output)
     if unwritten:
         detail = f"{unwritten} of {output.size} elements of {role} never written (NaN)"
@@ -263,7 +262,7 @@ def _judge(compared: Comparison, allowed: float, output: NDArray[Any], role: str
 
 
 def _worst(verdicts: list[Verdict]) -> Verdict:
-    """Return the verdict on several results: the worst one's, but all that was compared."""
+    """Return the verdict on several results: the worst one, with the sum of all points."""
 
     def badness(verdict: Verdict) -> tuple[bool, float]:
         failed = verdict.status == "failed"

@@ -14,11 +14,11 @@ from right_results import right_results
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.op import IN_PLACE, Functions
 from pydlbench.ops.table import OPS, build_layer
-from pydlbench.verification.checksums import Computed
+from pydlbench.verification.checksums import KernelRun
 from pydlbench.verification.elements import (
     check_elements,
     expected_pieces,
-    in_place,
+    image_view,
 )
 from pydlbench.verification.inputs import make_inputs, round_to
 from pydlbench.verification.verify import tolerance, verify
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.ops.op import Layer
-    from pydlbench.verification.checksums import Comparison
+    from pydlbench.verification.checksums import ElementComparison
 
 
 def all_expected(
@@ -42,8 +42,8 @@ def all_expected(
     for piece in expected_pieces(layer, pass_, propagation, inputs):
         if piece.role not in roles:
             continue
-        in_place(layer, piece.role, results[piece.role])[piece.cut] = piece.value
-        in_place(layer, piece.role, times[piece.role])[piece.cut] += 1
+        image_view(layer, piece.role, results[piece.role])[piece.cut] = piece.value
+        image_view(layer, piece.role, times[piece.role])[piece.cut] += 1
         assert np.all(piece.size >= 0)
     assert all(np.all(count == 1) for count in times.values())
     return results
@@ -91,9 +91,9 @@ def found_in(
     inputs: dict[str, Any],
     results: dict[str, Any],
     precision: str = "fp32",
-) -> dict[str, Comparison]:
+) -> dict[str, ElementComparison]:
     """What a comparison of some results with the reference finds."""
-    computed = Computed(
+    computed = KernelRun(
         pass_=pass_,
         propagation=propagation,
         precision=precision,

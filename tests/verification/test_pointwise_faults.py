@@ -10,7 +10,7 @@ from right_results import judged
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.descriptor import parse_problem
-from pydlbench.verification.elements import expected_pieces, in_place
+from pydlbench.verification.elements import expected_pieces, image_view
 from pydlbench.verification.inputs import make_inputs, round_to
 from pydlbench.verification.verify import Verdict, verify
 
@@ -47,7 +47,7 @@ def right_results(
     results = {role: np.zeros(layer.shapes()[role], np.float32) for role in roles}
     for piece in expected_pieces(layer, pass_, propagation, inputs):
         stored = "fp32" if layer.in_float32(piece.role) else precision
-        place = in_place(layer, piece.role, results[piece.role])
+        place = image_view(layer, piece.role, results[piece.role])
         place[piece.cut] = round_to(stored, piece.value)
     return results
 

@@ -43,11 +43,11 @@ def test_spread_moves_weights_from_outputs_to_sources():
 
 def test_windows_that_slide_over_few_positions_are_added_up_one_by_one():
     axis, _ = window_axes(LAYER, "forward")
-    turned = axis.turned()
+    turned = axis.transpose()
     rng = np.random.default_rng(0)
     weights, source = rng.random(3), rng.random((2, 5, 1))
     spread = np.einsum("nic,ik->nkc", source, turned.spread(weights))
-    np.testing.assert_allclose(turned.add_up(weights, source, 1), spread)
+    np.testing.assert_allclose(turned.weighted_sum(weights, source, 1), spread)
 
 
 @pytest.mark.parametrize(("include", "border"), [(False, 1 / 2), (True, 1 / 3)])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pydlbench.verification.checksums import Computed
+from pydlbench.verification.checksums import KernelRun
 from pydlbench.verification.verify import compare
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def taps(layer: Layer) -> Iterator[tuple[int, int, int, int, int, int]]:
 def evidence(layer: Any, pass_: str, inputs: Any, value: Array) -> Any:
     """Return what the host's float64 check finds of a result."""
     (role,) = layer.writes(pass_)
-    computed = Computed(
+    run = KernelRun(
         pass_=pass_,
         propagation="inference",
         precision="fp32",
@@ -96,7 +96,7 @@ def evidence(layer: Any, pass_: str, inputs: Any, value: Array) -> Any:
         results={role: value},
         rng=np.random.default_rng(1),
     )
-    return compare(layer, computed)[role]
+    return compare(layer, run)[role]
 
 
 def uniform(seed: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
