@@ -16,7 +16,7 @@ from pydlbench.analysis.estimate import (
     terms_of,
 )
 from pydlbench.analysis.operators import listed
-from pydlbench.calls.groups import EQUATION, CallGroup, is_group
+from pydlbench.calls.groups import JAX_PREFIX, CallGroup, is_group
 from pydlbench.calls.meaning import Meaning
 from pydlbench.calls.seen import meaning_of
 from pydlbench.grouping import grouped
@@ -168,7 +168,7 @@ def _together(count: int, parts: Sequence[MappedCall]) -> MappedCall:
 
 def _meaning(call: RecordedCall) -> Meaning:
     """Return what a call computes, of whichever framework it is."""
-    if call.signature.startswith(EQUATION):
+    if call.signature.startswith(JAX_PREFIX):
         return Meaning.unknown("equations of JAX are read by no rule so far")
     return meaning_of(call)
 

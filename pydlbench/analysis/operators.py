@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pydlbench.backends.steps import requests
-from pydlbench.calls.groups import feed_text, is_feed, is_group, runs_library
+from pydlbench.calls.groups import feed_signature, is_feed, is_group, runs_library
 from pydlbench.calls.seen.tensorflow import TensorFlowNode, is_node
 from pydlbench.models import build_model
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
@@ -83,7 +83,7 @@ def _fed(step: StepSpec) -> tuple[RecordedCall, ...]:
     shape = (model.batch, *model.image)
     return (
         RecordedCall(
-            signature=feed_text(step.layout, shape, model.loss.kind == "cross-entropy"),
+            signature=feed_signature(step.layout, shape, model.loss.kind == "cross-entropy"),
             operator="feed",
             names=("feed",),
             bytes=4 * math.prod(shape),

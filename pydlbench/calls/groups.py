@@ -1,9 +1,9 @@
-"""Calls of a step that a compiler runs as one: cut out of the step, with what reads what.
+"""Groups of a step's calls that a compiler fuses, with the data flow between them.
 
-A compiler joins whatever stands between two layers that libraries compute, so a group reaches from
-one convolution, product or pooling to the next. The signature of a group has the signatures of its
-calls in it, from which operands can be made up; what a call of the group reads of another one is
-not made up, but linked.
+A compiler fuses the operators between two layers that libraries compute, so a group extends from
+one convolution, product or pooling to the next. The signature of a group contains the signatures
+of its calls, from which operands can be made up; an operand that another call of the group
+produces is a link to that call instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from pydlbench.calls.seen.tensorflow import LIBRARY_NODES
-from pydlbench.calls.step_calls import StepCall, distinct
+from pydlbench.calls.step_calls import StepCall, distinct_calls
 from pydlbench.records.record import Record
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from pydlbench.records.operator import RecordedCall
 
-_BEGIN: Final = '{"calls":['
-#: What libraries compute: PyTorch's operators, without the ends that say how (a backward pass, a
-#: device), ONNX's and JAX's; all others are pointwise. TensorFlow's are known by their nodes.
-_LIBRARY: Final = frozenset(
+_PREFIX: Final = '{"calls":['
+#: Operators that libraries compute, PyTorch's (without suffixes for a backward pass or a device),
+#: ONNX's and JAX's; all others are pointwise. :data:`LIBRARY_NODES` has TensorFlow's.
+_LIBRARY_OPERATORS: Final = frozenset(
     (
         *("convolution", "mm", "bmm", "addmm", "addbmm", "baddbmm", "linear", "mv", "dot"),
         *("max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool2d"),
@@ -42,21 +42,21 @@ _LIBRARY: Final = frozenset(
         *("select_and_scatter_add", "select_and_gather_add"),
     )
 )
-_FEED: Final = "feed "
-#: The signature of an equation of JAX begins so.
-EQUATION: Final = "jax."
-#: An operator's name lists so many calls at the most.
-_NAMED: Final = 4
+_FEED_PREFIX: Final = "feed "
+#: Prefix of the signatures of JAX's equations.
+JAX_PREFIX: Final = "jax."
+#: Calls whose names make up the name of a group; a larger group is named by one of them.
+_MAX_NAMED_CALLS: Final = 4
 
 
 class CallGroup(Record, frozen=True, kw_only=True):
     """Calls that run as one.
 
     Attributes:
-        calls: their signatures, in an order in which they can run.
-        links: operands that calls of the group have made: of which call, its how manieth tensor;
-            by which call, its how manieth result.
-        results: what others read: of which call, its how manieth result.
+        calls: signatures of the calls, in an order in which they can run.
+        links: operands that calls of the group produce: reading call, index of its operand,
+            producing call, index of its result.
+        results: results that are read outside of the group: call, index of its result.
     """
 
     calls: tuple[str, ...]
@@ -70,55 +70,55 @@ class CallGroup(Record, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, text: str) -> CallGroup:
-        """Return the group of a signature.
+        """Parse a signature.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is none of a group.
         """
         return cls.from_dict(json.loads(text))
 
 
 def is_group(signature: str) -> bool:
     """Whether a signature is that of a group."""
-    return signature.startswith(_BEGIN)
+    return signature.startswith(_PREFIX)
 
 
-def feed_text(layout: str, images: Sequence[int], labels: bool) -> str:
-    """Return the signature of what brings images, and labels, from the host, whatever brings them.
+def feed_signature(layout: str, images: Sequence[int], labels: bool) -> str:
+    """Return the signature of copying images, and perhaps labels, from the host.
 
     Args:
         layout: ``nhwc`` or ``nchw``.
-        images: their shape, NCHW.
-        labels: whether there are any.
+        images: shape of the images, NCHW.
+        labels: whether there are labels.
     """
-    return f"{_FEED}{layout} {'x'.join(map(str, images))}{' labels' * labels}"
+    return f"{_FEED_PREFIX}{layout} {'x'.join(map(str, images))}{' labels' * labels}"
 
 
 def is_feed(signature: str) -> bool:
-    """Whether a signature is that of images that come from the host."""
-    return signature.startswith(_FEED)
+    """Whether a signature is that of copying images from the host."""
+    return signature.startswith(_FEED_PREFIX)
 
 
 def runs_library(operator: str) -> bool:
-    """Whether libraries compute an operator, by its name in the framework's words."""
+    """Whether libraries compute an operator of a framework."""
     name = operator.rpartition(".")[2].removesuffix("_backward").removesuffix("_for_cpu")
-    return name in _LIBRARY or name in LIBRARY_NODES
+    return name in _LIBRARY_OPERATORS or name in LIBRARY_NODES
 
 
-def cut(
+def partition(
     sources: Sequence[Sequence[int]], layers: Sequence[bool], sides: Sequence[Hashable]
 ) -> list[list[int]]:
-    """Return the calls that run as one.
+    """Return the calls of each group.
 
-    A layer begins a group; any other call is in the group of the last layer that it depends on, and
-    one that depends on none in that of its first reader, whatever its side.
+    A layer begins a group. Another call is in the group of the last layer that it depends on; if it
+    depends on none, in the group of its first reader, even on another side.
 
     Args:
         sources: for each call, in an order in which they can run, the calls whose results it reads.
-        layers: whether libraries compute it.
-        sides: calls of different ones are never in one group: forward, loss and backward.
+        layers: for each call, whether a library computes it.
+        sides: for each call its side (forward, loss, backward); groups do not extend across sides.
     """
-    place: list[int | None] = []
+    group_of: list[int | None] = []
     side_of: list[Hashable] = []
     newest: dict[Hashable, int] = {}
 
@@ -128,82 +128,86 @@ def cut(
         return newest[side]
 
     for read, layer, side in zip(sources, layers, sides, strict=True):
-        behind = max((group for each in read if (group := place[each]) is not None), default=None)
+        latest = max(
+            (group for source in read if (group := group_of[source]) is not None), default=None
+        )
         if layer:
-            place.append(begin(side))
-        elif behind is None:  # it is where it is read first
-            place.append(None)
-        elif side_of[behind] == side:
-            place.append(behind)
+            group_of.append(begin(side))
+        elif latest is None:  # its first reader is not known yet
+            group_of.append(None)
+        elif side_of[latest] == side:
+            group_of.append(latest)
         else:
             last = newest.get(side, -1)
-            place.append(last if last > behind else begin(side))
+            group_of.append(last if last > latest else begin(side))
     readers: dict[int, list[int]] = {}
-    for number in reversed(range(len(sources))):
-        if place[number] is None:
+    for call in reversed(range(len(sources))):
+        if group_of[call] is None:
             known = [
-                group for each in readers.get(number, ()) if (group := place[each]) is not None
+                group for reader in readers.get(call, ()) if (group := group_of[reader]) is not None
             ]
-            place[number] = min(known) if known else begin(sides[number])
-        for each in sources[number]:
-            readers.setdefault(each, []).append(number)
+            group_of[call] = min(known) if known else begin(sides[call])
+        for source in sources[call]:
+            readers.setdefault(source, []).append(call)
     groups: list[list[int]] = [[] for _ in side_of]
-    for number, group in enumerate(place):
-        assert group is not None, "each has its place by now"
-        groups[group].append(number)
+    for call, group in enumerate(group_of):
+        assert group is not None, "each call is in a group by now"
+        groups[group].append(call)
     return groups
 
 
-def groups_of(
-    members: Sequence[StepCall], kept: Collection[tuple[int, int]]
+def step_groups(
+    members: Sequence[StepCall], outputs: Collection[tuple[int, int]]
 ) -> Iterator[tuple[str, list[int]]]:
-    """Yield the groups of a step: the signature of each, and the numbers of its calls.
+    """Yield the groups of a step: the signature of each, and the indices of its calls.
 
     Args:
         members: all calls, in an order in which they can run.
-        kept: results that outlive the step: by which call they were made, its how manieth.
+        outputs: results that outlive the step: call, index of its result.
     """
-    sides = [(each.direction, each.names == ("loss",)) for each in members]
-    sources = [[read[0] for read in each.reads if read is not None] for each in members]
-    groups = cut(sources, [runs_library(each.operator) for each in members], sides)
-    place = {call: group for group, calls in enumerate(groups) for call in calls}
-    wanted = set(kept)
-    wanted.update(
+    sides = [(call.direction, call.names == ("loss",)) for call in members]
+    sources = [[read[0] for read in call.reads if read is not None] for call in members]
+    groups = partition(sources, [runs_library(call.operator) for call in members], sides)
+    group_of = {call: group for group, calls in enumerate(groups) for call in calls}
+    read_outside = set(outputs)
+    read_outside.update(
         read
-        for number, each in enumerate(members)
-        for read in each.reads
-        if read is not None and place[read[0]] != place[number]
+        for number, call in enumerate(members)
+        for read in call.reads
+        if read is not None and group_of[read[0]] != group_of[number]
     )
     for calls in groups:
-        yield _text(members, calls, wanted), calls
+        yield _signature(members, calls, read_outside), calls
 
 
-def grouped(
-    members: Sequence[StepCall], kept: Collection[tuple[int, int]]
+def distinct_groups(
+    members: Sequence[StepCall], outputs: Collection[tuple[int, int]]
 ) -> tuple[RecordedCall, ...]:
-    """Return each distinct group of a step once, in the order in which they first occur.
+    """Return each distinct group of a step once, in the order of first occurrence.
 
     Args:
-        members: see :func:`groups_of`.
-        kept: likewise.
+        members: see :func:`step_groups`.
+        outputs: likewise.
     """
-    wholes = []
-    for text, calls in groups_of(members, kept):
-        own = [members[each] for each in calls]
-        wholes.append(
+    groups = []
+    for signature, indices in step_groups(members, outputs):
+        calls = [members[index] for index in indices]
+        groups.append(
             StepCall(
-                signature=text,
-                operator=_operator([each.operator for each in own]),
-                # What depends on no layer comes first, and may be on another side.
-                direction=own[-1].direction,
-                names=_owners(own),
-                bytes=sum(each.bytes for each in own),
+                signature=signature,
+                operator=_operator([call.operator for call in calls]),
+                # Calls that depend on no layer come first, and may be on another side.
+                direction=calls[-1].direction,
+                names=_owners(calls),
+                bytes=sum(call.bytes for call in calls),
             )
         )
-    return distinct(wholes)
+    return distinct_calls(groups)
 
 
-def _text(members: Sequence[StepCall], calls: Sequence[int], wanted: set[tuple[int, int]]) -> str:
+def _signature(
+    members: Sequence[StepCall], calls: Sequence[int], read_outside: set[tuple[int, int]]
+) -> str:
     inner = {call: number for number, call in enumerate(calls)}
     return CallGroup(
         calls=tuple(members[call].signature for call in calls),
@@ -213,20 +217,22 @@ def _text(members: Sequence[StepCall], calls: Sequence[int], wanted: set[tuple[i
             for operand, read in enumerate(members[call].reads)
             if read is not None and read[0] in inner
         ),
-        results=tuple((inner[call], result) for call, result in sorted(wanted) if call in inner),
+        results=tuple(
+            (inner[call], result) for call, result in sorted(read_outside) if call in inner
+        ),
     ).text
 
 
 def _owners(calls: Sequence[StepCall]) -> tuple[str, ...]:
-    """Return what a group is a part of: of several parts the first and the last, as one."""
-    names = list(dict.fromkeys(name for each in calls for name in each.names))
+    """Return the owner of a group; several owners are one name, ``first..last``."""
+    names = list(dict.fromkeys(name for call in calls for name in call.names))
     return (names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}",) if names else ()
 
 
 def _operator(names: Sequence[str]) -> str:
-    """Return the names of a group's operators; of many that of the layer, or the first."""
-    plain = [each.rpartition(".")[2] for each in names]
-    if len(plain) <= _NAMED:
-        return "+".join(plain)
-    first = next(filter(runs_library, plain), plain[0])
-    return f"{first}+{len(plain) - 1} more"
+    """Return the name of a group: all operators, or the layer's (else the first) if many."""
+    short = [name.rpartition(".")[2] for name in names]
+    if len(short) <= _MAX_NAMED_CALLS:
+        return "+".join(short)
+    main = next(filter(runs_library, short), short[0])
+    return f"{main}+{len(short) - 1} more"

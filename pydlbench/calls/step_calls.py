@@ -1,9 +1,10 @@
-"""Calls of a recorded step in their places, whatever framework has recorded it."""
+"""The calls of a recorded step, one by one, as any framework records them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pydlbench.grouping import grouped
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.record import Record
 from pydlbench.records.trace import ProgramCall, module_of
@@ -13,18 +14,20 @@ if TYPE_CHECKING:
 
 
 class StepCall(Record, frozen=True, kw_only=True):
-    """A call of a step.
+    """One call of a step.
+
+    Attributes without a comment are as in :class:`~pydlbench.records.operator.RecordedCall`.
 
     Attributes:
-        signature: its own; see :class:`~pydlbench.records.operator.RecordedCall`.
-        operator: its name, in the framework's words.
-        direction: see :class:`~pydlbench.records.operator.RecordedCall`.
+        signature: signature.
+        operator: the framework's name of the operator.
+        direction: direction.
         names: the modules or nodes that it belongs to.
-        reads: by which call, counted from 0, and its how manieth result each of its tensors was
-            made; None of what was there before the step. Empty where nobody asks.
-        bytes: of operands and results together.
-        profiled: see :class:`~pydlbench.records.operator.RecordedCall`; of this call alone.
-        trained: see :class:`~pydlbench.records.operator.RecordedCall`.
+        reads: for each operand the index of the call that produced it, and of the result among
+            that call's results; None for a tensor from before the step. Empty if not recorded.
+        bytes: bytes of operands and results together.
+        profiled: share of this call in the framework's profile.
+        trained: indices of trained operands.
     """
 
     signature: str
@@ -37,8 +40,8 @@ class StepCall(Record, frozen=True, kw_only=True):
     trained: tuple[int, ...] = ()
 
     @property
-    def in_place(self) -> ProgramCall:
-        """The call as a traced step has it."""
+    def program_call(self) -> ProgramCall:
+        """The call as a call of a traced step."""
         return ProgramCall(
             operator=self.operator,
             module=module_of(self.names, self.direction),
@@ -48,23 +51,21 @@ class StepCall(Record, frozen=True, kw_only=True):
         )
 
 
-def distinct(calls: Iterable[StepCall]) -> tuple[RecordedCall, ...]:
-    """Return each distinct call once, in the order in which they first occur."""
-    alike: dict[tuple[str, str], list[StepCall]] = {}
-    for call in calls:
-        alike.setdefault((call.signature, call.direction), []).append(call)
+def distinct_calls(calls: Iterable[StepCall]) -> tuple[RecordedCall, ...]:
+    """Return each distinct call once, in the order of first occurrence."""
     recorded = []
-    for (text, direction), same in alike.items():
-        profiled = [each.profiled for each in same if each.profiled is not None]
+    for same in grouped(calls, lambda call: (call.signature, call.direction)).values():
+        first = same[0]
+        profiled = [call.profiled for call in same if call.profiled is not None]
         recorded.append(
             RecordedCall.from_owners(
-                [each.names for each in same],
-                signature=text,
-                operator=same[0].operator,
-                direction=direction,
-                bytes=same[0].bytes,
+                [call.names for call in same],
+                signature=first.signature,
+                operator=first.operator,
+                direction=first.direction,
+                bytes=first.bytes,
                 profiled=sum(profiled) if profiled else None,
-                trained=same[0].trained,
+                trained=first.trained,
             )
         )
     return tuple(recorded)

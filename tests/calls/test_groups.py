@@ -4,10 +4,10 @@ import pytest
 
 from pydlbench.calls.groups import (
     CallGroup,
-    cut,
-    grouped,
+    distinct_groups,
     is_feed,
     is_group,
+    partition,
 )
 from pydlbench.calls.step_calls import StepCall
 
@@ -39,7 +39,7 @@ def call(operator, *reads, direction="forward", name="a"):
     ],
 )
 def test_a_step_is_cut_from_one_layer_to_the_next(sources, layers, sides, groups):
-    found = cut(sources, [one == "L" for one in layers], sides)
+    found = partition(sources, [one == "L" for one in layers], sides)
     assert sorted(found) == sorted(groups)
 
 
@@ -51,7 +51,7 @@ def test_groups_have_links_results_and_the_names_of_their_ends():
         call("aten.relu_", 2, name="relu2"),
         call("aten.threshold_backward", 3, 1, direction="backward", name="relu2"),
     ]
-    first, back = grouped(calls, kept=[(3, 0), (4, 0)])
+    first, back = distinct_groups(calls, outputs=[(3, 0), (4, 0)])
     # What comes from elsewhere is an operand, so that both groups are one.
     assert (first.operator, first.count) == ("convolution+relu_", 2)
     assert (first.names, first.direction) == (("conv1..relu1", "conv2..relu2"), "forward")
@@ -70,7 +70,7 @@ def test_equal_groups_are_one_with_their_number():
     for number in range(3):
         calls.append(call("mm", None if not number else 2 * number - 1, name=f"fc{number}"))
         calls.append(call("relu", 2 * number, name=f"fc{number}"))
-    (found,) = grouped(calls, kept=[(5, 0)])
+    (found,) = distinct_groups(calls, outputs=[(5, 0)])
     assert found.count == 3
     assert found.names == ("fc0", "fc1", "fc2")
 
@@ -79,7 +79,7 @@ def test_the_name_of_a_large_group_is_that_of_its_layer():
     free = [call("rand", name="drop"), *(call("mul", one, name="drop") for one in range(3))]
     layer = call("addmm", None, name="fc")
     use = call("mul", 4, 3, name="fc")
-    (found,) = grouped([*free, layer, use], kept=[(5, 0)])
+    (found,) = distinct_groups([*free, layer, use], outputs=[(5, 0)])
     assert found.operator == "addmm+5 more"
 
 

@@ -21,7 +21,7 @@ from pydlbench.backends.steps.network import LOSS, OPTIMIZER, scope_of
 from pydlbench.backends.steps.repeated import CallCosts, RepeatedOperator, long_enough, made_ready
 from pydlbench.backends.steps.serving import model_of
 from pydlbench.backends.steps.timed_calls import OperatorsKernel, TimedCall, check_on_cpu
-from pydlbench.calls.groups import EQUATION, CallGroup, grouped, groups_of, is_feed
+from pydlbench.calls.groups import JAX_PREFIX, CallGroup, distinct_groups, is_feed, step_groups
 from pydlbench.calls.step_calls import StepCall
 from pydlbench.records.operator import OperatorsFacts
 
@@ -103,7 +103,7 @@ def _text(equation: Any) -> str:
         else each.aval.str_short()
         for each in equation.invars
     )
-    return f"{EQUATION}{equation.primitive.name}[{' '.join(params)}]({', '.join(operands)})"
+    return f"{JAX_PREFIX}{equation.primitive.name}[{' '.join(params)}]({', '.join(operands)})"
 
 
 def _bytes(kind: Any) -> int:
@@ -202,7 +202,7 @@ def serve_call_list(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKerne
     """List the groups of a step's equations; see ``requests.request_call_list``."""
     step, program = _program(backend, spec)
     facts = OperatorsFacts(
-        calls=grouped(program.members, program.kept),
+        calls=distinct_groups(program.members, program.kept),
         batch=step.owner.model.batch,
     )
     return OperatorsKernel([], facts, backend.cpus)
@@ -216,7 +216,7 @@ def serve_calls(
     step, program = _program(backend, spec)
     place = step.owner.place
     costs = CallCosts(partial(_empty, place))
-    groups = dict(groups_of(program.members, program.kept))
+    groups = dict(step_groups(program.members, program.kept))
 
     def feed() -> Any:
         return jax.block_until_ready(step.owner.placed(step.owner.host))

@@ -29,7 +29,7 @@ from onnx import helper, numpy_helper
 from pydlbench.backends.capabilities import FOLDER_VARIABLE
 from pydlbench.backends.steps.trace import StepTrace, StepTracer
 from pydlbench.calls.seen.onnx import OnnxNode, Tensor
-from pydlbench.calls.step_calls import StepCall, distinct
+from pydlbench.calls.step_calls import StepCall, distinct_calls
 from pydlbench.errors import PrimitiveError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def record(made: Sessions) -> tuple[RecordedCall, ...]:
         made: the file with its inputs; it is run several times.
     """
     with tempfile.TemporaryDirectory(prefix="pydlbench-graph-") as name:
-        return distinct(_recorded(made, Path(name))[1])
+        return distinct_calls(_recorded(made, Path(name))[1])
 
 
 def _recorded(made: Sessions, folder: Path) -> tuple[Graph, list[StepCall], Collection[int]]:
@@ -382,7 +382,7 @@ class _Traced:
         self._folder = Path(tempfile.mkdtemp(prefix="pydlbench-trace-", dir=there))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._graph, calls, ran = _recorded(made, self._folder)
-        self.nodes = {number: calls[number].in_place for number in ran}
+        self.nodes = {number: calls[number].program_call for number in ran}
         self._results = [each.name for each in made.session.get_outputs()]
 
     def profiled(self) -> StepTrace:

@@ -13,7 +13,7 @@ from pydlbench.backends.steps.definition import StepDefinition, definition_of
 from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.repeated import CallCosts
 from pydlbench.backends.steps.serving import serve_graph
-from pydlbench.calls.groups import CallGroup, groups_of
+from pydlbench.calls.groups import CallGroup, step_groups
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepPreparation, StepSpec
 
@@ -78,7 +78,7 @@ def test_a_group_computes_what_its_equations_do():
     operators = [one.operator for one in program.members]
     text, calls = next(
         (text, calls)
-        for text, calls in groups_of(program.members, program.kept)
+        for text, calls in step_groups(program.members, program.kept)
         if program.members[calls[-1]].names == ("conv2/relu",)
     )
     assert operators[calls[0]] == "conv_general_dilated"

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from pydlbench.backends.steps import serving
-from pydlbench.calls.groups import CallGroup, feed_text
+from pydlbench.calls.groups import CallGroup, feed_signature
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Decay, Optimizer
 from pydlbench.records.step import StepSpec
@@ -74,7 +74,7 @@ def test_every_operator_is_made_of_its_signature_and_has_a_time(
         {"forward", "backward", "loss", "optimizer"} if phase == "training" else {"forward"}
     )
     assert directions <= {one.direction for one in calls}
-    fed = feed_text(case.layout, (2, 3, 10, 10), labels=True)
+    fed = feed_signature(case.layout, (2, 3, 10, 10), labels=True)
     signatures = [fed, *(one.signature for one in calls)]
     kernel = worker.serve_calls(backend, case, signatures)
     assert kernel.facts.refused == {}

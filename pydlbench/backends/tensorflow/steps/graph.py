@@ -22,9 +22,9 @@ from tensorflow.python.framework.convert_to_constants import (  # nor puts funct
 
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER
 from pydlbench.backends.tensorflow.settings import tf
-from pydlbench.calls.groups import CallGroup, grouped
+from pydlbench.calls.groups import CallGroup, distinct_groups
 from pydlbench.calls.seen.tensorflow import NodeTensor, TensorFlowNode
-from pydlbench.calls.step_calls import StepCall, distinct
+from pydlbench.calls.step_calls import StepCall, distinct_calls
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def listed(
         runs: how often nodes in loops and branches run in a step, by name; of others, that is once.
             None knows nothing of them.
     """
-    return distinct(call for _, call in _calls(graphs, layers, runs))
+    return distinct_calls(call for _, call in _calls(graphs, layers, runs))
 
 
 def in_order(graphs: Sequence[Any], layers: Mapping[str, str]) -> dict[str, ProgramCall]:
@@ -109,7 +109,7 @@ def in_order(graphs: Sequence[Any], layers: Mapping[str, str]) -> dict[str, Prog
         graphs: see :func:`listed`.
         layers: likewise.
     """
-    return {name: call.in_place for name, call in _calls(graphs, layers)}
+    return {name: call.program_call for name, call in _calls(graphs, layers)}
 
 
 def _calls(
@@ -153,7 +153,7 @@ def calls_of(operations: Iterable[Any]) -> tuple[RecordedCall, ...]:
         )
         for each in operations
     }
-    return distinct(_call(name, node, node.operator, {}) for name, node in nodes.items())
+    return distinct_calls(_call(name, node, node.operator, {}) for name, node in nodes.items())
 
 
 def inlined(function: Any, operands: Sequence[Any]) -> tuple[Any, list[str]]:
@@ -213,7 +213,7 @@ def grouped_nodes(
         members.append(_call(name, node, node.operator, layers, read))
         number[name] = len(members) - 1
     kept = (made(*_source(item)) for item in results)
-    return grouped(members, [item for item in kept if item is not None])
+    return distinct_groups(members, [item for item in kept if item is not None])
 
 
 # -----------------------------------------------------------------------------

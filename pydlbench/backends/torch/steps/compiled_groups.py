@@ -22,7 +22,7 @@ from pydlbench.backends.torch.layers.operator import compiled
 from pydlbench.backends.torch.steps.recording import StorageSlot
 from pydlbench.backends.torch.steps.replay import CallOperator
 from pydlbench.backends.torch.steps.signature import parse
-from pydlbench.calls.groups import CallGroup, grouped
+from pydlbench.calls.groups import CallGroup, distinct_groups
 from pydlbench.calls.seen.aten import leaves, map_leaves
 from pydlbench.calls.step_calls import StepCall
 
@@ -67,7 +67,7 @@ def groups_of(recording: Recording) -> tuple[RecordedCall, ...]:
             )
         )
     optimizer = [each for each in recording.distinct() if each.direction == "optimizer"]
-    return (*grouped(members, kept=list(alive.values())), *optimizer)
+    return (*distinct_groups(members, outputs=list(alive.values())), *optimizer)
 
 
 def _views(call: DispatchedCall) -> bool:

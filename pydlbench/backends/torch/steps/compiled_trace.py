@@ -210,7 +210,7 @@ def _of_eager_step(calls: Sequence[_CompiledCall], recording: Recording) -> dict
     functions = (each.function for each in recording.calls if not each.implied)
     for function, recorded in zip(functions, recording.in_order(), strict=True):
         direction = "forward" if recorded.direction == "loss" else recorded.direction
-        known = _read(name_in_profile(function), direction, recorded.in_place)
+        known = _read(name_in_profile(function), direction, recorded.program_call)
         if known is not None:
             eager.append(known)
     pairs = _paired(dict(enumerate(calls)), eager, lambda call: call)

@@ -58,7 +58,7 @@ def tracer(
         UnsupportedError: on a GPU, the profiler is switched off.
     """
     names = [name_in_profile(each.function) for each in recording.calls if not each.implied]
-    calls = [each.in_place for each in recording.in_order()]
+    calls = [each.program_call for each in recording.in_order()]
     made = by_profiler(names, calls, run, runtime)
     if runtime is not None:
         return made

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pydlbench.backends.torch.steps.signature import signature
 from pydlbench.calls.seen.aten import leaves, map_leaves
-from pydlbench.calls.step_calls import StepCall, distinct
+from pydlbench.calls.step_calls import StepCall, distinct_calls
 from pydlbench.records.operator import OperatorsFacts
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Recording:
 
     def distinct(self) -> tuple[RecordedCall, ...]:
         """Return each distinct call once, in the order in which they first occur."""
-        return distinct(self.in_order())
+        return distinct_calls(self.in_order())
 
     def in_order(self) -> list[StepCall]:
         """Return the step's own calls in their order."""
