@@ -1,17 +1,21 @@
-"""A step broken down: its subjects are made ready, visited round by round, and compared.
+"""A step broken down in stages: calls are recorded, subjects prepared, timed, and compared.
 
-In each round, in random order and with everybody else stopped: the step in a process of its own
-that is new in that round, on a GPU also replayed from a CUDA graph there, and with folded batch
-norm in another process; the step traced, in a process that stays; its calls alone, on a GPU in the
-same process, else in one that keeps its pages, with the step traced there once more; what the
-framework's libraries log of calls, in every other round; the native kernels of the layers that
-stand for them (``native_layers``); and pages touched for the first time.
+Each round visits the subjects in random order, with all other processes stopped:
+
+- the step in a new process; on a GPU then replayed from a CUDA graph in the same process; with
+  folded batch norm in another new process;
+- the traced step, in a process that stays; once more in one that keeps freed pages (CPU);
+- the calls alone: on a GPU in the process of the traced step, else in the one that keeps its pages;
+- in every other round, calls whose libraries log what they execute;
+- the native kernels of the layers that correspond to the calls (``native_layers``);
+- probes of fresh memory and of waking a thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -64,7 +68,7 @@ from pydlbench.units import counted, some_names
 from pydlbench.workers.host import releasing, start_together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
     from pydlbench.analysis.call_times import Experiment, NativeKernel
     from pydlbench.analysis.mapped import MappedCall
@@ -73,46 +77,52 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepFacts, StepSpec
-    from pydlbench.records.trace import Tracing
+    from pydlbench.records.trace import TraceFacts, Tracing
     from pydlbench.runner.session import Session
     from pydlbench.study.table import Table
     from pydlbench.timing.chunk import Chunk, Request
     from pydlbench.workers.host import RemoteKernel
 
-# Bytes of a block that is written to tell what page faults cost.
-_BLOCK: Final = 1 << 26
-# Of a native kernel, or a probe, in seconds, all of its visits together.
+    Prepared = RemoteKernel[OperatorsFacts] | RemoteKernel[StepFacts] | RemoteKernel[KernelFacts]
+
+# Bytes of the block that is written to measure the cost of page faults.
+_BLOCK_BYTES: Final = 1 << 26
+# Seconds of sampling for a native kernel or a probe, over all rounds.
 _KERNEL_BUDGET_S: Final = 0.25
-# Seconds of samples in a round, of what stays over the rounds and takes as long as a step or
-# longer. Long subjects have one sample in a round, short ones so many that differences of 1 % of
-# the step are resolved; calls alone three if they take a second together.
+# Seconds of sampling in a round, for subjects that take as long as a step or longer. Long ones have
+# one sample in a round; short ones enough to resolve differences of 1 % of the step. Calls alone
+# have three samples if they take a second together.
 _PARTS_ROUND_S: Final = 0.75
 _ALONE_ROUND_S: Final = 3.5
 _PARTS_SAMPLES: Final = 4
-# A batch normalisation by itself, in PyTorch's words.
+# PyTorch's name for batch normalisation.
 _NORM: Final = "batch_norm"
 _UNFUSED: Final = (
     "no experiment on fused activations: {framework} {mode} has no step with them; native layers "
     "are not fused either, so that no difference depends on it; diagnose measures modes that fuse"
 )
-#: Steps with one thing changed: in a process that stays, and in ones that are new in each round.
-_HOWS: Final = {
+#: Steps with one thing changed, and the change in words. The first runs in a process that stays,
+#: the others in processes that are new in each round.
+_CHANGES: Final = {
     STEP_KEPT: "in a process whose C library keeps freed pages",
     STEP_FOLDED: "its batch normalisations are folded into the convolutions before them",
     STEP_GRAPH: "replayed from a graph, launch behind launch; the host launches the graph only",
 }
-# Of a process whose C library keeps freed pages, see ``workers.environment.ALLOCATORS``.
+# The allocator of a process that keeps freed pages, see ``workers.environment.ALLOCATORS``.
 _KEEPS_PAGES: Final = "kept pages"
 # Every fourth round has no step with folded batch norm: three processes tell nearly as much as
 # four.
-_NOT_FOLDED: Final = LEAST_ROUNDS
-# A log is read in every other round: what is taken from it are shares of each call, which are taken
-# to be the same in the others.
-_EVERY_LOG: Final = 2
-# As ``Size.process``: not warmed up yet.
+_FOLDED_PERIOD: Final = LEAST_ROUNDS
+# Rounds between two logs. Only shares of each call are taken from a log; they are assumed to be the
+# same in the other rounds.
+_LOG_PERIOD: Final = 2
+# ``Size.process`` of a subject that is not warmed up yet.
 _NOT_WARM: Final = -1
-# Calls alone run so often in a row: behind others, and with their operands in caches.
+# Executions of each call alone in a row: the first behind other calls, the last with its operands
+# in caches.
 _REPEATS: Final = 2
+# Checks are the business of ``pydlbench step``.
+_PREPARATION: Final = StepPreparation(checks=False)
 
 
 def break_down_step(
@@ -124,302 +134,459 @@ def break_down_step(
     forecast: Callable[[StepSpec], ForecastRecord | str] = lambda _: "",
     tell: Callable[[str], None] = lambda _: None,
 ) -> BreakdownRecord:
-    """Measure a step and its parts, and say where its time goes.
+    """Measure a step and its parts, and return where its time goes.
 
     Args:
         step: the step.
-        session: whose workers are used.
-        rounds: in each of which the step has a new process; four at least.
+        session: provides the workers.
+        rounds: number of rounds, each with a new process for the step; at least four.
         native: rows of native kernels that were found before.
-        forecast: says what the step will take from what is stored, or why it cannot; called once
-            the step's calls are listed, before anything of it is timed.
-        tell: called with what is done next.
+        forecast: forecasts the step from stored rows, or returns why it cannot; called once the
+            step's calls are listed, before anything of it is timed.
+        tell: called with the name of what comes next.
 
     Raises:
         UsageError: no such model or option.
         UnsupportedError: the step cannot be traced; says why.
         WorkerError: a worker died.
     """
-    measured = _Measured(step, session, max(LEAST_ROUNDS, rounds), native or {}, tell)
-    try:
-        measured.start()
-        measured.record_calls()
+    begin = time.monotonic()
+    with _bench(step, session, max(LEAST_ROUNDS, rounds), native or {}, tell) as bench:
+        recording = _record(bench)
         predicted = forecast(step)
-        if not isinstance(predicted, str):
-            measured.forecast_s = predicted.seconds
-        elif predicted:
-            measured.notes.append(f"no forecast: {predicted}")
-        measured.prepare()
-        measured.take()
-        return measured.record()
-    finally:
-        measured.close()
+        prepared = _prepare(bench, recording)
+        measured = _Rounds(bench, recording, prepared).take()
+        notes = [*recording.notes]
+        if isinstance(predicted, str):
+            notes += [f"no forecast: {predicted}"] if predicted else []
+        notes += prepared.notes
+        record = _derive(bench, recording, prepared, measured, notes)
+        return msgspec.structs.replace(
+            record,
+            forecast_s=None if isinstance(predicted, str) else predicted.seconds,
+            seconds=time.monotonic() - begin,
+        )
 
 
-def _size(seconds: float) -> Size:
-    return Size(execution_s=seconds, wall_s=seconds)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bench:
+    """What all stages of a breakdown use.
 
+    Attributes:
+        step: the step.
+        session: of the processes that stay over the rounds.
+        fresh: sessions of the processes that are new in each round; those of two rounds start at
+            the same time.
+        folding: session of the step with folded batch norm.
+        native: the native layers of the step.
+        rounds: number of rounds.
+        kernels: all prepared kernels, which are released at the end.
+        tell: called with the name of what comes next.
+    """
 
-class _Measured:
-    """One breakdown while it is measured."""
+    step: StepSpec
+    session: Session
+    fresh: tuple[Session, Session]
+    folding: Session
+    native: NativeLayers
+    rounds: int
+    kernels: list[Prepared | None]
+    tell: Callable[[str], None]
 
-    def __init__(
-        self,
-        step: StepSpec,
-        session: Session,
-        rounds: int,
-        native: Mapping[KernelSpec, Measurement],
-        tell: Callable[[str], None],
-    ) -> None:
-        self._step, self._session, self._rounds, self._tell = step, session, rounds, tell
-        self._begin = time.monotonic()
-        self._native = NativeLayers(session, step.device, native)
-        # New processes in each round are beside the session's, which stay; those of two rounds
-        # start at a time.
-        self._fresh = (session.sibling(), session.sibling())
-        self._sibling = session.sibling()
-        order = random_order(session.options.seed)
-        # Bursts on the cores say nothing of a GPU.
-        self._study = Study(order, None if step.on_gpu else session.interference)
-        self._kernels: list[
-            RemoteKernel[OperatorsFacts]
-            | RemoteKernel[StepFacts]
-            | RemoteKernel[KernelFacts]
-            | None
-        ] = []
-        self._subjects: list[Subject] = []
-        self._sizes: dict[str, Size | None] = {}  # of steps, by what is changed in them
-        # Whether the step with folded batch norm can be made ready, and the step be captured into a
-        # graph, as far as is known.
-        self._folds, self._replays = False, step.on_gpu
-        # Whether the traced step and calls alone are in one process.
-        self._shares_process = step.on_gpu
-        self._missing: dict[str, dict[str, str]] = {"alone": {}, "in_context": {}}
-        self.notes: list[str] = []
-        self._not_made: list[str] = []
-        self.forecast_s: float | None = None
-        self._listed = OperatorsFacts()
-        self._mapped: dict[tuple[str, str], MappedCall] = {}
-        self._alone: ReadyCalls | None = None
-        self._logged: ReadyCalls | None = None
-        self._repeats = DeviceOperators.PARTS if step.on_gpu else _REPEATS
-        self._gaps: Sequence[str] = ()
-        self._kernel: RemoteKernel[StepFacts]
-        self._facts: StepFacts
-        self._tracing: Tracing
-        self._traced: TracedStep
-
-    # --- subjects -----------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Start the processes that stay side by side: each imports for seconds on one core."""
-        step, session = self._step, self._session
-        self._tell("processes")
-        workers = [session.worker(step.framework, step.device)]
-        if step.on_gpu:
-            workers.append(session.worker("native", step.device))
-        else:
-            workers += [session.worker(step.framework, step.device, warm=True), session.worker()]
-        if self._makes_calls():
-            workers.append(session.worker(step.framework, step.device, warm=True, logging=True))
-        start_together(workers)
-
-    def _makes_calls(self) -> bool:
-        step = self._step
+    @property
+    def takes_operands(self) -> bool:
+        """Whether calls alone run on the operands of the step, and libraries log them."""
+        step = self.step
         makes = capabilities.declaration(step.framework).steps.makes_calls
         return makes and step.mode == "eager" and not step.on_gpu
 
-    def record_calls(self) -> None:
-        """Make the step ready that is traced, and list its calls."""
-        step, session = self._step, self._session
-        self._tell("recorded step")
-        how = StepPreparation(checks=False)
-        self._kernel = kernel = prepare_step(step, session, preparation=how)
-        self._kernels.append(kernel)
-        self._facts, self._trace = kernel.facts, kernel.trace()
-        self._calls, self._gaps = self._trace.calls, self._trace.gaps
-        self._list_calls()
+    @property
+    def repeats(self) -> int:
+        """Parts of each call alone, see ``StepParts``."""
+        return DeviceOperators.PARTS if self.step.on_gpu else _REPEATS
 
-    def prepare(self) -> None:
-        """Make all else ready that stays over the rounds."""
-        step, kernel = self._step, self._kernel
-        self._tell("traced step")
-        # Behind the other one: each runs a step, and two at a time get in each other's way. A GPU's
-        # memory is not the C library's.
-        kept = None if step.on_gpu else self._prepare_kept()
-        rounds, self._tracing = traced_rounds(kernel, self._trace, briefly=True)
-        self._traced = TracedStep(kernel, self._tracing.way, len(self._calls), len(self._gaps))
-        # Nothing of the step has to be run once more to know how long it takes.
-        tracing = self._tracing
-        pair_s = tracing.traced_s + tracing.untraced_s
-        size = Size(execution_s=tracing.traced_s, wall_s=pair_s)
-        self._add(TRACED, self._traced.sample, self._parts_policy(), size)
-        if kept is not None:
-            self._add_kept(kept, replace(size, process=_NOT_WARM))
-        self._sizes |= dict.fromkeys((STEP, STEP_FOLDED, STEP_GRAPH), _size(tracing.untraced_s))
-        # The last is what is between calls.
-        seconds = zip(self._calls, rounds.middle(len(self._calls))[:-1], strict=True)
-        self._calls_s = sum({call.signature: each for call, each in seconds}.values())
-        self._tell("native layers")
-        self._subjects += self._native.find(self._mapped, self._rounds, self._kernel_policy())
-        self.notes += self._native.notes
-        if not self._trace.compiled and any(_NORM in call.operator for call in self._calls):
-            # Statistics of a minibatch cannot be folded into weights.
-            self._folds = not step.backward
-            self.notes.append(_UNFUSED.format(framework=step.framework, mode=step.mode))
-        self._tell("calls alone")
-        self._make_calls()
-        if not (step.on_gpu or self._trace.compiled):
-            self._make_probes()
+    @property
+    def kernel_policy(self) -> Policy:
+        """Of native kernels and probes."""
+        return Policy(budget_s=_KERNEL_BUDGET_S, visits=self.rounds)
 
-    def _prepare_kept(self) -> RemoteKernel[StepFacts] | None:
-        """Return the step in a process that keeps its pages; None where it cannot be made ready."""
-        how = StepPreparation(checks=False)
-        try:
-            kernel = prepare_step(
-                self._step, self._session, allocator=_KEEPS_PAGES, preparation=how
-            )
-        except PydlbenchError as error:
-            self._lacks(STEP_KEPT, str(error))
-            return None
-        self._kernels.append(kernel)
+    def parts_policy(self, round_s: float = _PARTS_ROUND_S) -> Policy:
+        """Return the policy of subjects that stay, and take as long as a step or longer."""
+        return Policy(
+            budget_s=round_s * self.rounds, visits=self.rounds, least_samples=_PARTS_SAMPLES
+        )
+
+    def prepare(self, allocator: str | None = None) -> RemoteKernel[StepFacts]:
+        """Prepare the step in a process that stays."""
+        kernel = prepare_step(
+            self.step, self.session, allocator=allocator, preparation=_PREPARATION
+        )
+        self.kernels.append(kernel)
         return kernel
 
-    def _add_kept(self, kernel: RemoteKernel[StepFacts], size: Size) -> None:
-        """Add the step with kept pages, traced as well."""
-        try:
-            names, kept = (
-                [(call.operator, call.module, call.direction) for call in calls]
-                for calls in (self._calls, kernel.trace().calls)
-            )
-            if names != kept:
-                raise UnsupportedError("its trace has other calls than that of the step")
-        except PydlbenchError as error:
-            self._lacks(STEP_KEPT, str(error))
-            return
-        traced = TracedStep(kernel, self._traced.way, len(self._calls), plain=True)
-        self._add(STEP_KEPT, traced.sample, self._parts_policy(), size)
 
-    def _lacks(self, changed: str, why: str) -> None:
-        """Say once why a step with one thing changed is not measured."""
-        words = f"{changed}: {' '.join(why.split())}"
-        if words not in self._not_made:
-            self._not_made.append(words)
+@contextlib.contextmanager
+def _bench(
+    step: StepSpec,
+    session: Session,
+    rounds: int,
+    native: Mapping[KernelSpec, Measurement],
+    tell: Callable[[str], None],
+) -> Iterator[_Bench]:
+    """Start the processes; release all kernels and close the additional sessions at the end."""
+    bench = _Bench(
+        step=step,
+        session=session,
+        fresh=(session.sibling(), session.sibling()),
+        folding=session.sibling(),
+        native=NativeLayers(session, step.device, native),
+        rounds=rounds,
+        kernels=[],
+        tell=tell,
+    )
+    try:
+        _start(bench)
+        yield bench
+    finally:
+        with releasing(bench.kernels):
+            pass
+        bench.native.close()
+        for other in (*bench.fresh, bench.folding):
+            other.close()
 
-    def _parts_policy(self, round_s: float = _PARTS_ROUND_S) -> Policy:
-        """Of subjects that stay over the rounds, and take as long as a step or longer."""
-        return Policy(
-            budget_s=round_s * self._rounds, visits=self._rounds, least_samples=_PARTS_SAMPLES
+
+def _start(bench: _Bench) -> None:
+    """Start the processes that stay at the same time: each imports for seconds on one core."""
+    step, session = bench.step, bench.session
+    bench.tell("processes")
+    workers = [session.worker(step.framework, step.device)]
+    if step.on_gpu:
+        workers.append(session.worker("native", step.device))
+    else:
+        workers += [session.worker(step.framework, step.device, warm=True), session.worker()]
+    if bench.takes_operands:
+        workers.append(session.worker(step.framework, step.device, warm=True, logging=True))
+    start_together(workers)
+
+
+# --- the calls of the step ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recording:
+    """The step that is traced, and its calls.
+
+    Attributes:
+        kernel: runs the step, traced and untraced.
+        trace: the calls in their order, and the ways to trace them.
+        listed: the distinct calls; none where the framework cannot list them.
+        mapped: the layers of each call, by signature and direction.
+        notes: why calls are not run alone.
+    """
+
+    kernel: RemoteKernel[StepFacts]
+    trace: TraceFacts
+    listed: OperatorsFacts
+    mapped: Mapping[tuple[str, str], MappedCall]
+    notes: Sequence[str] = ()
+
+
+def _record(bench: _Bench) -> _Recording:
+    """Prepare the step that is traced, and list its calls."""
+    step, session = bench.step, bench.session
+    bench.tell("recorded step")
+    kernel = bench.prepare()
+    trace = kernel.trace()
+    notes = []
+    try:
+        if trace.compiled:
+            facts = trace.operators or OperatorsFacts()
+            notes.append("no calls alone: the compiler's kernels cannot be called so")
+        else:
+            facts = listed(step, session, trace.operators)
+    except UnsupportedError as error:
+        why = f"no calls alone: {error}"
+        return _Recording(
+            kernel=kernel, trace=trace, listed=OperatorsFacts(), mapped={}, notes=[why]
         )
+    cache = session.cache_bytes(step.device)
+    mapped = map_calls(facts.calls, step.phase, step.precision, step.device, cache)
+    return _Recording(kernel=kernel, trace=trace, listed=facts, mapped=mapped, notes=notes)
 
-    def _kernel_policy(self) -> Policy:
-        return Policy(budget_s=_KERNEL_BUDGET_S, visits=self._rounds)
 
-    def _add(
-        self,
-        key: Hashable,
-        sample: Callable[[Request], Chunk],
-        policy: Policy,
-        size: Size | None = None,
-    ) -> None:
-        self._subjects.append(Subject(key=key, sample=sample, policy=policy, size=size))
+# --- subjects -------------------------------------------------------------------------------------
 
-    def _list_calls(self) -> None:
-        step, session, trace = self._step, self._session, self._trace
-        try:
-            if trace.compiled:
-                self._listed = trace.operators or OperatorsFacts()
-                self.notes.append("no calls alone: the compiler's kernels cannot be called so")
-            else:
-                self._listed = listed(step, session, trace.operators)
-        except UnsupportedError as error:
-            self.notes.append(f"no calls alone: {error}")
-            return
-        cache = session.cache_bytes(step.device)
-        self._mapped = map_calls(self._listed.calls, step.phase, step.precision, step.device, cache)
 
-    def _make_calls(self) -> None:
-        """Make distinct calls ready, each alone, and once more where their libraries log."""
-        step, session = self._step, self._session
-        own = [call for call in self._listed.calls if kind_of(call) != "feed"]
-        if not own or self._trace.compiled:
-            return
-        self._alone = ready = ReadyCalls(
-            *(step, session, own), of_step=self._makes_calls(), repeats=self._repeats
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PreparedCalls:
+    """The calls of a step, prepared to run alone.
+
+    Attributes:
+        subjects: the calls alone, and those whose libraries log.
+        alone: the calls; None where none can be prepared.
+        logged: the same in a process whose libraries log; None where there is no log.
+        no_log: why there is no log; empty where there is one, or no call.
+    """
+
+    subjects: Sequence[Subject] = ()
+    alone: ReadyCalls | None = None
+    logged: ReadyCalls | None = None
+    no_log: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    """All that stays over the rounds.
+
+    Attributes:
+        subjects: all of it.
+        traced: the traced step.
+        tracing: how it is traced, and what that costs.
+        calls: the calls alone.
+        folds: whether to try the step with folded batch norm.
+        not_made: steps with one thing changed that could not be prepared, with the reason.
+        notes: for the reader.
+    """
+
+    subjects: Sequence[Subject]
+    traced: TracedStep
+    tracing: Tracing
+    calls: _PreparedCalls
+    folds: bool
+    not_made: Sequence[str]
+    notes: Sequence[str]
+
+
+def _prepare(bench: _Bench, recording: _Recording) -> _Prepared:
+    """Prepare all that stays over the rounds."""
+    step, trace = bench.step, recording.trace
+    bench.tell("traced step")
+    # Sequential: each runs a step, and two at a time would contend for the cores. The C library
+    # does not allocate a GPU's memory.
+    kept = None if step.on_gpu else _prepare_kept(bench)
+    rounds, tracing = traced_rounds(recording.kernel, trace, briefly=True)
+    traced = TracedStep(recording.kernel, tracing.way, len(trace.calls), len(trace.gaps))
+    # The size is known: no step has to run to find it.
+    size = Size(execution_s=tracing.traced_s, wall_s=tracing.traced_s + tracing.untraced_s)
+    policy = bench.parts_policy()
+    subjects = [Subject(key=TRACED, sample=traced.sample, policy=policy, size=size)]
+    not_made = []
+    if kept is not None:
+        plain = _trace_kept(kept, trace, tracing.way)
+        if isinstance(plain, str):
+            not_made.append(_lack(STEP_KEPT, plain))
+        else:
+            size = replace(size, process=_NOT_WARM)
+            subjects.append(Subject(key=STEP_KEPT, sample=plain.sample, policy=policy, size=size))
+    # The last is the time between calls.
+    seconds = zip(trace.calls, rounds.middle(len(trace.calls))[:-1], strict=True)
+    calls_s = sum({call.signature: call_s for call, call_s in seconds}.values())
+    bench.tell("native layers")
+    subjects += bench.native.find(recording.mapped, bench.rounds, bench.kernel_policy)
+    notes = [*bench.native.notes]
+    norms = not trace.compiled and any(_NORM in call.operator for call in trace.calls)
+    if norms:
+        notes.append(_UNFUSED.format(framework=step.framework, mode=step.mode))
+    bench.tell("calls alone")
+    calls = _prepare_calls(bench, recording, calls_s)
+    subjects += calls.subjects
+    if calls.alone is not None and not step.on_gpu:
+        notes += calls.alone.notes
+    if not (step.on_gpu or trace.compiled):
+        subjects += _prepare_probes(bench)
+    return _Prepared(
+        subjects=subjects,
+        traced=traced,
+        tracing=tracing,
+        calls=calls,
+        # Statistics of a minibatch cannot be folded into weights.
+        folds=norms and not step.backward,
+        not_made=not_made,
+        notes=notes,
+    )
+
+
+def _prepare_kept(bench: _Bench) -> RemoteKernel[StepFacts] | str:
+    """Prepare the step in a process that keeps its pages; return why where that fails."""
+    try:
+        return bench.prepare(_KEEPS_PAGES)
+    except PydlbenchError as error:
+        return str(error)
+
+
+def _trace_kept(
+    kernel: RemoteKernel[StepFacts] | str, trace: TraceFacts, way: str
+) -> TracedStep | str:
+    """Return the traced step in a process that keeps its pages; or why it is not measured."""
+    if isinstance(kernel, str):
+        return kernel
+    try:
+        names, kept = (
+            [(call.operator, call.module, call.direction) for call in calls]
+            for calls in (trace.calls, kernel.trace().calls)
         )
-        self._kernels.append(ready.kernel)
-        if not step.on_gpu:
-            self.notes += ready.notes
-        # They take about as long as in the step. They have run once, and are not warm; what is made
-        # ready anew in each visit is no warmer after one more.
-        size = _size(self._repeats * self._calls_s)
-        first = size if ready.kernel is None else replace(size, process=_NOT_WARM)
-        self._add(ALONE, ready.sample, self._parts_policy(_ALONE_ROUND_S), first)
-        if step.on_gpu:
-            return
-        if not self._makes_calls():
-            reason = f"nothing logs what {step.framework} {step.mode} executes in each call"
-            self._no_log(reason)
-            return
-        try:
-            self._logged = log = ReadyCalls(step, session, own, logging=True)
-        except PydlbenchError as error:
-            self._no_log(" ".join(str(error).split()))
-            return
-        self._kernels.append(log.kernel)
-        self._add(LOG, log.sample, self._parts_policy(), size)
+    except PydlbenchError as error:
+        return str(error)
+    if names != kept:
+        return "its trace has other calls than that of the step"
+    return TracedStep(kernel, way, len(trace.calls), plain=True)
 
-    def _no_log(self, reason: str) -> None:
-        """Say why nothing is known of what only a log tells."""
-        self._missing["alone"][", ".join(LOG_TERMS)] = reason
 
-    def _make_probes(self) -> None:
-        """Make ready what new pages cost, and waking a thread."""
-        worker = self._session.worker("native", "cpu")
-        size = {"size": _BLOCK, "count": 1}
-        for name, make, how in (
-            (WAKEUP, requests.request_wakeups, {}),
-            (PAGES, requests.request_blocks, {**size, "keeps": False}),
-            (PAGES_KEPT, requests.request_blocks, {**size, "keeps": True}),
-        ):
-            kernel = worker.build(make, OperatorsFacts, **how)
-            self._kernels.append(kernel)
-            self._add(name, kernel.sample, self._kernel_policy())
+def _lack(changed: str, why: str) -> str:
+    """Return why a step with one thing changed is not measured, in one line."""
+    return f"{changed}: {' '.join(why.split())}"
 
-    # --- rounds -------------------------------------------------------------------------------
 
-    def take(self) -> None:
-        """Take the rounds, with a new process for the step in each."""
-        step = self._step
-        how = StepPreparation(checks=False)
-        for number in range(self._rounds):
-            self._tell(f"round {number + 1} of {self._rounds}")
-            fresh = self._fresh[number % 2]
-            if number % 2 == 0:  # the other one waits, stopped while anybody is timed
-                ahead = self._fresh[: self._rounds - number]
-                ahead += (self._sibling,) * self._folds
-                start_together([each.worker(step.framework, step.device) for each in ahead])
-            kernel = prepare_step(step, fresh, preparation=how)
-            folds = self._folds and number % _NOT_FOLDED > 0
-            folded = self._prepare_folded(number) if folds else []
-            steps = [self._fresh_step(STEP, kernel, number), *folded]
-            due = [subject for subject in self._subjects if self._is_due(subject.key, number)]
-            errors = self._study.take([*steps, *due], first=number)
-            if self._replays and not errors:
-                # Behind all others: whatever a capture leaves behind is in no other time.
-                steps.append(self._replayed(kernel, number))
-                errors = self._study.take(steps[-1:], first=number)
-            self._sizes |= {str(subject.key): subject.size for subject in steps}
-            fresh.worker(step.framework, step.device).close()
-            if folds:
-                self._sibling.worker(step.framework, step.device).close()
-            self._note(errors)
+def _prepare_calls(bench: _Bench, recording: _Recording, calls_s: float) -> _PreparedCalls:
+    """Prepare the distinct calls, each alone, and once more where their libraries log."""
+    step, session = bench.step, bench.session
+    calls = [call for call in recording.listed.calls if kind_of(call) != "feed"]
+    if not calls or recording.trace.compiled:
+        return _PreparedCalls()
+    alone = ReadyCalls(step, session, calls, of_step=bench.takes_operands, repeats=bench.repeats)
+    bench.kernels.append(alone.kernel)
+    # They take about as long as in the step. They have run once, and are not warm; calls that are
+    # prepared anew in each visit are no warmer after one more.
+    size = Size(execution_s=bench.repeats * calls_s, wall_s=bench.repeats * calls_s)
+    subject = Subject(
+        key=ALONE,
+        sample=alone.sample,
+        policy=bench.parts_policy(_ALONE_ROUND_S),
+        size=size if alone.kernel is None else replace(size, process=_NOT_WARM),
+    )
+    if step.on_gpu:
+        return _PreparedCalls(subjects=[subject], alone=alone)
+    if not bench.takes_operands:
+        reason = f"nothing logs what {step.framework} {step.mode} executes in each call"
+        return _PreparedCalls(subjects=[subject], alone=alone, no_log=reason)
+    try:
+        logged = ReadyCalls(step, session, calls, logging=True)
+    except PydlbenchError as error:
+        reason = " ".join(str(error).split())
+        return _PreparedCalls(subjects=[subject], alone=alone, no_log=reason)
+    bench.kernels.append(logged.kernel)
+    log = Subject(key=LOG, sample=logged.sample, policy=bench.parts_policy(), size=size)
+    return _PreparedCalls(subjects=[subject, log], alone=alone, logged=logged)
 
-    def _note(self, errors: dict[Hashable, PydlbenchError]) -> None:
-        """Say why subjects of a round failed, which have no part in later ones.
+
+def _prepare_probes(bench: _Bench) -> list[Subject]:
+    """Prepare probes of new pages and of waking a thread."""
+    worker = bench.session.worker("native", "cpu")
+    block = {"size": _BLOCK_BYTES, "count": 1}
+    subjects = []
+    for name, request, options in (
+        (WAKEUP, requests.request_wakeups, {}),
+        (PAGES, requests.request_blocks, {**block, "keeps": False}),
+        (PAGES_KEPT, requests.request_blocks, {**block, "keeps": True}),
+    ):
+        kernel = worker.build(request, OperatorsFacts, **options)
+        bench.kernels.append(kernel)
+        subjects.append(Subject(key=name, sample=kernel.sample, policy=bench.kernel_policy))
+    return subjects
+
+
+# --- rounds ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """What the rounds have measured.
+
+    Attributes:
+        table: all visits.
+        tracing: how calls were timed, and what that cost over all rounds.
+        not_made: steps with one thing changed that were not measured, with the reason.
+        no_log: why nothing is known that only a log tells; empty where there is a log.
+        notes: which subjects failed, and why.
+    """
+
+    table: Table
+    tracing: Tracing
+    not_made: Sequence[str]
+    no_log: str
+    notes: Sequence[str]
+
+
+class _Rounds:
+    """Takes the rounds, with a new process for the step in each.
+
+    A subject that fails has no part in later rounds.
+    """
+
+    def __init__(self, bench: _Bench, recording: _Recording, prepared: _Prepared) -> None:
+        self._bench, self._recording, self._prepared = bench, recording, prepared
+        session, step = bench.session, bench.step
+        # Bursts on the cores tell nothing about a GPU.
+        self._study = Study(
+            random_order(session.options.seed), None if step.on_gpu else session.interference
+        )
+        self._subjects = list(prepared.subjects)
+        untraced_s = prepared.tracing.untraced_s
+        size = Size(execution_s=untraced_s, wall_s=untraced_s)
+        # Sizes of the steps in new processes.
+        self._sizes: dict[str, Size | None] = dict.fromkeys((STEP, STEP_FOLDED, STEP_GRAPH), size)
+        # Whether the step with folded batch norm can be prepared, and the step be captured into a
+        # graph, as far as is known.
+        self._folds, self._replays = prepared.folds, step.on_gpu
+        # Whether the traced step and calls alone are in one process.
+        self._shares_process = step.on_gpu
+        self._traced = prepared.traced
+        self._not_made = dict.fromkeys(prepared.not_made)
+        self._no_log = prepared.calls.no_log
+        self._notes: list[str] = []
+
+    def take(self) -> _Measured:
+        """Take all rounds.
 
         Raises:
-            PydlbenchError: that of the step, or of the traced step.
+            PydlbenchError: the step, or the traced step, failed.
+        """
+        for number in range(self._bench.rounds):
+            self._bench.tell(f"round {number + 1} of {self._bench.rounds}")
+            self._take(number)
+        first, *others = self._traced.rounds
+        prepared = self._prepared
+        return _Measured(
+            table=self._study.table,
+            tracing=tracing_of(
+                self._recording.trace,
+                prepared.traced.way,
+                sum(others, first),
+                prepared.tracing.notes,
+            ),
+            not_made=tuple(self._not_made),
+            no_log=self._no_log,
+            notes=self._notes,
+        )
+
+    def _take(self, number: int) -> None:
+        bench, step = self._bench, self._bench.step
+        fresh = bench.fresh[number % 2]
+        if number % 2 == 0:  # the process of the next round waits, stopped while others are timed
+            ahead = bench.fresh[: bench.rounds - number]
+            ahead += (bench.folding,) * self._folds
+            start_together([session.worker(step.framework, step.device) for session in ahead])
+        kernel = prepare_step(step, fresh, preparation=_PREPARATION)
+        folds = self._folds and number % _FOLDED_PERIOD > 0
+        folded = self._prepare_folded(number) if folds else []
+        steps = [self._fresh_step(STEP, kernel, number), *folded]
+        due = [subject for subject in self._subjects if self._is_due(subject.key, number)]
+        errors = self._study.take([*steps, *due], first=number)
+        if self._replays and not errors:
+            # Last, so that side effects of a capture are in no other time.
+            steps.append(self._replayed(kernel, number))
+            errors = self._study.take(steps[-1:], first=number)
+        self._sizes |= {str(subject.key): subject.size for subject in steps}
+        fresh.worker(step.framework, step.device).close()
+        if folds:
+            bench.folding.worker(step.framework, step.device).close()
+        self._note(errors)
+
+    def _note(self, errors: dict[Hashable, PydlbenchError]) -> None:
+        """Note why subjects of a round failed, and take them out of later ones.
+
+        Raises:
+            PydlbenchError: the step, or the traced step, failed.
         """
         if isinstance(errors.get(TRACED), WorkerError) and self._shared_with_calls(errors):
             del errors[TRACED]
@@ -430,37 +597,37 @@ class _Measured:
         failed: dict[str, list[str]] = {}
         for subject, error in errors.items():
             words = " ".join(str(error).split())
-            if subject in _HOWS:
+            if subject in _CHANGES:
                 self._folds = self._folds and subject != STEP_FOLDED
                 self._replays = self._replays and subject != STEP_GRAPH
-                self._lacks(str(subject), words)
+                self._not_made[_lack(str(subject), words)] = None
                 continue
             failed.setdefault(words, []).append(str(getattr(subject, "label", subject)))
             if subject == LOG and LOG not in self._study.table:
-                self._no_log(words)
-        self.notes += (f"{some_names(names)}: {words}" for words, names in failed.items())
+                self._no_log = words
+        self._notes += (f"{some_names(names)}: {words}" for words, names in failed.items())
         self._subjects = [subject for subject in self._subjects if subject.key not in errors]
 
     def _fresh_step(self, key: str, kernel: RemoteKernel[StepFacts], number: int) -> Subject:
         """Return a step in a process that is new in this round."""
-        policy = Policy(budget_s=STEP_BUDGET_S, visits=self._rounds)
+        policy = Policy(budget_s=STEP_BUDGET_S, visits=self._bench.rounds)
         return Subject(
             key=key,
             sample=kernel.sample,
-            policy=step_policy(self._step, self._facts, policy),
+            policy=step_policy(self._bench.step, self._recording.kernel.facts, policy),
             process=number + 1,
             preparation=number,
-            size=self._sizes.get(key),
+            size=self._sizes[key],
         )
 
     def _prepare_folded(self, number: int) -> list[Subject]:
-        """Return the step with folded batch norm; nothing where it cannot be made ready."""
-        how = StepPreparation(checks=False, folded=True)
+        """Return the step with folded batch norm; no step where it cannot be prepared."""
+        preparation = msgspec.structs.replace(_PREPARATION, folded=True)
         try:
-            kernel = prepare_step(self._step, self._sibling, preparation=how)
+            kernel = prepare_step(self._bench.step, self._bench.folding, preparation=preparation)
         except PydlbenchError as error:
             self._folds = False
-            self._lacks(STEP_FOLDED, str(error))
+            self._not_made[_lack(STEP_FOLDED, str(error))] = None
             return []
         return [self._fresh_step(STEP_FOLDED, kernel, number)]
 
@@ -479,10 +646,8 @@ class _Measured:
         return ALONE in errors or all(subject.key != ALONE for subject in self._subjects)
 
     def _trace_anew(self) -> None:
-        """Make the traced step ready once more, without calls alone."""
-        how = StepPreparation(checks=False)
-        kernel = prepare_step(self._step, self._session, preparation=how)
-        self._kernels.append(kernel)
+        """Prepare the traced step once more, without calls alone."""
+        kernel = self._bench.prepare()
         kernel.trace()
         self._shares_process = False
         self._traced = replace(self._traced, kernel=kernel)
@@ -491,157 +656,169 @@ class _Measured:
                 subject.sample = self._traced.sample
 
     def _is_due(self, key: Hashable, number: int) -> bool:
-        """Whether a subject is visited in a round; in others its median stands for it."""
+        """Whether a subject is visited in a round; in others its median is used."""
         if key == LOG:
-            return number % _EVERY_LOG == 0
-        return self._native.is_due(key, number)
+            return number % _LOG_PERIOD == 0
+        return self._bench.native.is_due(key, number)
 
-    def close(self) -> None:
-        """Free what workers hold."""
-        with releasing(self._kernels):
-            pass
-        self._native.close()
-        for session in (*self._fresh, self._sibling):
-            session.close()
 
-    # --- the record ---------------------------------------------------------------------------
+# --- the record -----------------------------------------------------------------------------------
 
-    def record(self) -> BreakdownRecord:
-        """Return what the table says."""
-        step, table = self._step, self._study.table
-        native: dict[tuple[str, str], Sequence[NativeKernel]] = {}
-        lacks: dict[str, str] = {}
-        in_place: set[tuple[str, str]] = set()
-        operators = {(call.signature, call.direction): call.operator for call in self._listed.calls}
-        for key, each in self._mapped.items():
-            kernels = self._native.of_call(each, table)
-            if kernels is None:
-                lacks[operators[key]] = self._native.lacking(each)
-            else:
-                native[key] = kernels
-                if each.writes_elsewhere(operators[key]):
-                    in_place.add(key)
-        if self._alone is not None:
-            for call in self._listed.calls:
-                if why := self._alone.refused.get(call.signature):
-                    lacks[call.operator] = why
-        parts = StepParts(
-            calls=self._calls,
-            alone=tuple(self._alone.names) if self._alone and ALONE in table else (),
-            repeats=self._repeats,
-            gaps=self._gaps,
-            native=native,
-            in_place=in_place,
-            lacks=lacks,
-        )
-        experiments = self._log_experiments(table, parts)
-        experiments += self._named(table, parts) if step.on_gpu else self._counted(table)
-        broken_down = break_down(table, parts, experiments, self._missing)
-        broken_down = msgspec.structs.replace(
-            broken_down,
-            alternatives=tuple(alternatives(table, _HOWS)),
-            not_measured=(*broken_down.not_measured, *self._not_made),
-        )
-        return BreakdownRecord(
-            **msgspec.structs.asdict(broken_down),
-            measured=broken_down.levels.step,
-            model=step.model,
-            options=dict(step.options),
-            own=step.own,
-            batch=self._facts.batch,
-            phase=step.phase,
-            precision=step.precision,
-            framework=step.framework,
-            mode=str(step.mode),
-            device=step.device,
-            layout=step.layout,
-            feed=step.feed,
-            library=self._facts.library,
-            threads=len(self._session.cpus),
-            processes=table.series(STEP).processes,
-            program=program_hash((call.signature, call.direction) for call in self._calls),
-            trace=self._tracing_of_rounds(),
-            forecast_s=self.forecast_s,
-            lines=self._listed.lines,
-            types=self._facts.types or None,
-            notes=tuple(
-                dict.fromkeys(
-                    (
-                        *self._facts.notes,
-                        *self._listed.notes,
-                        *self.notes,
-                        *self._native.below_limits(),
-                        *self._taken_again(),
-                    )
-                )
-            ),
-            seconds=time.monotonic() - self._begin,
-        )
 
-    def _taken_again(self) -> list[str]:
-        """Say how many visits others disturbed, so that there was a second one."""
-        again = self._study.table.again
-        return (
-            [f"disturbed by others and taken once more: {counted(again, 'timing')}"]
-            if again
-            else []
-        )
-
-    def _tracing_of_rounds(self) -> Tracing:
-        """Return how calls were timed, and what that costs by all rounds."""
-        first, *others = self._traced.rounds
-        rounds = sum(others, first)
-        return tracing_of(self._trace, self._traced.way, rounds, self._tracing.notes)
-
-    def _log_experiments(self, table: Table, parts: StepParts) -> list[Experiment]:
-        """Return what logs tell of the calls in which libraries log."""
-        logged = self._logged
-        if logged is None or self._alone is None or LOG not in table:
-            return []
-        if ALONE not in table:
-            self._no_log("calls alone were not measured")
-            return []
-        counted = {name: sum(each.values()) for name, each in logged.executions.items()}
-        executing = {name: counted[name] for name in logged.names if counted.get(name)}
-        experiments = log_experiments(
-            table,
-            parts,
-            logged.names,
-            executing,
-            self._alone.facts.dispatch_s,
-            threads=len(self._session.cpus),
-        )
-        if not experiments:
-            self._no_log("no library logs a call that a native layer stands for")
-        return experiments
-
-    def _named(self, table: Table, parts: StepParts) -> list[Experiment]:
-        """Return what the names of a GPU's kernels tell of calls."""
-        if self._alone is None:
-            return []
-        launched: dict[Hashable, list[str]] = {
-            spec: [str(kernel["name"]) for kernel in row.kernels]
-            for spec, row in self._native.rows.items()
-        }
-        fastest = {
-            key: [name for each in kernels for name in launched[each.subject]]
-            for key, kernels in parts.native.items()
-        }
-        facts = self._alone.facts
-        self.notes += facts.notes
-        named = kernel_experiment(table, parts, facts.kernels, fastest)
-        return [] if named is None else [named]
-
-    def _counted(self, table: Table) -> list[Experiment]:
-        """Return what counters tell of the step: page faults, and threads that fell asleep."""
-        uncounted = "page faults, or the cost of one, were not measured"
-        tried: dict[str, Experiment | str | None] = {RETURNED_MEMORY: returned_memory(table)}
-        if not self._trace.compiled:  # they explain what calls take longer than alone
-            tried |= {FRESH_MEMORY: fresh_memory(table) or uncounted, WAKEUPS: wakeups(table)}
+def _derive(
+    bench: _Bench,
+    recording: _Recording,
+    prepared: _Prepared,
+    measured: _Measured,
+    notes: Sequence[str],
+) -> BreakdownRecord:
+    """Return the record; ``notes`` are those of the stages before the rounds."""
+    step, table, facts = bench.step, measured.table, recording.kernel.facts
+    parts = _step_parts(bench, recording, prepared.calls, table)
+    missing: dict[str, dict[str, str]] = {"alone": {}, "in_context": {}}
+    if measured.no_log:
+        missing["alone"][", ".join(LOG_TERMS)] = measured.no_log
+    experiments = _log_experiments(bench, prepared.calls, table, parts)
+    if isinstance(experiments, str):
+        missing["alone"][", ".join(LOG_TERMS)] = experiments
         experiments = []
-        for name, experiment in tried.items():
-            if isinstance(experiment, str):
-                self._missing["in_context"][name] = experiment
-            elif experiment is not None:
-                experiments.append(experiment)
-        return experiments
+    kernel_notes: Sequence[str] = ()
+    if not step.on_gpu:
+        counters, missing["in_context"] = _counter_experiments(
+            table, compiled=recording.trace.compiled
+        )
+        experiments += counters
+    elif prepared.calls.alone is not None:
+        kernel_notes = prepared.calls.alone.facts.notes
+        experiments += _kernel_experiments(bench, prepared.calls.alone, table, parts)
+    broken_down = break_down(table, parts, experiments, missing)
+    broken_down = msgspec.structs.replace(
+        broken_down,
+        alternatives=tuple(alternatives(table, _CHANGES)),
+        not_measured=(*broken_down.not_measured, *measured.not_made),
+    )
+    all_notes = (
+        *facts.notes,
+        *recording.listed.notes,
+        *notes,
+        *measured.notes,
+        *kernel_notes,
+        *bench.native.below_limits(),
+        *_repeated_visits(table),
+    )
+    return BreakdownRecord(
+        **msgspec.structs.asdict(broken_down),
+        measured=broken_down.levels.step,
+        model=step.model,
+        options=dict(step.options),
+        own=step.own,
+        batch=facts.batch,
+        phase=step.phase,
+        precision=step.precision,
+        framework=step.framework,
+        mode=str(step.mode),
+        device=step.device,
+        layout=step.layout,
+        feed=step.feed,
+        library=facts.library,
+        threads=len(bench.session.cpus),
+        processes=table.series(STEP).processes,
+        program=program_hash((call.signature, call.direction) for call in recording.trace.calls),
+        trace=measured.tracing,
+        lines=recording.listed.lines,
+        types=facts.types or None,
+        notes=tuple(dict.fromkeys(all_notes)),
+    )
+
+
+def _step_parts(
+    bench: _Bench, recording: _Recording, calls: _PreparedCalls, table: Table
+) -> StepParts:
+    """Return the parts of the step, each with the native kernels that were measured."""
+    native: dict[tuple[str, str], Sequence[NativeKernel]] = {}
+    lacks: dict[str, str] = {}
+    in_place: set[tuple[str, str]] = set()
+    listed_calls = recording.listed.calls
+    operators = {(call.signature, call.direction): call.operator for call in listed_calls}
+    for key, mapped in recording.mapped.items():
+        kernels = bench.native.of_call(mapped, table)
+        if kernels is None:
+            lacks[operators[key]] = bench.native.lacking(mapped)
+        else:
+            native[key] = kernels
+            if mapped.writes_elsewhere(operators[key]):
+                in_place.add(key)
+    refused = {} if calls.alone is None else calls.alone.refused
+    lacks |= {
+        call.operator: refused[call.signature]
+        for call in listed_calls
+        if refused.get(call.signature)
+    }
+    return StepParts(
+        calls=recording.trace.calls,
+        alone=tuple(calls.alone.names) if calls.alone and ALONE in table else (),
+        repeats=bench.repeats,
+        gaps=recording.trace.gaps,
+        native=native,
+        in_place=in_place,
+        lacks=lacks,
+    )
+
+
+def _repeated_visits(table: Table) -> list[str]:
+    """Say how many visits were disturbed, so that there was a second one."""
+    if not table.again:
+        return []
+    return [f"disturbed by others and taken once more: {counted(table.again, 'timing')}"]
+
+
+def _log_experiments(
+    bench: _Bench, calls: _PreparedCalls, table: Table, parts: StepParts
+) -> list[Experiment] | str:
+    """Return the experiments on logs of libraries; or why an existing log explains nothing."""
+    alone, logged = calls.alone, calls.logged
+    if logged is None or alone is None or LOG not in table:
+        return []
+    if ALONE not in table:
+        return "calls alone were not measured"
+    executions = {name: sum(each.values()) for name, each in logged.executions.items()}
+    experiments = log_experiments(
+        table,
+        parts,
+        logged.names,
+        {name: executions[name] for name in logged.names if executions.get(name)},
+        alone.facts.dispatch_s,
+        threads=len(bench.session.cpus),
+    )
+    return experiments or "no library logs a call that a native layer stands for"
+
+
+def _kernel_experiments(
+    bench: _Bench, alone: ReadyCalls, table: Table, parts: StepParts
+) -> list[Experiment]:
+    """Return the experiment on the names of a GPU's kernels; none where names are not known."""
+    launched: dict[Hashable, list[str]] = {
+        spec: [str(kernel["name"]) for kernel in row.kernels]
+        for spec, row in bench.native.rows.items()
+    }
+    fastest = {
+        key: [name for kernel in kernels for name in launched[kernel.subject]]
+        for key, kernels in parts.native.items()
+    }
+    experiment = kernel_experiment(table, parts, alone.facts.kernels, fastest)
+    return [] if experiment is None else [experiment]
+
+
+def _counter_experiments(
+    table: Table, *, compiled: bool
+) -> tuple[list[Experiment], dict[str, str]]:
+    """Return the experiments on page faults and on sleeping threads, and why one is missing."""
+    uncounted = "page faults, or the cost of one, were not measured"
+    tried: dict[str, Experiment | str | None] = {RETURNED_MEMORY: returned_memory(table)}
+    if not compiled:  # they explain the difference between calls in the step and alone
+        tried |= {FRESH_MEMORY: fresh_memory(table) or uncounted, WAKEUPS: wakeups(table)}
+    missing = {name: result for name, result in tried.items() if isinstance(result, str)}
+    experiments = [
+        result for result in tried.values() if result is not None and not isinstance(result, str)
+    ]
+    return experiments, missing
