@@ -17,7 +17,7 @@ from pydlbench.backends import capabilities
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.grouping import grouped, summed
 from pydlbench.models import build_model
-from pydlbench.records.diagnosis import WORTH
+from pydlbench.records.diagnosis import MIN_SAVING
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.specs import KernelSpec
 from pydlbench.steps.run import run
@@ -145,7 +145,7 @@ class Observations:
         """Return seconds as a share of the step, in words: ``21 % of the step``."""
         return f"{percent(seconds / self.step_s)} of the step"
 
-    def matters(self, seconds: float, least: float = WORTH) -> bool:
+    def matters(self, seconds: float, least: float = MIN_SAVING) -> bool:
         """Return whether seconds are at least a given share of the step."""
         return seconds >= least * self.step_s
 

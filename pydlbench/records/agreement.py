@@ -1,4 +1,4 @@
-"""How far two frameworks' numbers are apart: the record of a comparison."""
+"""Differences between the outputs and gradients of two frameworks: the record of a comparison."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ import msgspec
 from pydlbench.records.record import Record
 from pydlbench.records.step import Check
 
-#: The largest relative error of a float32 output or gradient that still is rounding: each of a
-#: hundred layers sums thousands of products in an order of its own.
+#: Largest relative error of a float32 output or gradient that rounding explains: each of a hundred
+#: layers sums thousands of products in its own order.
 TOLERANCE = 1e-3
-#: Relative change of the weights that tells how far rounding carries: a ReLU that opens in one
-#: of two computations changes the gradients of everything before it.
+#: Relative change of the weights by which the effect of rounding is measured: a ReLU that opens in
+#: only one of two computations changes all gradients before it.
 DISTURBANCE = 1e-6
-#: Folder of what a framework computes with such weights, within that of what it computes.
+#: Subfolder for the outputs of a framework with such weights.
 DISTURBED = "disturbed"
-_FLOORS = 2.0
-_LISTED = 3
+_MAX_FLOORS = 2.0
+_MAX_LISTED_TENSORS = 3
 
 
 class Agreement(Record, frozen=True, kw_only=True):
-    """How far two frameworks' float32 numbers are apart.
+    """Differences between two frameworks' float32 outputs and gradients.
 
-    An error is the largest difference in a tensor over the largest value in it. Behind many
-    normalisations rounding alone makes it some per cent, and of single elements (a ReLU that opens
-    in one computation only) a fifth. Then a tensor's difference as a whole counts, the norm of the
-    difference over the tensor's norm, which rounding leaves much the same for all tensors of a
-    network; each is held against what it is where all weights change by one part in a million.
+    An error is the largest difference in a tensor over the largest value in it. After many
+    normalisations rounding alone makes it a few per cent, and a fifth for single elements (a ReLU
+    that opens in only one computation). A tensor beyond the tolerance is therefore judged by its
+    relative norm, the norm of the difference over the tensor's norm: it is compared with the
+    relative norm that appears when all weights change by one part in a million.
 
     Attributes:
-        frameworks: which two; the second one's error is stated.
+        frameworks: the two frameworks; errors are those of the second one.
         output: error of the output.
         gradients: largest error of a gradient; None without a backward phase.
-        worst: whose gradient that is.
-        median: of the gradients' errors.
+        worst: name of that gradient.
+        median: median of the gradients' errors.
         tensors: error by name, ``output`` among them.
-        tolerance: largest error that is allowed whatever the floor.
-        norms: difference as a whole by name, likewise.
-        floors: the same of the first framework against itself, its weights changed: how far
-            rounding alone may carry each tensor; empty where nobody had to ask.
+        tolerance: errors up to this are accepted without looking at norms.
+        norms: relative norm of the difference by name.
+        floors: relative norms between the first framework and itself with changed weights, which
+            rounding alone may cause; empty where they were not needed.
     """
 
     unlisted = ("norms", "floors")
@@ -57,17 +57,17 @@ class Agreement(Record, frozen=True, kw_only=True):
 
     @property
     def wrong(self) -> list[str]:
-        """Whose difference is more than rounding, the farthest first."""
+        """Names of tensors that differ by more than rounding explains, the worst first."""
 
-        def beyond(name: str) -> float:
-            return self.norms.get(name, math.inf) - _FLOORS * self.floors.get(name, 0.0)
+        def excess(name: str) -> float:
+            return self.norms.get(name, math.inf) - _MAX_FLOORS * self.floors.get(name, 0.0)
 
         far = [name for name, error in self.tensors.items() if not error <= self.tolerance]
-        return sorted((name for name in far if beyond(name) > 0), key=beyond, reverse=True)
+        return sorted((name for name in far if excess(name) > 0), key=excess, reverse=True)
 
     @property
     def check(self) -> Check:
-        """The same as a check, to stand beside the others."""
+        """The result as a check, printed with the other checks."""
         text = f"output {self.output:.2g}"
         if self.gradients is not None:
             text += f", gradients {self.gradients:.2g} ({self.worst}), half below {self.median:.2g}"
@@ -78,6 +78,7 @@ class Agreement(Record, frozen=True, kw_only=True):
                 f"{max(self.floors.values()):.2g} when its weights do by {DISTURBANCE:g}"
             )
         if wrong := self.wrong:
-            text += f"; beyond rounding: {', '.join(wrong[:_LISTED])}"
-            text += f" and {len(wrong) - _LISTED} more" if len(wrong) > _LISTED else ""
+            text += f"; beyond rounding: {', '.join(wrong[:_MAX_LISTED_TENSORS])}"
+            hidden = len(wrong) - _MAX_LISTED_TENSORS
+            text += f" and {hidden} more" if hidden > 0 else ""
         return Check(name="agreement", status="failed" if wrong else "ok", detail=text)

@@ -1,4 +1,4 @@
-"""What ``compare`` writes: two runs row by row, and what is said of each ratio."""
+"""The comparison of two runs row by row, with a verdict on each ratio: what ``compare`` writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydlbench.units import format_seconds, number
 Verdict = Annotated[
     str, one_of("SAME", "FASTER", "SLOWER", "UNCLEAR"), shown("verdict", right=False)
 ]
-#: Beyond this a ratio is said as a factor.
+#: Larger ratios are printed as a factor instead of a percentage.
 FACTOR = 2.0
 _words = partial(shown, right=False)
 
@@ -26,10 +26,10 @@ def ratio_text(value: float) -> str:
 
 
 def least_change(value: float) -> str:
-    """Format the smallest change that would have been found: ``12 %``, ``2.1x``."""
+    """Format the smallest detectable change: ``12 %``, ``2.1x``."""
     if value > 99:
         return "-"
-    # From 99.5 % on, two digits of a percentage would take an exponent.
+    # From 99.5 % on, two digits of a percentage would need an exponent.
     return f"{value:.1f}x" if value >= FACTOR - 0.005 else f"{100 * (value - 1):.2g} %"
 
 
@@ -37,23 +37,23 @@ class ComparisonSide(Record, frozen=True, kw_only=True):
     """One side of a row.
 
     Attributes:
-        layer: its name there.
+        layer: name of the layer on this side.
         median: seconds per execution.
         ci_low: lower end of the median's interval within the run, in seconds.
         ci_high: upper end.
-        n: samples.
-        clock_hz: core clock beside them, in Hz.
-        contended: other work disturbed it.
+        n: number of samples.
+        clock_hz: core clock beside the samples, in Hz.
+        contended: whether other work disturbed it.
         algorithm: the implementation.
-        backend: who computed it.
-        mode: how a framework ran it.
-        threads: threads.
-        layout_request: layout that was asked for.
+        backend: backend that computed it.
+        mode: mode of a framework.
+        threads: number of threads.
+        layout_request: requested layout.
         cache: cache state.
         precision: storage and arithmetic.
         device: cpu or cuda:N.
-        fuse: what was computed in the same call.
-        library: of interleaved sides, whose code ran, with its version; null for stored runs.
+        fuse: operations fused into the same call.
+        library: library with its version, for interleaved sides; null for stored runs.
     """
 
     layer: str = ""
@@ -76,17 +76,17 @@ class ComparisonSide(Record, frozen=True, kw_only=True):
 
 
 class ComparisonEstimate(Record, frozen=True, kw_only=True):
-    """A ratio with what is said of it.
+    """A ratio with its interval and verdict.
 
     Attributes:
         ratio: B's time over A's.
-        ci_low: lower end of the interval of this row by itself: of stored runs the prediction
-            interval in which another pair of runs would lie, of interleaved ones that of the mean.
+        ci_low: lower end of the interval of this row alone: for stored runs the prediction
+            interval of another pair of runs, for interleaved ones the interval of the mean.
         ci_high: upper end.
-        verdict: what can be said of B.
-        resolution: the smallest ratio above one that could be told; null where none could.
-        cycles: the ratio in seconds times clock; null where a clock is not known.
-        reason: why there can be no verdict.
+        verdict: verdict on B.
+        resolution: the smallest detectable ratio above one; null where none is.
+        cycles: the ratio in clock cycles instead of seconds; null where a clock is not known.
+        reason: why there is no verdict.
     """
 
     ratio: Annotated[float, shown("ratio", ratio_text)]
@@ -104,21 +104,21 @@ class ComparisonRow(ComparisonEstimate, frozen=True, kw_only=True, rename={"pass
     Attributes:
         layer: name of the layer, or the model.
         kind: kind of layer, or step, estimate, check measured, check native and so on.
-        problem: descriptor, or what else tells it from others.
+        problem: descriptor, or another key of the problem.
         batch: images.
         pass_: pass of a layer, phase of a step.
         precision: storage and arithmetic.
         device: cpu or cuda:N.
-        backend: who computed it.
-        mode: how a framework ran it.
+        backend: backend that computed it.
+        mode: mode of a framework.
         cache: cache state.
-        threads: threads.
-        layout_request: layout that was asked for.
-        fuse: what was computed in the same call.
+        threads: number of threads.
+        layout_request: requested layout.
+        fuse: operations fused into the same call.
         propagation: inference or training.
-        a: one side of a row.
-        b: one side of a row.
-        by_pass: of sides measured interleaved, the ratio of each pass; null for stored runs.
+        a: side A.
+        b: side B.
+        by_pass: the ratio of each pass of an interleaved comparison; null for stored runs.
     """
 
     layer: Annotated[str, _words("layer")]
@@ -147,22 +147,22 @@ class CompareDocument(Document, frozen=True, kw_only=True):
         a: the first run.
         b: the second run.
         interleaved: whether both sides were measured in turn.
-        passes: how often both were prepared anew.
-        matched_across: what all rows differ in, where they were matched across that.
-        matched_values: what A and B have there.
+        passes: number of preparations of both sides.
+        matched_across: the setting in which all matched rows differ; null if they differ in none.
+        matched_values: the values of that setting in A and B.
         rows: rows of both.
-        geomean: geometric mean of the ratios of rows that a verdict could be given on.
+        geomean: geometric mean of the ratios of rows with a verdict.
         geomean_ci: its interval: low and high.
         geomean_verdict: its verdict.
-        counts: how many rows have each verdict.
+        counts: number of rows by verdict.
         only_a: rows of A without a partner.
         only_b: rows of B without a partner.
         untimed: pairs that are not timed on both sides.
-        warnings: in what the runs differ, in sentences.
+        warnings: differences between the runs, in sentences.
         differences: the same as objects.
-        notes: what a reader has to know.
-        settings: what a verdict took: alpha, margin, confidence, correction; how many replicates
-            the store has, and assumed_sd: what runs were assumed to differ by where these are few.
+        notes: remarks for the reader.
+        settings: settings of the verdicts: alpha, margin, confidence, correction; the number of
+            stored replicates, and assumed_sd, the assumed difference of runs without enough of them.
     """
 
     a: Mapping[str, Any] = msgspec.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What becomes of hypotheses: findings, or things that were tried. Times in seconds."""
+"""Results of a diagnosis: findings, and experiments that found nothing. Times in seconds."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pydlbench.records.step import StepRecord
 
 #: Stands for every part of a step.
 ALL: Final = "*"
-#: What saves a smaller share of the step is no finding.
-WORTH: Final = 0.01
-#: An interval that reaches further down than this part of its saving is measured a second time:
-#: of many experiments without any effect, a few look like savings once.
-_SURE: Final = 0.8
-#: What saves a smaller share of the step is measured a second time, too, in new processes: two
-#: preparations of the same differ by 1 to 2 %, which no round within one of them shows.
-_CLEAR: Final = 0.05
+#: Smallest share of the step that counts as a finding.
+MIN_SAVING: Final = 0.01
+#: A saving is measured a second time if the lower end of its interval is below this part of it: of
+#: many experiments without any effect, a few look like savings once.
+_MIN_CERTAINTY: Final = 0.8
+#: A saving of a smaller share of the step is measured a second time, too, in new processes: two
+#: preparations of the same step differ by 1 to 2 %, which the rounds of one of them do not show.
+_MIN_UNREPEATED_SAVING: Final = 0.05
 
 
 class Cause(Record, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class Cause(Record, frozen=True, kw_only=True):
     Attributes:
         name: in few words: ``weights not packed``.
         meaning: one sentence.
-        seconds: of the saving, per step; None where one experiment cannot tell reasons apart.
+        seconds: its part of the saving, per step; None where the experiment cannot separate causes.
         where: layers and passes; empty for the step as a whole.
     """
 
@@ -39,21 +39,21 @@ class Cause(Record, frozen=True, kw_only=True):
 
 
 class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high": "ci_high"}):
-    """What an experiment measured.
+    """The saving that an experiment measured.
 
     Attributes:
-        seconds: saved per step.
-        low: lower end of the interval; None of a single round.
+        seconds: saved time per step.
+        low: lower end of the interval; None with a single round.
         high: upper end.
-        step_s: the step that they are a part of, timed beside it: not the diagnosis's own.
+        step_s: time of the step that was measured beside it in the experiment.
         subject: ``step`` if the whole step was run with the change, ``layer`` if one operator was.
-        how: what ran beside what.
-        rounds: how often.
-        contended: other work disturbed half of the rounds or more: it is no finding. Of a row that
+        how: the two subjects that ran beside each other.
+        rounds: number of rounds.
+        contended: other work disturbed half of the rounds or more: it is no finding. For a row that
             a native one is compared with, see ``Measurement.contended``.
-        causes: what it comes from, the largest first, where the experiment tells.
-        evidence: what else it measured.
-        otherwise: what to say of it if it is no finding.
+        causes: causes of the saving, the largest first, if the experiment separates them.
+        evidence: other measurements of the experiment.
+        otherwise: the result in words if it is no finding.
     """
 
     seconds: float
@@ -75,36 +75,36 @@ class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high":
 
     @property
     def share(self) -> float:
-        """Of the step."""
+        """The saving as a share of the step."""
         return self.seconds / self.step_s
 
     @property
     def real(self) -> bool:
-        """Whether it saves something beyond doubt that is worth a reader's time."""
+        """Whether the saving is significant, undisturbed and large enough to report."""
         above_zero = self.low is not None and self.low > 0
-        return above_zero and self.share >= WORTH and not self.contended
+        return above_zero and self.share >= MIN_SAVING and not self.contended
 
     @property
     def sure(self) -> bool:
-        """Whether it is so large and its interval so narrow that chance alone hardly gives it."""
-        narrow = self.low is not None and self.low >= _SURE * self.seconds
-        return narrow and self.share >= _CLEAR
+        """Whether it is large and its interval narrow, so that it need not be measured again."""
+        narrow = self.low is not None and self.low >= _MIN_CERTAINTY * self.seconds
+        return narrow and self.share >= _MIN_UNREPEATED_SAVING
 
 
 class Finding(Record, frozen=True, kw_only=True):
-    """What costs time, and what would save it.
+    """A problem that costs time, with a measured remedy.
 
     Attributes:
-        problem: what is common to all of it, in few words.
+        problem: the problem in few words.
         where: layers and passes; empty for the step as a whole.
-        symptom: what is seen.
+        symptom: observation.
         evidence: measurements, and how they were made.
-        causes: why, the largest first.
-        saving: what was measured.
+        causes: causes, the largest first.
+        saving: measured saving of the remedy.
         next: the command to run next.
-        parts: of the step.
-        alternatives: other ways that save something on the same parts, a line each.
-        overlaps: numbers of the findings that are about the same parts: savings do not add up.
+        parts: parts of the step that it is about.
+        alternatives: other remedies for the same parts, a line each.
+        overlaps: numbers of the findings about the same parts, whose savings do not add up.
     """
 
     problem: str
@@ -124,17 +124,17 @@ class Finding(Record, frozen=True, kw_only=True):
     @property
     def cause(self) -> str:
         """All causes in one text."""
-        return "; ".join(each.meaning for each in self.causes)
+        return "; ".join(cause.meaning for cause in self.causes)
 
 
 class Tried(Record, frozen=True, kw_only=True):
     """An experiment that shows no saving, or could not be made.
 
     Attributes:
-        what: was changed.
-        problem: that it was tried for.
-        result: in a few words: what came of it, or why nothing did.
-        ran: whether it was made at all.
+        what: the change.
+        problem: the problem that it should solve.
+        result: the result in a few words, or why there is none.
+        ran: whether the experiment was made at all.
     """
 
     what: str
@@ -144,17 +144,17 @@ class Tried(Record, frozen=True, kw_only=True):
 
 
 class Diagnosis(Record, frozen=True, kw_only=True):
-    """Everything that was found on a step.
+    """All results of a step's diagnosis.
 
     Attributes:
-        step: the step as it is.
+        step: the unchanged step.
         findings: the largest saving first.
-        tried: what saves nothing.
-        untried: what there was no time for, or could not be run.
-        terms: of the breakdown: name, seconds and share.
-        notes: what a reader has to know.
-        seconds: that it took.
-        interrupted: Ctrl-C came before everything was tried.
+        tried: experiments without a saving.
+        untried: experiments that could not be made, or for which there was no time.
+        terms: terms of the breakdown: name, seconds and share.
+        notes: remarks for the reader.
+        seconds: duration of the diagnosis.
+        interrupted: whether it ended, by Ctrl-C, before everything was tried.
     """
 
     step: StepRecord
@@ -167,7 +167,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     interrupted: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object: what was run, then what was found."""
+        """Return the JSON object: the step's settings, then the results."""
         spec = self.step.spec
         names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "options")
         return {**{name: plain(getattr(spec, name)) for name in names}, **super().to_dict()}

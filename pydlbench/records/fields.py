@@ -1,12 +1,11 @@
-"""How the values of a record are named and printed: declared at the field, read by every printer.
+"""Header, unit and format of a record's fields: declared at the field, read by every printer.
 
 A field carries its unit, its header and its format as metadata::
 
     tflops: Annotated[float | None, shown("TFLOP/s", number, unit="TFLOP/s")] = None
 
-A property that stands in tables has them at the type that it returns. A table is some records and
-the names of fields; the columns of CSV and Parquet files are the record's fields, and the units
-stand in the JSON Schema.
+A property has them at its return type. A table is a list of records and the names of fields; the
+columns of CSV and Parquet files are the record's fields, and the JSON Schema has the units.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ class Shown:
     """How a field is printed.
 
     Attributes:
-        header: of its column; a function of the table's rows where it depends on them.
-        text: of a value; what is not known is a dash.
-        unit: ``s``, ``Hz``, ``FLOP``, ``B``...; empty of words and pure numbers.
+        header: title of its column; a function of the table's rows if it depends on them.
+        text: formats a value; an unknown value is printed as a dash.
+        unit: ``s``, ``Hz``, ``FLOP``, ``B``...; empty for words and pure numbers.
         right: whether it is aligned to the right.
-        when: whether a table of these rows needs the column; None where some row has a value.
-        varies: whether a table needs it only where its rows differ in it: what they share stands
-            above the table.
-        keys: of a mapping, those that CSV and Parquet files have columns for.
+        when: tells whether a table of these rows needs the column; None: if some row has a value.
+        varies: whether a table needs it only if its rows differ in it: a shared value stands above
+            the table.
+        keys: keys of a mapping that have columns in CSV and Parquet files.
     """
 
     header: str | Callable[[Sequence[Any]], str] = ""
@@ -58,7 +57,7 @@ def shown(
     varies: bool = False,
     keys: str = "",
 ) -> Any:
-    """Return a field's metadata; see :class:`Shown`. A mapping's keys are parted by blanks."""
+    """Return a field's metadata; see :class:`Shown`. The keys are separated by blanks."""
     declaration = Shown(
         header=header,
         text=text,
@@ -75,13 +74,13 @@ def shown(
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """One column.
+    """One column of a table.
 
     Attributes:
-        title: above it.
+        title: header of the column.
         cell: the text of a row's cell.
         right: whether it is aligned to the right.
-        value: what a page sorts a row by, where that is not its text.
+        value: sort key of a row in a page; None sorts by the text.
     """
 
     title: str
@@ -93,16 +92,16 @@ class Column(Generic[Row]):
 def columns_of(
     rows: Sequence[Row], names: str, *, seconds: Callable[[float], str] | None = None
 ) -> list[Column[Row]]:
-    """Return the columns of some fields; those that the rows have no need of are left out.
+    """Return the columns of some fields, without those that the rows do not need.
 
     Args:
         rows: records of one type.
-        names: of fields, of keys of mappings, and of properties, parted by blanks:
-            ``layer time.median passes.forward``; with another header behind ``=``, in which ``_``
-            is a blank: ``of_theoretical=theory``. Two fields are the ends of what the first one's
-            header says: ``ci_low..ci_high``.
+        names: names of fields, properties and keys of mappings, separated by blanks:
+            ``layer time.median passes.forward``. ``=`` adds another header, in which ``_`` is a
+            blank: ``of_theoretical=theory``. ``ci_low..ci_high`` is one column of both, under
+            the first one's header.
         seconds: formats fields whose unit is ``s``, so that a table has one unit of time; None
-            leaves each to its own format.
+            keeps each field's format.
     """
     record: Any = type(rows[0]) if rows else None
     columns = []
@@ -123,7 +122,7 @@ def _needed(path: str, rows: Sequence[Any], varies: bool) -> bool:
 
 
 def value_of(row: Any, path: str) -> Any:
-    """Return a field of a record, or of a record or mapping in it: ``time.median``; or None."""
+    """Return the value at a dotted path of fields and keys, ``time.median``; None if missing."""
     for name in path.split("."):
         if row is not None:
             row = row.get(name) if isinstance(row, Mapping) else getattr(row, name)
@@ -138,7 +137,7 @@ def _column(
     first, *last = path.split("..")
 
     def cell(row: Any) -> str:
-        values = [value_of(row, each) for each in (first, *last)]
+        values = [value_of(row, end) for end in (first, *last)]
         return "-" if None in values else " .. ".join(map(text, values))
 
     def number(row: Any) -> float | None:
@@ -151,12 +150,12 @@ def _column(
 
 @functools.cache
 def declared(record: type, path: str) -> Shown:
-    """Return what a field or a property declares, of records in it too.
+    """Return the declaration of a field or property, given as a dotted path.
 
-    All values of a mapping are shown as that is declared.
+    The values of a mapping have the mapping's declaration.
 
     Raises:
-        LookupError: it declares nothing.
+        LookupError: the field has no declaration.
     """
     name, _, rest = path.partition(".")
     kind = _types(record)[name]
@@ -185,26 +184,26 @@ def _shown(kind: Any) -> Iterator[Shown]:
 
 
 def _inner(kind: Any) -> Any:
-    """Return a field's type without its metadata, and without None where that is a choice."""
+    """Return a field's type without its metadata and without None."""
     if get_origin(kind) is Annotated:
         return _inner(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
-        return next(_inner(get_arg) for get_arg in get_args(kind) if get_arg is not NoneType)
+        return next(_inner(choice) for choice in get_args(kind) if choice is not NoneType)
     return kind
 
 
 def flat_names(record: type[Record], before: str = "") -> Iterator[str]:
-    """Yield the columns of CSV and Parquet files: a record's fields, those of records in it too.
+    """Yield the columns of CSV and Parquet files: a record's fields, and those of nested records.
 
-    What is omitted from its object has one where it is declared with a unit.
+    A field that may be omitted has a column only if it is declared with a unit.
     """
     fields = dict(zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True))
     for field, name in (fields | {name: name for name in record.derived}).items():
         kind = _types(record)[field]
         declarations = list(_shown(kind))
-        inner, keys = _inner(kind), [key for each in declarations for key in each.keys]
+        inner, keys = _inner(kind), [key for known in declarations for key in known.keys]
         hidden = field in record.unlisted or (
-            field in record.omitted and not any(each.unit for each in declarations)
+            field in record.omitted and not any(known.unit for known in declarations)
         )
         if field in record.embedded:
             yield from flat_names(inner, before)
@@ -217,5 +216,5 @@ def flat_names(record: type[Record], before: str = "") -> Iterator[str]:
             yield from () if keys else (f"{before}{name}",)
 
 
-# What has no cell in CSV: samples, rounds, and mappings of anything.
+# Types of fields without a column in CSV: samples, rounds, and mappings of arbitrary values.
 _NO_CELL = (tuple[float, ...], Mapping[int, float], Mapping[str, Any])

@@ -1,4 +1,4 @@
-"""Operators of a framework's step as they are recorded, and what else is known of them."""
+"""Recorded operators of a framework's step, and facts about them besides their times."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ if TYPE_CHECKING:
 
 Direction = Annotated[str, one_of(*DIRECTIONS)]
 
-# Parts of calls sum to their number but for rounding.
+# Tolerance of the sum of parts against the number of calls.
 _ROUNDING = 1e-6
 
 
 class RecordedCall(Record, frozen=True, kw_only=True):
-    """A distinct operator of a step, as often as the framework runs it.
+    """A distinct operator of a step with its number of calls.
 
     Attributes:
         signature: canonical text of all that changes its time in this framework, mode and process:
-            operator, shapes, strides, types, scalars. Operands can be made up from it, and equal
-            texts mean equal operators whatever model they are from.
-        operator: its name, in the framework's words: ``aten.convolution_backward``.
-        count: how often it is in a step.
+            operator, shapes, strides, types, scalars. Operands can be created from it, and equal
+            texts mean equal operators in any model.
+        operator: the framework's name of the operator: ``aten.convolution_backward``.
+        count: calls in a step.
         direction: ``forward``, ``loss``, ``backward`` or ``optimizer``.
-        names: of our nodes (of several that run as one the first and the last, ``conv1..relu1``) or
-            of the user's modules that it belongs to, without repetition; ``loss`` for the loss.
-        parts: for each name, how many of the calls are its: of one that several share, a part for
-            each. Empty where all names have as many.
-        bytes: of its operands and results together; 0 where nobody has counted them.
-        profiled: share of a step in the framework's own profile, all these calls together; None
-            where it has none.
-        trained: which of its operands, counted from 0, are trained tensors, in a backward pass. A
-            product by one gives a gradient of data; one that lies nowhere (a sum's gradient, which
-            is one number for all elements) tells so by nothing else.
+        names: nodes of the catalogue's model (the first and the last of a fused group,
+            ``conv1..relu1``) or modules of the user's model that it belongs to, without repetition;
+            ``loss`` for the loss.
+        parts: number of calls for each name; a call that several names share is split among them.
+            Empty where all names have equally many.
+        bytes: size of its operands and results together; 0 where it is not known.
+        profiled: share of all these calls in the framework's own profile of the step; None without
+            a profile.
+        trained: positions, from 0, of operands that are trained tensors, in a backward pass. A
+            product with one of them gives a gradient of data. This cannot be seen otherwise where
+            an operand has stride 0 (a sum's gradient, one number for all elements).
     """
 
     signature: str
@@ -55,15 +56,15 @@ class RecordedCall(Record, frozen=True, kw_only=True):
 
     @classmethod
     def from_owners(
-        cls, owners: Sequence[Sequence[str]], signature: str, operator: str, **how: Any
+        cls, owners: Sequence[Sequence[str]], signature: str, operator: str, **fields: Any
     ) -> RecordedCall:
-        """Return the call of which there are so many.
+        """Return the record of equal calls.
 
         Args:
-            owners: for each of them, the names that it belongs to.
-            signature: of all.
-            operator: likewise.
-            how: direction, bytes and share of a profile.
+            owners: for each call, the names that it belongs to.
+            signature: signature of all calls.
+            operator: operator of all calls.
+            fields: direction, bytes and share of a profile.
         """
         parts: dict[str, float] = {}
         for names in owners:
@@ -76,11 +77,11 @@ class RecordedCall(Record, frozen=True, kw_only=True):
             count=len(owners),
             names=tuple(parts),
             parts=() if alike else tuple(parts.values()),
-            **how,
+            **fields,
         )
 
     def shares(self) -> dict[str, float]:
-        """Return how many of the calls are whose; those that are nobody's are the empty name's."""
+        """Return the number of calls by name; calls without a name have an empty one."""
         if not self.names:
             return {"": float(self.count)}
         if not self.parts:
@@ -91,25 +92,24 @@ class RecordedCall(Record, frozen=True, kw_only=True):
 
 
 class OperatorsFacts(Record, frozen=True, kw_only=True):
-    """What is known of the operators besides their times.
+    """Facts about operators besides their times.
 
     Attributes:
         names: in the order in which ``OperatorsKernel.sample`` returns their times.
-        dispatch_s: seconds that a framework needs for an operator that computes nothing, which are
-            in the time of each.
-        executions: of calls whose libraries log: by signature how often each runs in one, by
-            library and primitive: ``{"oneDNN reorder": 2, "oneDNN convolution": 1}``.
-        kernels: on a GPU, by signature the names of the kernels that one call launches, by the
-            driver; without those of calls that cannot be captured into a graph.
-        calls: of a recorded step, each distinct one once, in the order in which they first occur;
-            empty where nobody asked.
-        order: of a recorded step all calls in their order, each by its place in ``calls``.
-        refused: by signature, why a call could not be made ready; its name is not in ``names``.
-        batch: of a recorded step; 0 where nobody asked.
-        lines: by the user's module, where the user's code made its first call:
-            ``my_model.py:15``.
-        notes: what a reader has to know.
-        types: of an ONNX file; see :class:`~pydlbench.records.step.StepFacts`.
+        dispatch_s: time of an operator that computes nothing, which is part of each operator's
+            time.
+        executions: primitives that libraries log in one call, by signature:
+            ``{"oneDNN reorder": 2, "oneDNN convolution": 1}``.
+        kernels: on a GPU, names of the kernels that one call launches, by signature; without calls
+            that cannot be captured into a graph.
+        calls: distinct calls of a recorded step, in the order in which they first occur; empty if
+            not requested.
+        order: all calls of a recorded step in their order, as indices into ``calls``.
+        refused: why a call could not be prepared, by signature; its name is not in ``names``.
+        batch: batch of a recorded step; 0 if not requested.
+        lines: source line of the first call in the user's code, by module: ``my_model.py:15``.
+        notes: remarks for the reader.
+        types: types of an ONNX file; see :class:`~pydlbench.records.step.StepFacts`.
     """
 
     names: tuple[str, ...] = ()
@@ -126,5 +126,5 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
 
 
 def operator_of(signature: str) -> str:
-    """Return the operator of a call by its signature: ``aten.add`` of ``aten.add.Tensor(...)``."""
+    """Return the operator in a signature: ``aten.add`` from ``aten.add.Tensor(...)``."""
     return signature.partition("(")[0].rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""The peaks of a device in a precision, for shares of them: MFU."""
+"""Compute peaks of a device in a precision, for a step's model FLOPs utilisation."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from pydlbench.records.specs import Precision
 
 
 class DevicePeaks(Record, frozen=True, kw_only=True):
-    """What a device can do in a precision. FLOP/s; a multiply-add is two.
+    """Compute peaks of a device in a precision, in FLOP/s; a multiply-add is two FLOPs.
 
-    The model FLOPs utilisation of a step is its FLOPs over its seconds and one of these: over
-    ``theoretical`` as publications have it, over ``measured`` as the share of what a kernel can
-    reach.
+    The model FLOPs utilisation of a step is its FLOP/s over ``theoretical``, as publications have
+    it, or over ``measured``, which a kernel can reach.
 
     Attributes:
         device: ``cpu`` or ``cuda:N``.
         name: of the CPU or GPU.
         precision: one of ``pydlbench.words.PRECISIONS``.
-        threads: of a CPU's probe; null on a GPU.
-        measured: by the best of the probe's tries, at ``clock_hz``; of a CPU those of earlier runs
-            that a try of this one confirms count, too.
-        theoretical: what all units do at ``clock_hz``; null where they are not known.
-        nominal: the same at the clock that the maker names; null where that is not known.
+        threads: threads of a CPU's probe; null on a GPU.
+        measured: best result of the probe, at ``clock_hz``; on a CPU this includes results of
+            earlier runs that a try of this run confirms.
+        theoretical: peak of all units at ``clock_hz``; null where they are not known.
+        nominal: peak at the nominal clock; null where that is not known.
         clock_hz: core clock during the probe.
-        derivation: of ``theoretical``, in words.
+        derivation: derivation of ``theoretical``, in words.
         kernel: the probe's instruction, or the product that a GPU's library computed.
     """
 

@@ -1,4 +1,4 @@
-"""What can be said of a published protocol before it runs, and the numbers that it comes to."""
+"""Options of a published protocol, and the numbers that it prints."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from pydlbench.records.record import Record
 
 
 class ProtocolOptions(Record, frozen=True, kw_only=True):
-    """Which published script is run, and how.
+    """A published script with the options that it runs with.
 
     Attributes:
-        protocol: its name.
+        protocol: name of the script.
         model: name of the model.
-        options: of the model, besides those that the script sets.
+        options: options of the model, besides those that the script sets.
         framework: torch or tensorflow.
-        mode: how the framework ran it.
-        precision: of the products.
-        cast: below float32: mixed or whole; null is what the script does.
+        mode: mode of the framework.
+        precision: precision of the products.
+        cast: below float32: mixed or whole; null is the script's own.
         layout: nhwc or nchw.
         device: cpu or cuda:N.
-        seed: of weights and images.
-        batch: images per step; null is the script's own.
-        warmup: steps before those that count; null is the script's own.
-        steps: steps that count; likewise.
-        every: steps between lines; likewise.
-        epochs: passes over the training images; likewise.
-        quirks: switched on.
-        without: quirks switched off.
+        seed: seed of weights and images.
+        batch: images per step; null is the script's own, as in the following fields.
+        warmup: untimed steps before the timed ones.
+        steps: timed steps.
+        every: steps between printed lines.
+        epochs: passes over the training images.
+        quirks: quirks that are switched on.
+        without: quirks that are switched off.
     """
 
     protocol: str
@@ -56,12 +56,12 @@ class ProtocolNumber(Record, frozen=True, kw_only=True):
     """A number that a script prints.
 
     Attributes:
-        name: what it is of: Forward, vgg16 eval.
+        name: label of the number: Forward, vgg16 eval.
         value: as printed, unrounded.
-        unit: of value and spread.
+        unit: unit of value and spread.
         spread: as the script defines it; null where it prints none.
-        times: seconds of every sample behind the value.
-        includes: what the time includes.
+        times: the samples behind the value, in seconds.
+        includes: parts of the step that the time includes.
     """
 
     name: str

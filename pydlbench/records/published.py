@@ -1,4 +1,4 @@
-"""Published figures, and own results that are held against them."""
+"""Published figures, and measured results beside them."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ def _times(speedup: float) -> str:
 
 
 class OwnFigure(Record, frozen=True, kw_only=True):
-    """An own result; beside a published figure with what makes it another thing than that.
+    """A measured result, and how it differs from the published figure beside it.
 
     Attributes:
         model: name of the model.
-        phase: what a step computes.
-        precision: of the products.
+        phase: phase of the step.
+        precision: precision of the products.
         batch: images per step.
-        seconds: of a step, as measured.
+        seconds: measured time of a step.
         who: framework and mode, or another origin: ``torch eager``, ``native layers, summed``.
         device: processor it ran on.
-        run: the run that it is from.
-        options: of a variant of the model: ``lrn=off``; empty of the model itself.
-        protocol: the published script that was played; null for a plain step.
-        stage: of that script.
-        value: in the figure's unit.
-        unit: the figure's.
+        run: id of its run.
+        options: options of the model: ``lrn=off``; empty for the defaults.
+        protocol: the published script that was run; null for a plain step.
+        stage: stage of that script.
+        value: value in the figure's unit.
+        unit: the figure's unit.
         speedup: published time of an image over ours: above 1 where ours is faster.
-        marks: what makes it another thing than the figure: ``per image, batch 32``.
+        marks: differences from the figure: ``per image, batch 32``.
     """
 
     model: str
@@ -64,20 +64,20 @@ class PublishedFigure(Record, frozen=True, kw_only=True):
         source: title of the page where it was published.
         citation: repository, file and revision.
         protocol: the script that printed it, as in ``pydlbench step --protocol``.
-        hardware: on what it ran.
-        year: in which it ran, or that of the software.
-        framework: with its version as far as published.
+        hardware: hardware that it ran on.
+        year: year of the measurement, or of the software.
+        framework: framework, with its version if published.
         model: pydlbench's name of the model.
-        stage: as the source calls what was timed: ``eval``, ``train``, ``forward``...
+        stage: the source's name of the timed part: ``eval``, ``train``, ``forward``...
         phase: pydlbench's phase; ``backward`` alone is no step.
         precision: the source's name; ``fp16`` may be with or without tensor cores.
         batch: images per step.
-        value: in its unit.
+        value: published value, in ``unit``.
         spread: as the source defines it; null where it gives none.
         unit: ``ms/batch`` or ``ms/step``, a time per step; ``images/s`` or ``examples/s``, a rate.
-        includes: what is in the time.
-        note: what a reader has to know.
-        own: own results beside it.
+        includes: parts of the step that the time includes.
+        note: remark for the reader.
+        own: measured results beside it.
     """
 
     source: str
@@ -116,17 +116,17 @@ class PublishedFigure(Record, frozen=True, kw_only=True):
 
         Args:
             seconds: time of a step.
-            batch: batch of that step; a time is scaled to this figure's batch, image for image.
+            batch: batch of that step; times are scaled to this figure's batch.
         """
         return 1e3 * seconds / batch * self.batch if self.unit.startswith("ms") else batch / seconds
 
 
 class MatchedFigure(Record, frozen=True, kw_only=True):
-    """A published figure with one result of ours.
+    """A published figure with one measured result.
 
     Attributes:
         figure: the published figure.
-        own: our result.
+        own: the measured result.
     """
 
     figure: PublishedFigure
@@ -134,10 +134,10 @@ class MatchedFigure(Record, frozen=True, kw_only=True):
 
 
 class PublishedDocument(Document, frozen=True, kw_only=True):
-    """Published figures with own results beside them.
+    """Published figures with measured results beside them.
 
     Attributes:
-        runs: the runs as they were given.
+        runs: the runs as given on the command line.
         published: the figures.
     """
 

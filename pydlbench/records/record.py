@@ -1,10 +1,10 @@
-"""What all records have in common: frozen structs, and their way to and from JSON.
+"""The base class of all records: frozen structs, converted to and from JSON objects.
 
 A record's JSON object has its fields under their names, or under those that ``rename`` gives them
-(``pass_`` is ``pass``), and values that are computed from them. Fields are added and never renamed;
-a change of meaning raises the
-document's version (:data:`SCHEMA_VERSIONS`). The schemas that ``export --schema`` prints are
-made of the same classes and their docstrings, see :mod:`pydlbench.records.schema`.
+(``pass_`` is ``pass``), and values that are computed from them. Fields are added, never renamed;
+a change of meaning raises the document's version (:data:`SCHEMA_VERSIONS`). The schemas that
+``export --schema`` prints are made from the same classes and their docstrings, see
+:mod:`pydlbench.records.schema`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin
 
 import msgspec
 
-#: Of a document that a command writes.
+#: Version of the documents that commands write.
 SCHEMA_VERSION: Final = 1
-#: Of those whose fields mean something else than they once did, by the command.
+#: Versions of documents of which a field has changed its meaning, by command.
 SCHEMA_VERSIONS: Final[Mapping[str, int]] = {"sweep": 2}
 
 
@@ -27,14 +27,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     :func:`msgspec.structs.replace` returns a record with some fields changed.
 
     Attributes:
-        derived: properties that stand in the JSON object behind the fields; not read back.
-        omitted: fields that are left out of it where they are None.
-        unlisted: fields that it never has.
-        promised: what it has in every version, although it has a default or is derived.
-        embedded: fields whose objects' fields stand in the object itself, before its own.
-        rules: keywords that the object's JSON Schema has besides.
-        notebook: shows a record as ``markdown`` or ``html``; None where nobody can. Reports are
-            made below, in the flow of data: the package sets it when it gives a function out.
+        derived: properties that follow the fields in the JSON object; not read back.
+        omitted: fields that are left out of the object if they are None.
+        unlisted: fields that are never in the object.
+        promised: names that every version has, although they have a default or are derived.
+        embedded: fields whose own fields are merged into the object, before the record's.
+        rules: additional keywords of the object's JSON Schema.
+        notebook: renders a record as ``markdown`` or ``html``; None if there is no renderer. Set
+            by the package, because reports are a layer that records may not import.
     """
 
     derived: ClassVar[tuple[str, ...]] = ()
@@ -67,8 +67,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read :meth:`to_dict`'s object back; unknown names are ignored.
 
-        A null where a field has a default is as good as no such name: documents have null for a
-        number that was none, and other writers for all that they do not know.
+        A null counts as absent if the field has a default: documents have null for NaN, and other
+        writers for what they do not know.
 
         Raises:
             ValueError: a required name is missing, or a value is not of its type.
@@ -79,7 +79,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 def _known(record: type[Record], data: Any) -> Any:
     """Return a record's JSON object as msgspec reads it: embedded objects as fields, no nulls."""
-    if not isinstance(data, Mapping):  # a record already; or wrong, which msgspec says
+    if not isinstance(data, Mapping):  # already a record, or an error that msgspec reports
         return data
     optional, inner = _fields(record)
     values = {
@@ -97,7 +97,7 @@ def _known(record: type[Record], data: Any) -> Any:
 
 @functools.cache
 def _fields(record: type[Record]) -> tuple[frozenset[str], dict[str, type[Record]]]:
-    """Return the names in JSON of a record's fields with defaults, and of those with records."""
+    """Return the JSON names of a record's fields with defaults, and of those that hold records."""
     fields = msgspec.structs.fields(record)
     inner = {
         field.encode_name: kind for field in fields if (kind := _record_in(field.type)) is not None
@@ -106,7 +106,7 @@ def _fields(record: type[Record]) -> tuple[frozenset[str], dict[str, type[Record
 
 
 def _record_in(kind: Any) -> type[Record] | None:
-    """Return the record that a field's type is, or is a choice or a list of."""
+    """Return the record class in a field's type: itself, or in a union or a list."""
     if isinstance(kind, type) and issubclass(kind, Record):
         return kind
     if get_origin(kind) in (Mapping, dict):
@@ -126,15 +126,15 @@ def plain(value: Any) -> Any:
 
 
 def one_of(*words: str) -> Any:
-    """Return what says in a schema that a text is one of some words.
+    """Return schema metadata: the text is one of some words.
 
-    Reading does not insist: a later version may know more of them.
+    Reading accepts other words: a later version may have more of them.
     """
     return msgspec.Meta(extra_json_schema={"enum": list(words)})
 
 
 def version(kind: str) -> msgspec.Meta:
-    """Return what says in a schema which version the documents of a command have."""
+    """Return schema metadata: the version of a command's documents."""
     return msgspec.Meta(extra_json_schema={"const": SCHEMA_VERSIONS.get(kind, SCHEMA_VERSION)})
 
 

@@ -1,4 +1,4 @@
-"""What somebody's log or trace says: its distinct problems, and what the limit of each is."""
+"""A recorded log or trace of a step: its distinct problems with their limits."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from pydlbench.words import DIRECTIONS
 
 
 class RecordedProblem(Record, frozen=True, kw_only=True):
-    """Equal calls of what was recorded. Times in seconds, of all of them together.
+    """Equal calls of a recorded step. Times in seconds, of all of them together.
 
     Attributes:
-        operator: its name, in the words of what recorded it: ``aten.convolution_backward``.
+        operator: the recorder's name of the operator: ``aten.convolution_backward``.
         problem: the descriptor of the native layer that stands for most of it; the shapes of its
             operands where there is none.
-        passes: of that layer; empty where there is none.
-        direction: ``forward``, ``loss``, ``backward`` or ``optimizer``, where the file tells.
-        precision: in which it computes; types that have none by their names; empty if unknown.
-        modules: of the user's model that it belongs to, where the file names them.
-        count: how many calls.
-        seconds: that they took; null where the file has no times.
-        share: of the whole: by time, or by the limits where the file has no times.
-        flops: algorithmic ones; null where nobody knows.
-        limit_s: their roofline on this machine; null where what they compute is not known.
-        native_s: of the native layers that stand for them; null where they were not timed.
+        passes: passes of that layer; empty where there is none.
+        direction: ``forward``, ``loss``, ``backward`` or ``optimizer``, if the file has it.
+        precision: precision of the computation, or the name of a type that has none; empty if
+            unknown.
+        modules: modules of the user's model that it belongs to, if the file names them.
+        count: number of calls.
+        seconds: their time; null where the file has no times.
+        share: share of the total time, or of the total limit where the file has no times.
+        flops: algorithmic FLOPs; null where they are not known.
+        limit_s: their roofline on this machine; null where their computation is not known.
+        native_s: time of the native layers that stand for them; null where these were not timed.
         no_layer: why no native layer stands for them; null where one does.
         signature: see :class:`~pydlbench.records.operator.RecordedCall`.
     """
@@ -50,39 +51,40 @@ class RecordedProblem(Record, frozen=True, kw_only=True):
 
     @property
     def pass_(self) -> Annotated[str, shown("pass", right=False)]:
-        """The passes of its layer; of an optimizer that it is one."""
+        """The passes of its layer, or the direction where it has none."""
         named = self.direction in ("forward", "backward")
         return " ".join(self.passes) if named and self.passes else self.direction
 
     @property
     def of_limit(self) -> Annotated[float | None, shown("of limit", percent)]:
-        """What the limit is of its time, 0 to 1; None where one of the two is not known."""
+        """The limit over the time, 0 to 1; None where either is not known."""
         if self.limit_s is None or not self.seconds:
             return None
         return self.limit_s / self.seconds
 
     @property
     def times_native(self) -> Annotated[float | None, shown("x native", "{:.3g}".format)]:
-        """How many times as long it takes as native layers; None where either is not known."""
+        """The time over that of native layers; None where either is not known."""
         return self.seconds / self.native_s if self.seconds and self.native_s else None
 
 
 class RecordedSteps(Record, frozen=True, kw_only=True):
-    """A log or a trace, read. Times in seconds, of one step where it has several.
+    """The contents of a log or a trace. Times in seconds, of one step where it has several.
 
     Attributes:
-        file: its name.
-        source: what wrote it.
-        steps: how many executions of the same calls are in it.
-        count: calls in each, those that compute nothing left out.
-        step_s: the step, or the sum of its calls where nobody noted more; null without times.
-        between_calls_s: of the step, what is between its calls; null where that is not known.
-        dominant: what takes most of it: a module where the file names them, else a problem.
+        file: name of the file.
+        source: program that wrote it.
+        steps: number of executions of the same calls.
+        count: calls in each step, without those that compute nothing.
+        step_s: time of the step, or the sum of its calls if the file has no more; null without
+            times.
+        between_calls_s: time of the step between its calls; null where that is not known.
+        dominant: the largest part: a module if the file names them, else a problem.
         problems: the longest first.
-        calls: of one operator, module and direction; empty without times, likewise below.
-        modules: the longest first; empty where the file names none.
-        limits_of: whose peaks the limits are held against; null where there are none.
-        notes: what a reader has to know.
+        calls: by operator, module and direction; empty without times.
+        modules: the longest first; empty if the file names none, or has no times.
+        limits_of: device whose peaks the limits are computed from; null where there are none.
+        notes: remarks for the reader.
     """
 
     file: str
@@ -100,16 +102,16 @@ class RecordedSteps(Record, frozen=True, kw_only=True):
 
     @property
     def without_layer(self) -> tuple[RecordedProblem, ...]:
-        """Problems that no native layer stands for, the longest first."""
+        """Problems without a native layer, the longest first."""
         return tuple(problem for problem in self.problems if problem.no_layer is not None)
 
 
 class RecordedDocument(Document, frozen=True, kw_only=True):
-    """What ``step --trace FILE`` writes.
+    """The document of ``step --trace FILE``.
 
     Attributes:
-        run: when and where its limits were measured.
-        recorded: what the file says.
+        run: the run that measured its limits.
+        recorded: contents of the file.
     """
 
     run: RunRecord

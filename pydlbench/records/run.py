@@ -1,4 +1,4 @@
-"""The record of a run: when, where, with what."""
+"""The record of a run: time, machine, libraries."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ from pydlbench.records.fields import shown
 from pydlbench.records.record import Record, one_of
 from pydlbench.units import cut
 
-#: What a run can be. ``killed`` is never stored: it is a ``running`` one whose process is gone.
+#: States of a run. ``killed`` is never stored: it is a ``running`` one whose process is gone.
 STATUSES: Final = ("running", "done", "interrupted", "failed", "killed")
 _PROGRAM: Final = "pydlbench"
-# Characters of a command that a list shows.
-_WIDE: Final = 60
+_COMMAND_WIDTH: Final = 60  # characters of a command in lists
 _words = partial(shown, right=False)
 
 
 def command_line() -> tuple[str, ...]:
-    """Return this process's command line, without the folder that the program is in."""
+    """Return this process's command line, without the program's folder."""
     program, *words = sys.argv or [""]
-    return (_PROGRAM if _is_own(program) else program, *words)
+    return (_PROGRAM if _is_pydlbench(program) else program, *words)
 
 
 def command_text(command: Sequence[str]) -> str:
-    """Return a command line without its program, as a shell would take it."""
+    """Return a command line without its program, quoted for a shell."""
     words = tuple(command)
-    return shlex.join(words[1:] if words and _is_own(words[0]) else words)
+    return shlex.join(words[1:] if words and _is_pydlbench(words[0]) else words)
 
 
-def _is_own(program: str) -> bool:
+def _is_pydlbench(program: str) -> bool:
     path = PurePath(program)
     return path.name == _PROGRAM or path.parts[-2:] == (_PROGRAM, "__main__.py")
 
@@ -56,10 +55,9 @@ class RunRecord(Record, frozen=True, kw_only=True):
         id: Unique name of the run.
         created_utc: ISO 8601 time of its start, in UTC.
         command: The command line.
-        device: Facts, peaks, bandwidths and warnings of the device, as used with the most threads;
-            where several numbers of threads were asked for, ``by_threads`` holds one such object
-            for each.
-        environment: Python, system, package versions, environment variables that matter.
+        device: Facts, peaks, bandwidths and warnings of the device, with the largest number of
+            threads; for several numbers of threads, ``by_threads`` holds one such object each.
+        environment: Python, system, package versions, relevant environment variables.
     """
 
     id: str
@@ -71,12 +69,12 @@ class RunRecord(Record, frozen=True, kw_only=True):
     promised = ("command", "device", "environment")
 
     def devices(self) -> dict[str, Mapping[str, Any]]:
-        """Return the device by number of threads; empty where there was only one number."""
+        """Return the device by number of threads; empty if there was only one number."""
         by_threads = self.device.get("by_threads")
         return dict(by_threads) if isinstance(by_threads, Mapping) else {}
 
     def device_for(self, threads: int | None) -> Mapping[str, Any]:
-        """Return the device as it was used with ``threads``, else that with the most threads."""
+        """Return the device with a number of threads, else that with the most threads."""
         return self.devices().get(str(threads), self.device)
 
 
@@ -91,7 +89,7 @@ class RunInfo(Record, frozen=True, kw_only=True):
         command: the command line.
         machine: short name of the CPU or GPU.
         tags: in alphabetical order.
-        measurements: how many entries were measured: all but estimates and agreements.
+        measurements: number of measured entries: all but estimates and agreements.
     """
 
     id: Annotated[str, _words("run")]
@@ -103,16 +101,16 @@ class RunInfo(Record, frozen=True, kw_only=True):
     tags: Annotated[tuple[str, ...], _words("tags", lambda tags: " ".join(tags) or "-")] = ()
     command: tuple[str, ...]
 
-    #: Of a list of runs, in the order of its columns.
+    #: Columns of a list of runs.
     columns: ClassVar[str] = "id created_utc line machine measurements status tags"
     promised = ("measurements",)
 
     @property
     def line(self) -> Annotated[str, _words("command")]:
         """The beginning of its command line."""
-        return cut(command_text(self.command), _WIDE) or self.kind
+        return cut(command_text(self.command), _COMMAND_WIDTH) or self.kind
 
     @property
     def early(self) -> bool:
-        """Whether more was asked for than is here; whatever the rows say that are."""
+        """Whether the run ended before it had measured everything that was requested."""
         return self.status != "done"

@@ -1,8 +1,8 @@
 """JSON Schemas (draft 2020-12) of the documents that the commands write with ``--json``.
 
-They are made of the structs: types and names from the fields, descriptions from the docstrings.
-Fields may be added without notice, so nothing refuses unknown ones; ``schema_version`` rises when
-the meaning of a field changes.
+They are made from the structs: types and names from the fields, descriptions from the docstrings.
+Fields may be added without notice, so the schemas accept unknown ones; ``schema_version`` rises
+when the meaning of a field changes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _MARKUP: Final = re.compile(r":\w+:`[~.]*([^`]*)`|``([^`]*)``")
 
 
 def load_schema(name: str) -> dict[str, Any]:
-    """Return a document's schema with all that it refers to, so that it stands alone.
+    """Return a document's schema together with all definitions that it refers to.
 
     Raises:
-        UsageError: there is none of this name.
+        UsageError: no document has this name.
     """
     if name not in DOCUMENTS:
         near = nearest(name, DOCUMENTS, 1)
@@ -63,9 +63,9 @@ def schema_text(name: str) -> str:
 def _complete(
     name: str, every: dict[str, dict[str, Any]], records: Mapping[str, type[Record]]
 ) -> None:
-    """Add to a struct's schema what msgspec does not know of a record; once."""
+    """Add the parts of a record that msgspec does not know to its schema, once."""
     schema, record = every[name], records[name]
-    if schema.pop("title", None) is None:  # the class's name is none, and goes first
+    if schema.pop("title", None) is None:  # msgspec's title, removed on the first visit
         return
     texts = _attributes(record)
     fields = dict(zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True))
@@ -77,12 +77,12 @@ def _complete(
         getter = getattr(record, field).fget
         kind = msgspec.json.schema(get_type_hints(getter)["return"])
         properties[field] = {**_short(kind), "description": _sentence(inspect.getdoc(getter) or "")}
-    required = [*schema.get("required", ()), *(fields.get(each, each) for each in record.promised)]
+    required = [*schema.get("required", ()), *(fields.get(key, key) for key in record.promised)]
     for field in record.embedded:
-        whose = properties.pop(fields[field])["$ref"].rpartition("/")[2]
-        _complete(whose, every, records)
-        properties = every[whose]["properties"] | properties
-        required = [*every[whose]["required"], *required]
+        inner = properties.pop(fields[field])["$ref"].rpartition("/")[2]
+        _complete(inner, every, records)
+        properties = every[inner]["properties"] | properties
+        required = [*every[inner]["required"], *required]
     for field in record.unlisted:
         del properties[fields[field]]
     schema["description"] = _sentence(inspect.getdoc(record) or "")
@@ -92,9 +92,9 @@ def _complete(
 
 
 def _short(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a property's schema, a choice among plain types as a list of them.
+    """Return a property's schema, a union of plain types as a list of them.
 
-    Without the default: what is absent is not known to have the value that reading gives it.
+    Defaults are left out: an absent field is unknown, whatever value reading gives it.
     """
     short = {name: value for name, value in schema.items() if name != "default"}
     choices = short.get("anyOf", ())
@@ -105,10 +105,10 @@ def _short(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _attributes(record: type[Record]) -> dict[str, str]:
-    """Return what the docstrings of a class and its bases say of its fields."""
+    """Return the descriptions of a class's fields, from its docstring and those of its bases."""
     texts: dict[str, str] = {}
-    for each in reversed(record.__mro__):
-        section = (inspect.cleandoc(each.__doc__ or "")).partition("\nAttributes:\n")[2]
+    for base in reversed(record.__mro__):
+        section = (inspect.cleandoc(base.__doc__ or "")).partition("\nAttributes:\n")[2]
         texts |= {name: _plain(text) for name, text in _ATTRIBUTE.findall(section)}
     return texts
 

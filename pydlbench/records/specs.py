@@ -1,4 +1,4 @@
-"""What is asked of a backend: a layer and a pass, in a precision, a cache state, on a device."""
+"""A request to a backend: a layer and a pass, in a precision, a cache state, on a device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Phase = Annotated[str, one_of(*PHASES)]
 
 
 class KernelSpec(Record, frozen=True, kw_only=True):
-    """What one row of a table measures.
+    """One kernel in one setting, as one row of a table measures it.
 
     Attributes:
         layer: the problem.
@@ -45,20 +45,20 @@ class KernelSpec(Record, frozen=True, kw_only=True):
         precision: storage and arithmetic together, one of ``pydlbench.words.PRECISIONS``.
         propagation: which forward kernel: ``inference`` may skip what ``training`` keeps for
             the backward pass (the argmax of a max pooling). No meaning for backward passes.
-        cache: which tensors a sample finds in the cache.
+        cache: tensors that are in the cache when a sample starts.
         layout: ``best`` lets all layouts compete; the others restrict the choice.
-        backend: who computes it, by a name that ``pydlbench.backends.capabilities`` knows.
+        backend: name of the backend, see ``pydlbench.backends.capabilities``.
         device: ``cpu`` or ``cuda:N``.
         timing: ``events`` (each sample behind a closed gate, between two CUDA events),
             ``cuda-graph`` (many launches in a graph) or ``auto``: a graph where caches are hot,
-            events behind a cache flush where they are not. CPUs know ``auto`` only.
+            events after a cache flush where they are not. CPUs have ``auto`` only.
         fuse: ``bias-relu`` adds a bias and clips at zero in the same kernel (forward only);
-            ``bias`` adds a bias as frameworks do in one operator of theirs, and backward-weights
-            gives its gradient too.
-        mode: how a framework runs it (``eager``, ``compiled``, ``graph``, ``xla``); None natively.
+            ``bias`` adds a bias as frameworks do in one operator, and backward-weights computes its
+            gradient, too.
+        mode: mode of a framework (``eager``, ``compiled``, ``graph``, ``xla``); None for native.
 
     Raises:
-        UsageError: a word that is not among its choices; backends and modes are not looked at.
+        UsageError: a word that is not among its choices; backends and modes are not checked.
     """
 
     layer: Layer
@@ -100,10 +100,10 @@ class KernelSpec(Record, frozen=True, kw_only=True):
 
     @property
     def nameless(self) -> Self:
-        """The same without the name of its layer: equal for two rows of the same kernel."""
+        """The spec without its layer's name: equal for two rows of the same kernel."""
         return msgspec.structs.replace(self, layer=dataclasses.replace(self.layer, name=None))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild a case from its JSON object."""
+        """Read a spec from its JSON object."""
         return cls(**{**data, "layer": read_layer(data["layer"])})

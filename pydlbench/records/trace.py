@@ -1,4 +1,4 @@
-"""Calls of a step in context: each as long as it took in the step itself."""
+"""Calls of a step with their times in context, within the step itself."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from pydlbench.words import DIRECTIONS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: How a step is traced: by the framework's own profiler, or by time stamps before and after each
-#: call of the step's recorded calls, which run without modules and autograd then.
+#: Ways to trace a step: the framework's profiler, or time stamps around each of the recorded calls,
+#: which are then replayed without modules and autograd.
 TRACES = ("profile", "stamps")
 
 
 class ProgramCall(Record, frozen=True, kw_only=True):
-    """A call of a step, in its place.
+    """A call of a step, one entry per execution.
 
     Attributes:
-        operator: its name, in the framework's words: ``aten.convolution_backward``.
-        module: the user's module or the node of the catalogue's network that it is of; of what is
-            of several or of none its direction, as an optimizer's call over all weights; of a
+        operator: the framework's name of the operator: ``aten.convolution_backward``.
+        module: the user's module, or the node of the catalogue's network, that it belongs to. With
+            several or none of them, its direction (an optimizer's call over all weights); for a
             compiler's kernel, whose signature has no arguments, the beginning of its name.
         direction: ``forward``, ``loss``, ``backward`` or ``optimizer``.
         signature: see :class:`~pydlbench.records.operator.RecordedCall`.
-        bytes: of its operands and results together; 0 where nobody has counted them.
+        bytes: size of its operands and results together; 0 where it is not known.
     """
 
     operator: str
@@ -42,16 +42,16 @@ class ProgramCall(Record, frozen=True, kw_only=True):
 
 
 class TraceFacts(Record, frozen=True, kw_only=True):
-    """What is known of a step that can be traced.
+    """Facts about a step that can be traced.
 
     Attributes:
-        calls: of the step, in their order.
-        sources: by the ways in which it can be traced (:data:`TRACES`), whose times they are.
-        gaps: on a GPU, what a step has besides the kernels of its calls, in words; the host's
+        calls: calls of the step, in their order.
+        sources: source of the times, by way of tracing (:data:`TRACES`).
+        gaps: on a GPU, the parts of a step besides the kernels of its calls, in words; the host's
             seconds of each call are known, too.
-        operators: the distinct calls, where they are those of a step that is not traced; of a
-            compiled step those that the compiler leaves to PyTorch, as the eager step makes them.
-        compiled: whether calls are kernels of a compiler, which are not called by themselves.
+        operators: the distinct calls, if the untraced step makes the same ones; for a compiled step
+            those that the compiler leaves to PyTorch, as the eager step makes them.
+        compiled: whether calls are kernels of a compiler, which cannot be called alone.
     """
 
     calls: tuple[ProgramCall, ...]
@@ -62,21 +62,21 @@ class TraceFacts(Record, frozen=True, kw_only=True):
 
 
 def program_hash(calls: Iterable[tuple[str, str]]) -> str:
-    """Return a hash of a step's calls: which, how often, and in which direction.
+    """Return a hash of a step's calls with their counts and directions.
 
     Args:
         calls: signature and direction of each.
     """
-    counted = sorted(Counter(calls).items())
-    return hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:16]
+    counts = sorted(Counter(calls).items())
+    return hashlib.sha256(json.dumps(counts).encode()).hexdigest()[:16]
 
 
 def module_of(names: tuple[str, ...], direction: str) -> str:
-    """Return what a call is told under; see :class:`ProgramCall`.
+    """Return the module that a call is listed under; see :class:`ProgramCall`.
 
     Args:
-        names: of the modules or nodes that it belongs to.
-        direction: of the call.
+        names: modules or nodes that it belongs to.
+        direction: direction of the call.
     """
     return names[0] if len(names) == 1 else direction
 
@@ -88,14 +88,13 @@ class CallInContext(Record, frozen=True, kw_only=True):
         operator: see :class:`ProgramCall`.
         module: likewise.
         direction: likewise.
-        count: how many there are in a step.
-        in_context_s: of all of them together, in the traced step itself; on a GPU of its kernels.
-        host_s: on a GPU, of the host in all of them together, which enqueues them meanwhile; None
-            on a CPU.
-        share: of the step.
-        limit_s: their roofline: the higher of FLOPs over the measured peak and least bytes over the
-            measured bandwidths; None where what they compute or what the machine can is not known.
-        flops: algorithmic ones of all of them; None where what they compute is not known.
+        count: number of these calls in a step.
+        in_context_s: time of all of them in the traced step; on a GPU, of their kernels.
+        host_s: on a GPU, the host's time to enqueue all of them; None on a CPU.
+        share: share of the step.
+        limit_s: their roofline: the larger of FLOPs over the measured peak and least bytes over the
+            measured bandwidths; None where their computation or the machine's peaks are not known.
+        flops: algorithmic FLOPs of all of them; None where their computation is not known.
     """
 
     operator: str
@@ -116,10 +115,10 @@ class ModuleInContext(Record, frozen=True, kw_only=True):
 
     Attributes:
         module: see :class:`ProgramCall`.
-        seconds: of its calls together, in the traced step itself.
-        share: of the step.
+        seconds: time of its calls in the traced step.
+        share: share of the step.
         limit_s: the sum of its calls' rooflines; None where calls without one take more than a
-            tenth of it.
+            tenth of its time.
     """
 
     module: Annotated[str, shown("module", right=False)]
@@ -129,7 +128,7 @@ class ModuleInContext(Record, frozen=True, kw_only=True):
 
     @property
     def of_limit(self) -> Annotated[float | None, shown("of limit", percent)]:
-        """What the limit is of its time, 0 to 1; None where one of the two is not known."""
+        """The limit over the time, 0 to 1; None where either is not known."""
         return self.limit_s / self.seconds if self.limit_s is not None and self.seconds else None
 
 
@@ -137,11 +136,11 @@ class Dominant(Record, frozen=True, kw_only=True):
     """The module that takes most of a step.
 
     Attributes:
-        name: of the module.
-        share: of the step.
-        ci_low: lower end of the 95 % interval over the rounds; None of a single one.
+        name: name of the module.
+        share: share of the step.
+        ci_low: lower end of the 95 % interval over the rounds; None with a single round.
         ci_high: upper end.
-        rivals: modules whose shares cannot be told from it over the rounds, the largest first.
+        rivals: modules whose shares do not differ significantly from it, the largest first.
     """
 
     name: str
@@ -155,15 +154,16 @@ class Tracing(Record, frozen=True, kw_only=True):
     """How calls were timed in their step. Times in seconds.
 
     Attributes:
-        source: whose times they are.
+        source: source of the times.
         rounds: traced steps, in one process.
-        calls: in a step.
-        traced_s: the traced step's median; with time stamps that of the chain of its calls.
-        untraced_s: that of the steps that ran beside them without a trace.
-        cost: the traced step, or the chain, over the other one of its round: the median. A
-            profiler at 1 costs nothing; a chain has neither modules nor autograd.
-        way: in which the step was traced, of :data:`TRACES`.
-        notes: what was not as usual: why it was not the profiler, or that seconds are scaled.
+        calls: number of calls in a step.
+        traced_s: median of the traced step; with time stamps, of the replayed calls.
+        untraced_s: median of the untraced steps beside them.
+        cost: median ratio of the traced step, or of the replayed calls, to the untraced step of the
+            same round. At 1 a profiler costs nothing; replayed calls have neither modules nor
+            autograd.
+        way: the way of tracing, one of :data:`TRACES`.
+        notes: exceptions: why the profiler was not used, or that seconds are scaled.
     """
 
     source: str

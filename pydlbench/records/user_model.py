@@ -1,4 +1,4 @@
-"""How a model of the user's own is fed and run, besides what every step has."""
+"""The inputs, loss, optimizer and mode of a user's model: what its step has besides a spec."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from pydlbench.errors import UsageError
 from pydlbench.records.record import Record, one_of
 from pydlbench.words import check_word
 
-#: Types of an input's elements; the first is the default.
+#: Element types of an input; the first is the default.
 DTYPES: Final = ("float32", "int64", "int32", "bool", "float64", "bfloat16", "float16")
-#: Those of whole numbers, which may index a table's rows.
+#: Integer types, whose values may index the rows of a table.
 INDEX_DTYPES: Final = ("int64", "int32")
-#: Losses that are known by a word; any other is ``package.module:FUNCTION``.
+#: Built-in losses; any other is ``package.module:FUNCTION``.
 LOSSES: Final = ("cross-entropy", "sum", "mean-square")
-#: Stands behind an optimizer that reads and writes each tensor once (PyTorch's ``fused=True``).
+#: Suffix of an optimizer that reads and writes each tensor once (PyTorch's ``fused=True``).
 FUSED: Final = "-fused"
 _UPDATES: Final = ("sgd", "momentum", "adam", "adamw")
-#: What training updates the weights with; the first is the default.
-OPTIMIZERS: Final = (*_UPDATES, *(f"{each}{FUSED}" for each in _UPDATES), "none")
+#: Optimizers of the training phase; the first is the default.
+OPTIMIZERS: Final = (*_UPDATES, *(f"{update}{FUSED}" for update in _UPDATES), "none")
 
 
 def rate_unit(own: object) -> str:
     """Return the unit of a batch over a step's time.
 
     Args:
-        own: None of a model of the catalogue, which takes images.
+        own: how a user's model is run; None for a model of the catalogue, which takes images.
     """
     return "images/s" if own is None else "samples/s"
 
 
 class UserInput(Record, frozen=True, kw_only=True):
-    """A tensor that a model is called with, its values random.
+    """A tensor of random values that a model is called with.
 
     Attributes:
-        shape: of the tensor; the first number is the batch.
-        dtype: ``float32`` (uniform in [-1, 1)), ``int64`` (whole numbers) and others.
-        name: of the keyword that it is handed over as; None hands it over by its place.
-        below: what whole numbers are below, from 0 on; None is the rows of the table that they
-            index, and 2 where that is not known.
+        shape: shape of the tensor; the first number is the batch.
+        dtype: element type: ``float32`` (uniform in [-1, 1)), ``int64`` (integers) and others.
+        name: keyword argument that it is passed as; None passes it by position.
+        below: exclusive upper bound of integers, which start at 0; None is the number of rows of
+            the table that they index, or 2 where that is not known.
     """
 
     shape: tuple[int, ...]
@@ -53,10 +53,10 @@ class UserInput(Record, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, text: str) -> UserInput:
-        """Read what ``--input`` takes: ``8x3x224x224``, ``tokens=8x128:int64:5000``.
+        """Parse a value of ``--input``: ``8x3x224x224``, ``tokens=8x128:int64:5000``.
 
         Raises:
-            UsageError: it is written otherwise.
+            UsageError: the text has another form.
         """
         named = re.fullmatch(r"(?:([^=:]*)=)?([^=:]*)(?::([^=:]*))?(?::([^=:]*))?", text.strip())
         near = "8x3x224x224, 8x128:int64, 8x128:int64:5000 or tokens=8x128:int64"
@@ -83,14 +83,14 @@ class UserInput(Record, frozen=True, kw_only=True):
         )
 
     def with_batch(self, batch: int, other: int) -> UserInput:
-        """Return it with another batch, where its first number is the batch."""
+        """Return the input with another batch size, if its first number is the batch."""
         if self.shape[:1] != (batch,):
             return self
         return msgspec.structs.replace(self, shape=(other, *self.shape[1:]))
 
     @property
     def text(self) -> str:
-        """What ``--input`` takes for it."""
+        """The value of ``--input`` that asks for it."""
         name = f"{self.name}=" if self.name else ""
         dtype = f":{self.dtype}" if self.dtype != DTYPES[0] else ""
         below = f":{self.below}" if self.below is not None else ""
@@ -98,16 +98,16 @@ class UserInput(Record, frozen=True, kw_only=True):
 
 
 class UserModelSpec(Record, frozen=True, kw_only=True):
-    """How a model of the user's own is fed and run.
+    """Inputs, loss, optimizer and mode of a user's model.
 
     Attributes:
-        inputs: that it is called with; none are those that the user's callable returns.
+        inputs: tensors that it is called with; if empty, those that the user's callable returns.
         loss: ``cross-entropy``, ``sum`` or ``mean-square`` of the output, or
             ``package.module:FUNCTION``, called with the output; None is the loss that the user's
             callable returns, else the model's own, else the sum of its outputs.
-        optimizer: of training: ``sgd``, ``momentum``, ``adam``, ``adamw``, each of them fused as
-            ``adam-fused``, or ``none``.
-        train: whether the modules are in training mode; None is in all phases but forward.
+        optimizer: optimizer of training: ``sgd``, ``momentum``, ``adam`` or ``adamw``, or one of
+            these fused (``adam-fused``), or ``none``.
+        train: whether the modules are in training mode; None: in all phases but forward.
 
     Raises:
         UsageError: a word that is not among its choices.
@@ -125,20 +125,20 @@ class UserModelSpec(Record, frozen=True, kw_only=True):
 
     @property
     def fused(self) -> bool:
-        """Whether its optimizer is a fused one."""
+        """Whether the optimizer is a fused one."""
         return self.optimizer.endswith(FUSED)
 
     def words(self) -> list[str]:
-        """Return the options of the command line that ask for it."""
-        words = [word for each in self.inputs for word in ("--input", each.text)]
+        """Return the command line's options that ask for the same."""
+        words = [word for tensor in self.inputs for word in ("--input", tensor.text)]
         words += ["--loss", self.loss] if self.loss else []
         words += ["--optimizer", self.optimizer] if self.optimizer != OPTIMIZERS[0] else []
         modes = {None: [], True: ["--train-mode"], False: ["--eval-mode"]}
         return [*words, *modes[self.train]]
 
     def described(self, phase: str) -> list[str]:
-        """Return in words what is not as by default, and what a phase has besides."""
-        words = [f"input {each.text}" for each in self.inputs]
+        """Return settings other than the defaults, and the optimizer of training, in words."""
+        words = [f"input {tensor.text}" for tensor in self.inputs]
         words += [f"loss {self.loss}"] if self.loss and phase != "forward" else []
         words += [self.optimizer] if phase == "training" else []
         modes = {None: [], True: ["training mode"], False: ["evaluation mode"]}
