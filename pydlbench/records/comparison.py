@@ -162,7 +162,7 @@ class CompareDocument(Document, frozen=True, kw_only=True):
         differences: the same as objects.
         notes: remarks for the reader.
         settings: settings of the verdicts: alpha, margin, confidence, correction; the number of
-            stored replicates, and assumed_sd, the assumed difference of runs without enough of them.
+            stored replicates; assumed_sd, the assumed deviation of runs where these are too few.
     """
 
     a: Mapping[str, Any] = msgspec.field(default_factory=dict)
