@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.backends.steps.device_trace import fitted
+from pydlbench.backends.steps.device_trace import fit_to_step
 from pydlbench.calls.seen import meaning_of
 from pydlbench.calls.value import bytes_of_type
 from pydlbench.devices.bandwidths import LEVELS
@@ -245,7 +245,7 @@ def scaled(rounds: Rounds) -> Rounds:
     if not rounds.gaps_s:
         return Rounds(rounds.plain_s, rounds.plain_s, shorter(rounds.calls_s))
     rows = zip(rounds.calls_s, rounds.gaps_s, rounds.plain_s, strict=True)
-    calls_s, gaps_s = zip(*(fitted(*row) for row in rows), strict=True)
+    calls_s, gaps_s = zip(*(fit_to_step(*row) for row in rows), strict=True)
     return Rounds(rounds.plain_s, rounds.plain_s, calls_s, gaps_s, shorter(rounds.host_s))
 
 

@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 from pydlbench.backends.steps.inputs import make_weights
-from pydlbench.backends.steps.serving import catalogue_model, serve_graph
+from pydlbench.backends.steps.serving import catalogue_model, serve_step
 from pydlbench.records.agreement import Agreement
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.steps.agreement import compare
@@ -29,7 +29,7 @@ OTHERS = ("tensorflow", pytest.param("jax", marks=pytest.mark.deep))
 def saved(backend: Any, model: Model, folder: Path, **words: Any) -> Path:
     folder.mkdir()
     case = StepSpec(model=model.name, dropout=False, framework=backend.name, **words)
-    serve_graph(backend, model, case, StepPreparation(checks=False, save=str(folder)))
+    serve_step(backend, case, StepPreparation(checks=False, save=str(folder)), model)
     return folder
 
 

@@ -18,7 +18,12 @@ from pydlbench.backends.frameworks.backend import translated
 from pydlbench.backends.jax.settings import jax
 from pydlbench.backends.jax.step import JaxModel, JaxStep
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER, scope_of
-from pydlbench.backends.steps.repeated import CallCosts, RepeatedOperator, long_enough, made_ready
+from pydlbench.backends.steps.repeated import (
+    CallCosts,
+    RepeatedOperator,
+    long_enough,
+    prepare_operators,
+)
 from pydlbench.backends.steps.serving import model_of
 from pydlbench.backends.steps.timed_calls import OperatorsKernel, TimedCall, check_on_cpu
 from pydlbench.calls.groups import JAX_PREFIX, CallGroup, distinct_groups, is_feed, step_groups
@@ -235,7 +240,7 @@ def serve_calls(
                 among=len(signatures),
             )
 
-    ready, refused = made_ready(signatures, make)
+    ready, refused = prepare_operators(signatures, make)
     # A compiled program has no operators any more, which are started one by one.
     facts = OperatorsFacts(names=tuple(ready), dispatch_s=0.0, refused=refused)
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)

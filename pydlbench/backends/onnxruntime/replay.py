@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 from pydlbench.backends.onnxruntime.file import types_of, words
 from pydlbench.backends.onnxruntime.recording import record
 from pydlbench.backends.onnxruntime.step import OnnxModel
-from pydlbench.backends.steps.repeated import dispatch_s, made_ready
+from pydlbench.backends.steps.repeated import dispatch_s, prepare_operators
 from pydlbench.backends.steps.timed_calls import CallCost, OperatorsKernel
 from pydlbench.calls.seen.onnx import OnnxNode
 from pydlbench.devices.cpu.affinity import pinned
@@ -270,7 +270,7 @@ def serve_calls(
         made.run()
         return made
 
-    ready, refused = made_ready(signatures, make, words)
+    ready, refused = prepare_operators(signatures, make, words)
     facts = OperatorsFacts(
         names=tuple(ready),
         dispatch_s=dispatch_s(partial(_on_one_element, backend)),

@@ -1,4 +1,4 @@
-"""What one step does and what of it comes back to the host, whatever framework runs it."""
+"""The definition of a step, and the interface of a framework's models and steps."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ _LOSSES: Final[dict[LossKind, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDefinition:
-    """A step, as a framework has to build it so that its time is that of whoever defined it.
+    """The parts of a step, which decide what its time includes in every framework.
 
     Attributes:
         name: of the step within its protocol: ``Forward``, ``train``.
-        phase: how far it goes. ``backward-data`` and ``backward-weights`` are one pass through all
-            nodes, of one kind of gradient, the activations being there already.
+        phase: the last part of the step. ``backward-data`` and ``backward-weights`` are one pass
+            through all nodes that computes one kind of gradient from existing activations.
         propagation: whether batch normalisation and dropout train.
         loss: ``model`` (with its L2 terms), ``unregularised`` (the same without them), ``l2`` (half
             the sum of squares of the output), ``sum`` (of the output), ``output`` (no loss: the
-            output itself is taken as the gradient of the output), or ``none``.
-        keep_loss: whether the loss is a result of the step even where nobody fetches it: a graph
-            does not compute what no result depends on.
+            output itself is used as the gradient of the output), or ``none``.
+        keep_loss: whether the loss is a result of the step even if it is not fetched: a graph
+            computes only what a result depends on.
         optimizer: ``model``, or ``none``: the step ends with the gradients.
         fetch: what is copied to the host within the step: the network's ``output``,
             ``predictions`` (its softmax), the ``loss``, all weights' ``gradients``.
-        feed: ``host`` where images and labels are handed over with every step, ``device`` where
-            they lie there already.
+        feed: ``host`` if images and labels are fed with every step, ``device`` if they are on the
+            device already.
         input_gradient: whether the images' gradient is computed too (the first layer's
             backward-data pass).
-        dropout: False leaves dropout out even where the propagation is training.
-        running_statistics: batch normalisation with the running statistics even there.
+        dropout: False leaves dropout out even if the propagation is training.
+        running_statistics: batch normalisation with the running statistics even then.
         zero_fill: whether the step first writes zeros over all gradients and then adds to them.
-        weights: ``host`` where they live there and cross to the device with every step.
-        cast: below float32: ``mixed`` keeps the weights in float32, ``whole`` narrows everything.
+        weights: ``host`` if they are kept there and copied to the device with every step.
+        cast: below float32: ``mixed`` keeps the weights in float32, ``whole`` casts everything.
         averages: decay of moving averages kept of all weights within the step; None for none.
     """
 
@@ -96,9 +96,9 @@ class StepDefinition:
 
     @property
     def batch_statistics(self) -> bool:
-        """Whether batch normalisation takes the minibatch's statistics and moves the running ones.
+        """Whether batch normalisation uses the minibatch's statistics and updates the running ones.
 
-        That is how it trains.
+        It does so in training.
         """
         return self.propagation == "training" and not self.running_statistics
 
@@ -124,7 +124,8 @@ class StepDefinition:
         return "; ".join(parts)
 
 
-# What ``fetch`` brings to the host in each phase of a user's step, as ``session.run`` did.
+# The results that ``fetch`` copies to the host in each phase of a user's step, as ``session.run``
+# did.
 _FETCHED: Final[dict[str, tuple[Fetch, ...]]] = {
     "forward": ("output",),
     "forward-backward": ("gradients",),
@@ -141,9 +142,9 @@ def definition_of(spec: StepSpec, model: Model | None) -> StepDefinition:
     """Return the step that a case of ``step``, ``check`` or ``diagnose`` measures.
 
     Args:
-        spec: phase, feed, fetch, and how layers work that have two ways.
-        model: whether its images have a gradient, and whether it can be trained; None of a model of
-            the user's own.
+        spec: phase, feed, fetch, dropout and statistics.
+        model: says whether its images have a gradient, and whether it can be trained; None for a
+            user model.
 
     Raises:
         UsageError: a training phase without an optimizer.
@@ -174,7 +175,7 @@ def check_trainable(model: Model, instead: str) -> None:
 
     Args:
         model: its graph.
-        instead: the option that does without, or names one.
+        instead: the option that needs no optimizer, or names one.
 
     Raises:
         UsageError: it has none.
@@ -185,13 +186,13 @@ def check_trainable(model: Model, instead: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a step brought to the host, as its ``fetch`` says; None is what nobody asked for.
+    """The results that a step copied to the host, see ``fetch``; None for those not fetched.
 
     Attributes:
-        output: of the network, arranged as the framework has it.
+        output: of the network, in the framework's layout.
         predictions: ``(batch, classes)``; any increasing function of the logits will do.
-        loss: with its L2 terms where the definition has them.
-        gradients: of all trained tensors in their order, arranged as the framework has them.
+        loss: with its L2 terms if the definition has them.
+        gradients: of all trained tensors in their order, in the framework's layout.
     """
 
     output: NDArray[np.float32] | None = None
@@ -201,7 +202,7 @@ class Outcome:
 
     @classmethod
     def fetched(cls, results: Mapping[Fetch, Sequence[Any]]) -> Outcome:
-        """Return what was fetched, by its words of ``fetch``: arrays of the host's own."""
+        """Return the outcome with these results: arrays in the host's memory, by ``fetch`` word."""
         firsts = {name: arrays[0] for name, arrays in results.items() if name != "gradients"}
         return cls(
             output=firsts.get("output"),
@@ -212,21 +213,21 @@ class Outcome:
 
 
 class FrameworkStep(Protocol):
-    """One kind of step, built and ready."""
+    """A step of a framework, built and ready."""
 
     def __call__(self, batch: Batch | None = None, rate: float | None = None) -> Outcome:
         """Run it once; may return before the device has finished unless something is fetched.
 
         Args:
-            batch: what is fed where ``StepDefinition.feed`` is ``host``; None is the images and
-                labels that the model was made with.
+            batch: fed if ``StepDefinition.feed`` is ``host``; None is the images and labels that
+                the model was built with.
             rate: learning rate from this step on; None leaves it as it is.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """What a framework computes for a loss, in float32 whatever it is given.
+    """A framework's functions for losses, which compute in float32.
 
     Attributes:
         total: the sum of all elements.
@@ -242,33 +243,32 @@ class Losses:
 class StepModel(abc.ABC):
     """A model with inputs, loss and optimizer in a framework, and the step of its case.
 
-    A context manager: within it the framework computes in the precision that was asked for, and
-    what is raised is told in its words.
+    A context manager, which sets the precision of the step and translates the framework's errors.
 
     Args:
         spec: the step.
     """
 
-    #: Of its framework, where it has any.
+    #: The loss functions of its framework.
     losses: ClassVar[Losses]
 
     def __init__(self, spec: StepSpec) -> None:
         self.spec = spec
-        #: What a reader has to know.
+        #: Notes for the reader of the results.
         self.notes: list[str] = []
         self._contexts = contextlib.ExitStack()
 
     @property
     def definition(self) -> StepDefinition:
-        """The step of the case; what the user's code computes is its own matter."""
+        """The step of the case; the user's code decides what a user model computes."""
         return definition_of(self.spec, None)
 
     @abc.abstractmethod
     def run(self) -> Any:
-        """Run the step once and return what it computes; a device may not have finished."""
+        """Run the step once and return its results; a device may not have finished."""
 
     def gpu(self) -> dict[str, Any]:
-        """Return what the framework says of the step's GPU; nothing of what runs on none."""
+        """Return the framework's description of the step's GPU; empty without a GPU."""
         return {}
 
     @abc.abstractmethod
@@ -277,13 +277,13 @@ class StepModel(abc.ABC):
 
     @abc.abstractmethod
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
-        """Return what runs the case's step traced; it may run the step meanwhile.
+        """Return the tracer of the case's step; recording the step may run it.
 
         Args:
             run: runs it once without a trace.
 
         Raises:
-            UnsupportedError: nothing tells its calls apart; says why.
+            UnsupportedError: its calls cannot be told apart; has the reason.
         """
 
     def fold_normalisations(self) -> None:
@@ -301,30 +301,30 @@ class StepModel(abc.ABC):
         """Check the step.
 
         Args:
-            result: what it has computed.
+            result: of the step.
         """
 
     @abc.abstractmethod
     def facts(self, result: Any) -> dict[str, Any]:
-        """Return what :class:`~pydlbench.records.step.StepFacts` has of a model.
+        """Return the fields of :class:`~pydlbench.records.step.StepFacts` that describe the model.
 
         Args:
-            result: what its step has computed.
+            result: of the step.
         """
 
     @property
     @abc.abstractmethod
     def batch(self) -> int:
-        """The images or sequences of a step."""
+        """The number of images or sequences of a step."""
 
     @abc.abstractmethod
     def guards(self) -> Iterable[contextlib.AbstractContextManager[Any]]:
-        """Return the contexts that it is run in, the outermost first."""
+        """Return the contexts of the step, the outermost first."""
 
     def __enter__(self) -> Self:
-        """Enter them."""
-        for each in self.guards():
-            self._contexts.enter_context(each)
+        """Enter the contexts."""
+        for context in self.guards():
+            self._contexts.enter_context(context)
         return self
 
     def __exit__(
@@ -333,5 +333,5 @@ class StepModel(abc.ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave them, the innermost first; one may turn what was raised into another error."""
+        """Leave the contexts, the innermost first; one may translate an exception."""
         self._contexts.__exit__(kind, error, trace)

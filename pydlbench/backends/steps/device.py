@@ -1,11 +1,10 @@
-"""Steps and their calls on a GPU: what the device needs for each, and what the host.
+"""Steps and their calls on a GPU: the time of the device, and that of the host, for each.
 
-A call is launched several times behind the native sampler's gate, as native kernels are: between
-two events lie the device's seconds of a call, the gap to the next one included, and the host's
-clock tells meanwhile what enqueueing one takes. A step is timed in two ways, of which none is
-computed from the other.
+A call is launched several times behind the native sampler's gate, as native kernels are. Two events
+enclose the device's seconds of a call with the gap to the next one; the host's clock measures
+meanwhile how long enqueueing takes. A step is timed in two independent ways.
 
-Knows no framework: what it needs of one comes as a runtime, and tests put in a device of their own.
+Independent of the framework, which provides a runtime; tests provide an invented device.
 """
 
 from __future__ import annotations
@@ -32,41 +31,41 @@ if TYPE_CHECKING:
     from pydlbench.records.operator import OperatorsFacts
     from pydlbench.records.step import StepFacts
 
-#: The ways in which a step on a GPU is timed: by the host, which waits for the device behind the
-#: last of several; and replayed from a graph, which is captured when it is first asked for.
+#: The ways in which a step on a GPU is timed: by the host, which waits for the device after the
+#: last of several steps; and replayed from a graph, which is captured at the first request.
 WAYS: Final = ("host-sync", "cuda-graph")
 
-# What is timed between two events takes about so long, in calls of one to so many: an event's own
-# microsecond is little beside it, and the queue has room for all of them.
+# Calls are launched between two events until they take this long: long beside the microsecond of an
+# event itself. No more calls than the queue has room for.
 _SPAN_S: Final = 200e-6
-_MOST: Final = 20
-_REASON: Final = 160  # letters
+_MAX_CALLS_PER_SPAN: Final = 20
+_MAX_REASON_LETTERS: Final = 160
 
 
 class DeviceCall(Protocol):
     """A call with its operands in the device's memory."""
 
     def call(self) -> Any:
-        """Make it; returns when it is enqueued."""
+        """Make the call; returns when it is enqueued."""
 
     def settle(self) -> None:
-        """Bring operands and caches into the state that it is to find."""
+        """Restore the operands and caches that the call is to find."""
 
 
 class DeviceOperators:
     """Calls that are ready to be timed; see ``backends.steps.timed_calls.OperatorsKernel``.
 
-    A chunk has the device's seconds of each call and round, and beside them the host's. With
+    A chunk has the device's seconds of each call and round, and the host's as ``enqueue_s``. With
     ``inner`` above one there are :data:`PARTS` of each call: the seconds of its kernels by the
-    framework's profiler, as a traced step has them, behind another call and once more; then its own
-    in a row, which have the gap between two launches in them.
+    framework's profiler, as in a traced step, after another call and once more; then the seconds
+    between events, which include the gap between two launches.
 
     Args:
         calls: in the order of the facts' ``names``.
-        facts: what is known of them.
+        facts: of the calls.
         runtime: of the framework.
-        guard: makes the context in which they are to be called.
-        watcher: reads the GPU meanwhile; None where nobody does.
+        guard: makes the context in which they are called.
+        watcher: reads the GPU meanwhile; None: nothing is read.
     """
 
     #: Times of a call.
@@ -82,28 +81,28 @@ class DeviceOperators:
     ) -> None:
         self.facts = facts
         self._runtime, self._guard, self._watcher = runtime, guard, watcher
-        self._timers = [_Timer(each, runtime) for each in calls]
+        self._timers = [_Timer(call, runtime) for call in calls]
         self._in_profile = [
-            pair for each in calls for pair in ((each.settle, each.call), (_nothing, each.call))
+            pair for call in calls for pair in ((call.settle, call.call), (_nothing, call.call))
         ]
 
     def sample(self, request: Request) -> Chunk:
-        """Time the requested rounds, after those that are not timed."""
+        """Time the requested rounds, after the untimed ones."""
         with marked("calls alone"):
             return watched(lambda: self._timed(request), self._guard, self._watcher)
 
     def _timed(self, request: Request) -> Chunk:
         begin = self._runtime.now()
         for _ in range(request.untimed):
-            for each in self._timers:
-                each.time()
+            for timer in self._timers:
+                timer.time()
         seconds: list[float] = []
         enqueue_s: list[float] = []
         clock_hz: list[float] = []
         for _ in range(request.samples):
-            times = [each.time() for each in self._timers]
+            times = [timer.time() for timer in self._timers]
             enqueue_s += (time.host_s for time in times)
-            clock_hz += (each for time in times for each in time.clock_hz)
+            clock_hz += (clock for time in times for clock in time.clock_hz)
             rows = [[time.device_s] for time in times]
             if request.inner > 1:
                 kernels = self._runtime.kernel_seconds(self._in_profile)
@@ -120,30 +119,31 @@ class DeviceOperators:
 
 
 def _nothing() -> None:
-    """Leave everything as it is."""
+    """Do nothing."""
 
 
 def _captured(call: Callable[[], Any], runtime: DeviceRuntime) -> DeviceWork:
     """Return a graph of a call, or of a step.
 
     Raises:
-        UnsupportedError: it cannot be captured; says why.
+        UnsupportedError: it cannot be captured; has the reason.
     """
     try:
         return runtime.captured(call, 1)
-    except Exception as error:  # capturing raises what the call's code raises then
+    except Exception as error:  # capturing raises anything that the call raises
         if is_lost(error):
             raise
-        raise UnsupportedError(" ".join(str(error).split())[:_REASON]) from error
+        raise UnsupportedError(" ".join(str(error).split())[:_MAX_REASON_LETTERS]) from error
 
 
 def kernels_of(
     calls: Mapping[str, DeviceCall], runtime: DeviceRuntime
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Return the names of the kernels that calls launch, by the driver, and why others have none.
+    """Return the names of the kernels that each call launches, and notes on calls without names.
 
     Args:
-        calls: by signature; each is captured into a graph, and is to be settled before it is timed.
+        calls: by signature; each is captured into a graph, so that it must be settled before it is
+            timed.
         runtime: of the framework.
     """
     kernels: dict[str, tuple[str, ...]] = {}
@@ -163,7 +163,7 @@ def kernels_of(
 
 
 class _Time(NamedTuple):
-    """Seconds of the device and of the host, and clocks that the device had."""
+    """Seconds of the device and of the host, and the device's clocks."""
 
     device_s: float
     host_s: float
@@ -171,7 +171,7 @@ class _Time(NamedTuple):
 
 
 class _Timer:
-    """Times one call; the first time tells how often it is to be launched between two events."""
+    """Times one call; the first time determines how often it is launched between two events."""
 
     def __init__(self, call: DeviceCall, runtime: DeviceRuntime) -> None:
         self._runtime, self._call, self._settle = runtime, call.call, call.settle
@@ -179,7 +179,7 @@ class _Timer:
         self._inner = 0
 
     def time(self) -> _Time:
-        """Return what one execution takes."""
+        """Return the times of one execution."""
         if self._sampler is None:
             self._sampler = self._runtime.enqueued(self._call)
         self._settle()
@@ -187,7 +187,8 @@ class _Timer:
         raw = self._sampler.sample(1, self._inner or 1, 0)
         device_s, host_s = float(raw["seconds"][0]), float(raw["enqueue_s"][0])
         if not self._inner:
-            self._inner = min(_MOST, math.ceil(_SPAN_S / max(device_s, _SPAN_S / _MOST)))
+            fitting = math.ceil(_SPAN_S / max(device_s, 1e-9))
+            self._inner = min(_MAX_CALLS_PER_SPAN, fitting)
         return _Time(device_s, host_s, raw["clock_hz"].tolist())
 
 
@@ -198,8 +199,8 @@ class StepClock(HostClock):
         operator: the step.
         runtime: of the framework.
         cpus: those that the process is pinned to.
-        guard: makes the context in which it is to be called.
-        watcher: reads the GPU meanwhile; None where nobody does.
+        guard: makes the context in which it is called.
+        watcher: reads the GPU meanwhile; None: nothing is read.
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class StepClock(HostClock):
         self._graph: DeviceWork | None = None
 
     def timed(self, request: Request) -> Chunk:
-        """Do what :meth:`sample` does, within the guard.
+        """Time the step as :meth:`sample` does, within the guard.
 
         Raises:
             UnsupportedError: there is no such way, or the step cannot be captured into a graph.
@@ -238,7 +239,7 @@ def runtime_of(backend: FrameworkBackend) -> StepRuntime:
     """Return the runtime of a backend on a GPU.
 
     Raises:
-        UnsupportedError: it has none that can be asked for events and graphs.
+        UnsupportedError: it has none that offers events and graphs.
     """
     if backend.runtime is None:
         raise UnsupportedError(
@@ -259,9 +260,9 @@ def step_kernel(
     Args:
         backend: of the worker.
         operator: the step.
-        guard: makes the context in which it is to be called.
-        facts: what is known of it.
-        traced: records it, and returns what runs it traced.
+        guard: makes the context in which it is called.
+        facts: of the step.
+        traced: records the step, and returns the traced steps.
     """
     if backend.runtime is None:
         return StepKernel(HostClock(operator, backend.cpus, guard, backend.watcher), facts, traced)

@@ -1,6 +1,6 @@
-"""What a step of the catalogue starts from, and what it computes, alike in every framework.
+"""Inputs and results of a step of the catalogue, the same in every framework.
 
-Images, labels and weights are seeded; weights and results go by their names.
+Images, labels and weights are seeded; weights and results are known by their names.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Batch:
 
     Attributes:
         images: float32 NCHW, uniform in [-1, 1).
-        labels: int64, one per image (per pixel of the output where that is maps), below the
-            model's classes; None where its loss takes none.
+        labels: int64, one per image (per pixel if the output is a map), below the model's classes;
+            None if its loss takes none.
     """
 
     images: NDArray[np.float32]
@@ -51,7 +51,7 @@ def make_batch(model: Model, seed: int = 0) -> Batch:
     labels = None
     if model.loss.kind == "cross-entropy":
         classes = model.output.shape[0]
-        # Some scripts have more outputs than classes of labels.
+        # Some scripts have more outputs than classes.
         size = model.batch, *model.output.shape[1:]
         drawn = np.random.Generator(stream).integers(model.classes or classes, size=size)
         labels = drawn.astype(np.int64)
@@ -62,8 +62,8 @@ def save_results(folder: Path, results: Iterable[tuple[str, NDArray[np.float32]]
     """Write output and gradients as numbered files, and their names in that order.
 
     Args:
-        folder: that may be there already.
-        results: by name, each dropped before the next one is asked for.
+        folder: may exist already.
+        results: by name; each is dropped before the next one is computed.
     """
     folder.mkdir(exist_ok=True)
     names = []
@@ -73,8 +73,8 @@ def save_results(folder: Path, results: Iterable[tuple[str, NDArray[np.float32]]
     (folder / "names.txt").write_text("\n".join(names))
 
 
-# A truncated normal distribution is cut off at so many standard deviations.
-_CUT = 2.0
+# A truncated normal distribution is cut off at this many standard deviations.
+_CUTOFF = 2.0
 
 
 def weight_shapes(node: Node) -> dict[str, tuple[int, ...]]:
@@ -83,7 +83,7 @@ def weight_shapes(node: Node) -> dict[str, tuple[int, ...]]:
 
 
 def trained(model: Model) -> list[str]:
-    """Return the names of all tensors that training changes, in the order of the nodes."""
+    """Return the names of all trained tensors, in the order of the nodes."""
     return [f"{node.name}/{role}" for node in model for role in trained_tensors(node)]
 
 
@@ -92,14 +92,14 @@ def make_weights(
 ) -> dict[str, NDArray[np.float32]]:
     """Return all tensors of a model, float32, by ``<node>/<role>`` (see :func:`weight_shapes`).
 
-    Each one's values depend on the seed and its name only.
+    The values of a tensor depend on the seed and its name only.
 
     Args:
         model: the graph.
         seed: at least 0.
         disturbance: relative change of every element, of random size up to this and either sign.
     """
-    tensors = {name: _tensor(shape, init, name, seed) for name, shape, init in _wanted(model)}
+    tensors = {name: _tensor(shape, init, name, seed) for name, shape, init in _initials(model)}
     if disturbance:
         stream = np.random.default_rng(seed)
         for array in tensors.values():
@@ -108,7 +108,7 @@ def make_weights(
     return tensors
 
 
-def _wanted(model: Model) -> Iterator[tuple[str, tuple[int, ...], Init | float]]:
+def _initials(model: Model) -> Iterator[tuple[str, tuple[int, ...], Init | float]]:
     for node in model:
         for role, shape in weight_shapes(node).items():
             name = f"{node.name}/{role}"
@@ -133,10 +133,10 @@ def _tensor(
         values *= np.float32(math.sqrt(2 / inputs))
         return values
     flat = values.reshape(-1)
-    # Drawn again until inside, as truncated_normal does it.
-    outside = np.flatnonzero(np.abs(flat) > _CUT)
+    # Values outside are drawn again, as truncated_normal does.
+    outside = np.flatnonzero(np.abs(flat) > _CUTOFF)
     while outside.size:
         flat[outside] = stream.standard_normal(outside.size, dtype=np.float32)
-        outside = outside[np.abs(flat[outside]) > _CUT]
+        outside = outside[np.abs(flat[outside]) > _CUTOFF]
     values *= np.float32(init.value)
     return values

@@ -1,6 +1,10 @@
-"""What each framework can, asked of its folder: a module ``worker`` in ``backends/<framework>``.
+"""What each framework can do with steps: the module ``worker`` in ``backends/<framework>``.
 
-It is imported in that framework's process only. What it does not define, the framework has not.
+A request takes one way through the house. The host builds a kernel in a worker process by naming a
+function of :mod:`pydlbench.backends.steps.requests` (``request_step``, ``request_calls``...). That
+function runs in the worker and is answered by a function that begins with ``serve``: steps by
+:mod:`pydlbench.backends.steps.serving`, calls by the framework's own module, whose interface is
+:class:`FrameworkWorker`. That module is imported in the framework's process only.
 """
 
 from __future__ import annotations
@@ -23,16 +27,16 @@ if TYPE_CHECKING:
 
 
 class FrameworkWorker(Protocol):
-    """The module of a framework; its functions say what of ``backends.steps.operations`` is.
+    """The module of a framework; a function that it does not define is not supported.
 
     Attributes:
-        runs_files: whether it runs files, models of the catalogue among them, and no modules.
+        runs_files: whether all models are files, those of the catalogue too.
     """
 
     runs_files: bool
 
     def user_model(self, backend: Any, spec: StepSpec) -> StepModel:
-        """Build a model of the user's own with the step of a case."""
+        """Build a user model with the step of a case."""
 
     def catalogue_model(
         self,
@@ -47,10 +51,10 @@ class FrameworkWorker(Protocol):
 
         Args:
             model: the graph.
-            weights: to start from, by name.
-            spec: how it is run.
+            weights: initial values, by name.
+            spec: how the model is run.
             batch: images and labels.
-            separate: whether there will be passes of one kind of gradient.
+            separate: whether single passes of one kind of gradient will be prepared.
         """
 
     def serve_call_list(self, backend: Any, spec: StepSpec) -> OperatorsKernel:
@@ -59,19 +63,19 @@ class FrameworkWorker(Protocol):
     def serve_calls(
         self, backend: Any, spec: StepSpec, signatures: Sequence[str]
     ) -> OperatorsKernel | DeviceOperators:
-        """Make calls ready; see ``requests.request_calls``.
+        """Prepare calls; see ``requests.request_calls``.
 
-        That of a framework whose steps ``makes_calls`` also takes ``of_step``.
+        A framework whose capabilities say ``makes_calls`` also takes ``of_step``.
         """
 
     def serve_logged_calls(
         self, backend: Any, spec: StepSpec, signatures: Sequence[str]
     ) -> LoggedOperators:
-        """Make logged calls ready; see ``requests.request_logged_calls``."""
+        """Prepare logged calls; see ``requests.request_logged_calls``."""
 
 
 def worker_of(framework: str) -> FrameworkWorker:
-    """Return the module of a framework; only in its own process can it be imported."""
+    """Return the module of a framework, which can be imported in its own process only."""
     return cast(
         "FrameworkWorker", importlib.import_module(f"pydlbench.backends.{framework}.worker")
     )

@@ -1,8 +1,8 @@
-"""Operators in functions of their own, repeated until they stand above what a call costs.
+"""Operators in functions of their own, repeated until they exceed the cost of a call.
 
-A call of a function costs more than many an operator. So a short one is put into its function
-several times, on operands of its own each time, and what an empty call costs is taken off: one
-right after it, where the caches are as operators leave them.
+Calling a function costs more than many operators do. A short operator is therefore repeated in its
+function, each time on operands of its own, and the cost of an empty call is subtracted. The empty
+call is made right after the operator, where the caches are as operators leave them.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.steps.timed_calls import TimedOperator
 
-# An operator is repeated in its function until it lasts so long, in seconds, and so often at most.
-_LONG_S: Final = 12e-3
-_MOST: Final = 16
-# The operands of all repetitions together take no more than this share of the memory.
-_ROOM: Final = 1 / 8
-# Operators in a chain that computes nothing, and how often it is run.
-_CHAIN: Final = 64
-_REPEATS: Final = 25
+# An operator is repeated in its function until a call takes this long, or this often.
+_CALL_S: Final = 12e-3
+_MAX_REPETITIONS: Final = 16
+# The operands of all repetitions together take at most this share of the memory.
+_MEMORY_SHARE: Final = 1 / 8
+# Length of a chain of empty operators, and how often it is run.
+_CHAIN_LENGTH: Final = 64
+_CHAIN_RUNS: Final = 25
 
 Operator = TypeVar("Operator", bound="TimedOperator")
 
 
 class RepeatedOperator(TimedCall):
-    """A function that holds an operator several times.
+    """A function that executes an operator several times.
 
     Args:
-        call: calls it, and waits for it.
+        call: calls the function, and waits for it.
         executions: of the operator in a call.
-        cost: of a call, which is taken off; None leaves it in.
+        cost: of an empty call, which is subtracted; None subtracts nothing.
     """
 
     def __init__(
@@ -49,33 +49,32 @@ class RepeatedOperator(TimedCall):
         self.executions, self._cost = executions, cost
 
     def run(self) -> float:
-        """Call it once; seconds of one execution."""
+        """Call once and return the seconds of one execution."""
         seconds = super().run()
         return (seconds - (self._cost.seconds() if self._cost else 0.0)) / self.executions
 
 
 class CallCosts:
-    """What calls cost that compute next to nothing, by their numbers of operands and results.
+    """Costs of calls that compute almost nothing, by their numbers of operands and results.
 
     Args:
-        empty: returns such a call of so many operands and results.
+        empty: returns such a call with given numbers of operands and results.
     """
 
     def __init__(self, empty: Callable[[int, int], TimedCall]) -> None:
         self._empty = empty
-        self._known: dict[tuple[int, int], CallCost] = {}
+        self._costs: dict[tuple[int, int], CallCost] = {}
 
     def at(self, operands: int, results: int) -> CallCost:
-        """Return what a call costs."""
-        # A few more or less make no difference that could be measured.
-        key = _rounded(operands), _rounded(results)
-        if key not in self._known:
-            self._known[key] = CallCost(self._empty(*key).run)
-        return self._known[key]
+        """Return the cost of a call; numbers are rounded, as small differences do not matter."""
+        key = _next_power_of_two(operands), _next_power_of_two(results)
+        if key not in self._costs:
+            self._costs[key] = CallCost(self._empty(*key).run)
+        return self._costs[key]
 
 
-def _rounded(number: int) -> int:
-    """Return the next power of two."""
+def _next_power_of_two(number: int) -> int:
+    """Return the smallest power of two that is not below a number."""
     return 1 << max(0, number - 1).bit_length()
 
 
@@ -86,41 +85,43 @@ def long_enough(
     *,
     size: int,
     among: int,
-    most: int = _MOST,
+    most: int = _MAX_REPETITIONS,
 ) -> RepeatedOperator:
-    """Return an operator that is repeated often enough to stand above the cost of its call.
+    """Return an operator that is repeated often enough to exceed the cost of its call.
 
     Args:
-        make: of sets of operands, with one execution for each.
+        make: builds the function from sets of operands, with one execution for each.
         operands: of one execution.
         copy: returns an operand in memory of its own.
-        size: of the operands, in bytes: large ones take longer, and are repeated less often.
+        size: of the operands, in bytes: large operands are repeated less often.
         among: operators that share the memory.
         most: repetitions.
     """
-    made = make([operands])
-    made.run()
-    once = min(made.run() for _ in range(3))
-    room = _ROOM * (read_cpu_facts().memory_total_bytes or 0) / among
-    times = min(most, math.ceil(_LONG_S / max(once, 1e-5)), int(room / max(size, 1)))
+    operator = make([operands])
+    operator.run()
+    once_s = min(operator.run() for _ in range(3))
+    room = _MEMORY_SHARE * (read_cpu_facts().memory_total_bytes or 0) / among
+    times = min(most, math.ceil(_CALL_S / max(once_s, 1e-5)), int(room / max(size, 1)))
     if times <= 1:
-        return made
-    made = make([operands, *([copy(each) for each in operands] for _ in range(times - 1))])
-    made.run()
-    return made
+        return operator
+    operator = make(
+        [operands, *([copy(operand) for operand in operands] for _ in range(times - 1))]
+    )
+    operator.run()
+    return operator
 
 
 def dispatch_s(chain: Callable[[int], TimedOperator]) -> float:
-    """Return what an operator costs that computes nothing, in seconds.
+    """Return the seconds of an empty operator: what dispatching it costs.
 
     Args:
-        chain: returns so many operators on next to no elements, each of which reads the last.
+        chain: returns this many operators on almost no elements, each reading the last result.
     """
-    long, short = chain(_CHAIN), chain(1)
-    for each in (long, short):
-        each.run()
-    differences = [long.run() - short.run() for _ in range(_REPEATS)]
-    return max(0.0, median(differences) / (_CHAIN - 1))
+    long, short = chain(_CHAIN_LENGTH), chain(1)
+    for operator in (long, short):
+        operator.run()
+    differences = [long.run() - short.run() for _ in range(_CHAIN_RUNS)]
+    return max(0.0, median(differences) / (_CHAIN_LENGTH - 1))
 
 
 # -----------------------------------------------------------------------------
@@ -132,17 +133,17 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def made_ready(
+def prepare_operators(
     signatures: Iterable[str],
     make: Callable[[str], Operator],
     words: Callable[[Exception], str] = one_line,
 ) -> tuple[dict[str, Operator], dict[str, str]]:
-    """Return the operators that could be made, and why others could not, by signature.
+    """Prepare operators; return those that run, and the reasons why others do not, by signature.
 
     Args:
         signatures: of the operators.
-        make: returns one that has run.
-        words: says what was raised that is no error of ours.
+        make: returns an operator that has run.
+        words: describes an exception that is not pydlbench's own.
     """
     ready: dict[str, Operator] = {}
     refused: dict[str, str] = {}
@@ -151,7 +152,7 @@ def made_ready(
             ready[signature] = make(signature)
         except PydlbenchError as error:
             refused[signature] = str(error)
-        except Exception as error:  # noqa: BLE001 - an operator raises what it likes; it costs no other
+        except Exception as error:  # noqa: BLE001 - an operator raises anything; others still run
             memory = "not enough memory: " if is_out_of_memory(error) else ""
             refused[signature] = f"{memory}{words(error)}"
     return ready, refused

@@ -1,8 +1,8 @@
-"""What a host can ask a framework's process for: steps, operators, fresh memory, logs.
+"""Requests of the host to a worker process: steps, calls, logged calls, probes.
 
-Each operation is a function that the host names and the worker calls with its backend (see
-``Worker.build``); its arguments cross as JSON and are read into structs here. Frameworks,
-and NumPy with them, are imported where the work is done, so that a host may import this module.
+Each request is a function that the host names and the worker calls with its backend (see
+``Worker.build``). Its arguments cross the channel as JSON and are read into structs here.
+Frameworks and NumPy are imported inside the functions, so that the host can import this module.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 def request_framework(
     backend: Backend, tell: Callable[[dict[str, Any]], None], spec: dict[str, Any]
 ) -> str:
-    """Return the framework of a model of the user's own, whose callable is called for it.
+    """Call the callable of a user model and return the framework of its model.
 
     Args:
-        backend: not asked.
-        tell: likewise.
-        spec: a :class:`StepSpec`; its framework is returned where the callable gives no model.
+        backend: unused.
+        tell: unused.
+        spec: a :class:`StepSpec`; its framework is the answer if the callable returns no model.
     """
     from pydlbench.backends.steps.user_code import call_user_object, framework_of
 
     del backend, tell
     step = StepSpec.from_dict(spec)
-    made = call_user_object(step.model, step.options)
-    first = made[0] if isinstance(made, (tuple, list)) and made else made
+    result = call_user_object(step.model, step.options)
+    first = result[0] if isinstance(result, (tuple, list)) and result else result
     return framework_of(first) or step.framework
 
 
 def request_step(
     backend: FrameworkBackend, spec: dict[str, Any], preparation: dict[str, Any]
 ) -> StepKernel:
-    """Make a step ready to be timed.
+    """Prepare a step to be timed.
 
     Args:
         backend: of the worker.
@@ -52,8 +52,8 @@ def request_step(
         preparation: a :class:`StepPreparation`.
 
     Raises:
-        UsageError: no such model or option, or the worker is another framework's.
-        UnsupportedError: the framework has not what is asked for.
+        UsageError: no such model or option, or the worker runs another framework.
+        UnsupportedError: the framework does not support the step.
     """
     from pydlbench.backends.steps import serving
 
@@ -61,12 +61,11 @@ def request_step(
 
 
 def request_call_list(backend: FrameworkBackend, spec: dict[str, Any]) -> OperatorsKernel:
-    """List the calls of a step that is not timed; there is nothing to be sampled.
+    """List the calls of a step without timing it; the kernel has nothing to sample.
 
-    PyTorch's dispatcher tells them, TensorFlow's and onnxruntime's graphs have them as nodes. Where
-    a framework compiles a step, they are the groups of calls that it runs as one
-    (``backends.steps.groups``). In PyTorch a step of a model of the catalogue computes nothing
-    meanwhile on a CPU; all others run.
+    PyTorch's calls are recorded at the dispatcher; those of TensorFlow and onnxruntime are nodes of
+    a graph. In a compiled step a call is a group that runs as one kernel (``calls.groups``). On a
+    CPU, PyTorch records a step of the catalogue on fake tensors; all other steps run.
 
     Args:
         backend: of the worker.
@@ -76,7 +75,7 @@ def request_call_list(backend: FrameworkBackend, spec: dict[str, Any]) -> Operat
         A kernel whose facts have ``calls``.
 
     Raises:
-        UnsupportedError: the framework has not what is asked for.
+        UnsupportedError: the framework cannot list the calls of such a step.
     """
     step = StepSpec.from_dict(spec)
     return worker_of(step.framework).serve_call_list(backend, step)
@@ -85,64 +84,63 @@ def request_call_list(backend: FrameworkBackend, spec: dict[str, Any]) -> Operat
 def request_calls(
     backend: FrameworkBackend, spec: dict[str, Any], signatures: list[str], *, of_step: bool = False
 ) -> OperatorsKernel | DeviceOperators:
-    """Make calls ready, each to be timed alone.
+    """Prepare calls to be timed alone.
 
-    Each has run once. One that cannot be made ready is in the facts' ``refused`` and costs no
-    other; the facts' ``names`` are the signatures of those that are timed.
+    Each call has run once. The facts' ``names`` are the signatures of the calls that are timed, and
+    ``refused`` has the reason for each call that could not be prepared.
 
     Args:
         backend: of the worker.
-        spec: a :class:`StepSpec`, of whose step the calls are; of a model of the user's own its
-            file may define operators.
+        spec: a :class:`StepSpec`, the step of the calls; the file of a user model may define
+            operators.
         signatures: of :class:`RecordedCall`.
-        of_step: on copies of the operands that the step has, which is run for that; else on ones
-            made up from their signatures. The facts' ``notes`` name calls that have these
-            nevertheless.
+        of_step: run the step and use copies of its operands; without it, operands are made up from
+            the signatures. The facts' ``notes`` name calls whose operands are made up anyway.
     """
     step = StepSpec.from_dict(spec)
-    more = {"of_step": True} if of_step else {}
-    return worker_of(step.framework).serve_calls(backend, step, signatures, **more)
+    keywords = {"of_step": True} if of_step else {}
+    return worker_of(step.framework).serve_calls(backend, step, signatures, **keywords)
 
 
 def request_logged_calls(
     backend: FrameworkBackend, spec: dict[str, Any], signatures: list[str]
 ) -> LoggedOperators:
-    """Make calls of PyTorch ready whose libraries log what they execute, as they are timed.
+    """Prepare calls of PyTorch to be timed with and without the logs of its libraries.
 
-    The facts' ``executions`` say what was logged of each; ``names`` and ``refused`` are those of
-    :func:`request_calls`.
+    The facts' ``executions`` count the logged primitives of each call; for ``names`` and
+    ``refused`` see :func:`request_calls`.
 
     Args:
         backend: of the worker.
         spec: a :class:`StepSpec`, see :func:`request_calls`.
-        signatures: of :class:`RecordedCall`; nothing that is fed.
+        signatures: of :class:`RecordedCall`, without those that feed the step.
     """
     step = StepSpec.from_dict(spec)
     return worker_of(step.framework).serve_logged_calls(backend, step, signatures)
 
 
 def request_blocks(backend: Backend, size: int, count: int, keeps: bool) -> OperatorsKernel:
-    """Make writing blocks of memory ready, in any process.
+    """Prepare the probe that writes blocks of memory; any process can run it.
 
     Args:
-        backend: not asked.
+        backend: unused.
         size: bytes of a block.
         count: blocks in a run.
-        keeps: whether they have the same pages each time, and not new ones.
+        keeps: whether all blocks use the same pages, instead of fresh memory.
     """
-    from pydlbench.backends.steps.timed_calls import written_blocks
+    from pydlbench.backends.steps.probes import written_blocks
 
     del backend
     return written_blocks(size, count, keeps=keeps)
 
 
 def request_wakeups(backend: Backend) -> OperatorsKernel:
-    """Make the waking of a sleeping thread ready, in any process.
+    """Prepare the probe that wakes a sleeping thread; any process can run it.
 
     Args:
-        backend: not asked.
+        backend: unused.
     """
-    from pydlbench.backends.steps.timed_calls import wakeups
+    from pydlbench.backends.steps.probes import wakeups
 
     del backend
     return wakeups()

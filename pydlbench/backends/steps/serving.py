@@ -1,4 +1,4 @@
-"""A worker's side of steps: builds the model in the worker's framework and makes it ready."""
+"""The worker's side of steps: builds a model in the worker's framework and prepares its step."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from pydlbench.models import build_model
 from pydlbench.records.step import StepFacts, StepPreparation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.steps.definition import StepModel
     from pydlbench.backends.steps.inputs import Batch
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def model_of(backend: FrameworkBackend, spec: StepSpec, disturbance: float = 0.0) -> StepModel:
-    """Return the model of a case in its framework, whoever has written it; nothing has been run.
+    """Build the model of a case, from the catalogue or the user's code; nothing has run yet.
 
     Args:
         backend: of the worker.
@@ -48,10 +46,10 @@ def model_of(backend: FrameworkBackend, spec: StepSpec, disturbance: float = 0.0
 def catalogue_model(
     model: Model, spec: StepSpec, batch: Batch | None = None, disturbance: float = 0.0
 ) -> CatalogueModel:
-    """Return a given graph in a case's framework.
+    """Build a given graph in a case's framework.
 
     Args:
-        model: the graph; the case's name and options are not looked at.
+        model: the graph, instead of the one that the case names.
         spec: how it is run.
         batch: images and labels; None for synthetic ones.
         disturbance: see :class:`StepPreparation`.
@@ -62,80 +60,62 @@ def catalogue_model(
 
 
 def serve_step(
-    backend: FrameworkBackend, spec: StepSpec, preparation: StepPreparation
+    backend: FrameworkBackend,
+    spec: StepSpec,
+    preparation: StepPreparation,
+    graph: Model | None = None,
+    batch: Batch | None = None,
 ) -> StepKernel:
-    """Make the step of a case ready to be timed; see ``requests.request_step``.
+    """Prepare the step of a case to be timed; see ``requests.request_step``.
 
     Args:
         backend: of the worker.
         spec: the step.
-        preparation: with which checks.
+        preparation: which checks are made, and what is saved.
+        graph: run instead of the model that the case names.
+        batch: images and labels for that graph; None for synthetic ones.
     """
-    return _prepared(
-        backend, spec, preparation, lambda: model_of(backend, spec, preparation.disturbance)
-    )
-
-
-def serve_graph(
-    backend: FrameworkBackend,
-    model: Model,
-    spec: StepSpec,
-    preparation: StepPreparation,
-    batch: Batch | None = None,
-) -> StepKernel:
-    """Make a step of a given graph ready; see :func:`catalogue_model` and :func:`serve_step`."""
-    return _prepared(
-        backend,
-        spec,
-        preparation,
-        lambda: catalogue_model(model, spec, batch, preparation.disturbance),
-    )
-
-
-def _prepared(
-    backend: FrameworkBackend,
-    spec: StepSpec,
-    preparation: StepPreparation,
-    make: Callable[[], StepModel],
-) -> StepKernel:
     if backend.name != spec.framework:
         raise UsageError(f"--framework {spec.framework}: asked of a worker of {backend.name}")
     start = time.perf_counter()
-    made = make()
-    with made:
+    if graph is None:
+        model = model_of(backend, spec, preparation.disturbance)
+    else:
+        model = catalogue_model(graph, spec, batch, preparation.disturbance)
+    with model:
         if preparation.folded:
-            made.fold_normalisations()
-        result = made.run()
-        made.synchronize()
+            model.fold_normalisations()
+        result = model.run()
+        model.synchronize()
         setup_s = time.perf_counter() - start
         start = time.perf_counter()
-        checks = made.checks(result) if preparation.checks else ()
-        if preparation.save is not None and isinstance(made, CatalogueModel):
-            made.save(Path(preparation.save))
-        known = made.facts(result)
+        checks = model.checks(result) if preparation.checks else ()
+        if preparation.save is not None and isinstance(model, CatalogueModel):
+            model.save(Path(preparation.save))
+        model_facts = model.facts(result)
         del result
-    environment = {**backend.describe(), **known.pop("environment")}
+    environment = {**backend.describe(), **model_facts.pop("environment")}
     if spec.on_gpu:
-        environment["gpu"] = made.gpu()
+        environment["gpu"] = model.gpu()
     facts = StepFacts(
         library=backend.library,
         timing="host-sync" if spec.on_gpu else "steady",
         setup_s=setup_s,
         checks=checks,
         checks_s=time.perf_counter() - start,
-        notes=tuple(made.notes),
+        notes=tuple(model.notes),
         environment=environment,
-        **known,
+        **model_facts,
     )
-    # It has no outputs by role, which the clock never asks for.
-    operator: Any = SimpleNamespace(call=made.run, wait=made.synchronize)
+    # The clock never reads outputs, so that the operator has none.
+    operator: Any = SimpleNamespace(call=model.run, wait=model.synchronize)
 
     def traced() -> TracedSteps:
-        with made:
-            tracer = made.tracer(made.run)
-            if isinstance(made, CatalogueModel):
-                made.restore()  # recording has run the step
-        # Meanwhile the framework computes in the step's precision.
-        return TracedSteps(tracer, made.run, backend.cpus, lambda: made)
+        with model:
+            tracer = model.tracer(model.run)
+            if isinstance(model, CatalogueModel):
+                model.restore()  # recording has run the step
+        # The model is also the context that sets the precision.
+        return TracedSteps(tracer, model.run, backend.cpus, lambda: model)
 
-    return step_kernel(backend, operator, lambda: made, facts, traced)
+    return step_kernel(backend, operator, lambda: model, facts, traced)

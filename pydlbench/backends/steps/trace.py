@@ -1,10 +1,10 @@
-"""A traced step: how long each call took in the step itself, beside a step without a trace.
+"""A traced step: the time of each call in the step itself, beside a step without a trace.
 
-A framework's profiler tells when its operators ran. Which of its events is which call of the
-recorded step follows from order and name, and nothing else: :func:`align` refuses a profile in
-which they differ, for all calls behind the first difference would be taken for others.
+A framework's profiler has the times of its operators. Its events are matched with the calls of the
+recorded step by order and name only, so that :func:`align` refuses a profile in which these differ:
+all calls after the first difference could be mistaken for others.
 
-Knows no framework: what it needs of one is a :class:`StepTracer`.
+Independent of the framework, which provides a :class:`StepTracer`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CallEvent:
-    """A span of a profile: its name, when it began and how long it took, in nanoseconds."""
+    """An event of a profile: its name, start and duration in nanoseconds."""
 
     name: str
     start_ns: int
@@ -38,7 +38,7 @@ class CallEvent:
 
     @property
     def end_ns(self) -> int:
-        """When it ended."""
+        """The end of the event."""
         return self.start_ns + self.duration_ns
 
 
@@ -47,43 +47,26 @@ def align(
     events: Sequence[CallEvent],
     contains: Callable[[str], bool],
     describe: Callable[[int], str] = str,
-) -> list[float]:
-    """Return the seconds of each call of a step, from a profile of one execution of it.
-
-    An event within a call is that call's own. An event that is not the next call is looked into:
-    after calls that are in it, it may be a call itself, without their seconds, or only surround
-    one of its own name.
-
-    Args:
-        names: of the calls in their order, as the profile has them.
-        events: of one thread, in any order.
-        contains: whether an event of such a name may be none of the calls.
-        describe: names a call for a message, by its place.
-
-    Raises:
-        PrimitiveError: the profile has other calls; with the first that differs.
-    """
-    return aligned(names, events, contains, describe).seconds
-
-
-def aligned(
-    names: Sequence[str],
-    events: Sequence[CallEvent],
-    contains: Callable[[str], bool],
-    describe: Callable[[int], str] = str,
     heads: Mapping[str, str] | None = None,
 ) -> Alignment:
-    """Return which event each call of a step is, and its seconds; see :func:`align`.
+    """Match the events of a profile of one execution with the calls of the step.
+
+    An event within a call belongs to that call. An event that is not the next call is searched:
+    after the calls in it, it may be a call itself, whose time excludes theirs, or it may only
+    surround a call of its own name.
 
     Args:
         names: of the calls in their order, as the profile has them.
         events: of one thread, in any order.
-        contains: whether an event of such a name may be none of the calls.
-        describe: names a call for a message, by its place.
-        heads: by name of a call, the event that may stand before it as a part of it.
+        contains: whether an event of this name need not be a call.
+        describe: names a call in a message, by its place.
+        heads: events that may precede a call as a part of it, by the name of the call.
+
+    Raises:
+        PrimitiveError: the profile has other calls; names the first difference.
     """
     alignment = Alignment(names, contains, describe, heads or {})
-    for event in sorted(events, key=lambda each: (each.start_ns, -each.duration_ns)):
+    for event in sorted(events, key=lambda event: (event.start_ns, -event.duration_ns)):
         alignment.enter(event)
     alignment.finish()
     return alignment
@@ -94,24 +77,24 @@ class _Span:
     """An event that has not ended yet.
 
     Attributes:
-        event: itself.
+        event: the event.
         place: of the call that was next when it began.
-        called: whether it is that call.
-        inner_ns: what calls take that are in it.
+        is_call: whether it is that call.
+        inner_ns: time of the calls in it.
     """
 
     event: CallEvent
     place: int
-    called: bool
+    is_call: bool
     inner_ns: int = 0
 
 
 class Alignment:
-    """Events taken for calls one by one; see :func:`align`.
+    """The calls of a step found in a profile, event by event; see :func:`align`.
 
     Attributes:
-        seconds: of the calls in their order, as far as they were found.
-        events: that the calls are.
+        seconds: of the calls found so far, in their order.
+        events: of the same calls.
     """
 
     def __init__(
@@ -129,23 +112,23 @@ class Alignment:
         self._around: list[_Span] = []
 
     def enter(self, event: CallEvent) -> None:
-        """Take the next event in order of their beginnings, the longer first."""
+        """Enter the next event, in order of starts; of events with one start the longer first."""
         self._leave(event.start_ns)
-        if self._around and self._around[-1].called:
+        if self._around and self._around[-1].is_call:
             return
-        called = self._is_next(event)
-        self._around.append(_Span(event, len(self.seconds), called))
-        if called:
+        is_call = self._is_next(event)
+        self._around.append(_Span(event, len(self.seconds), is_call))
+        if is_call:
             self._take(event, event.duration_ns)
 
     def finish(self) -> None:
-        """End all events; there are as many as calls."""
+        """End all events, and check that each call was found."""
         self._leave(math.inf)
         if len(self.seconds) < len(self._names):
             self._refuse(len(self.seconds), "nothing more")
 
     def _take(self, event: CallEvent, own_ns: int) -> None:
-        """Take an event for the next call, which takes so long."""
+        """Match an event with the next call, which takes ``own_ns`` and what precedes it."""
         if self._head is not None:
             own_ns += self._head.duration_ns
             begin_ns = self._head.start_ns
@@ -162,14 +145,14 @@ class Alignment:
         """End the events that have ended by then, the innermost first."""
         while self._around and self._around[-1].event.end_ns <= until_ns:
             span = self._around.pop()
-            if not span.called:
+            if not span.is_call:
                 self._end(span)
             if self._around:
-                inner_ns = span.event.duration_ns if span.called else span.inner_ns
+                inner_ns = span.event.duration_ns if span.is_call else span.inner_ns
                 self._around[-1].inner_ns += inner_ns
 
     def _end(self, span: _Span) -> None:
-        """Take an event for the call behind those that are in it, if it is that one."""
+        """Match an event with the call after those in it, or check that it need not be a call."""
         if self._is_next(span.event):
             self._take(span.event, span.event.duration_ns - span.inner_ns)
             span.inner_ns = span.event.duration_ns
@@ -178,18 +161,18 @@ class Alignment:
             self._head = span.event
             span.inner_ns = span.event.duration_ns
             return
-        # What is within a call that is still to be taken is that call's own.
-        own = not all(self._contains(each.event.name) for each in self._around)
-        if not (own or self._contains(span.event.name) or self._repeated(span)):
+        # An outer event that must be a call, but has not ended yet, owns everything inside it.
+        in_open_call = not all(self._contains(outer.event.name) for outer in self._around)
+        if not (in_open_call or self._contains(span.event.name) or self._repeated(span)):
             self._refuse(span.place, span.event.name)
 
     def _is_head(self, event: CallEvent) -> bool:
-        """Whether an event is the next call's part that stands before it."""
+        """Whether an event is a part of the next call that precedes it."""
         place = len(self.seconds)
         return place < len(self._names) and self._heads.get(self._names[place]) == event.name
 
     def _repeated(self, span: _Span) -> bool:
-        """Whether an event only surrounds another one of its name, which was taken."""
+        """Whether an event only surrounds a call of its own name."""
         last = len(self.seconds) - 1
         return last >= span.place and self._names[last] == span.event.name
 
@@ -208,10 +191,10 @@ class StepTrace:
     """One traced execution.
 
     Attributes:
-        step_s: its seconds, by our clock; on a GPU by the device's.
-        calls_s: of each call in it; on a GPU those of its kernels.
-        gaps_s: on a GPU, what else the device did and why it was idle, see ``device_trace``.
-        host_s: on a GPU, of the host in each call.
+        step_s: its seconds, by the host's clock; on a GPU by the device's.
+        calls_s: seconds of each call; on a GPU those of its kernels.
+        gaps_s: on a GPU, other kernels and the device's idle time by cause, see ``device_trace``.
+        host_s: on a GPU, the host's seconds in each call.
     """
 
     step_s: float
@@ -222,16 +205,16 @@ class StepTrace:
 
 @dataclass(frozen=True, slots=True)
 class StepTracer:
-    """What runs a step traced.
+    """Runs a step traced.
 
     Attributes:
         calls: of the step, in their order.
-        ways: how it can be traced, by :data:`~pydlbench.records.trace.TRACES`: whose times they
-            are, and what runs the step so once.
+        ways: ways to trace, by :data:`~pydlbench.records.trace.TRACES`: the source of the times,
+            and a function that runs the step once and traces it.
         untimed: executions right before a traced one; the one without a trace has as many.
-        gaps: what a trace's ``gaps_s`` are, in words.
-        plain: runs the step once without a trace, and returns its seconds as the trace has them;
-            None by the host's clock, from its call to its return.
+        gaps: names of a trace's ``gaps_s``.
+        plain: runs the step once without a trace, and returns its seconds by the clock of the
+            trace; None: by the host's clock, from its call to its return.
         operators: see :class:`~pydlbench.records.trace.TraceFacts`.
         compiled: likewise.
     """
@@ -246,15 +229,15 @@ class StepTracer:
 
 
 class TracedSteps:
-    """A step that is traced in each round, beside one that is not, in random order.
+    """A traced step and one without a trace in each round, in random order.
 
-    A request's ``timing`` names the way. The chunk has for each round the seconds of the traced
-    step, of the other one, of each call in the traced one, and on a GPU of its gaps and of the
-    host in each call.
+    A request's ``timing`` names the way to trace. The chunk has for each round the seconds of the
+    traced step, of the other one, and of each call in the traced one; on a GPU also its gaps and
+    the host's seconds in each call.
 
     Args:
-        tracer: runs it traced.
-        run: runs it once without; whatever it returns is dropped.
+        tracer: runs the step traced.
+        run: runs it once without a trace; its results are dropped.
         cpus: those that the process is pinned to.
         guard: makes the context in which both are run.
         seed: of the order.
@@ -274,7 +257,7 @@ class TracedSteps:
 
     @property
     def facts(self) -> TraceFacts:
-        """What is known of the step: its calls, and how they can be timed."""
+        """The calls of the step, and the ways to trace them."""
         sources = {way: source for way, (source, _) in self.tracer.ways.items()}
         return TraceFacts(
             calls=tuple(self.tracer.calls),
@@ -285,10 +268,10 @@ class TracedSteps:
         )
 
     def sample(self, request: Request) -> Chunk:
-        """Run the requested rounds, after those that do not count.
+        """Run the requested rounds, after the untimed ones.
 
         Raises:
-            UnsupportedError: it cannot be traced in that way.
+            UnsupportedError: the step cannot be traced in this way.
             PrimitiveError: the profile is not of the recorded step.
         """
         if request.timing not in self.tracer.ways:

@@ -30,10 +30,9 @@ from pydlbench.backends.steps.timed_calls import (
 from pydlbench.backends.steps.user_code import load_user_object
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers.library_kernels import library_output
-from pydlbench.backends.torch.steps import compiled_groups as compiled
-from pydlbench.backends.torch.steps import replay
-from pydlbench.backends.torch.steps import replayed_step as chain
+from pydlbench.backends.torch.steps import calls_alone, compiled_groups
 from pydlbench.backends.torch.steps.compiled_groups import groups_of
+from pydlbench.backends.torch.steps.replayed_step import below_autograd, call_cost
 from pydlbench.backends.torch.steps.step import TorchModel, TorchSubject
 from pydlbench.backends.torch.steps.user_model import UserTorchModel
 from pydlbench.calls.groups import is_feed, is_group
@@ -126,7 +125,7 @@ def serve_calls(
     feeding = {text: TimedCall(_subject(backend, spec).fed) for text in signatures if is_feed(text)}
     groups = [text for text in signatures if is_group(text)]
     single = [text for text in signatures if text not in feeding and not is_group(text)]
-    operands: dict[str, replay.Operands] = {}
+    operands: dict[str, calls_alone.Operands] = {}
     doubts: list[str] = []
     if of_step:
         try:
@@ -144,7 +143,7 @@ def serve_calls(
         )
         every: list[DeviceCall] = [*feeding.values(), *calls.values()]
         return device.DeviceOperators(every, facts, runtime, _guard(spec), backend.watcher)
-    together, not_together = compiled.make_ready(groups, spec.seed)
+    together, not_together = compiled_groups.prepare_groups(groups, spec.seed)
     refused |= not_together
     ready: dict[str, TimedOperator] = {**feeding, **calls, **together}
     if unknown := calls.keys() - operands.keys() if of_step else ():
@@ -153,7 +152,7 @@ def serve_calls(
             f"{counted(len(unknown), 'distinct call')} alone on values that are made up: {names}"
         )
     facts = OperatorsFacts(
-        names=tuple(ready), dispatch_s=chain.call_cost(), refused=refused, notes=tuple(doubts)
+        names=tuple(ready), dispatch_s=call_cost(), refused=refused, notes=tuple(doubts)
     )
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
@@ -165,7 +164,7 @@ def _is_view(text: str) -> bool:
 
 def _operands(
     backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str]
-) -> dict[str, replay.Operands]:
+) -> dict[str, calls_alone.Operands]:
     """Return copies of what a step's calls have; of the step itself nothing stays."""
     with _subject(backend, spec) as made:
         operands = made.operands(signatures)
@@ -183,13 +182,15 @@ def _subject(backend: FrameworkBackend, spec: StepSpec) -> TorchSubject:
 def _made_ready(
     spec: StepSpec,
     signatures: Sequence[str],
-    operands: Mapping[str, replay.Operands] | None = None,
-) -> tuple[dict[str, replay.CallOperator], dict[str, str]]:
+    operands: Mapping[str, calls_alone.Operands] | None = None,
+) -> tuple[dict[str, calls_alone.CallOperator], dict[str, str]]:
     """Return the calls that ran, and why others did not, by signature."""
     if spec.own is not None:
         load_user_object(spec.model)  # its file may define operators
     with settings.tf32(spec.precision):
-        return replay.make_ready(signatures, spec.device, spec.seed, _waiting(spec), operands)
+        return calls_alone.prepare_calls(
+            signatures, spec.device, spec.seed, _waiting(spec), operands
+        )
 
 
 def serve_logged_calls(
@@ -228,7 +229,7 @@ def _guard(spec: StepSpec) -> Callable[[], contextlib.AbstractContextManager[Non
 
     @contextlib.contextmanager
     def context() -> Iterator[None]:
-        with settings.tf32(spec.precision), chain.below_autograd():
+        with settings.tf32(spec.precision), below_autograd():
             yield
 
     return context

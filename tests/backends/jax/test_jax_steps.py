@@ -12,7 +12,7 @@ import tiny
 from pydlbench.backends.steps.definition import StepDefinition, definition_of
 from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.repeated import CallCosts
-from pydlbench.backends.steps.serving import serve_graph
+from pydlbench.backends.steps.serving import serve_step
 from pydlbench.calls.groups import CallGroup, step_groups
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepPreparation, StepSpec
@@ -142,7 +142,7 @@ def test_a_step_on_a_gpu_is_queued_and_waited_for(backend_of, monkeypatch, preci
     case = StepSpec(
         model=model.name, phase="training", framework="jax", precision=precision, device="cuda:0"
     )
-    kernel = serve_graph(backend_of("jax"), model, case, StepPreparation())
+    kernel = serve_step(backend_of("jax"), case, StepPreparation(), model)
     assert {one.name: one.detail for one in kernel.facts.checks if one.status != "ok"} == {}
     assert kernel.facts.timing == "host-sync"
     assert kernel.facts.environment["gpu"]["name"] == device.device_kind

@@ -10,7 +10,7 @@ from pydlbench.backends.steps.device_trace import (
     NO_CALL,
     DeviceProfile,
     Span,
-    fitted,
+    fit_to_step,
     trace_of,
 )
 from pydlbench.backends.steps.trace import CallEvent
@@ -88,7 +88,7 @@ def test_a_profile_without_the_devices_kernels_is_refused(launched, before):
 
 
 def test_a_trace_that_slows_the_host_leaves_kernels_as_they_are():
-    calls_s, gaps_s = fitted([30e-6, 10e-6], [6e-6, 3e-6, 3e-6, 8e-6], step_s=54e-6)
+    calls_s, gaps_s = fit_to_step([30e-6, 10e-6], [6e-6, 3e-6, 3e-6, 8e-6], step_s=54e-6)
     assert calls_s == pytest.approx([30e-6, 10e-6])
     assert gaps_s == pytest.approx([3e-6, 1.5e-6, 1.5e-6, 8e-6])  # the last one is kernels, too
 
@@ -96,7 +96,7 @@ def test_a_trace_that_slows_the_host_leaves_kernels_as_they_are():
 @pytest.mark.parametrize("idle_s", [0.0, 5e-6])
 @pytest.mark.parametrize("step_s", [36e-6, 45e-6, 46e-6])
 def test_where_kernels_leave_nothing_they_are_the_step(idle_s, step_s):
-    calls_s, gaps_s = fitted([30e-6, 10e-6], [idle_s, 0.0, 0.0, 5e-6], step_s)
+    calls_s, gaps_s = fit_to_step([30e-6, 10e-6], [idle_s, 0.0, 0.0, 5e-6], step_s)
     assert calls_s[0] == pytest.approx(3 * calls_s[1])
     assert gaps_s[0] == pytest.approx(max(0.0, step_s - 45e-6) if idle_s else 0.0)
     assert sum(calls_s) + sum(gaps_s) == pytest.approx(step_s)

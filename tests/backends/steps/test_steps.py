@@ -13,7 +13,7 @@ import tiny
 
 from pydlbench.backends.steps.inputs import Batch, make_batch
 from pydlbench.backends.steps.requests import request_step
-from pydlbench.backends.steps.serving import catalogue_model, serve_graph
+from pydlbench.backends.steps.serving import catalogue_model, serve_step
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.records.step import StepPreparation, StepSpec
@@ -34,7 +34,7 @@ def test_every_check_passes(backend_of, name, framework, phase):
     if phase == "training" and model.optimizer.kind == "none":
         pytest.skip("this model is not trained")
     case = StepSpec(model=name, phase=phase, framework=framework)
-    kernel = serve_graph(backend_of(framework), model, case, StepPreparation())
+    kernel = serve_step(backend_of(framework), case, StepPreparation(), model)
     checks = {one.name: one for one in kernel.facts.checks}
     wanted = ["shapes", "parameters", "flops", "gradients", "descent"]
     assert list(checks) == wanted[: 5 if case.backward else 3]
@@ -62,7 +62,7 @@ def test_a_step_that_is_not_the_graph_is_found(backend_of, framework, monkeypatc
     own = catalogue.run_checks
     monkeypatch.setattr(catalogue, "run_checks", lambda _, made: own(model, made))
     batch = Batch(make_batch(model).images, None)
-    found = serve_graph(backend_of(framework), wrong, case, StepPreparation(), batch).facts.checks
+    found = serve_step(backend_of(framework), case, StepPreparation(), wrong, batch).facts.checks
     assert [one.status for one in found] == ["failed", "failed", "failed"]
     assert "fc2 None and not (4, 5)" in found[0].detail
     assert found[1].detail.endswith("and not 1,531")
@@ -78,7 +78,7 @@ def test_a_model_that_cannot_learn_is_found(backend_of, framework):
     ]
     model = dataclasses.replace(model, nodes=tuple(nodes), decays=())
     case = StepSpec(model="chain", phase="forward-backward", framework=framework)
-    kernel = serve_graph(backend_of(framework), model, case, StepPreparation())
+    kernel = serve_step(backend_of(framework), case, StepPreparation(), model)
     checks = {one.name: one for one in kernel.facts.checks}
     assert checks["gradients"].status == "failed"
     assert "conv1/weights is zero" in checks["gradients"].detail
@@ -123,9 +123,9 @@ def test_narrow_types_learn_too(backend_of, framework, cast):
     )
     if not BF16 or framework == "jax":
         with pytest.raises(UnsupportedError, match="bf16"):
-            serve_graph(backend_of(framework), tiny.branches(), case, StepPreparation())
+            serve_step(backend_of(framework), case, StepPreparation(), tiny.branches())
         return
-    kernel = serve_graph(backend_of(framework), tiny.branches(), case, StepPreparation())
+    kernel = serve_step(backend_of(framework), case, StepPreparation(), tiny.branches())
     assert {one.name for one in kernel.facts.checks if one.status != "ok"} == set()
 
 
@@ -134,9 +134,9 @@ def test_what_a_framework_has_not_is_refused(backend_of, framework):
     own, none = backend_of(framework), StepPreparation(checks=False)
     case = StepSpec(model="maps", phase="training", framework=framework)
     with pytest.raises(UsageError, match="nearest: --phase forward-"):
-        serve_graph(own, tiny.maps(), case, none)
+        serve_step(own, case, none, tiny.maps())
     with pytest.raises(UnsupportedError, match="tf32"):
-        serve_graph(own, tiny.maps(), msgspec.structs.replace(case, precision="tf32"), none)
+        serve_step(own, msgspec.structs.replace(case, precision="tf32"), none, tiny.maps())
 
 
 def test_a_workers_framework_is_the_cases(backend_of):
@@ -150,5 +150,5 @@ def test_a_workers_framework_is_the_cases(backend_of):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_sum_is_a_loss(backend_of, framework):
     case = StepSpec(model="maps", phase="forward-backward", framework=framework)
-    kernel = serve_graph(backend_of(framework), tiny.maps("sum"), case, StepPreparation())
+    kernel = serve_step(backend_of(framework), case, StepPreparation(), tiny.maps("sum"))
     assert {one.name for one in kernel.facts.checks if one.status != "ok"} == set()

@@ -61,10 +61,7 @@ def test_every_operator_is_made_of_its_signature_and_has_a_time(
         warnings.simplefilter("ignore")  # TensorFlow's imports are full of deprecations
         backend = importlib.import_module(f"pydlbench.backends.{framework}.backend").create("cpu")
         worker = importlib.import_module(f"pydlbench.backends.{framework}.worker")
-        operators = importlib.import_module(
-            f"pydlbench.backends.{framework}.{'worker' if framework == 'torch' else 'calls'}"
-        )
-    for module in (worker, operators, serving):
+    for module in (importlib.import_module(worker.serve_calls.__module__), serving):
         monkeypatch.setattr(module, "build_model", lambda *_, **__: tiny(), raising=False)
     case = StepSpec(model="tiny", phase=phase, framework=framework, mode=mode)
     calls = worker.serve_call_list(backend, case).facts.calls

@@ -6,7 +6,6 @@ import contextlib
 
 import pytest
 
-from pydlbench.backends.steps import trace
 from pydlbench.backends.steps.trace import CallEvent, StepTrace, StepTracer, TracedSteps, align
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.records.trace import ProgramCall
@@ -21,7 +20,7 @@ def composed(name):
 
 
 def aligned(*events, names=STEP):
-    return align(names, [CallEvent(*event) for event in events], composed)
+    return align(names, [CallEvent(*event) for event in events], composed).seconds
 
 
 def test_each_call_has_the_seconds_of_its_own_event():
@@ -60,7 +59,7 @@ def test_a_head_before_a_call_is_part_of_it():
             CallEvent("linear", 5 * MS, 2 * MS),
             CallEvent("copy", 8 * MS, 1 * MS),
         ]
-        found = trace.aligned(names, events, composed, heads={"linear": "copy"})
+        found = align(names, events, composed, heads={"linear": "copy"})
         return found.seconds, [(one.start_ns, one.end_ns) for one in found.events]
 
     assert seconds("linear", "copy") == ([0.005, 0.001], [(1 * MS, 7 * MS), (8 * MS, 9 * MS)])
@@ -76,14 +75,14 @@ def test_a_head_within_a_call_that_is_taken_at_its_end_counts_once():
         CallEvent("copy", 1 * MS, 3 * MS),
         CallEvent("linear", 5 * MS, MS),
     ]
-    found = trace.aligned(("linear", "relu"), events, composed, heads={"linear": "copy"})
+    found = align(("linear", "relu"), events, composed, heads={"linear": "copy"})
     assert found.seconds == [0.004, 0.006]
 
 
 def test_a_call_has_one_head_at_the_most():
     events = [CallEvent("copy", at * MS, MS) for at in (0, 2)] + [CallEvent("linear", 4 * MS, MS)]
     with pytest.raises(PrimitiveError):
-        trace.aligned(("linear",), events, composed, heads={"linear": "copy"})
+        align(("linear",), events, composed, heads={"linear": "copy"})
 
 
 def test_a_call_that_surrounds_itself_is_the_inner_one():

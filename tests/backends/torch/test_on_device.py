@@ -10,7 +10,7 @@ from invented_gpu import Gpu  # noqa: E402 - not without PyTorch
 
 from pydlbench.backends.steps import requests  # noqa: E402
 from pydlbench.backends.torch import settings, worker  # noqa: E402
-from pydlbench.backends.torch.steps import replay  # noqa: E402
+from pydlbench.backends.torch.steps import calls_alone  # noqa: E402
 from pydlbench.errors import UnsupportedError  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402
@@ -21,12 +21,12 @@ ADD = "aten.add_.Tensor(float32[4](1,), float32[4](1,))"
 @pytest.fixture
 def backend(monkeypatch):
     """A GPU's backend, whose tensors live on the CPU and whose time is invented."""
-    made = replay.make_ready
+    made = calls_alone.prepare_calls
 
     def on_the_cpu(signatures, _device, seed, *_):
         return made(signatures, "cpu", seed)
 
-    monkeypatch.setattr(replay, "make_ready", on_the_cpu)
+    monkeypatch.setattr(calls_alone, "prepare_calls", on_the_cpu)
     gpu = Gpu({})
     return SimpleNamespace(runtime=gpu, watcher=gpu, library="torch 2", cpus=(0,), name="torch")
 
@@ -74,7 +74,7 @@ def test_what_a_call_overwrites_is_restored_before_each_sample(backend):
     kernel = worker.serve_calls(backend, case(), [ADD, "no.such.op()"])
     assert kernel.facts.names == (ADD,)
     assert kernel.facts.refused.keys() == {"no.such.op()"}
-    (ready,) = replay.make_ready([ADD], "cuda:0", 0, None)[0].values()
+    (ready,) = calls_alone.prepare_calls([ADD], "cuda:0", 0, None)[0].values()
     first, second = ready.arguments
     ready.settle()
     before = first.clone()

@@ -18,7 +18,7 @@ from pydlbench.backends.steps.repeated import (
     RepeatedOperator,
     dispatch_s,
     long_enough,
-    made_ready,
+    prepare_operators,
 )
 from pydlbench.backends.steps.timed_calls import OperatorsKernel, TimedCall, check_on_cpu
 from pydlbench.backends.tensorflow.settings import Tracer, tf
@@ -136,7 +136,7 @@ def serve_calls(
     traced = Tracer("/GPU:0" if spec.on_gpu else _CPU, str(spec.mode))
     # One for all: it depends on numbers of operands and results only.
     costs = CallCosts(partial(_empty, traced))
-    ready, refused = made_ready(
+    ready, refused = prepare_operators(
         signatures,
         lambda text: _operator(text, spec, traced, costs, among=len(signatures)),
     )

@@ -16,11 +16,11 @@ import torch
 from torch import fx, nn
 
 from pydlbench.backends.frameworks.backend import translated
-from pydlbench.backends.steps.repeated import made_ready
+from pydlbench.backends.steps.repeated import prepare_operators
 from pydlbench.backends.steps.timed_calls import CallCost
 from pydlbench.backends.torch.layers.operator import compiled
+from pydlbench.backends.torch.steps.calls_alone import CallOperator
 from pydlbench.backends.torch.steps.recording import StorageSlot
-from pydlbench.backends.torch.steps.replay import CallOperator
 from pydlbench.backends.torch.steps.signature import parse
 from pydlbench.calls.groups import CallGroup, distinct_groups
 from pydlbench.calls.seen.aten import leaves, map_leaves
@@ -148,7 +148,7 @@ class GroupOperator:
         return end - start - (self._cost.seconds() if self._cost else 0.0)
 
 
-def make_ready(
+def prepare_groups(
     signatures: Sequence[str], seed: int
 ) -> tuple[dict[str, GroupOperator], dict[str, str]]:
     """Make groups ready and run each once.
@@ -170,7 +170,7 @@ def make_ready(
             made.run()
         return made
 
-    return made_ready(signatures, make)
+    return prepare_operators(signatures, make)
 
 
 def _nothing() -> GroupOperator:

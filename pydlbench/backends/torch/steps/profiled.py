@@ -1,6 +1,6 @@
-"""A step of PyTorch traced: by its profiler, or by time stamps between its recorded calls.
+"""A traced step of PyTorch: by its profiler, or by time stamps between its recorded calls.
 
-On a GPU the profiler tells of the device's kernels, too, through NVIDIA's CUPTI.
+On a GPU the profiler also records the device's kernels, through NVIDIA's CUPTI.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, supported
 from pydlbench.backends.frameworks.device_clock import marked
 from pydlbench.backends.steps.device_trace import GAPS, DeviceProfile, Span, trace_of
 from pydlbench.backends.steps.trace import CallEvent, StepTrace, StepTracer, align
-from pydlbench.backends.torch.steps.replayed_step import Chain
+from pydlbench.backends.torch.steps.replayed_step import ReplayedStep
 from pydlbench.errors import PrimitiveError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
     from pydlbench.backends.torch.steps.recording import Recording
     from pydlbench.records.trace import ProgramCall
 
-#: Autograd's own copy of a tensor's head; a recorder leaves it out, too.
+#: Autograd's own detached tensors; recordings leave them out, too.
 _DETACH: Final = ("aten::detach", "detach")
-#: What ``aten::reshape`` calls where nobody records.
+#: The view that ``aten::reshape`` makes unless a dispatch mode is active.
 _VIEWS: Final = ("aten::_reshape_alias",)
-#: ``torch.tensor`` copies a value to the device, unseen by a recorder, and then lifts it.
+#: ``torch.tensor`` copies a value to the device, which no recording has, and then lifts it.
 _HEADS: Final = {"aten::lift_fresh": "aten::_to_copy"}
 _OPERATOR: Final = re.compile(r"\w+::\w+")
-#: A call of CUDA's runtime or driver, which an operator need not stand behind.
+#: A call of CUDA's runtime or driver, which may be made outside of any operator.
 _RUNTIME: Final = re.compile(r"cu(da)?[A-Z]")
-#: Marks the step that is looked at in a profile of two.
+#: Marks the second step in a profile of two, which is the one that counts.
 MARK: Final = "pydlbench::step"
-#: Marks a call by itself in such a profile.
+#: Marks a call that is profiled alone.
 _CALL: Final = "pydlbench::call"
 
 
 def tracer(
     recording: Recording, run: Callable[[], Any], runtime: StepRuntime | None = None
 ) -> StepTracer:
-    """Return what runs a step traced.
+    """Return the tracer of a step.
 
     Args:
         recording: of the step.
@@ -57,14 +57,14 @@ def tracer(
     Raises:
         UnsupportedError: on a GPU, the profiler is switched off.
     """
-    names = [name_in_profile(each.function) for each in recording.calls if not each.implied]
-    calls = [each.program_call for each in recording.in_order()]
-    made = by_profiler(names, calls, run, runtime)
+    names = [name_in_profile(call.function) for call in recording.calls if not call.implied]
+    calls = [call.program_call for call in recording.in_order()]
+    profiling = by_profiler(names, calls, run, runtime)
     if runtime is not None:
-        return made
-    stamped = "time stamps around each recorded call, run without modules and autograd"
-    stamps = stamped, _Stamped(recording).trace
-    return dataclasses.replace(made, ways={**made.ways, "stamps": stamps})
+        return profiling
+    source = "time stamps around each recorded call, run without modules and autograd"
+    stamps = source, ReplayedStep(recording).trace
+    return dataclasses.replace(profiling, ways={**profiling.ways, "stamps": stamps})
 
 
 def by_profiler(
@@ -73,11 +73,11 @@ def by_profiler(
     run: Callable[[], Any],
     runtime: StepRuntime | None = None,
 ) -> StepTracer:
-    """Return what runs a step under PyTorch's profiler.
+    """Return the tracer that runs a step under PyTorch's profiler.
 
     Args:
         names: of the step's calls in their order, as the profile has them.
-        calls: the same.
+        calls: the same calls.
         run: runs the step once.
         runtime: see :func:`tracer`.
 
@@ -102,7 +102,7 @@ def by_profiler(
 
 
 class _Profiled:
-    """A step that is run under the profiler; see :func:`by_profiler`."""
+    """A step under the profiler; see :func:`by_profiler`."""
 
     def __init__(
         self, names: Sequence[str], calls: Sequence[ProgramCall], run: Callable[[], Any]
@@ -110,7 +110,7 @@ class _Profiled:
         self._names, self._calls, self._run = names, calls, run
 
     def trace(self) -> StepTrace:
-        """Run the step under the profiler: starting and ending it is outside the step's seconds."""
+        """Run the step under the profiler, whose start and stop are outside of the step's time."""
         profiler = profile(activities=[ProfilerActivity.CPU])
         profiler.start()
         start = time.perf_counter()
@@ -118,15 +118,16 @@ class _Profiled:
         seconds = time.perf_counter() - start
         profiler.stop()
         del results
-        return StepTrace(seconds, align(self._names, events_of(profiler), contains, self._describe))
+        calls = align(self._names, events_of(profiler), contains, self._describe)
+        return StepTrace(seconds, calls.seconds)
 
     def trace_on(self, runtime: StepRuntime) -> StepTrace:
-        """Run the step under the profiler, on a GPU and right behind another one."""
-        profiled = _behind_another(self._run, runtime, "step in context")
+        """Run the step on a GPU under the profiler, right after another one."""
+        profiled = _profile_second(self._run, runtime, "step in context")
         return trace_of(profiled, self._names, contains, self._describe, _HEADS)
 
     def between_events(self, runtime: StepRuntime) -> float:
-        """Run the step on a GPU behind another one, and return its seconds there."""
+        """Run the step on a GPU right after another one; return its seconds on the device."""
         self._run()
         start = runtime.record()
         self._run()
@@ -139,23 +140,6 @@ class _Profiled:
         return f"{self._names[place]} of {call.module}, {call.direction}"
 
 
-class _Stamped:
-    """A recorded step whose calls are run with time stamps between them."""
-
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
-
-    def trace(self) -> StepTrace:
-        """Run the recorded calls and note when each begins and ends."""
-        seconds, times = self._chain.run()
-        begins_and_ends = zip(times[::2], times[1::2], strict=True)
-        return StepTrace(seconds, [end - begin for begin, end in begins_and_ends])
-
-    @functools.cached_property
-    def _chain(self) -> Chain:
-        return Chain(self._recording)
-
-
 def kernel_seconds(
     runtime: StepRuntime, calls: Sequence[tuple[Callable[[], Any], Callable[[], Any]]]
 ) -> Sequence[float]:
@@ -163,8 +147,8 @@ def kernel_seconds(
 
     Args:
         runtime: of the GPU.
-        calls: made one after the other, each behind the one that comes first in its pair; twice,
-            of which the second time counts: the device is as busy before it as in it.
+        calls: pairs of a call that is not counted and the call after it. All pairs run twice, and
+            the second time counts: then the device is as busy before as during it.
     """
 
     def run() -> None:
@@ -173,15 +157,15 @@ def kernel_seconds(
             with record_function(_CALL):
                 call()
 
-    profiled = _behind_another(run, runtime, "calls alone")
+    profiled = _profile_second(run, runtime, "calls alone")
     return trace_of(profiled, [_CALL] * len(calls), lambda _: True).calls_s
 
 
-def _behind_another(run: Callable[[], Any], runtime: StepRuntime, shown_as: str) -> DeviceProfile:
-    """Run something twice on a GPU under the profiler; return the profile of the second time."""
-    # Torn down behind a profile, CUPTI may miss the kernels of the next: on an H200 a breakdown
-    # had none. Attached, it makes launches half as slow again: behind all timed steps, and of calls
-    # alone behind the gate of the sampler.
+def _profile_second(run: Callable[[], Any], runtime: StepRuntime, shown_as: str) -> DeviceProfile:
+    """Run a function twice on a GPU under the profiler; return the profile of the second time."""
+    # If CUPTI is torn down after a profile, it may miss the kernels of the next one: on an H200 a
+    # breakdown had none. While attached, it makes launches 50 % slower; but by then all steps have
+    # been timed, and calls alone wait at the sampler's gate.
     os.environ["TEARDOWN_CUPTI"] = "0"
     profiler = profile(activities=supported_activities())
     profiler.start()
@@ -194,17 +178,16 @@ def _behind_another(run: Callable[[], Any], runtime: StepRuntime, shown_as: str)
 
 
 def name_in_profile(function: Any) -> str:
-    """Return what the profiler calls an operator: ``aten::convolution``; see :func:`plain_name`."""
+    """Return an operator's name in the profiler, ``aten::convolution``; see :func:`plain_name`."""
     schema = getattr(function, "_schema", None)
     return str(function) if schema is None else plain_name(schema.name)
 
 
 def plain_name(name: str) -> str:
-    """Return an operator's name, the same for those that PyTorch takes for each other.
+    """Return an operator's name without the differences that an active dispatch mode causes.
 
-    Beside a recorder operators that are composed of others call some of those not in place, which
-    they call in place otherwise (``aten::linear`` adds its bias so), and make views by another
-    name.
+    While a step is recorded, composite operators call some operators out of place that they
+    otherwise call in place (``aten::linear`` adds its bias so), and make views by another name.
     """
     if name in _VIEWS:
         return "aten::view"
@@ -213,31 +196,31 @@ def plain_name(name: str) -> str:
 
 @functools.cache
 def contains(name: str) -> bool:
-    """Whether an event may have calls in it that were recorded in its place.
+    """Whether the calls inside an event may have been recorded instead of it.
 
-    That is so of what is no operator (autograd's nodes, an optimizer's step), and of operators that
-    PyTorch composes of others above autograd: ``aten::conv2d``.
+    True for events that are not operators (autograd's nodes, an optimizer's step), and for
+    operators that PyTorch decomposes above autograd: ``aten::conv2d``.
     """
     if name in _DETACH or not _OPERATOR.fullmatch(name):
         return True
-    every = torch._C._dispatch_get_all_op_names()
-    overloads = [each for each in every if each.partition(".")[0] in (name, f"{name}_")]
+    operators = torch._C._dispatch_get_all_op_names()
+    overloads = [op for op in operators if op.partition(".")[0] in (name, f"{name}_")]
     key = "CompositeImplicitAutograd"
-    composed = (torch._C._dispatch_has_kernel_for_dispatch_key(each, key) for each in overloads)
-    return not overloads or any(composed)
+    composite = (torch._C._dispatch_has_kernel_for_dispatch_key(op, key) for op in overloads)
+    return not overloads or any(composite)
 
 
 def events_of(profiler: profile) -> list[CallEvent]:
-    """Return what ran on the thread that ran the step.
+    """Return the events of the thread that ran the step.
 
-    Of a CPU's step autograd runs the backward pass on that thread, too.
+    On a CPU, autograd runs the backward pass on that thread, too.
     """
     events = kineto_events(profiler)
-    thread = next((each.start_thread_id() for each in events), 0)
+    thread = next((event.start_thread_id() for event in events), 0)
     return [
-        CallEvent(plain_name(each.name()), each.start_ns(), each.duration_ns())
-        for each in events
-        if each.start_thread_id() == thread
+        CallEvent(plain_name(event.name()), event.start_ns(), event.duration_ns())
+        for event in events
+        if event.start_thread_id() == thread
     ]
 
 
@@ -249,8 +232,8 @@ def kineto_events(profiler: profile) -> list[Any]:
 def device_profile(events: Iterable[Any]) -> DeviceProfile:
     """Return a profile of a marked step on a GPU, from the profiler's own events.
 
-    Kineto's events of the host are operators, or calls of CUDA's runtime, which are linked to an
-    operator; those of the device have the number of the call that launched them.
+    Kineto's host events are operators, or calls of CUDA's runtime, which are linked to an operator.
+    Device events have the number of the call that launched them.
 
     Args:
         events: ``_KinetoEvent``, of all threads and of the device.
@@ -262,18 +245,19 @@ def device_profile(events: Iterable[Any]) -> DeviceProfile:
     operators: list[CallEvent] = []
     launches: dict[int, Span] = {}
     kernels: list[tuple[int, Span]] = []
-    for each in events:
-        span = Span(each.start_ns(), each.start_ns() + each.duration_ns())
-        on_host = each.device_type() == DeviceType.CPU
-        if each.name() == MARK:
+    for event in events:
+        span = Span(event.start_ns(), event.start_ns() + event.duration_ns())
+        on_host = event.device_type() == DeviceType.CPU
+        if event.name() == MARK:
             step = span if on_host else step
         elif not on_host:
-            if not each.is_user_annotation():  # the device's copy of a name that the host gave
-                kernels.append((each.correlation_id(), span))
-        elif each.linked_correlation_id() or _RUNTIME.match(each.name()):
-            launches[each.correlation_id()] = span
+            if not event.is_user_annotation():  # the device's copy of a mark on the host
+                kernels.append((event.correlation_id(), span))
+        elif event.linked_correlation_id() or _RUNTIME.match(event.name()):
+            launches[event.correlation_id()] = span
         else:
-            operators.append(CallEvent(plain_name(each.name()), span.begin_ns, each.duration_ns()))
+            name = plain_name(event.name())
+            operators.append(CallEvent(name, span.begin_ns, event.duration_ns()))
     if step is None:
         raise PrimitiveError("the profile has no marked step")
     return DeviceProfile(step=step, operators=operators, launches=launches, kernels=kernels)

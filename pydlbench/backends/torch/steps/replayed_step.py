@@ -1,23 +1,26 @@
-"""A recorded step of PyTorch, run again as a chain: its calls in their order, and nothing else.
+"""A recorded step of PyTorch, replayed: its calls in their order, and nothing else.
 
-Each call reads what earlier ones have written, in place where the step works in place, and memory
-is given back where the step gives it back. There are neither modules nor autograd, nor a line of
-the optimizer's: one function of straight-line code, a line for each call. What stays is what
-starting a call from Python costs, which is measured beside it (:func:`call_cost`).
+Each call reads the results of earlier ones, works in place where the step does, and memory is freed
+where the step frees it. There are no modules, no autograd and no code of the optimizer: one
+function of straight-line code with a line for each call. What remains is the cost of starting a
+call from Python, which is measured beside it (:func:`call_cost`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pydlbench.backends.steps.repeated import dispatch_s
+from pydlbench.backends.steps.timed_calls import TimedCall
+from pydlbench.backends.steps.trace import StepTrace
 from pydlbench.backends.torch.steps.recording import StorageSlot, record
 from pydlbench.calls.seen.aten import leaves
 from pydlbench.errors import UnsupportedError
-from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def below_autograd() -> Iterator[None]:
-    """Call operators as autograd calls them: what it would do about them is left out."""
+    """Call operators as autograd itself does: without recording them for a backward pass."""
     with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
         yield
 
@@ -41,12 +44,12 @@ def compose(
 ) -> Callable[[], tuple[Any, ...]]:
     """Return a function that runs all calls once.
 
-    What outlives the step (gradients) is what the function returns: whoever calls it keeps that
-    until the next call, as a step does. Weights are those that were recorded, and change.
+    It returns the values that outlive the step (gradients); the caller keeps them until the next
+    call, as a step does. It changes the weights of the recorded step.
 
     Args:
         recording: of a step.
-        stamp: called right before and right after each recorded call; None for nothing.
+        stamp: called right before and right after each recorded call, if given.
 
     Raises:
         UnsupportedError: the recording cannot be run again.
@@ -60,7 +63,7 @@ def compose(
 
 
 class _ReplayWriter:
-    """Writes the function line by line.
+    """Writes the function of a replayed step, line by line.
 
     Args:
         recording: of a step.
@@ -69,38 +72,40 @@ class _ReplayWriter:
 
     def __init__(self, recording: Recording, stamp: Callable[[], None] | None) -> None:
         self._given = recording.given
-        self._known: dict[str, Any] = {f"v{slot}": each for slot, each in recording.given.items()}
+        self._names: dict[str, Any] = {
+            f"v{slot}": tensor for slot, tensor in recording.given.items()
+        }
         self._stamps = stamp is not None
-        self._known["stamp"] = stamp
+        self._names["stamp"] = stamp
         self._operators: dict[Any, str] = {}
         self._lines: list[str] = []
         self._alive: dict[int, None] = {}
 
     def add(self, call: DispatchedCall) -> None:
-        """Write a call, and what is freed after it."""
+        """Write a call, and free the values that are freed after it."""
         name = self._operators.setdefault(call.function, f"f{len(self._operators)}")
-        self._known[name] = call.function
-        words = [self._text(each) for each in call.arguments]
-        words += [f"{key}={self._text(each)}" for key, each in call.keywords.items()]
+        self._names[name] = call.function
+        arguments = [self._text(value) for value in call.arguments]
+        arguments += [f"{key}={self._text(value)}" for key, value in call.keywords.items()]
         target = self._target(call.results)
         stamps = ["stamp()"] if self._stamps and not call.implied else []
-        self._lines += [*stamps, f"{target}{name}({', '.join(words)})", *stamps]
-        gone = [each for each in call.freed if each in self._alive]
-        for slot in gone:
+        self._lines += [*stamps, f"{target}{name}({', '.join(arguments)})", *stamps]
+        freed = [slot for slot in call.freed if slot in self._alive]
+        for slot in freed:
             del self._alive[slot]
-        if gone:
-            self._lines.append(" = ".join(f"v{slot}" for slot in gone) + " = None")
+        if freed:
+            self._lines.append(" = ".join(f"v{slot}" for slot in freed) + " = None")
 
     def function(self) -> Callable[[], tuple[Any, ...]]:
-        """Return what was written as a function that returns what is still there."""
+        """Compile the lines to a function, which returns all values that are still alive."""
         self._lines.append(f"return ({''.join(f'v{slot}, ' for slot in self._alive)})")
-        text = "def chain():\n" + "\n".join(f"    {line}" for line in self._lines)
-        exec(compile(text, "<recorded step>", "exec"), self._known)  # noqa: S102 - our own lines
-        run: Callable[[], tuple[Any, ...]] = self._known["chain"]
+        text = "def step():\n" + "\n".join(f"    {line}" for line in self._lines)
+        exec(compile(text, "<recorded step>", "exec"), self._names)  # noqa: S102 - our own lines
+        run: Callable[[], tuple[Any, ...]] = self._names["step"]
         return run
 
     def _target(self, results: Any) -> str:
-        """Return the left side of a line: the new values; nothing where there are none."""
+        """Return the left side of a line, which assigns new values; empty without any."""
         if isinstance(results, StorageSlot):
             return f"{self._result(results)} = " if self._is_new(results) else ""
         if isinstance(results, (list, tuple)) and any(map(self._is_new, results)):
@@ -117,68 +122,65 @@ class _ReplayWriter:
         return f"v{result.number}"
 
     def _text(self, value: Any) -> str:
-        """Return an argument's text: a value, or a constant by a name of its own."""
+        """Return the text of an argument: the name of a value, or of a constant."""
         if isinstance(value, StorageSlot):
             return f"v{value.number}"
         if isinstance(value, (list, tuple)) and any(True for _ in leaves(value, StorageSlot)):
             return f"[{', '.join(map(self._text, value))}]"
         if value is None or isinstance(value, (bool, int)):
             return repr(value)
-        name = f"c{len(self._known)}"
-        self._known[name] = value
+        name = f"c{len(self._names)}"
+        self._names[name] = value
         return name
 
 
 # -----------------------------------------------------------------------------
-# The chain under the clock.
+# The replayed step under the clock.
 
 
-class Chain:
-    """A recorded step that notes when each of its calls begins and ends.
+class ReplayedStep:
+    """A recorded step whose calls are run with time stamps between them.
 
     Args:
         recording: of the step.
     """
 
     def __init__(self, recording: Recording) -> None:
+        self._recording = recording
         self._times: list[float] = []
-        self._call = compose(recording, self._stamp)
-        self._kept: tuple[Any, ...] = ()
+        #: Values that outlive the step, gradients among them.
+        self.results: tuple[Any, ...] = ()
 
-    def _stamp(self) -> None:
-        self._times.append(time.perf_counter())
+    @functools.cached_property
+    def _run(self) -> Callable[[], tuple[Any, ...]]:
+        return compose(self._recording, lambda: self._times.append(time.perf_counter()))
 
-    def run(self) -> tuple[float, list[float]]:
-        """Run all calls once; return their seconds, and when each began and ended, in turn."""
+    def trace(self) -> StepTrace:
+        """Run all calls once, and note when each begins and ends."""
+        run = self._run
         self._times.clear()
         with below_autograd():
             start = time.perf_counter()
-            # A step drops the gradients of the one before as its first act.
-            self._kept = ()
-            self._kept = self._call()
+            # A step drops the gradients of the previous one first.
+            self.results = ()
+            self.results = run()
             seconds = time.perf_counter() - start
-        return seconds, list(self._times)
-
-
-# Calls in a chain that computes nothing, and how often it is run.
-_LENGTH: Final = 64
-_REPEATS: Final = 25
+        begins_and_ends = zip(self._times[::2], self._times[1::2], strict=True)
+        return StepTrace(seconds, [end - begin for begin, end in begins_and_ends])
 
 
 def call_cost() -> float:
-    """Return what a call in a chain costs that computes nothing, in seconds."""
+    """Return the seconds of an empty call in a replayed step."""
     first = torch.ones(1)
 
-    def step() -> None:
-        value = first
-        for _ in range(_LENGTH):
-            value = torch.relu(value)
+    def chain(length: int) -> TimedCall:
+        def step() -> None:
+            value = first
+            for _ in range(length):
+                value = torch.relu(value)
 
-    call = compose(record(step, naming=lambda _: contextlib.nullcontext(), parameters={}))
-    seconds = []
+        recording = record(step, naming=lambda _: contextlib.nullcontext(), parameters={})
+        return TimedCall(compose(recording))
+
     with below_autograd():
-        for _ in range(_REPEATS + 1):
-            start = time.perf_counter()
-            call()
-            seconds.append(time.perf_counter() - start)
-    return median(seconds[1:]) / _LENGTH
+        return dispatch_s(chain)

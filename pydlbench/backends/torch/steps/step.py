@@ -28,10 +28,10 @@ from pydlbench.backends.torch.layers import gpu
 from pydlbench.backends.torch.layers.operator import compiled
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.backends.torch.steps import compiled_trace, profiled
+from pydlbench.backends.torch.steps.calls_alone import StepOperands
 from pydlbench.backends.torch.steps.fusion import fold_normalisations
 from pydlbench.backends.torch.steps.net import TorchNet, by_node
 from pydlbench.backends.torch.steps.recording import RecordedStep, record
-from pydlbench.backends.torch.steps.replay import StepOperands
 from pydlbench.errors import UnsupportedError
 from pydlbench.words import FP8_PRECISIONS
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from pydlbench.backends.steps.definition import Fetch, FrameworkStep, LossKind
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.backends.steps.trace import StepTracer
+    from pydlbench.backends.torch.steps.calls_alone import Operands
     from pydlbench.backends.torch.steps.recording import Naming, Recording
-    from pydlbench.backends.torch.steps.replay import Operands
     from pydlbench.records.step import StepSpec
 
 

@@ -1,4 +1,4 @@
-"""Whether a recorded step, run again as a chain of its calls, does what the step does."""
+"""Whether a replayed step does what the recorded step does."""
 
 import pytest
 
@@ -7,13 +7,13 @@ torch = pytest.importorskip("torch")
 from pydlbench.backends.steps.serving import model_of  # noqa: E402 - needs torch
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
 from pydlbench.backends.torch.steps.recording import by_module, record  # noqa: E402 - needs torch
-from pydlbench.backends.torch.steps.replayed_step import Chain, below_autograd, compose  # noqa: E402 - needs torch
+from pydlbench.backends.torch.steps.replayed_step import ReplayedStep, below_autograd, compose  # noqa: E402 - needs torch
 from pydlbench.errors import UnsupportedError  # noqa: E402 - needs torch
 from pydlbench.records.step import StepSpec  # noqa: E402 - needs torch
 
 
 def differing(recording, step, parameters):
-    """Run step and chain from the same state; return what they leave behind differently."""
+    """Run step and replay from the same state; return what they leave behind differently."""
     state = list(recording.given.values())
     before = [one.clone() for one in state]
 
@@ -43,7 +43,7 @@ def test_gradients_and_state_are_the_steps(odd):
     assert differing(made.record(), made.step, made.parameters) == []
 
 
-def test_a_chain_with_another_scalar_differs(odd):
+def test_a_replay_with_another_scalar_differs(odd):
     made = odd()
     recording = made.record()
     call = next(one for one in recording.calls if one.keywords.get("alpha") == -0.1)
@@ -51,20 +51,20 @@ def test_a_chain_with_another_scalar_differs(odd):
     assert differing(recording, made.step, made.parameters) != []
 
 
-def test_a_chain_that_frees_too_early_cannot_run(odd):
+def test_a_replay_that_frees_too_early_cannot_run(odd):
     recording = odd().record()
     recording.calls[0].freed.append(recording.calls[0].results.number)
     with pytest.raises(RuntimeError, match="None"):
         compose(recording)()
 
 
-def test_a_chain_keeps_what_outlives_the_step_and_nothing_else(odd):
+def test_a_replayed_step_keeps_what_outlives_the_step_and_nothing_else(odd):
     made = odd()
-    chain = Chain(made.record())
-    seconds, times = chain.run()
-    assert 0 < times[-1] - times[0] < seconds
+    replayed = ReplayedStep(made.record())
+    trace = replayed.trace()
+    assert 0 < sum(trace.calls_s) < trace.step_s
     weights = {one.untyped_storage()._cdata for one in made.parameters}
-    kept = {one.untyped_storage()._cdata for one in chain._kept} - weights
+    kept = {one.untyped_storage()._cdata for one in replayed.results} - weights
     assert len(kept) == len(made.parameters)  # their gradients
 
 
@@ -94,7 +94,7 @@ def test_a_sparse_gradient_is_said_to_be_in_the_way():
         pytest.param("densenet121", 1, "training", marks=pytest.mark.deep),
     ],
 )
-def test_chains_of_the_catalogues_models_do_what_their_steps_do(name, batch, phase):
+def test_replays_of_the_catalogues_models_do_what_their_steps_do(name, batch, phase):
     case = StepSpec(model=name, batch=batch, phase=phase)
     with model_of(create("cpu"), case) as made:
         recorded = made.record()

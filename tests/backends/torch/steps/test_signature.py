@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch")
 
 from pydlbench.backends.steps import requests  # noqa: E402
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
-from pydlbench.backends.torch.steps import replay  # noqa: E402
-from pydlbench.backends.torch.steps.replay import CallOperator, StepOperands, make_ready  # noqa: E402
+from pydlbench.backends.torch.steps import calls_alone  # noqa: E402
+from pydlbench.backends.torch.steps.calls_alone import CallOperator, StepOperands, prepare_calls  # noqa: E402
 from pydlbench.backends.torch.steps.signature import parse, signature  # noqa: E402
 from pydlbench.calls.seen.aten import leaves  # noqa: E402
 from pydlbench.errors import UnsupportedError  # noqa: E402
@@ -61,7 +61,7 @@ def test_what_shares_memory_shares_it_again():
 
 def test_every_distinct_call_of_the_odd_step_runs_alone(odd):
     wanted = [one.signature for one in odd().record().distinct()]
-    ready, refused = make_ready(dict.fromkeys(wanted), "cpu")
+    ready, refused = prepare_calls(dict.fromkeys(wanted), "cpu")
     assert refused == {}
     assert set(ready) == set(wanted)
     for text, one in ready.items():
@@ -234,7 +234,7 @@ def test_an_operand_that_is_turned_in_place_is_turned_back():
         text_of(aten.squeeze_.default, torch.empty(4, 1, 6)),
         text_of(aten.resize_.default, torch.empty(4, 6), [8, 6]),
     ]
-    ready, refused = make_ready(calls, "cpu")
+    ready, refused = prepare_calls(calls, "cpu")
     assert refused == {}
     for text, made in ready.items():
         before = made.arguments[0].clone()
@@ -272,12 +272,12 @@ def test_what_a_gpus_attention_has_left_is_made_by_its_forward_pass(
     monkeypatch, name, before, behind, between
 ):
     forwards = Forwards((1, 2, 4, 8), (1, 2, 4))
-    monkeypatch.setattr(replay, "_aten", forwards)
+    monkeypatch.setattr(calls_alone, "_aten", forwards)
     kernel = f"_scaled_dot_product_{name}_attention"
     outer, query, key, value, out = (torch.zeros(1, 2, 4, 8) for _ in range(5))
     sums = torch.zeros(1, 2, 4)
     arguments = [outer, query, key, value, *before, out, sums, *behind]
-    replay._fit(getattr(aten, f"{kernel}_backward").default, arguments, {"is_causal": False})
+    calls_alone._fit(getattr(aten, f"{kernel}_backward").default, arguments, {"is_causal": False})
     assert out.sum() == 64
     assert sums.sum() == 8
     ((called, (*operands,), _),) = forwards.called
@@ -287,12 +287,12 @@ def test_what_a_gpus_attention_has_left_is_made_by_its_forward_pass(
 
 def test_what_cudnns_normalisation_has_left_is_made_by_its_forward_pass(monkeypatch):
     forwards = Forwards((2, 3, 4, 4), (3,), (3,), (5,))
-    monkeypatch.setattr(replay, "_aten", forwards)
+    monkeypatch.setattr(calls_alone, "_aten", forwards)
     source, outer = torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 4)
     weight, *running, mean, scale = (torch.zeros(3) for _ in range(5))
     reserve = torch.zeros(5)
     arguments = [source, outer, weight, *running, mean, scale, 1e-5, reserve]
-    replay._fit(aten.cudnn_batch_norm_backward.default, arguments, {})
+    calls_alone._fit(aten.cudnn_batch_norm_backward.default, arguments, {})
     assert [float(one.sum()) for one in (mean, scale, reserve)] == [3, 3, 5]
     ((called, operands, _),) = forwards.called
     assert called == "cudnn_batch_norm"

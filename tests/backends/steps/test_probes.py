@@ -5,7 +5,7 @@ import mmap
 import numpy as np
 import pytest
 
-from pydlbench.backends.steps.timed_calls import WrittenBlocks, written_blocks
+from pydlbench.backends.steps.probes import WrittenBlocks, written_blocks
 from pydlbench.timing.chunk import Request
 
 SIZE = 1 << 26
