@@ -1,36 +1,51 @@
-"""One backend's way through a problem."""
+"""One backend's way through a problem, and the kernels that it samples."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pydlbench.study.loop import Subject
+from pydlbench.timing.policy import Policy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
     from pydlbench.backends.base import KernelFacts
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.study.loop import Size
     from pydlbench.study.table import Series
+    from pydlbench.timing.chunk import Chunk, Request
     from pydlbench.workers.host import RemoteKernel
 
 
-@dataclass(slots=True, eq=False)
-class Arm:
-    """One kernel of a backend: a subject of the study, prepared anew in each repetition.
+def _unprepared(_request: Request) -> NoReturn:
+    raise AssertionError("the kernel is prepared before it is sampled")
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class KernelSubject(Subject):
+    """A kernel of a backend as a subject of the study, prepared anew in each repetition.
+
+    It is its own key in the table.
 
     Attributes:
         variant: the name by which it is prepared again; None before a search has chosen one.
-        kernel: as it is prepared now; None where it is not.
+        kernel: the prepared kernel; None while it is not prepared.
         facts: of the kernel, from the first preparation.
-        size: how long it runs, as far as that is known.
         samples: its visits, once its row is to be made.
     """
 
+    key: Hashable = None
+    sample: Callable[[Request], Chunk] = _unprepared
+    policy: Policy = field(default_factory=Policy)
     variant: str | None = None
     kernel: RemoteKernel[KernelFacts] | None = None
     facts: KernelFacts | None = None
-    size: Size | None = None
     samples: Series | None = None
+
+    def __post_init__(self) -> None:
+        self.key = self
 
     @property
     def ready(self) -> bool:
@@ -44,24 +59,24 @@ class BackendRun:
 
     Attributes:
         spec: what it computes.
-        patience: how often the death of its worker is followed by another repetition all the same.
+        patience: the number of deaths of its worker after which it still has another repetition.
         usual: the kernel as users run it.
-        warm: the same in a process whose allocator keeps the pages that were freed.
-        rival: the kernel that was nearly as fast in the search, sampled beside the usual one until
-            it is known which of the two is faster.
+        warm: the same in a process whose allocator keeps freed pages.
+        rival: the kernel that was nearly as fast in the search; it is sampled beside the usual one
+            until it is known which of the two is faster.
         row: its result, once no more repetitions are wanted.
-        second: the variant that was nearly as fast; None where there is none, or it is not yet
-            known which of the two it is.
-        log: what the library itself reports of a call, from a process that does nothing else.
-        lost: why repetitions have no samples, one reason each.
-        ended: why no repetition follows and those there are make the row; empty where one does.
+        second: the variant that was nearly as fast; None where there is none, or it is not known
+            yet.
+        log: the library's log of a call, from a process that does nothing else.
+        lost: for each repetition without samples, the reason.
+        ended: why no repetition follows although the row lacks some; empty where one follows.
     """
 
     spec: KernelSpec
     patience: int = 0
-    usual: Arm = field(default_factory=Arm)
-    warm: Arm = field(default_factory=Arm)
-    rival: Arm | None = None
+    usual: KernelSubject = field(default_factory=KernelSubject)
+    warm: KernelSubject = field(default_factory=KernelSubject)
+    rival: KernelSubject | None = None
     row: Measurement | None = None
     second: str | None = None
     log: dict[str, Any] = field(default_factory=dict)
@@ -74,6 +89,7 @@ class BackendRun:
         return " ".join(filter(None, (self.spec.backend, self.spec.mode)))
 
     @property
-    def arms(self) -> list[Arm]:
+    def subjects(self) -> list[KernelSubject]:
         """All its kernels."""
-        return [arm for arm in (self.usual, self.warm, self.rival) if arm is not None]
+        known = (self.usual, self.warm, self.rival)
+        return [subject for subject in known if subject is not None]

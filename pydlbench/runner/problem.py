@@ -10,10 +10,10 @@ import msgspec
 from pydlbench.errors import PydlbenchError, UnsupportedError, WorkerError
 from pydlbench.records.measurement import SLOW, less_exact
 from pydlbench.runner.attribution import explained
-from pydlbench.runner.backend_run import Arm, BackendRun
+from pydlbench.runner.backend_run import BackendRun, KernelSubject
 from pydlbench.runner.kernels import NEAR, variant_of
 from pydlbench.runner.rows import empty_row
-from pydlbench.study.loop import ROUNDS, Study, Subject, random_order
+from pydlbench.study.loop import ROUNDS, Study, random_order
 from pydlbench.study.ranking import clock_beside, ratio, ratios
 from pydlbench.workers.host import releasing
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from pydlbench.study.estimate import Estimate
     from pydlbench.workers.host import RemoteKernel
 
-# A page that is touched for the first time costs 0.1 to 1 us, most on virtual machines. Where the
-# faults of a call cost less than this share of it, a process that keeps pages is not sampled.
+# An upper bound of the cost of a page fault: 0.1 to 1 us, most on virtual machines. A process that
+# keeps pages is sampled if the faults of a call may cost this share of it.
 _FAULT_S = 2e-6
-_WORTH = 0.01
-# Repetitions with kept pages; they begin with the second one, when the number of faults is known.
+_MIN_FAULTS_SHARE = 0.01
+# Repetitions with kept pages. They begin with the second one, when the number of faults is known.
 _WARM_REPETITIONS: Final = 2
-# Repetitions after which a backend ends that is certainly slower than the fastest by the factor
-# below, and a second kernel that is certainly slower than the first.
-_FEW: Final = 2
-# After this many repetitions either of two kernels is used if they cannot be told apart.
+# Repetitions of a backend that is certainly slower than the fastest by the factor below, and of a
+# second kernel that is certainly slower than the first.
+_REPETITIONS_OF_SLOW: Final = 2
+_SLOW_FACTOR: Final = 1.5
+# Repetitions after which either of two kernels is used if they cannot be told apart.
 _RIVAL_REPETITIONS: Final = 3
-_FAR: Final = 1.5
 
 
 def by_problem(specs: Sequence[KernelSpec]) -> Iterator[list[KernelSpec]]:
@@ -59,9 +59,9 @@ def by_problem(specs: Sequence[KernelSpec]) -> Iterator[list[KernelSpec]]:
 
 
 class RowProblem:
-    """The specs of one problem, which are the subjects of a study, in one or more repetitions.
+    """The specs of one problem, timed together in one or more repetitions.
 
-    A backend that cannot prepare its kernel gets a row that says so. A backend that fails later, or
+    A backend that cannot prepare its kernel gets a row with the reason. One that fails later, or
     whose worker dies twice, has a row of its earlier repetitions, with a warning. The others go on.
     After an interruption there are rows of the samples so far.
 
@@ -124,10 +124,10 @@ class RowProblem:
         return [(spec, row) for spec, row in results if row is not None]
 
     def repeat(self) -> None:
-        """Prepare the kernels, take a round, and release what is not kept.
+        """Prepare the kernels, take a round, and release those that are not kept.
 
         The first repetition searches for the fastest kernel of each backend; later ones prepare the
-        same. The last one makes the rows.
+        same kernels. The last one makes the rows.
         """
         runs = [run for run in self._runs if run.row is None and not run.ended]
         try:
@@ -159,9 +159,9 @@ class RowProblem:
         if not self._alone:
             self._explain(runs)
         for run in self._runs:
-            for arm in run.arms:
-                arm.samples = None
-                self._study.table.forget(arm)
+            for subject in run.subjects:
+                subject.samples = None
+                self._study.table.forget(subject)
             run.rival = None
 
     def _kept(self, run: BackendRun, row: Measurement) -> Measurement:
@@ -204,11 +204,11 @@ class RowProblem:
             ]
         )
         for number, run in enumerate(runs):
-            for arm in self._wanted(run):
-                if not arm.ready and self._prepare_arm(run, arm):
-                    self._restore(run, arm, runs[: number + 1])
+            for subject in self._wanted(run):
+                if not subject.ready and self._prepare_kernel(run, subject):
+                    self._restore(run, subject, runs[: number + 1])
 
-    def _wanted(self, run: BackendRun) -> Iterator[Arm]:
+    def _wanted(self, run: BackendRun) -> Iterator[KernelSubject]:
         """Yield the kernels of a run that the next round needs, the usual one first."""
         yield run.usual
         if run.usual.kernel is None:
@@ -218,52 +218,56 @@ class RowProblem:
         if run.rival is not None:
             yield run.rival
 
-    def _prepare_arm(self, run: BackendRun, arm: Arm) -> bool:
-        """Prepare a kernel of a run, or go on without it; return whether the worker died of it."""
-        warm = arm is run.warm
-        variant = run.usual.variant if warm else arm.variant
-        arm.kernel = None
+    def _prepare_kernel(self, run: BackendRun, subject: KernelSubject) -> bool:
+        """Prepare a kernel of a run, or go on without it; return whether its worker died."""
+        warm = subject is run.warm
+        variant = run.usual.variant if warm else subject.variant
+        subject.kernel = None
         try:
             kernel = self._kernels.prepare(
                 run.spec, warm=warm, variant=variant, alone=self._alone, finals=False
             )
         except PydlbenchError as error:
-            self._go_without(run, arm, error)
+            self._go_without(run, subject, error)
             return isinstance(error, WorkerError)
-        arm.kernel = kernel
-        if arm is run.rival and kernel.facts.correct.status != "ok":
-            self._drop_rival(run, arm)
-        elif arm.facts is None:
-            arm.facts = kernel.facts
-            if arm is run.usual:
-                arm.variant = variant_of(run.spec, arm.facts)
-                rival = self._kernels.rival_of(run.spec, arm.facts)
-                run.rival = None if rival is None else Arm(rival)
+        subject.kernel = kernel
+        if subject is run.rival and kernel.facts.correct.status != "ok":
+            self._drop_rival(run, subject)
+        elif subject.facts is None:
+            subject.facts = kernel.facts
+            if subject is run.usual:
+                subject.variant = variant_of(run.spec, subject.facts)
+                rival = self._kernels.rival_of(run.spec, subject.facts)
+                run.rival = None if rival is None else KernelSubject(variant=rival)
             searched = run.usual.facts or kernel.facts
-            arm.size = self._kernels.known_size(run.spec, arm.variant, searched, kernel.generation)
+            subject.size = self._kernels.known_size(
+                run.spec, subject.variant, searched, kernel.generation
+            )
         return False
 
-    def _restore(self, run: BackendRun, arm: Arm, prepared: Sequence[BackendRun]) -> None:
-        """Prepare again what was in a process that has died of preparing an arm of a run."""
-        place = (run.spec.backend, run.spec.device, arm is run.warm)
+    def _restore(
+        self, run: BackendRun, subject: KernelSubject, prepared: Sequence[BackendRun]
+    ) -> None:
+        """Prepare again the kernels of a process that died while it prepared one of a run."""
+        place = (run.spec.backend, run.spec.device, subject is run.warm)
         for other in prepared:
-            for each in other.arms:
+            for each in other.subjects:
                 same = place == (other.spec.backend, other.spec.device, each is other.warm)
                 if same and each.kernel is not None:
-                    self._prepare_arm(other, each)
+                    self._prepare_kernel(other, each)
 
-    def _go_without(self, run: BackendRun, arm: Arm, error: PydlbenchError) -> None:
+    def _go_without(self, run: BackendRun, subject: KernelSubject, error: PydlbenchError) -> None:
         """Go on without a kernel of a run, which cannot be prepared or sampled."""
-        if arm is run.usual:
+        if subject is run.usual:
             self._lose(run, error)
-        elif arm is run.rival:  # what the search has chosen is right
-            self._drop_rival(run, arm)
-        # Without kept pages a column stays empty.
+        elif subject is run.rival:
+            self._drop_rival(run, subject)
+        # Without the kernel with kept pages a column stays empty.
 
     def _explain(self, runs: Sequence[BackendRun]) -> None:
-        """Look for the causes of slow rows, of runs with samples and rows."""
+        """Explain why rows are slow; all runs have samples and rows."""
         for run in runs:
-            assert run.row is not None, "it was made"
+            assert run.row is not None
             native = run.spec.backend == "native"
             empty = None if native else self._kernels.empty_call_s(run.spec)
             run.row = msgspec.structs.replace(run.row, empty_call_s=empty)
@@ -277,7 +281,7 @@ class RowProblem:
                 if facts is not None and "kernel_s" not in facts.evidence:
                     sampled = run.warm.samples is not None
                     if sampled and not run.warm.ready:
-                        self._prepare_arm(run, run.warm)
+                        self._prepare_kernel(run, run.warm)
                     unlogged = run.warm.kernel if sampled else None
                     run.log = self._kernels.logged(run.spec, run.usual.variant, unlogged)
                 run.row = explained(row, run, best)
@@ -307,42 +311,39 @@ class RowProblem:
         if not self._count(run):
             return True
         series = self._study.table.series(run.usual)
-        return series.faults is None or series.faults * _FAULT_S >= _WORTH * series.median
+        return (
+            series.faults is None or series.faults * _FAULT_S >= _MIN_FAULTS_SHARE * series.median
+        )
 
     def _sample(self, runs: Sequence[BackendRun]) -> None:
         rounds = ROUNDS if self._repetitions == 1 else 1
-        owners: dict[Hashable, tuple[BackendRun, Arm]] = {}
-        subjects: dict[Arm, Subject] = {}
+        owners: dict[Hashable, tuple[BackendRun, KernelSubject]] = {}
+        sampled: list[KernelSubject] = []
         for run in runs:
-            for arm in run.arms if run.usual.kernel is not None else ():
-                if arm.kernel is None or (arm is run.warm and not self._wants_warm(run)):
+            for subject in run.subjects if run.usual.kernel is not None else ():
+                kernel = subject.kernel
+                if kernel is None or (subject is run.warm and not self._wants_warm(run)):
                     continue
-                policy = self._kernels.sampling_policy(run.spec, arm.kernel.facts)
-                owners[arm] = run, arm
-                subjects[arm] = Subject(
-                    key=arm,
-                    sample=arm.kernel.sample,
-                    policy=dataclasses.replace(policy, visits=max(rounds, self._repetitions)),
-                    process=arm.kernel.generation,
-                    preparation=self._taken,
-                    size=arm.size,
-                )
-        errors = self._study.take([*subjects.values()], first=self._taken * rounds, rounds=rounds)
-        for arm, subject in subjects.items():
-            arm.size = subject.size or arm.size
+                policy = self._kernels.sampling_policy(run.spec, kernel.facts)
+                subject.policy = dataclasses.replace(policy, visits=max(rounds, self._repetitions))
+                subject.sample, subject.process = kernel.sample, kernel.generation
+                subject.preparation = self._taken
+                owners[subject] = run, subject
+                sampled.append(subject)
+        errors = self._study.take(sampled, first=self._taken * rounds, rounds=rounds)
         # Kernels that died with their process have the error of the first one sampled there.
         deaths: dict[tuple[str, str, bool], PydlbenchError] = {}
-        for key, own_error in errors.items():
-            run, arm = owners[key]
-            error = own_error
+        for key, error in errors.items():
+            run, subject = owners[key]
+            cause = error
             if isinstance(error, WorkerError):
-                place = (run.spec.backend, run.spec.device, arm is run.warm)
-                error = deaths.setdefault(place, error)
+                place = (run.spec.backend, run.spec.device, subject is run.warm)
+                cause = deaths.setdefault(place, error)
             if rounds > 1:  # the other rounds of a process that died do not count
-                self._study.table.forget(arm)
-            self._go_without(run, arm, error)
+                self._study.table.forget(subject)
+            self._go_without(run, subject, cause)
 
-    def _drop_rival(self, run: BackendRun, rival: Arm) -> None:
+    def _drop_rival(self, run: BackendRun, rival: KernelSubject) -> None:
         self._study.table.forget(rival)
         self._held.append(rival.kernel)
         run.rival = None
@@ -351,7 +352,9 @@ class RowProblem:
         """End runs, and drop rivals, that are known to be slower."""
         if self._repetitions == 1:
             return
-        timed = [run for run in runs if self._count(run) >= _FEW and run.row is None]
+        timed = [
+            run for run in runs if self._count(run) >= _REPETITIONS_OF_SLOW and run.row is None
+        ]
         for run in timed:
             self._settle_rival(run, beyond_doubt=self._count(run) < _RIVAL_REPETITIONS)
         series = {index: self._study.table.series(run.usual) for index, run in enumerate(timed)}
@@ -360,11 +363,11 @@ class RowProblem:
         best, to_best = ratios(series, _references(timed))
         for index, run in enumerate(timed):
             explained = run.warm.kernel is None or not self._wants_warm(run)
-            if run.spec.backend != "native" and to_best[index].above(_FAR) and explained:
-                run.ended = f"more than {_FAR:g} times as slow as {timed[best].name}"
+            if run.spec.backend != "native" and to_best[index].above(_SLOW_FACTOR) and explained:
+                run.ended = f"more than {_SLOW_FACTOR:g} times as slow as {timed[best].name}"
 
     def _settle_rival(self, run: BackendRun, *, beyond_doubt: bool = False) -> None:
-        """Keep the faster one of a run's two kernels, if it is known which one that is."""
+        """Keep the faster of a run's two kernels, if it is known which one that is."""
         first, rival, table = run.usual, run.rival, self._study.table
         if rival is None:
             return
@@ -395,8 +398,8 @@ class RowProblem:
         """
         table = self._study.table
         for run in runs:
-            for arm in run.arms:
-                arm.samples = table.series(arm) if arm in table else None
+            for subject in run.subjects:
+                subject.samples = table.series(subject) if subject in table else None
         if not runs:
             return []
         if self._alone:
@@ -413,7 +416,7 @@ class RowProblem:
 
     def _detail(self, run: BackendRun, complete: bool, reason: str) -> str:
         samples = run.usual.samples
-        assert samples is not None, "it was sampled"
+        assert samples is not None
         made = samples.preparations
         if complete:
             where = "one process" if samples.processes == 1 else f"{samples.processes} processes"
@@ -435,9 +438,9 @@ class RowProblem:
             quick = is_quick(run.spec)
             if everything or run.row is not None or run.ended or quick:
                 stays = self._in_place and quick and not held
-                for arm in run.arms:
-                    (self._held if stays else kernels).append(arm.kernel)
-                    arm.kernel = None
+                for subject in run.subjects:
+                    (self._held if stays else kernels).append(subject.kernel)
+                    subject.kernel = None
         if held or not self._in_place:
             kernels += self._held
             self._held = []
@@ -459,8 +462,8 @@ def _row(kernels: SessionKernels, run: BackendRun, clock_hz: float | None = None
         clock_hz: clock read by another backend on the same cores, if this one reads none.
     """
     facts, samples = run.usual.facts, run.usual.samples
-    assert facts is not None, "it was sampled"
-    assert samples is not None, "it was sampled"
+    assert facts is not None
+    assert samples is not None
     row = kernels.row(run.spec, facts, samples, clock_hz)
     if not run.lost:
         return row
@@ -469,10 +472,10 @@ def _row(kernels: SessionKernels, run: BackendRun, clock_hz: float | None = None
     return msgspec.structs.replace(row, warnings=(*row.warnings, words))
 
 
-def _chosen(rival: Arm, first: Arm) -> KernelFacts:
+def _chosen(rival: KernelSubject, first: KernelSubject) -> KernelFacts:
     """Return the facts of the winning kernel, with all candidates of the search."""
-    assert rival.facts is not None, "it was sampled"
-    assert first.facts is not None, "it was sampled"
+    assert rival.facts is not None
+    assert first.facts is not None
     candidates = [
         {**tried, "chosen": f"{tried['algorithm']} {tried['layout']}" == rival.variant}
         for tried in first.facts.candidates
@@ -507,9 +510,9 @@ def _paired(kernels: SessionKernels, runs: Sequence[BackendRun]) -> list[Measure
 
 
 def _references(runs: Sequence[BackendRun]) -> set[int]:
-    """Return which runs to compare others with: those that sum as exactly as the native kernel.
+    """Return the runs that others are compared with: those that sum as exactly as the native one.
 
-    Without a native one these are the runs that sum most exactly: rounding partial sums to fewer
+    Without a native run these are the ones that sum most exactly: rounding partial sums to fewer
     bits saves time, but the results differ.
     """
     facts = {index: run.usual.facts for index, run in enumerate(runs)}
@@ -522,9 +525,9 @@ def _references(runs: Sequence[BackendRun]) -> set[int]:
 def _clocked(run: BackendRun, runs: Sequence[BackendRun]) -> tuple[float | None, str | None]:
     """Return the clock of native samples on the same cores and its origin, for a run without one.
 
-    A framework's process reads no clock; otherwise the peak would be that at the clock of the
-    probe, minutes ago. The clock depends on the width of the vector code, but varies more between
-    rounds.
+    A framework's process reads no clock. Without this one the peak would be at the clock of the
+    probe, minutes ago. The clock also depends on the width of the vector code, but varies more
+    between rounds.
     """
     samples = run.usual.samples
     if samples is None or samples.clock_hz is not None or run.spec.on_gpu:
@@ -548,6 +551,10 @@ def _ratio_fields(estimate: Estimate, best: str) -> dict[str, Any]:
 
 
 def _faults(run: BackendRun) -> dict[str, float] | None:
-    arms = {"default": run.usual, "warm": run.warm}
-    counted = {name: arm.samples.faults for name, arm in arms.items() if arm.samples is not None}
+    subjects = {"default": run.usual, "warm": run.warm}
+    counted = {
+        name: subject.samples.faults
+        for name, subject in subjects.items()
+        if subject.samples is not None
+    }
     return {name: value for name, value in counted.items() if value is not None} or None

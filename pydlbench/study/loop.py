@@ -56,7 +56,7 @@ class Size:
     process: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Subject:
     """Somebody who is sampled.
 

@@ -9,7 +9,7 @@ from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness, Roofline
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.attribution import explained
-from pydlbench.runner.backend_run import Arm, BackendRun
+from pydlbench.runner.backend_run import BackendRun, KernelSubject
 from pydlbench.runner.rows import measured_row
 from pydlbench.study.table import Interference, Series, visit_of
 from pydlbench.timing.chunk import Chunk
@@ -86,8 +86,8 @@ def entry(
     warm = None if kept_s is None else samples(kept_s, busy)
     return BackendRun(
         case,
-        usual=Arm(kernel=kernel, facts=kernel.facts, samples=taken),
-        warm=Arm(kernel=kernel, facts=kernel.facts, samples=warm),
+        usual=KernelSubject(kernel=kernel, facts=kernel.facts, samples=taken),
+        warm=KernelSubject(kernel=kernel, facts=kernel.facts, samples=warm),
         row=row,
     )
 

@@ -567,7 +567,7 @@ def test_a_finished_row_leaves_no_samples_in_memory():
     while not problem.finished:
         problem.repeat()
     assert problem.taken == 0
-    assert all(run.usual.samples is None and run.row.ok for run in problem._runs)
+    assert all(row.ok for _, row in problem.results)
 
 
 def test_who_is_slower_beyond_doubt_has_two_visits_and_the_others_go_on():
