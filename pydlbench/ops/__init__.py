@@ -1,5 +1,5 @@
-"""What is computed: one table of ops, by family, and the problems of them that are timed.
+"""One table of ops, by family, and layers, which are problems of an op with given sizes.
 
-An op knows its fields (and with them its descriptor), its tensors by role, its passes with their
-FLOPs and least bytes, and a reference in float64; nothing here knows a device or a library.
+An op has fields (and with them a descriptor), tensors by role, passes with their FLOPs and least
+bytes, and a reference in float64. It is independent of devices and libraries.
 """

@@ -27,8 +27,8 @@ def trailing_pad(size: int, window: int, stride: int, leading: int, out: int) ->
 
     With a stride above one, several trailing pads give the same outputs, since the last positions
     are not read. The symmetric pad is chosen if it is among them, else the smallest. Layers that
-    compute the same are then equal, and have the same descriptor. Where windows would have more
-    places, the pad is negative: minus the elements behind the last window.
+    compute the same are then equal, and have the same descriptor. With fewer outputs than windows
+    would fit, the pad is negative: minus the elements behind the last window.
     """
     for pad in (leading, 0):
         if output_size(size, window, stride, leading, pad) == out:
@@ -102,7 +102,7 @@ class Axis:
         return self._used(self.kernel, self.dilation, self.out, self.stride)
 
     def _pairs(self, outs: int, kernel: int, offset: int) -> int:
-        """Count o < outs, k < kernel whose position, moved on by ``offset``, is an element."""
+        """Count o < outs, k < kernel whose position, shifted by ``offset``, is an element."""
         first = self.pad - offset
         return _count_pairs(first + self.size - 1, outs, self.stride, kernel, self.dilation) - (
             _count_pairs(first - 1, outs, self.stride, kernel, self.dilation)

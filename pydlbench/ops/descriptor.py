@@ -1,4 +1,4 @@
-"""Parsing of problem descriptors in benchdnn's format: finding the op of a descriptor."""
+"""Parser of problem descriptors in benchdnn's format: finds the op of a descriptor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def looks_like_problem(text: str) -> bool:
 
 
 def check_pool(pool: str | None) -> None:
-    """Check that a kind of pooling exists.
+    """Check the name of a pooling mode.
 
     Raises:
         UsageError: it is neither None nor one of :data:`POOL_MODES`.
@@ -42,12 +42,12 @@ def check_pool(pool: str | None) -> None:
 
 
 def parse_problem(text: str, *, pool: str | None = None) -> Layer:
-    """Read a descriptor.
+    """Parse a descriptor.
 
     Args:
         text: ``mb128ic192ih13oc384oh13kh3ph1``, ``128x9216:9216x4096`` or ``relu:mb128ic96ih55``;
             without ``mb`` the batch is 1.
-        pool: The kind of pooling of a descriptor without ``oc``: one of :data:`POOL_MODES`.
+        pool: The pooling mode of a descriptor without ``oc``: one of :data:`POOL_MODES`.
 
     Raises:
         UsageError: The descriptor is malformed (the message names the position, counted from 1),

@@ -15,7 +15,7 @@ SIDES: Final = "dhw"
 #: Default of a required field.
 REQUIRED: Final = object()
 #: oneDNN supports twelve; with adjacent ones merged, six are enough.
-MOST_DIMENSIONS: Final = 6
+MAX_DIMENSIONS: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,9 @@ class Field:
             finite and not negative; ``signed``, any finite number; ``shape``, a tensor's sizes;
             ``sum``, integers that are written ``64+32``; ``order``, digits; ``word``; ``flag``.
         default: Default value; None if it follows from other fields.
-        least: The least value of an integer, side or size.
-        most: The largest value of an integer or real.
-        above: Whether a real has to be above ``least``.
+        minimum: The smallest value of an integer, real, side or size.
+        maximum: The largest value of an integer or real.
+        above: Whether a real has to be above ``minimum``.
         choices: Valid words.
         offset: Difference to the number in descriptors; benchdnn counts dilations from zero.
         shown: Whether descriptors contain the field with its default value, too.
@@ -42,19 +42,19 @@ class Field:
     spelling: str = ""
     type: str = "integer"
     default: Any = REQUIRED
-    least: int = 1
-    most: float = math.inf
+    minimum: int = 1
+    maximum: float = math.inf
     above: bool = False
     choices: tuple[str, ...] = ()
     offset: int = 0
     shown: bool = False
     derived: bool = False
 
-    def checked(self, value: Any) -> Any:
-        """Return a value as layers have it: plain ints, floats and tuples.
+    def check(self, value: Any) -> Any:
+        """Return a valid value as plain ints, floats and tuples.
 
         Integers of other libraries, such as NumPy, are accepted. Floats and booleans are not, since
-        a silently changed size would be timed in place of the requested one.
+        a silently changed size would be timed instead of the requested one.
 
         Raises:
             UsageError: The value is invalid.
@@ -63,8 +63,8 @@ class Field:
             return None
         return _CHECKS[self.type](self, value)
 
-    def refusal(self, value: object, reason: str) -> UsageError:
-        """Return the error for a value."""
+    def error(self, value: object, reason: str) -> UsageError:
+        """Return the error for an invalid value."""
         return UsageError(f"{self.name}={value!r}: {reason}")
 
 
@@ -74,31 +74,31 @@ def _integer(field: Field, value: Any) -> int:
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise field.refusal(value, f"not a whole number; at least {field.least}") from None
-    if number < field.least:
-        raise field.refusal(value, f"too small; at least {field.least}")
-    if number > field.most:
-        raise field.refusal(value, f"too large; at most {field.most:.0f}")
+        raise field.error(value, f"not a whole number; at least {field.minimum}") from None
+    if number < field.minimum:
+        raise field.error(value, f"too small; at least {field.minimum}")
+    if number > field.maximum:
+        raise field.error(value, f"too large; at most {field.maximum:.0f}")
     return number
 
 
 def _sides(field: Field, value: Any) -> tuple[int | None, ...]:
-    open_ = field.default is None
-    return tuple(None if side is None and open_ else _integer(field, side) for side in value)
+    optional = field.default is None
+    return tuple(None if side is None and optional else _integer(field, side) for side in value)
 
 
 def _real(field: Field, value: Any) -> float:
-    least = f"{'above' if field.above else 'at least'} {field.least}"
+    bound = f"{'above' if field.above else 'at least'} {field.minimum}"
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise field.refusal(value, f"not a number; {least}")
+        raise field.error(value, f"not a number; {bound}")
     number = float(value) + 0.0  # a negative zero becomes zero
     if not math.isfinite(number):
-        raise field.refusal(value, f"not finite; {least}")
+        raise field.error(value, f"not finite; {bound}")
     if field.type == "real":
-        if number < field.least or (field.above and number == field.least):
-            raise field.refusal(value, f"too small; {least}")
-        if number > field.most:
-            raise field.refusal(value, f"too large; at most {field.most:g}")
+        if number < field.minimum or (field.above and number == field.minimum):
+            raise field.error(value, f"too small; {bound}")
+        if number > field.maximum:
+            raise field.error(value, f"too large; at most {field.maximum:g}")
     return number
 
 
@@ -106,24 +106,24 @@ def _sizes(field: Field, value: Any) -> tuple[int, ...]:
     try:
         sizes = tuple(operator.index(size) for size in value)
     except TypeError:
-        raise field.refusal(value, "not a shape; nearest: a list of sizes") from None
-    if len(sizes) > MOST_DIMENSIONS and field.type == "shape":
-        raise field.refusal(sizes, f"too many dimensions; at most {MOST_DIMENSIONS}")
-    if min(sizes, default=field.least) < field.least:
-        raise field.refusal(sizes, f"too small; each at least {field.least}")
+        raise field.error(value, "not a shape; nearest: a list of sizes") from None
+    if len(sizes) > MAX_DIMENSIONS and field.type == "shape":
+        raise field.error(sizes, f"too many dimensions; at most {MAX_DIMENSIONS}")
+    if min(sizes, default=field.minimum) < field.minimum:
+        raise field.error(sizes, f"too small; each at least {field.minimum}")
     return sizes
 
 
 def _word(field: Field, value: Any) -> str:
     if value not in field.choices:
         choices = nearest(str(value), field.choices) or field.choices
-        raise field.refusal(value, f"no such {field.name}; nearest: {', '.join(choices)}")
+        raise field.error(value, f"no such {field.name}; nearest: {', '.join(choices)}")
     return str(value)
 
 
 def _flag(field: Field, value: Any) -> bool:
     if value not in (True, False):
-        raise field.refusal(value, "neither true nor false")
+        raise field.error(value, "neither true nor false")
     return bool(value)
 
 
@@ -140,15 +140,15 @@ _CHECKS: Final = {
 }
 
 
-def spell(value: float) -> str:
+def format_number(value: float) -> str:
     """Return the shortest exact text of a number: ``2``, ``0.75``, ``1e-05``."""
     return repr(float(value)).removesuffix(".0")
 
 
-def spelled(field: Field, value: Any) -> str:
+def format_value(field: Field, value: Any) -> str:
     """Return the text of a field's value in descriptors."""
     if field.type in ("real", "signed"):
-        return spell(value)
+        return format_number(value)
     if field.type == "sum":
         return "+".join(map(str, value))
     if field.type == "order":

@@ -5,10 +5,9 @@ of operands for ops that are defined by them (``12x128x64:12x64x128``), fields i
 spelling and a value, with optional ``_`` between them, and a name ``n"..."`` at the end.
 
 A field of windows has a value for each side: ``id`` ``ih`` ``iw``. Fewer letters mean fewer sides.
-A side without a kernel has the values of the side before (``kw`` is ``kh``, ``kh`` is ``kd``) where
-it has none of its own. A side with a kernel stands for itself: its stride is 1, it has no dilation,
-and its padding follows from the output's size, else it has none. If the first side has no kernel,
-it is 1.
+A side without a kernel takes missing values from the side before (``kw`` from ``kh``, ``kh`` from
+``kd``). A side with a kernel has defaults: stride 1, no dilation, and the padding that follows from
+the output's size, or none. The kernel of the first side is 1 by default.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def read(op: Op, text: str, position: int) -> tuple[dict[str, Any], str | None]:
 def _read_fields(op: Op, text: str, position: int) -> tuple[dict[str, Any], str | None]:
     """Return values by field, for fields with sides by side, and the name."""
     values: dict[str, Any] = {}
-    spelled = _spellings(op)
+    fields = _spellings(op)
     seen: dict[str, Any] = {}
     while position < len(text):
         if text[position] == "_":
@@ -71,13 +70,13 @@ def _read_fields(op: Op, text: str, position: int) -> tuple[dict[str, Any], str 
         if text[position] == "n":
             return values, _read_name(text, position)
         spelling = next(
-            (spelling for spelling in spelled if text.startswith(spelling, position)), None
+            (spelling for spelling in fields if text.startswith(spelling, position)), None
         )
         if spelling is None:
             known = " ".join((*op.spellings, "n"))
             expected = f"x, : or a field ({known})" if op.operands else f"a field ({known})"
             raise malformed(position, f"expected {expected}", text[position:])
-        field, side = spelled[spelling]
+        field, side = fields[spelling]
         value, end = _read_value(field, spelling, text, position + len(spelling))
         if seen.setdefault(spelling, value) != value:
             raise malformed(position, f"expected {spelling} only once", text[position:])
@@ -91,13 +90,13 @@ def _read_fields(op: Op, text: str, position: int) -> tuple[dict[str, Any], str 
 
 def _spellings(op: Op) -> dict[str, tuple[Field, str]]:
     """Return fields and sides by spelling, longer ones first."""
-    spelled = {
+    fields = {
         field.spelling + side: (field, side)
         for field in op.fields
         if field.spelling
         for side in (SIDES if field.type == "sides" else ("",))
     }
-    return dict(sorted(spelled.items(), key=lambda item: -len(item[0])))
+    return dict(sorted(fields.items(), key=lambda item: -len(item[0])))
 
 
 def _missing(field: Field, spelling: str, position: int) -> UsageError:
@@ -123,14 +122,14 @@ def _read_value(field: Field, spelling: str, text: str, position: int) -> tuple[
                 position, "expected an order of dimensions, such as 10", text[position:]
             )
         return tuple(map(int, match.group())), match.end()
-    number, position = read_number(text, position, spelling, field.least - field.offset)
+    number, position = read_number(text, position, spelling, field.minimum - field.offset)
     if field.type == "flag":
         return bool(number), position
     if field.type != "sum":
         return number + field.offset, position
     numbers = [number]
     while text.startswith("+", position):
-        number, position = read_number(text, position + 1, spelling, field.least)
+        number, position = read_number(text, position + 1, spelling, field.minimum)
         numbers.append(number)
     if len(numbers) < 2:
         raise malformed(position, f"expected + and the {spelling} of another", text[position:])
@@ -193,7 +192,7 @@ def _read_shapes(op: Op, text: str, position: int) -> tuple[list[Sizes], int]:
     assert op.operands is not None
     tensors: list[Sizes] = []
     separator = ":"
-    while separator == ":" and len(tensors) < op.operands.most:
+    while separator == ":" and len(tensors) < op.operands.maximum:
         sizes: Sizes = []
         separator = "x"
         while separator == "x":
@@ -204,13 +203,13 @@ def _read_shapes(op: Op, text: str, position: int) -> tuple[list[Sizes], int]:
             raise malformed(position - 1, "expected x and another size", text[position - 1 :])
         tensors.append(sizes)
     position -= 1
-    if len(tensors) < op.operands.least:
+    if len(tensors) < op.operands.minimum:
         raise malformed(position, f"expected : and shape {len(tensors) + 1}", text[position:])
     return tensors, position
 
 
 def _fill_sides(op: Op, values: dict[str, Any], end: int) -> dict[str, Any]:
-    """Return the values of fields with sides as tuples, with missing values filled in."""
+    """Return fields with sides as tuples, with missing values filled in."""
     given = {field.name: values.get(field.name, {}) for field in op.sided}
     first = min((SIDES.index(side) for sides in given.values() for side in sides), default=1)
     sides = SIDES[first:]
@@ -218,8 +217,8 @@ def _fill_sides(op: Op, values: dict[str, Any], end: int) -> dict[str, Any]:
     windows = given.get("kernel", {})
     # The output size of the side before is used only if the sides agree in all other fields.
     for field in sorted(op.sided, key=lambda field: field.name == op.output):
-        here = given[field.name]
-        if field.default is REQUIRED and not here:
+        own = given[field.name]
+        if field.default is REQUIRED and not own:
             raise _missing(field, field.spelling + sides[0], end)
         by_side: list[int | None] = []
         for number, side in enumerate(sides):
@@ -229,7 +228,7 @@ def _fill_sides(op: Op, values: dict[str, Any], end: int) -> dict[str, Any]:
                 before = before if alike and side not in windows else None
             elif not by_side or (side in windows and field.default is not REQUIRED):
                 before = 1 if field.default is REQUIRED else field.default
-            by_side.append(here.get(side, before))
+            by_side.append(own.get(side, before))
             if by_side[-1] is None and field.default is REQUIRED:
                 raise _missing(field, field.spelling + side, end)
         filled[field.name] = by_side

@@ -1,4 +1,4 @@
-"""What an op is, and a layer: one problem of an op."""
+"""Ops, and layers: problems of an op."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UnsupportedError, UsageError, nearest
-from pydlbench.ops.fields import REQUIRED, SIDES, Field, spelled
+from pydlbench.ops.fields import REQUIRED, SIDES, Field, format_value
 from pydlbench.words import PASSES
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ Sizes = list[tuple[int, int]]
 
 _LIMIT_BYTES: Final = 2**63
 _WORD_BYTES: Final = 4  # float32, the widest precision that is timed, and int32
-#: Roles of whole numbers (int32).
+#: Roles of integers (int32).
 INTEGERS: Final = ("labels", "indices")
 
 
 class Functions:
-    """NumPy's functions for references, and two that it has not."""
+    """NumPy's functions for references, and two that it lacks."""
 
     def __getattr__(self, name: str) -> Any:
         import numpy as np
@@ -85,15 +85,15 @@ class Operands:
     """Shapes of operands in the descriptors of an op.
 
     Attributes:
-        least: Minimum number of shapes.
-        most: Maximum number of shapes.
+        minimum: Minimum number of shapes.
+        maximum: Maximum number of shapes.
         dimensions: Minimum number of dimensions of each.
         read: Returns values of the op's fields for shapes, each size with its position.
         write: Returns the shapes of a layer.
     """
 
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     dimensions: int = 1
     read: Callable[[Op, list[Sizes]], dict[str, Any]]
     write: Callable[[Layer], Sequence[Shape]]
@@ -113,8 +113,8 @@ class Op:
         training: The forward pass in training, if it differs from inference.
         reference: The forward pass: returns ``dst`` for functions (:class:`Functions`), a layer and
             its tensors by role, or all tensors by role that the pass in training writes.
-        given: Converts the arguments that a layer is built from to values of its fields.
-        settle: Checks and completes a layer's fields.
+        convert: Converts the arguments of a layer to values of its fields.
+        settle: Checks a layer's fields, and fills in missing ones.
         key: Name in the table.
         prefix: Prefix of its descriptors.
         operands: Shapes of operands in descriptors.
@@ -127,20 +127,20 @@ class Op:
         native: Returns the fields of the native problem by name.
         attributes: Further attributes of layers by name.
         multiply_adds: Whether its FLOPs are the multiply-adds that publications count.
-        memory_bound: Whether it moves data rather than computes, so that memory bounds it.
+        memory_bound: Whether memory rather than arithmetic limits it.
         exact: Roles that are float32 in every precision: parameters of a normalisation, and sums
             over a whole tensor.
         positive: Roles whose elements must be above zero: radicands and divisors.
-        signs: Roles whose elements are 1 or -1, the first one -1: factors of a tensor that is
-            overwritten, which would get smaller with each execution, down to denormal numbers. So
-            verification cannot tell a product from a quotient.
+        signs: Roles whose elements are 1 or -1, the first one -1: factors of an overwritten tensor,
+            which would otherwise become denormal after many executions. Verification then cannot
+            tell a product from a quotient.
         trained: Roles of trained tensors.
         no_gpu: Why it has no native row on a GPU; empty if it may have one.
         windows: Whether windows slide over one to three sides; their number follows the kind.
         elementwise: Whether each element depends on those at its own position only, so that the
             order of elements in memory does not matter.
-        spread: Whether its formula or slope changes within [-8, 8), for some at 3 or 6.
-        form: Operand of a memory-bound op: ``images``, ``rows`` along their last axis, rows of
+        spread: Whether its formula or slope changes within [-8, 8), at 3 or 6 for some ops.
+        form: Operands of a memory-bound op: ``images``, ``rows`` along their last axis, rows of
             logits (``flat``), ``weights``.
     """
 
@@ -151,7 +151,7 @@ class Op:
     passes: Mapping[str, Pass]
     training: Pass | None = None
     reference: Callable[[Any, Layer, Any], Any]
-    given: Callable[[Op, dict[str, Any]], dict[str, Any]] = lambda _, values: values
+    convert: Callable[[Op, dict[str, Any]], dict[str, Any]] = lambda _, values: values
     settle: Callable[[dict[str, Any]], None] = lambda _: None
     key: str = ""
     prefix: str = ""
@@ -224,7 +224,7 @@ class Op:
         Raises:
             UsageError: A field does not exist or is missing, or the layer is invalid.
         """
-        given = self.given(self, given)
+        given = self.convert(self, given)
         names = [field.name for field in self.fields]
         for key, value in given.items():
             if key not in names:
@@ -235,23 +235,23 @@ class Op:
             value = given.get(field.name, field.default)
             if value is REQUIRED:
                 raise UsageError(f"{field.name}: {self.key} needs it; it has {', '.join(names)}")
-            values[field.name] = field.checked(value)
+            values[field.name] = field.check(value)
         self.settle(values)
         layer = Layer(self, tuple(values[key] for key in names), name)
         _check_total(layer.shapes())
         return layer
 
 
-#: What the name of an op ends with whose result overwrites ``src``.
+#: Suffix of the names of ops whose result overwrites ``src``.
 IN_PLACE: Final = "-in-place"
 
 
-def overwriting(op: Op, **changes: Any) -> Op:
-    """Return the op whose result overwrites ``src``; it has no other pass.
+def in_place_op(op: Op, **changes: Any) -> Op:
+    """Return the op whose result overwrites ``src``, with a forward pass only.
 
     Args:
-        op: One whose forward pass reads ``src`` and writes ``dst``, of as many elements.
-        changes: Attributes that differ otherwise.
+        op: An op whose forward pass reads ``src`` and writes ``dst`` with as many elements.
+        changes: Further attributes that differ.
     """
     name = op.name + IN_PLACE
     forward = op.passes["forward"]
@@ -309,7 +309,7 @@ class Layer:
         raise AttributeError(f"{self.entry.key} has no {name}")
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={value!r}" for name, value in self.kept.items())
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.independent_fields.items())
         return f"build_layer({self.entry.key!r}, {fields}, name={self.name!r})"
 
     @property
@@ -337,7 +337,7 @@ class Layer:
         return dict(zip(_places(self.entry), self.values, strict=True))
 
     @property
-    def kept(self) -> dict[str, Any]:
+    def independent_fields(self) -> dict[str, Any]:
         """Its fields without those that follow from others."""
         fields = self.fields
         return {field.name: fields[field.name] for field in self.entry.fields if not field.derived}
@@ -364,7 +364,7 @@ class Layer:
             UsageError: The layer is invalid.
         """
         name = changes.pop("name", self.name)
-        return self.entry.build(name, **(self.kept | changes))
+        return self.entry.build(name, **(self.independent_fields | changes))
 
     def with_batch(self, batch: int) -> Layer:
         """Return the same layer for another minibatch; unchanged if it has none."""
@@ -376,7 +376,7 @@ class Layer:
         """Return a JSON-able form that :func:`pydlbench.ops.table.read_layer` reads back."""
         fields = {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in self.kept.items()
+            for name, value in self.independent_fields.items()
         }
         return {"op": self.entry.key, **fields, "name": self.name}
 
@@ -488,7 +488,7 @@ class Layer:
             tensors: What it reads, by role.
 
         Returns:
-            ``dst``, and of ops whose forward pass of training writes more that too, by role.
+            ``dst``, and the other results of a forward pass in training, by role.
         """
         import numpy as np
 
@@ -528,14 +528,14 @@ class Layer:
 def _write(layer: Layer) -> str:
     """Return the canonical descriptor of a layer, without its name.
 
-    Fields at their defaults are left out, and sides that are like the first one in everything.
+    Fields with their default values are left out, and sides if all are equal.
     """
     op = layer.entry
     shapes = op.operands.write(layer) if op.operands is not None else []
     text = op.prefix + ":".join("x".join(map(str, shape)) for shape in shapes)
     sides = _sides_to_write(layer)
     groups: Sequence[Sequence[Field]] = [[field] for field in op.fields if field.spelling]
-    if op.sizes_first:  # of each side its fields, in place of each field its sides
+    if op.sizes_first:  # grouped by side, not by field
         flat = [field for field in op.fields if field.spelling and field.type != "sides"]
         groups = [*([field] for field in flat), list(op.sided)]
     for group in groups:
@@ -547,7 +547,7 @@ def _write(layer: Layer) -> str:
                         letter = SIDES[side - len(value)]
                         text += f"{field.spelling}{letter}{value[side] - field.offset}"
                     else:
-                        text += field.spelling + spelled(field, value)
+                        text += field.spelling + format_value(field, value)
     return text
 
 

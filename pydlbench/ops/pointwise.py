@@ -2,9 +2,9 @@
 
 They work on NCHW images, on weight tensors of ``channels`` elements, which have neither batch nor
 sides, or along the last axis (the width) of each row of each channel. A gradient has the role of
-its tensor, and ``dst`` is the incoming one in backward passes. An op that is not listed with a pass
-has none: the gradient of an addition is the incoming gradient itself, for both of its sources, and
-optimizers have nothing behind them.
+its tensor, and ``dst`` is the incoming one in backward passes. Some ops have a forward pass only:
+the gradient of an addition is the incoming gradient itself, for both of its sources, and optimizers
+have no gradient.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.errors import UsageError
 from pydlbench.ops.axis import Axis
 from pydlbench.ops.fields import Field
-from pydlbench.ops.op import Layer, Op, Pass, Shape, Shapes, overwriting
+from pydlbench.ops.op import Layer, Op, Pass, Shape, Shapes, in_place_op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,8 +29,11 @@ _BATCH: Final = Field(name="batch", spelling="mb", default=1, shown=True)
 _CHANNELS: Final = Field(name="channels", spelling="ic")
 _HEIGHT: Final = Field(name="height", spelling="ih", default=1)
 _WIDTH: Final = Field(name="width", spelling="iw", default=None)
-_NO_SIDES: Final = (Field(name="height", default=1, most=1), Field(name="width", default=1, most=1))
-_NO_BATCH: Final = Field(name="batch", default=1, most=1)
+_NO_SIDES: Final = (
+    Field(name="height", default=1, maximum=1),
+    Field(name="width", default=1, maximum=1),
+)
+_NO_BATCH: Final = Field(name="batch", default=1, maximum=1)
 
 _SIZES: Final = ("batch", "channels", "height", "width")
 _IMAGES: Final = (_BATCH, _CHANNELS, _HEIGHT, _WIDTH)
@@ -38,13 +41,13 @@ _FLAT: Final = (_BATCH, _CHANNELS, *_NO_SIDES)
 _WEIGHTS: Final = (_NO_BATCH, _CHANNELS, *_NO_SIDES)
 
 _EPSILON: Final = Field(
-    name="epsilon", spelling="eps", type="real", default=1e-5, least=0, above=True
+    name="epsilon", spelling="eps", type="real", default=1e-5, minimum=0, above=True
 )
-_RATE: Final = Field(name="rate", spelling="lr", type="real", default=0.01, least=0)
+_RATE: Final = Field(name="rate", spelling="lr", type="real", default=0.01, minimum=0)
 
 
 def _settle(values: dict[str, Any]) -> None:
-    """Take the height for a missing width."""
+    """Fill in a missing width with the height."""
     if values["width"] is None:
         values["width"] = values["height"]
 
@@ -60,12 +63,12 @@ def _images(layer: Layer) -> Shape:
 
 
 def _in_images(layer: Layer, role: str) -> Shape:
-    """Return the shape of a tensor: that of the images, or one element of each channel."""
+    """Return the shape of a tensor: that of the images, or one element per channel."""
     return _images(layer) if role.startswith(("src", "dst", "result")) else (layer.channels,)
 
 
 def _in_rows(layer: Layer, role: str) -> Shape:
-    """Return the shape of a tensor: that of the images, a row's, or one element of each row."""
+    """Return the shape of a tensor: that of the images, a row, or one element per row."""
     if role.startswith(("src", "dst", "result")):
         return _images(layer)
     if role in layer.entry.trained:
@@ -96,8 +99,8 @@ def _in_factors(layer: Layer, role: str) -> Shape:
 def _roles(layer: Layer) -> dict[str, None]:
     """Return the roles of all tensors that some pass reads or writes."""
     passes = [*layer.entry.passes.values(), *filter(None, [layer.entry.training])]
-    every = (roles for accesses in passes for roles in (accesses.reads, accesses.writes))
-    return {role: None for roles in every for role in (roles(layer) if callable(roles) else roles)}
+    groups = (roles for step in passes for roles in (step.reads, step.writes))
+    return {role: None for roles in groups for role in (roles(layer) if callable(roles) else roles)}
 
 
 def _pointwise(
@@ -114,14 +117,14 @@ def _pointwise(
     """Return an op.
 
     Args:
-        name: Of the op.
-        passes: By name.
+        name: Name of the op.
+        passes: Passes by name.
         reference: The forward pass.
-        fields: Beside the sizes.
+        fields: Fields besides the sizes.
         sizes: Fields that are sizes.
-        dims: The shape of a tensor by role.
-        settle: Checks and completes fields.
-        options: Of the op.
+        dims: Returns the shape of a tensor by role.
+        settle: Checks fields, and fills in missing ones.
+        options: Further attributes of the op.
     """
 
     def shapes(layer: Layer) -> Shapes:
@@ -172,7 +175,7 @@ def _activation(
     *,
     spread: bool = True,
 ) -> Op:
-    """Return an activation, by the FLOPs of an element and of its gradient."""
+    """Return an activation with the given FLOPs per element, forward and backward."""
     return _pointwise(
         name,
         {
@@ -187,11 +190,10 @@ def _activation(
 
 _ACTIVATIONS: Final = (
     _activation("relu", 1, 1, lambda np, x: np.maximum(x, 0), spread=False),
-    # Two comparisons; the gradient passes where both hold.
+    # Two comparisons; the gradient passes if both hold.
     _activation("relu6", 2, 2, lambda np, x: np.clip(x, 0, 6)),
-    # An addition, two comparisons, a product and a division; backward two comparisons, and a
-    # division, an addition and a product (A. Howard et al., Searching for MobileNetV3, 2019,
-    # section 5.2).
+    # An addition, two comparisons, a product and a division; backward two comparisons, a division,
+    # an addition and a product (A. Howard et al., Searching for MobileNetV3, 2019, section 5.2).
     _activation("hardswish", 5, 5, lambda np, x: x * np.clip(x / 6 + 0.5, 0, 1)),
     # An addition, two comparisons and a division; backward two comparisons and a division.
     _activation("hardsigmoid", 4, 3, lambda np, x: np.clip(x / 6 + 0.5, 0, 1)),
@@ -228,7 +230,7 @@ _ACTIVATIONS: Final = (
 
 
 def _neighbourhoods(layer: Layer) -> int:
-    """Return the channels in all neighbourhoods, those beyond the first and last left out."""
+    """Return the channels in all neighbourhoods, without those beyond the first and last."""
     axis = Axis(
         size=layer.channels,
         out=layer.channels,
@@ -241,7 +243,7 @@ def _neighbourhoods(layer: Layer) -> int:
 
 
 def _lrn_pass(reads: tuple[str, ...], writes: str, flops: int, per_tap: int) -> Pass:
-    """Return a pass by its FLOPs of each element, and of each channel of its neighbourhood."""
+    """Return a pass with the given FLOPs per element, and per channel of its neighbourhood."""
 
     def count(layer: Layer, taps: int) -> int:
         pixels = layer.batch * int(layer.height * layer.width)
@@ -271,7 +273,7 @@ def _lrn(np: Any, layer: Layer, t: Any) -> Any:
 
 
 def _channels(array: Any) -> Any:
-    """Return one number for each channel so that it spreads over images."""
+    """Return one number per channel in a shape that broadcasts over images."""
     return array[:, None, None]
 
 
@@ -284,10 +286,10 @@ def _batchnorm(np: Any, layer: Layer, t: Any) -> Any:
     if given:
         return dst
     count = t.src.size / layer.channels
-    moved = {"running_mean": mean, "running_variance": variance * count / max(1, count - 1)}
+    unbiased = {"running_mean": mean, "running_variance": variance * count / max(1, count - 1)}
     running = {
         role: (1 - layer.momentum) * getattr(t, role) + layer.momentum * value
-        for role, value in moved.items()
+        for role, value in unbiased.items()
     }
     return {"dst": dst, "mean": mean, "variance": variance, **running}
 
@@ -325,16 +327,16 @@ _NORMALISATIONS: Final = (
         _lrn,
         (
             Field(name="local_size", spelling="ls", default=5),
-            Field(name="alpha", spelling="alpha", type="real", default=1e-4, least=0),
-            Field(name="beta", spelling="beta", type="real", default=0.75, least=0),
-            Field(name="k", spelling="k", type="real", default=2.0, least=0, above=True),
+            Field(name="alpha", spelling="alpha", type="real", default=1e-4, minimum=0),
+            Field(name="beta", spelling="beta", type="real", default=0.75, minimum=0),
+            Field(name="k", spelling="k", type="real", default=2.0, minimum=0, above=True),
         ),
         settle=_settle_lrn,
     ),
-    # ``(src - mean) / sqrt(variance + epsilon) * weights + bias`` per channel, with given ones in
-    # inference. Training takes those of the batch (biased), and moves the running ones by
-    # ``momentum`` towards them (the variance unbiased, times ``M / (M - 1)``). backward-data is
-    # that of training, and gives the gradients of all three.
+    # ``(src - mean) / sqrt(variance + epsilon) * weights + bias`` per channel. Statistics are given
+    # in inference. Training uses those of the batch (biased), and updates the running ones with
+    # weight ``momentum`` (the variance unbiased, times ``M / (M - 1)``). backward-data is the
+    # gradient of training, for source, weights and bias.
     _pointwise(
         "batchnorm",
         {
@@ -349,7 +351,7 @@ _NORMALISATIONS: Final = (
         _batchnorm,
         (
             _EPSILON,
-            Field(name="momentum", spelling="mom", type="real", default=0.1, least=0, most=1),
+            Field(name="momentum", spelling="mom", type="real", default=0.1, minimum=0, maximum=1),
         ),
         training=Pass(
             reads=("src", "weights", "bias", *_RUNNING),
@@ -362,12 +364,12 @@ _NORMALISATIONS: Final = (
         positive=_VARIANCES,
     ),
     # ``(src - mean) / sqrt(variance + epsilon) * weights + bias`` with the (biased) statistics of
-    # each row (J. Ba et al., 2016). Training keeps them, backward-data reads them and gives the
-    # gradients of all three.
+    # each row (J. Ba et al., 2016). Training stores them, and backward-data reads them and computes
+    # the gradients of source, weights and bias.
     _pointwise(
         "layernorm",
         {
-            # The sums of differences and of their squares (3), and what scales and shifts (4).
+            # The sums of differences and of their squares (3), the scale and shift (4).
             "forward": Pass(reads=("src", "weights", "bias"), writes=("dst",), flops=7),
             # Differences times the root (2), the sums for both trained vectors (3), the gradient
             # times the weights (1), its two sums over the row (3), and the combination (5).
@@ -389,7 +391,7 @@ _NORMALISATIONS: Final = (
         positive=_VARIANCES,
     ),
     # ``src / sqrt(mean(src**2) + epsilon) * weights`` of each row (B. Zhang and R. Sennrich, 2019).
-    # backward-data gives the gradients of both.
+    # backward-data computes the gradients of both.
     _pointwise(
         "rmsnorm",
         {
@@ -406,8 +408,8 @@ _NORMALISATIONS: Final = (
         (_EPSILON,),
         dims=_in_rows,
         form="rows",
-        # Weights in the precision, as those of models in 16 bits are: PyTorch's fused kernels take
-        # no others.
+        # The weights are in the layer's precision, the only one that PyTorch's fused kernels
+        # accept.
         trained=("weights",),
     ),
 )
@@ -417,34 +419,34 @@ _NORMALISATIONS: Final = (
 
 
 def _softmax_passes(forward: int, backward: int) -> dict[str, Pass]:
-    """Return passes by the FLOPs of an element and of its gradient, which reads the result."""
+    """Return passes with the given FLOPs per element; the gradient reads the result."""
     return {
         "forward": Pass(reads=("src",), writes=("dst",), flops=forward),
         "backward-data": Pass(reads=("result", "dst"), writes=("src",), flops=backward),
     }
 
 
-def _powers(np: Any, x: Any, axis: int) -> tuple[Any, Any, Any]:
-    """Return what is below zero along an axis, its exponentials and their sum."""
-    moved = x - x.max(axis, keepdims=True)
-    powers = np.exp(moved)
-    return moved, powers, powers.sum(axis, keepdims=True)
+def _exponentials(np: Any, x: Any, axis: int) -> tuple[Any, Any, Any]:
+    """Return differences to the maximum along an axis, their exponentials and the sum of these."""
+    differences = x - x.max(axis, keepdims=True)
+    powers = np.exp(differences)
+    return differences, powers, powers.sum(axis, keepdims=True)
 
 
 def _softmax(np: Any, _layer: Layer, t: Any) -> Any:
-    _, powers, total = _powers(np, t.src, -1)
+    _, powers, total = _exponentials(np, t.src, -1)
     return powers / total
 
 
 def _log_softmax(np: Any, _layer: Layer, t: Any) -> Any:
-    moved, _, total = _powers(np, t.src, -1)
-    return moved - np.log(total)
+    differences, _, total = _exponentials(np, t.src, -1)
+    return differences - np.log(total)
 
 
 def _cross_entropy(np: Any, layer: Layer, t: Any) -> Any:
-    moved, powers, total = _powers(np, t.src, 1)
-    probabilities, logs = powers / total, moved - np.log(total)
-    rows = len(t.src)  # of a part of the batch, too
+    differences, powers, total = _exponentials(np, t.src, 1)
+    probabilities, logs = powers / total, differences - np.log(total)
+    rows = len(t.src)  # perhaps a part of the batch only
     loss = -logs.reshape(rows, layer.channels)[range(rows), t.labels.astype(int)].mean()
     return {"dst": probabilities, "loss": loss.reshape(1)}
 
@@ -459,8 +461,8 @@ _SOFTMAXES: Final = (
         dims=_in_rows,
         form="rows",
     ),
-    # In place of the quotient the logarithm, which is one of a row, is subtracted; backward a sum
-    # over the row, an exponential, a product and a difference.
+    # Instead of the quotient, the logarithm of the row's sum is subtracted; backward a sum over the
+    # row, an exponential, a product and a difference.
     _pointwise(
         "log-softmax",
         _softmax_passes(5, 4),
@@ -487,11 +489,11 @@ _SOFTMAXES: Final = (
 )
 
 # -----------------------------------------------------------------------------
-# Sums, factors, joined images, dropout.
+# Sums, factors, concat, dropout.
 
 
 def _sources(layer: Layer) -> Sequence[str]:
-    """Return the roles of what is joined."""
+    """Return the roles of the concatenated tensors."""
     return ("src", *(f"src{number}" for number in range(2, len(layer.sources) + 1)))
 
 
@@ -517,7 +519,7 @@ _OTHERS: Final = (
         lambda _np, _s, t: t.src + _channels(t.bias),
         trained=("bias",),
     ),
-    # ``src2`` has one factor for each channel of each image, as a squeeze-and-excitation has them.
+    # ``src2`` has one factor for each channel of each image, as in squeeze-and-excitation.
     # Backward a product for the images, and a product and an addition for the factors.
     _pointwise(
         "scale",
@@ -534,7 +536,7 @@ _OTHERS: Final = (
         lambda _np, _s, t: t.src + t.src2,
         elementwise=True,
     ),
-    # Images of ``sources`` channels each, behind one another; backward-data takes them apart.
+    # Concat of images with ``sources`` channels along the channels; backward-data splits them.
     _pointwise(
         "concat",
         {
@@ -552,8 +554,8 @@ _OTHERS: Final = (
         dims=_in_sources,
         settle=_settle_concat,
     ),
-    # ``src / keep`` where a hash of the element's index is below ``keep``, else zero. Both passes
-    # compute the hash, so there is no mask to move. The reference drops nothing.
+    # ``src / keep`` if a hash of the element's index is below ``keep``, else zero. Both passes
+    # compute the hash, so there is no mask in memory. The reference drops nothing.
     _pointwise(
         "dropout",
         {
@@ -563,14 +565,20 @@ _OTHERS: Final = (
         lambda _, s, t: t.src / s.keep,
         (
             Field(
-                name="keep", spelling="keep", type="real", default=0.5, least=0, most=1, above=True
+                name="keep",
+                spelling="keep",
+                type="real",
+                default=0.5,
+                minimum=0,
+                maximum=1,
+                above=True,
             ),
         ),
     ),
 )
 
 # -----------------------------------------------------------------------------
-# Of weight tensors.
+# Weight decay and optimizers.
 
 
 def _momentum(_: Any, layer: Layer, t: Any) -> Any:
@@ -589,7 +597,7 @@ _OPTIMIZERS: Final = (
             ),
         },
         lambda _np, _s, t: (t.weights**2).sum(keepdims=True) / 2,
-        (Field(name="decay", spelling="decay", type="real", default=5e-4, least=0),),
+        (Field(name="decay", spelling="decay", type="real", default=5e-4, minimum=0),),
         sizes=_WEIGHTS,
         dims=_in_weights,
         trained=("weights",),
@@ -623,7 +631,7 @@ _OPTIMIZERS: Final = (
         _momentum,
         (
             _RATE,
-            Field(name="mu", spelling="mu", type="real", default=0.9, least=0, most=1),
+            Field(name="mu", spelling="mu", type="real", default=0.9, minimum=0, maximum=1),
         ),
         sizes=_WEIGHTS,
         dims=_in_weights,
@@ -632,13 +640,13 @@ _OPTIMIZERS: Final = (
 )
 
 # -----------------------------------------------------------------------------
-# All of them.
+# All memory-bound ops on images, rows and weights.
 
-#: Ops that frameworks are often told to compute in place.
-_OVERWRITING: Final = ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "add")
+#: Ops that users often run in place.
+_IN_PLACE: Final = ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "add")
 
 _OUT_OF_PLACE: Final = (*_ACTIVATIONS, *_NORMALISATIONS, *_SOFTMAXES, *_OTHERS, *_OPTIMIZERS)
 POINTWISE_OPS: Final = (
     *_OUT_OF_PLACE,
-    *(overwriting(op) for op in _OUT_OF_PLACE if op.name in _OVERWRITING),
+    *(in_place_op(op) for op in _OUT_OF_PLACE if op.name in _IN_PLACE),
 )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # one for each head of each sequence.
 
 
-def _given(_: Op, values: dict[str, Any]) -> dict[str, Any]:
+def _convert(_: Op, values: dict[str, Any]) -> dict[str, Any]:
     """Return the fields with ``batch_count`` as the batch of both matrices."""
     count = values.pop("batch_count", None)
     if count is not None:
@@ -90,9 +90,9 @@ def _read_gemm(_: Op, tensors: list[Sizes]) -> dict[str, Any]:
         batch = [b if a == 1 else a for a, b in zip(first, second, strict=True)]
     else:
         batch = first
-    loose = [a if b == 1 or a == 1 else b for a, b in zip(second, batch, strict=False)]
-    wanted = [[*(loose if len(second) == len(batch) else batch), k, n], [*batch, m, n]]
-    for tensor, expected in zip(tensors[1:], wanted, strict=False):
+    broadcast = [a if b == 1 or a == 1 else b for a, b in zip(second, batch, strict=False)]
+    shapes = [[*(broadcast if len(second) == len(batch) else batch), k, n], [*batch, m, n]]
+    for tensor, expected in zip(tensors[1:], shapes, strict=False):
         if len(tensor) != len(expected):
             shape = "x".join(map(str, expected))
             written = "x".join(str(size) for size, _ in tensor)
@@ -121,9 +121,8 @@ GEMM: Final = Op(
         Field(name="m"),
         Field(name="k"),
         Field(name="n"),
-        # Order of the weights, or of their gradient, in memory if they are not packed, outermost
-        # letter first; the second operand of two activations cannot be packed. With ``any`` the
-        # library chooses.
+        # Memory order of unpacked weights, or of their gradient, outermost letter first. With
+        # ``any`` the library may pack the weights; a product of two activations excludes that.
         Field(
             name="weights_tag",
             spelling="wtag",
@@ -131,12 +130,12 @@ GEMM: Final = Op(
             choices=("any", "kn", "nk"),
             default="any",
         ),
-        # Number of sequences or images among the rows, or among the products of a batch. 0 if each
-        # row is one.
-        Field(name="samples", default=0, least=0),
+        # Number of sequences or images that share the rows, or the products of a batch; 0 if each
+        # row is a sample.
+        Field(name="samples", default=0, minimum=0),
     ),
-    operands=Operands(least=2, most=3, dimensions=2, read=_read_gemm, write=_write_gemm),
-    given=_given,
+    operands=Operands(minimum=2, maximum=3, dimensions=2, read=_read_gemm, write=_write_gemm),
+    convert=_convert,
     settle=_settle_gemm,
     shapes=_gemm_shapes,
     other_shapes=_lone_matrices,
@@ -188,13 +187,13 @@ def _attention_shapes(layer: Layer) -> Shapes:
 
 
 def _attended_pairs(layer: Layer) -> int:
-    """Return the pairs of a query and a key that it attends to, of one head."""
+    """Return the pairs of a query and a key that it attends to, for one head."""
     queries, keys = int(layer.queries), int(layer.keys)
     if not layer.causal:
         return queries * keys
     # 1, 2, 3 ... keys, up to all of them.
-    few = min(queries, keys)
-    return few * (few + 1) // 2 + (queries - few) * keys
+    diagonal = min(queries, keys)
+    return diagonal * (diagonal + 1) // 2 + (queries - diagonal) * keys
 
 
 def _attention_pass(
@@ -213,20 +212,20 @@ def _attention_pass(
 
 
 def _attend(np: Any, layer: Layer, t: Any) -> Any:
-    """Return the result; of some queries of a head where ``t.first`` is the first one's place."""
-    # Heads of queries that share keys are further rows of one product.
+    """Return the result; for a part of the queries, ``t.first`` is the index of the first one."""
+    # Query heads that share keys are further rows of one product.
     rows = t.query.reshape(*t.key.shape[:2], -1, layer.size)
     scores = rows @ np.swapaxes(t.key, 2, 3) / math.sqrt(layer.size)
     if layer.causal:
         place = (np.arange(scores.shape[2]) + getattr(t, "first", 0)) % layer.queries
-        scores = np.where(np.arange(layer.keys) <= place[:, None], scores, _UNSEEN)
+        scores = np.where(np.arange(layer.keys) <= place[:, None], scores, _MASKED_SCORE)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     result = weights / weights.sum(-1, keepdims=True) @ t.value
     return result.reshape(*t.query.shape[:-1], layer.value_size)
 
 
-#: Score of a key that a query does not attend to: its weight is zero.
-_UNSEEN: Final = -1e30
+#: Score of a key that a query does not attend to, whose weight is then zero.
+_MASKED_SCORE: Final = -1e30
 
 
 def _no_native(layer: Layer) -> dict[str, Any]:
@@ -246,7 +245,7 @@ ATTENTION: Final = Op(
         Field(name="keys", spelling="k", default=None),
         Field(name="size", spelling="d"),
         Field(name="value_size", spelling="dv", default=None),
-        Field(name="causal", spelling="causal", type="flag", default=False, least=0),
+        Field(name="causal", spelling="causal", type="flag", default=False, minimum=0),
     ),
     settle=_settle_attention,
     shown=lambda s, field: (

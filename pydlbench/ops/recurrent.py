@@ -15,8 +15,7 @@ With two directions, the second half of the result's columns processes the seque
 Each further layer reads the result of the previous one.
 
 The result is the states of the last layer. backward-data computes the gradients of all inputs in
-one pass, as all libraries do. The data that its forward pass keeps for it is in the library's own
-format.
+one pass, as all libraries do. The forward pass keeps data for it in the library's own format.
 
 Sources: S. Hochreiter and J. Schmidhuber, "Long short-term memory", 1997, with the forget gate of
 F. Gers et al., 2000; K. Cho et al., "Learning phrase representations using RNN encoder-decoder",
@@ -31,31 +30,31 @@ from pydlbench.errors import UsageError
 from pydlbench.ops.fields import Field
 from pydlbench.ops.op import Layer, Op, Pass, Shapes
 
-#: Products with the source, and with the state, in each step of a cell.
+#: Products with the source (and with the state) in each step of a cell.
 _GATES: Final = {"lstm": 4, "gru": 3}
 _TRAINED: Final = ("weights", "weights_iter", "bias")
 
 
 def _settle(values: dict[str, Any]) -> None:
-    wide = values["directions"] * values["hidden"]
-    if values["layers"] > 1 and values["in_size"] != wide:
+    width = values["directions"] * values["hidden"]
+    if values["layers"] > 1 and values["in_size"] != width:
         # The matrices of all layers are in one tensor.
         raise UsageError(
-            f"in_size={values['in_size']}: later layers have {wide}; nearest: {wide}, or layers=1"
+            f"in_size={values['in_size']}: later layers have {width}; nearest: {width}, or layers=1"
         )
 
 
 def _shapes(layer: Layer) -> Shapes:
     """Return the shape of each tensor by role; matrices are stored as (in, gate, out)."""
-    each, gates = (layer.layers, layer.directions), layer.gates
-    state = (*each, layer.batch, layer.hidden)
+    stack, gates = (layer.layers, layer.directions), layer.gates
+    state = (*stack, layer.batch, layer.hidden)
     return {
         "src": (layer.steps, layer.batch, layer.in_size),
         "src_iter": state,
         **({"src_iter_c": state} if layer.op == "lstm" else {}),
-        "weights": (*each, layer.in_size, gates, layer.hidden),
-        "weights_iter": (*each, layer.hidden, gates, layer.hidden),
-        "bias": (*each, gates + (layer.op == "gru"), layer.hidden),
+        "weights": (*stack, layer.in_size, gates, layer.hidden),
+        "weights_iter": (*stack, layer.hidden, gates, layer.hidden),
+        "bias": (*stack, gates + (layer.op == "gru"), layer.hidden),
         "dst": (layer.steps, layer.batch, layer.directions * layer.hidden),
     }
 
@@ -66,8 +65,8 @@ def _flops(layer: Layer) -> int:
     The elementwise operations of gates are not counted, as in DeepBench
     (baidu-research/DeepBench, ``code/nvidia/rnn_bench.cu``).
     """
-    each = int(layer.gates * layer.hidden * (layer.in_size + layer.hidden))
-    return 2 * int(layer.layers * layer.directions * layer.steps) * layer.batch * each
+    per_step = int(layer.gates * layer.hidden * (layer.in_size + layer.hidden))
+    return 2 * int(layer.layers * layer.directions * layer.steps) * layer.batch * per_step
 
 
 def _run(np: Any, layer: Layer, t: Any) -> Any:
@@ -89,15 +88,15 @@ def _sequence(np: Any, layer: Layer, t: Any, at: tuple[int, int], steps: Any) ->
     memory = t.src_iter_c[at] if layer.op == "lstm" else None
     states = []
     for x in steps:
-        given = np.einsum("bi,igo->gbo", x, weights) + bias[:gates, None]
-        kept = np.einsum("bi,igo->gbo", state, weights_iter)
+        from_source = np.einsum("bi,igo->gbo", x, weights) + bias[:gates, None]
+        from_state = np.einsum("bi,igo->gbo", state, weights_iter)
         if memory is not None:
-            i, f, g, o = given + kept
+            i, f, g, o = from_source + from_state
             memory = np.sigmoid(f) * memory + np.sigmoid(i) * np.tanh(g)
             state = np.sigmoid(o) * np.tanh(memory)
         else:
-            update, reset = np.sigmoid(given[0] + kept[0]), np.sigmoid(given[1] + kept[1])
-            new = np.tanh(given[2] + reset * (kept[2] + bias[3]))
+            update, reset = np.sigmoid(from_source[:2] + from_state[:2])
+            new = np.tanh(from_source[2] + reset * (from_state[2] + bias[3]))
             state = update * state + (1 - update) * new
         states.append(state)
     return np.stack(states)
@@ -112,7 +111,7 @@ def _recurrent(cell: str) -> Op:
         prefix=f"{cell}:",
         fields=(
             Field(name="layers", spelling="l", default=1, shown=True),
-            Field(name="directions", spelling="d", default=1, most=2),
+            Field(name="directions", spelling="d", default=1, maximum=2),
             Field(name="steps", spelling="t"),
             Field(name="batch", spelling="mb", default=1, shown=True),
             Field(name="in_size", spelling="slc"),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.ops.fields import Field
 from pydlbench.ops.op import Layer, Op, Pass
-from pydlbench.ops.windows import spread_sides
+from pydlbench.ops.windows import expand_sides
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,16 +41,16 @@ def _touched(mode: str, size: int, out: int) -> int:
     """Return the number of positions of a side that the result depends on."""
     if mode == "nearest" or size <= 2 * out:
         return min(size, out) if mode == "nearest" else size
-    # Two distinct ones per pixel of the result, or one if its centre is that of a source pixel.
+    # Two positions per pixel of the result, or one if its centre is that of a source pixel.
     common = math.gcd(size, out)
     centred = common if size // common % 2 and out // common % 2 else 0
     return 2 * out - centred
 
 
 def taps(mode: str, size: int, out: int) -> list[tuple[int, int, float]]:
-    """Return two positions of the source, and the weight of the second, per position of the result.
+    """Return two positions of the source and the weight of the second, per position of the result.
 
-    If there is only one, both are equal and the weight is zero.
+    A single position of the source is twice the same, with weight zero.
 
     Args:
         mode: ``nearest`` or ``linear``.
@@ -60,26 +60,26 @@ def taps(mode: str, size: int, out: int) -> list[tuple[int, int, float]]:
     if mode == "nearest":
         nearest = ((2 * to + 1) * size // (2 * out) for to in range(out))
         return [(at, at, 0.0) for at in nearest]
-    taps = []
+    positions = []
     for to in range(out):
-        # In fractions of a pixel, without rounding.
+        # Exact: whole pixels, and a fraction in units of 1 / (2 out).
         low, part = divmod((2 * to + 1) * size - out, 2 * out)
         if 0 <= low < size - 1 and part:
-            taps.append((low, low + 1, part / (2 * out)))
+            positions.append((low, low + 1, part / (2 * out)))
         else:
             at = min(max(low, 0), size - 1)
-            taps.append((at, at, 0.0))
-    return taps
+            positions.append((at, at, 0.0))
+    return positions
 
 
-def pairs(layer: Layer) -> list[tuple[int, int]]:
+def side_sizes(layer: Layer) -> list[tuple[int, int]]:
     """Return the sizes of source and result for each side, outermost first."""
     return list(zip(layer.in_size, layer.out_size, strict=True))
 
 
 def _resample(np: Any, layer: Layer, t: Any) -> Any:
     values = t.src
-    for axis, (size, out) in enumerate(pairs(layer), 2):
+    for axis, (size, out) in enumerate(side_sizes(layer), 2):
         low, high, weight = map(np.array, zip(*taps(layer.op, size, out), strict=True))
         weight = weight.reshape(-1, *(1,) * (values.ndim - axis - 1))
         first, second = np.take(values, low, axis), np.take(values, high, axis)
@@ -91,7 +91,7 @@ def _resize(mode: str) -> Op:
     def flops(layer: Layer, *, backward: bool) -> int:
         per_side = 1 if mode == "nearest" else 2
         return math.prod(layer.shapes()["dst"]) * flops_of_pixel(
-            per_side, pairs(layer), backward=backward
+            per_side, side_sizes(layer), backward=backward
         )
 
     return Op(
@@ -107,7 +107,7 @@ def _resize(mode: str) -> Op:
         ),
         output="out_size",
         sizes_first=True,
-        given=spread_sides,
+        convert=expand_sides,
         shapes=lambda s: {
             "src": (s.batch, s.channels, *s.in_size),
             "dst": (s.batch, s.channels, *s.out_size),
@@ -120,10 +120,10 @@ def _resize(mode: str) -> Op:
                 touched=lambda s: {
                     "src": s.batch
                     * s.channels
-                    * math.prod(_touched(mode, size, out) for size, out in pairs(s))
+                    * math.prod(_touched(mode, size, out) for size, out in side_sizes(s))
                 },
             ),
-            # Each element of the gradient is added to all pixels that it depends on.
+            # Each element of the gradient is added to the pixels that its value came from.
             "backward-data": Pass(
                 reads=("dst",), writes=("src",), flops=lambda s: flops(s, backward=True)
             ),

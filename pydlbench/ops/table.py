@@ -1,4 +1,4 @@
-"""All ops, and building a layer of one."""
+"""The table of all ops, and functions that build layers."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def _kinds(*, memory_bound: bool) -> tuple[str, ...]:
     names: dict[str, None] = {}
     for op in OPS.values():
         if op.memory_bound or not memory_bound:
-            each = [f"{op.kind}{sides}d" for sides in (1, 2, 3)] if op.windows else [op.kind]
-            names |= dict.fromkeys(each)
+            kinds = [f"{op.kind}{sides}d" for sides in (1, 2, 3)] if op.windows else [op.kind]
+            names |= dict.fromkeys(kinds)
     return tuple(names)
 
 
 #: Kinds of layers in results.
 KINDS: Final = _kinds(memory_bound=False)
-#: Kinds of layers that move data rather than compute, so that memory bounds them.
+#: Kinds of layers that memory rather than arithmetic limits.
 MEMORY_BOUND: Final = frozenset(_kinds(memory_bound=True))
 
 #: Bytes of one stored element, by precision.
@@ -82,9 +82,9 @@ def ops_of_kind(kind: str) -> dict[str, Op]:
 def build_layer(op: str, *, name: str | None = None, **fields: Any) -> Layer:
     """Return a layer: a problem of an op.
 
-    Fields with a value for each side accept a number for all of them, or a tuple, outermost first.
-    Without a tuple ``sides`` (1 to 3, by default 2) gives their number. ``padding`` is a number,
-    one for each side, or two for each side: (top, bottom, left, right).
+    Fields with a value for each side accept a number for all sides, or a tuple, outermost first.
+    Without a tuple, ``sides`` (1 to 3, by default 2) is the number of sides. ``padding`` is one
+    number, one for each side, or two for each side: (top, bottom, left, right).
 
     Args:
         op: Key of the op: ``conv``, ``relu``, ``elementwise:add``.
@@ -102,13 +102,15 @@ def in_place(layer: Layer) -> Layer:
     op, shapes = OPS.get(layer.entry.key + IN_PLACE), layer.shapes()
     if op is None or shapes["src"] != shapes["dst"]:
         return layer
-    return op.build(layer.name, **layer.kept)
+    return op.build(layer.name, **layer.independent_fields)
 
 
 def out_of_place(layer: Layer) -> Layer:
-    """Return the layer whose result has memory of its own."""
+    """Return the layer whose result does not overwrite ``src``."""
     key = layer.entry.key.removesuffix(IN_PLACE)
-    return layer if key == layer.entry.key else OPS[key].build(layer.name, **layer.kept)
+    return (
+        layer if key == layer.entry.key else OPS[key].build(layer.name, **layer.independent_fields)
+    )
 
 
 def read_layer(data: Mapping[str, Any]) -> Layer:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.fields import Field
-from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape, Sizes, overwriting
+from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape, Sizes, in_place_op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
 
-def _operands(least: int, most: int, *names: str) -> Operands:
+def _operands(minimum: int, maximum: int, *names: str) -> Operands:
     """Return operands whose shapes are fields."""
 
     def read(_: Op, tensors: list[Sizes]) -> dict[str, Any]:
@@ -29,8 +29,8 @@ def _operands(least: int, most: int, *names: str) -> Operands:
         }
 
     return Operands(
-        least=least,
-        most=most,
+        minimum=minimum,
+        maximum=maximum,
         read=read,
         write=lambda s: [shape for name in names if (shape := getattr(s, name))],
     )
@@ -57,19 +57,19 @@ def _named(ops: tuple[Op, ...], name: str) -> Op:
 
 
 # -----------------------------------------------------------------------------
-# ``dst = op(x, y, z)`` for each element, where ``a`` is the number. Operands are broadcast along
+# ``dst = op(x, y, z)`` for each element; ``a`` is the layer's number. Operands are broadcast along
 # dimensions of size one. A number of a program, such as the 2 of ``2 x``, is an operand of one
-# element. The result has memory of its own, or overwrites ``x``, which is then as large.
+# element. The result overwrites ``x`` in ops with that suffix; ``x`` then has the result's shape.
 
 _ROLES: Final = ("src", "src2", "src3")
 
 
 def _broadcast(layer: Layer) -> Shape:
-    return _whole(layer.fields)
+    return _result_shape(layer.fields)
 
 
-def _whole(values: Mapping[str, Any]) -> Shape:
-    """Return the shape of the result, by the fields of a layer."""
+def _result_shape(values: Mapping[str, Any]) -> Shape:
+    """Return the shape of the result for the fields of a layer."""
     shapes = [shape for role in _ROLES if (shape := values[role])]
     return tuple(map(max, zip(*shapes, strict=True)))
 
@@ -106,7 +106,7 @@ def _elementwise(
             whole = tuple(map(max, *shapes)) if operands > 1 else whole
         for role, shape in zip(roles, shapes, strict=True):
             if len(shape) != len(whole) or any(
-                size not in (1, most) for size, most in zip(shape, whole, strict=True)
+                size not in (1, largest) for size, largest in zip(shape, whole, strict=True)
             ):
                 fits = "x".join(map(str, whole))
                 raise UsageError(f"{role}={shape}: does not fit the others; nearest: {fits}")
@@ -150,7 +150,7 @@ _ELEMENTWISE: Final = (
     _elementwise("max", 2, 1, lambda np, x, y: np.maximum(x, y)),
     _elementwise("min", 2, 1, lambda np, x, y: np.minimum(x, y)),
     _elementwise("leaky-relu", 2, 2, lambda np, x, y: np.where(x > 0, x, x * y)),
-    # A square or a difference, a product, a sum.
+    # A square, a product, a sum.
     _elementwise("add-square", 2, 3, lambda _, x, y, a: x + a * y * y, numbered=True),
     _elementwise("lerp", 3, 3, lambda _, x, y, z: x + z * (y - x)),
     _elementwise("addcmul", 3, 3, lambda _, x, y, z, a: x + a * y * z, numbered=True),
@@ -163,7 +163,7 @@ _ELEMENTWISE: Final = (
 )
 
 
-#: Operands that an overwritten one is multiplied with or divided by.
+#: Operands by which the overwritten one is multiplied or divided.
 _FACTORS: Final = {"leaky-relu-gradient": "src3"} | dict.fromkeys(
     ("mul", "div", "leaky-relu"), "src2"
 )
@@ -172,13 +172,13 @@ _FACTORS: Final = {"leaky-relu-gradient": "src3"} | dict.fromkeys(
 def _in_place(op: Op) -> Op:
     def settle(values: dict[str, Any]) -> None:
         op.settle(values)
-        whole = _whole(values)
-        if values["src"] != whole:
-            fits = "x".join(map(str, whole))
+        result = _result_shape(values)
+        if values["src"] != result:
+            fits = "x".join(map(str, result))
             raise UsageError(f"src={values['src']}: does not hold the result; nearest: {fits}")
 
     signs = frozenset([_FACTORS[op.name]] if op.name in _FACTORS else [])
-    return overwriting(op, settle=settle, signs=signs, positive=op.positive - signs)
+    return in_place_op(op, settle=settle, signs=signs, positive=op.positive - signs)
 
 
 def merged_elementwise(name: str, *shapes: Sequence[int], number: float = 1.0) -> Layer:
@@ -197,19 +197,19 @@ def merged_elementwise(name: str, *shapes: Sequence[int], number: float = 1.0) -
     longest = max(map(len, shapes), default=0)
     aligned = [(1,) * (longest - len(shape)) + tuple(shape) for shape in shapes]
     merged: list[list[int]] = []
-    spread: tuple[bool, ...] = ()
+    broadcast: tuple[bool, ...] = ()
     for sizes in zip(*aligned, strict=True):
         if max(sizes) == 1:
             continue
-        alike = tuple(size == 1 for size in sizes)
-        if merged and alike == spread:
+        broadcast_here = tuple(size == 1 for size in sizes)
+        if merged and broadcast_here == broadcast:
             merged[-1] = [a * b for a, b in zip(merged[-1], sizes, strict=True)]
         else:
             merged.append(list(sizes))
-        spread = alike
+        broadcast = broadcast_here
     dims = zip(*merged, strict=True) if merged else [(1,)] * len(shapes)
-    given = dict(zip(_ROLES, dims, strict=False))
-    return _named(_ELEMENTWISE, name).build(**given, number=number)
+    operands = dict(zip(_ROLES, dims, strict=False))
+    return _named(_ELEMENTWISE, name).build(**operands, number=number)
 
 
 # -----------------------------------------------------------------------------
@@ -286,12 +286,12 @@ def merged_reduction(name: str, shape: Sequence[int], over: Collection[int]) -> 
 # is ``order[i]`` of the source.
 
 
-def _settle_move(values: dict[str, Any], *, turned: bool) -> None:
+def _settle_move(values: dict[str, Any], *, permutes: bool) -> None:
     if not values["src"]:
         raise UsageError("the shape is missing; nearest: 1")
-    wanted = list(range(len(values["src"]))) if turned else []
-    if sorted(values["order"]) != wanted:
-        last = "".join(map(str, reversed(wanted))) or "none"
+    axes = list(range(len(values["src"]))) if permutes else []
+    if sorted(values["order"]) != axes:
+        last = "".join(map(str, reversed(axes))) or "none"
         raise UsageError(
             f"order={values['order']}: not an order of {values['src']}; nearest: {last}"
         )
@@ -304,10 +304,10 @@ def _move(name: str, reads: tuple[str, ...], **options: Any) -> Op:
         reads,
         fields=(
             Field(name="src", type="shape"),
-            Field(name="order", spelling="by", type="order", default=(), least=0),
+            Field(name="order", spelling="by", type="order", default=(), minimum=0),
         ),
         operands=_operands(1, 1, "src"),
-        settle=functools.partial(_settle_move, turned=name == "permute"),
+        settle=functools.partial(_settle_move, permutes=name == "permute"),
         **options,
     )
 
@@ -357,8 +357,8 @@ def merged_move(shape: Sequence[int], strides: Sequence[int]) -> Layer:
 # Rows of a table by uniformly random indices: ``dst[i] = src[indices[i]]`` is an embedding;
 # ``dst[indices[i]] += src[i]`` after ``dst = 0`` is the gradient of its table.
 
-#: Inputs are float32 arrays, which represent all whole numbers up to this one.
-_MOST_ROWS: Final = 2**24
+#: Inputs are float32 arrays, which represent all integers up to this one.
+_MAX_ROWS: Final = 2**24
 
 
 def _read_gather(op: Op, tensors: list[Sizes]) -> dict[str, Any]:
@@ -374,12 +374,12 @@ def _gather(name: str, **options: Any) -> Op:
         name,
         ("src", "indices"),
         fields=(
-            Field(name="rows", most=_MOST_ROWS),
+            Field(name="rows", maximum=_MAX_ROWS),
             Field(name="width"),
             Field(name="count"),
         ),
         operands=Operands(
-            least=2, most=2, read=_read_gather, write=lambda s: [(s.rows, s.width), (s.count,)]
+            minimum=2, maximum=2, read=_read_gather, write=lambda s: [(s.rows, s.width), (s.count,)]
         ),
         **options,
     )

@@ -25,7 +25,7 @@ from pydlbench.ops.op import Layer, Op, Pass, Shapes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_MOST_CUT: Final = 2**63
+_MAX_CUT: Final = 2**63
 _GROUPS: Final = Field(name="groups", spelling="g", default=1)
 _BATCH: Final = Field(name="batch", spelling="mb", default=1, shown=True)
 _IN: Final = Field(name="in_channels", spelling="ic")
@@ -33,7 +33,7 @@ _OUT: Final = Field(name="out_channels", spelling="oc")
 _KERNEL: Final = (
     Field(name="kernel", spelling="k", type="sides"),
     Field(name="stride", spelling="s", type="sides", default=1),
-    Field(name="pad_before", spelling="p", type="sides", default=None, least=0),
+    Field(name="pad_before", spelling="p", type="sides", default=None, minimum=0),
     Field(name="dilation", spelling="d", type="sides", default=1, offset=1),
 )
 _IN_SIZE: Final = Field(name="in_size", spelling="i", type="sides")
@@ -46,11 +46,11 @@ def _out_size(*, derived: bool) -> Field:
 
 
 def _pad_after(*, derived: bool) -> Field:
-    """Return the field; it is negative where windows end before the images do."""
-    return Field(name="pad_after", type="sides", default=None, least=-_MOST_CUT, derived=derived)
+    """Return the field; it is negative if windows end before the images do."""
+    return Field(name="pad_after", type="sides", default=None, minimum=-_MAX_CUT, derived=derived)
 
 
-def spread_sides(op: Op, values: dict[str, Any]) -> dict[str, Any]:
+def expand_sides(op: Op, values: dict[str, Any]) -> dict[str, Any]:
     """Expand fields with a single value to one for each side.
 
     ``sides`` is the number of sides; by default that of a tuple among the fields, else two.
@@ -83,7 +83,7 @@ def spread_sides(op: Op, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settle(values: dict[str, Any], *, transposed: bool = False) -> None:
-    """Compute the sizes of the output, and the pads."""
+    """Fill in the sizes of the output, and the pads."""
     names = ("in_size", "kernel", "stride", "dilation", "pad_before", "pad_after", "out_size")
     sides = SIDES[-len(values["in_size"]) :]
     rows = zip(sides, *(values[name] for name in names), strict=True)
@@ -110,7 +110,7 @@ def _settle_side(
     """
     window = extent(kernel, dilation)
     reach = (size - 1) * stride + window
-    # Only where the leading pad alone is given, windows may end before the images do.
+    # Windows may end before the images do only if the leading pad alone is given.
     cuts = before is not None and after is None and not transposed
     if transposed and out is None:
         before = before or 0
@@ -173,7 +173,7 @@ def on_padded_images(layer: Layer) -> Layer:
 
 
 def _shown(layer: Layer, field: Field) -> bool:
-    """Whether a descriptor contains leading pads, also zeros for which benchdnn derives others."""
+    """Whether a descriptor contains leading pads, even zeros if benchdnn would derive others."""
     if field.name != "pad_before":
         return False
     return any((*layer.pad_before, min(layer.pad_after) < 0)) or any(
@@ -230,11 +230,11 @@ def _conv_executed(layer: Layer) -> int:
 def _conv_touched(layer: Layer) -> Mapping[str, int]:
     shapes = layer.shapes()
     image, result = ("dst", "src") if layer.op == "deconv" else ("src", "dst")
-    each = axes(layer)
+    sides = axes(layer)
     return {
-        image: math.prod(shapes[image][:2]) * math.prod(axis.touched_inputs() for axis in each),
-        "weights": math.prod(shapes["weights"][:2]) * math.prod(axis.used_taps() for axis in each),
-        result: math.prod(shapes[result][:2]) * math.prod(axis.used_outputs() for axis in each),
+        image: math.prod(shapes[image][:2]) * math.prod(axis.touched_inputs() for axis in sides),
+        "weights": math.prod(shapes["weights"][:2]) * math.prod(axis.used_taps() for axis in sides),
+        result: math.prod(shapes[result][:2]) * math.prod(axis.used_outputs() for axis in sides),
     }
 
 
@@ -256,20 +256,20 @@ _PASSES: Final = {
 
 
 def _slide(axis: Axis, tap: int) -> slice:
-    """Return the positions of padded images that a tap meets along a side."""
+    """Return the positions of padded images that a tap reads along a side."""
     first = tap * axis.dilation
     return slice(first, first + (axis.out - 1) * axis.stride + 1, axis.stride)
 
 
 def _windows_of(layer: Layer, padded: Any, taps: tuple[int, ...]) -> Any:
-    """Return the view of padded images that a tap meets over all outputs."""
-    cut = [_slide(axis, tap) for axis, tap in zip(axes(layer), taps, strict=True)]
-    return padded[(slice(None), slice(None), *cut)]
+    """Return the view of padded images that a tap reads over all outputs."""
+    slices = [_slide(axis, tap) for axis, tap in zip(axes(layer), taps, strict=True)]
+    return padded[(slice(None), slice(None), *slices)]
 
 
 def _pads(layer: Layer) -> list[tuple[int, int]]:
     """Return pads before and after, the latter large enough for all windows."""
-    behind = [
+    trailing = [
         max(
             0,
             (axis.out - 1) * axis.stride
@@ -279,7 +279,7 @@ def _pads(layer: Layer) -> list[tuple[int, int]]:
         )
         for axis in axes(layer)
     ]
-    return [(0, 0), (0, 0), *zip(layer.pad_before, behind, strict=True)]
+    return [(0, 0), (0, 0), *zip(layer.pad_before, trailing, strict=True)]
 
 
 def _convolve(np: Any, layer: Layer, t: Any) -> Any:
@@ -287,25 +287,25 @@ def _convolve(np: Any, layer: Layer, t: Any) -> Any:
     dst = np.zeros((layer.batch, groups, layer.out_channels // groups, *layer.out_size))
     weights = t.weights.reshape(groups, layer.out_channels // groups, -1, *layer.kernel)
     for taps in itertools.product(*map(range, layer.kernel)):
-        seen = _windows_of(layer, images, taps)
-        seen = seen.reshape(layer.batch, groups, -1, *layer.out_size)
-        dst += np.einsum("goi,ngi...->ngo...", weights[(..., *taps)], seen)
+        elements = _windows_of(layer, images, taps)
+        elements = elements.reshape(layer.batch, groups, -1, *layer.out_size)
+        dst += np.einsum("goi,ngi...->ngo...", weights[(..., *taps)], elements)
     return dst.reshape(layer.shapes()["dst"])
 
 
 def _convolve_transposed(np: Any, layer: Layer, t: Any) -> Any:
     groups, pads = layer.groups, _pads(layer)
-    whole = [size + sum(pad) for size, pad in zip(layer.shapes()["dst"], pads, strict=True)]
-    images = np.zeros(whole)
+    padded = [size + sum(pad) for size, pad in zip(layer.shapes()["dst"], pads, strict=True)]
+    images = np.zeros(padded)
     src = t.src.reshape(layer.batch, groups, -1, *layer.in_size)
     weights = t.weights.reshape(groups, layer.in_channels // groups, -1, *layer.kernel)
     for taps in itertools.product(*map(range, layer.kernel)):
         part = np.einsum("gio,ngi...->ngo...", weights[(..., *taps)], src)
         _windows_of(layer, images, taps)[...] += part.reshape(layer.batch, -1, *layer.in_size)
-    cut = (
+    inner = (
         slice(pad[0], pad[0] + size) for pad, size in zip(pads, layer.shapes()["dst"], strict=True)
     )
-    return images[tuple(cut)]
+    return images[tuple(inner)]
 
 
 def _grouped_weights(layer: Layer) -> Shapes:
@@ -323,7 +323,7 @@ CONV: Final = Op(
         _pad_after(derived=False),
     ),
     output="out_size",
-    given=spread_sides,
+    convert=expand_sides,
     settle=_settle_conv,
     shown=_shown,
     shapes=_conv_shapes,
@@ -339,17 +339,17 @@ CONV: Final = Op(
 
 
 def _convolution(layer: Layer) -> Layer:
-    """Return the convolution from the result's size to the source's size.
+    """Return the convolution whose backward-data pass a transposed convolution is.
 
     Its ``src`` is this layer's ``dst`` and vice versa; the weights are the same.
     """
-    alike = ("batch", "groups", "kernel", "stride", "dilation", "pad_before", "pad_after")
+    same = ("batch", "groups", "kernel", "stride", "dilation", "pad_before", "pad_after")
     return CONV.build(
         layer.name,
         in_channels=layer.out_channels,
         in_size=layer.out_size,
         out_channels=layer.in_channels,
-        **{field: getattr(layer, field) for field in alike},
+        **{field: getattr(layer, field) for field in same},
     )
 
 
@@ -363,7 +363,7 @@ DECONV: Final = Op(
         _pad_after(derived=True),
     ),
     output="out_size",
-    given=spread_sides,
+    convert=expand_sides,
     settle=functools.partial(_settle_conv, transposed=True),
     shown=_shown,
     shapes=_conv_shapes,
@@ -386,8 +386,8 @@ PASS_OF_CONVOLUTION: Final = {
 
 # -----------------------------------------------------------------------------
 # Poolings: the maximum or mean of the elements of a window. Padding is never the maximum. A mean is
-# over the elements inside the input, or over the whole window. For a window of padding only, the
-# maximum is the least value, and a mean without padding is undefined; libraries reject it.
+# over the elements inside the input, or over the whole window. If a window has padding only, its
+# maximum is the smallest value, and its mean without padding is undefined; libraries reject it.
 
 
 def _settle_pool(values: dict[str, Any]) -> None:
@@ -408,12 +408,12 @@ def _pool_executed(layer: Layer) -> int:
 def _pool(np: Any, layer: Layer, t: Any) -> Any:
     largest = layer.mode == "max"
     images = np.pad(t.src, _pads(layer), constant_values=-math.inf if largest else 0.0)
-    # The innermost side first: of equal maxima the first one, row by row, is that of the window.
+    # With the innermost side first, the first of equal maxima (in row-major order) is chosen.
     for number, axis in reversed(list(enumerate(axes(layer), start=2))):
-        before = (slice(None),) * number
-        seen = [images[(*before, _slide(axis, tap))] for tap in range(axis.kernel)]
+        outer = (slice(None),) * number
+        taps = [images[(*outer, _slide(axis, tap))] for tap in range(axis.kernel)]
         images = (
-            functools.reduce(lambda most, x: np.maximum(x, most), seen) if largest else sum(seen)
+            functools.reduce(lambda most, x: np.maximum(x, most), taps) if largest else sum(taps)
         )
     if largest:
         return images
@@ -439,7 +439,7 @@ POOL: Final = Op(
         Field(name="count_include_pad", type="flag", default=False),
     ),
     output="out_size",
-    given=spread_sides,
+    convert=expand_sides,
     settle=_settle_pool,
     shown=_shown,
     shapes=lambda s: {
@@ -456,8 +456,8 @@ POOL: Final = Op(
                 "src": s.batch * s.channels * math.prod(axis.touched_inputs() for axis in axes(s))
             },
         ),
-        # Searches the maxima in the source again. Libraries store their positions in an own format
-        # instead; neither counts as least bytes.
+        # The maxima are searched in the source again. Libraries store their positions in their own
+        # format instead; neither counts in the least bytes.
         "backward-data": Pass(
             reads=lambda s: ("src", "dst") if s.mode == "max" else ("dst",),
             writes=("src",),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pydlbench.ops.resize import pairs, taps
+from pydlbench.ops.resize import side_sizes, taps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -324,8 +324,8 @@ def resize_axes(layer: Layer, pass_: str) -> tuple[tuple[TapAxis, ...], float]:
     float32. A weight is then off by up to three units of roundoff per pixel of a side, whatever its
     own size; the tolerance has ten units for sums of four terms.
     """
-    axes = [_resize_axis(layer.mode, *side, pass_) for side in pairs(layer)]
-    rounded = [size for size, out in pairs(layer) if not _is_binary(size, out)]
+    axes = [_resize_axis(layer.mode, *side, pass_) for side in side_sizes(layer)]
+    rounded = [size for size, out in side_sizes(layer) if not _is_binary(size, out)]
     return tuple(axes), sum(rounded) / 4 if layer.mode == "linear" else 0.0
 
 

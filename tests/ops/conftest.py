@@ -104,7 +104,7 @@ def pointwise(draw: st.DrawFn) -> Layer:
         if field.derived:
             continue
         if field.type == "integer" and field.name != "local_size":
-            values[field.name] = draw(st.integers(1, min(9, field.most)))
+            values[field.name] = draw(st.integers(1, min(9, field.maximum)))
         else:
             values[field.name] = draw(_NUMBERS.get(field.name, _REAL))
     return op.build(**values)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pydlbench.ops.descriptor import parse_problem
-from pydlbench.ops.resize import pairs
+from pydlbench.ops.resize import side_sizes
 from pydlbench.verification.inputs import make_inputs, round_to
 from pydlbench.verification.verify import verify
 
@@ -27,7 +27,7 @@ def matrix(mode, size, out):
 
 
 def resized(layer, pass_, inputs):
-    rows, columns = (matrix(layer.mode, *side) for side in pairs(layer))
+    rows, columns = (matrix(layer.mode, *side) for side in side_sizes(layer))
     if pass_ == "forward":
         return np.einsum("oh,nchw,pw->ncop", rows, inputs["src"], columns)
     return np.einsum("oh,ncop,pw->nchw", rows, inputs["dst"], columns)
@@ -76,7 +76,7 @@ def test_other_definitions_are_other_results(sizes):
         found[np.arange(out), low], found[np.arange(out), low + 1] = 1 - at + low, at - low
         return found
 
-    rows, columns = (along(*side) for side in pairs(layer))
+    rows, columns = (along(*side) for side in side_sizes(layer))
     aligned = np.einsum("oh,nchw,pw->ncop", rows, inputs["src"], columns)
     assert verify(layer, "forward", "fp32", inputs, aligned, seed=7).status == "failed"
 

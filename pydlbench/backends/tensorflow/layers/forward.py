@@ -170,7 +170,7 @@ def _of_one_side_too(entry: Callable[[Any, How], Function]) -> Callable[[Any, Ho
     def widened(layer: Any, how: How) -> Function:
         if layer.sides > 1:
             return entry(layer, how)
-        kept = layer.kept.items()
+        kept = layer.independent_fields.items()
         wide = {name: (_FIRST[name], *value) for name, value in kept if name in _FIRST}
         function, axis = entry(layer.replace(**wide), how), 1 if how.images == "nhwc" else 2
 
