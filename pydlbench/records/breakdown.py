@@ -95,7 +95,7 @@ class Term(Record, frozen=True, kw_only=True):
 class Alternative(Record, frozen=True, kw_only=True):
     """The step with one change, in other processes beside it (A/B). Times in seconds.
 
-    It is no term: its saving may be a part of several. The saving of kept pages is also contained in
+    It is no term: its saving may be a part of several. The saving of kept pages is also in
     ``fresh memory`` and ``returned memory``, and must not be added to these terms.
 
     Attributes:

@@ -297,8 +297,8 @@ class StepFacts(Record, frozen=True, kw_only=True):
         notes: remarks for the reader.
         environment: the framework's version, threads and settings.
         types: types of an ONNX file's tensors: ``fp32``, ``int8 QDQ``, ``mixed (fp16, fp32)``;
-            types of the weights of another user's model if they are not float32; empty for all other
-            steps, which compute in the requested precision.
+            types of the weights of another user's model if they are not float32; empty for all
+            other steps, which compute in the requested precision.
     """
 
     library: str
