@@ -304,7 +304,7 @@ def test_a_sweep_can_be_read(name, text, monkeypatch, tmp_path):
         return
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr("pydlbench.devices.cpu.affinity.choose_cpus", lambda *_: tuple(range(8)))
-    monkeypatch.setattr("pydlbench.backends.capabilities.is_there", lambda _: True)
+    monkeypatch.setattr("pydlbench.backends.capabilities.is_installed", lambda _: True)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_model.py").write_text("def build(width): pass\n")
     jobs, _ = read_file(parse_sweep(name, text, table_keys()))

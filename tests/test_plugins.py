@@ -41,7 +41,7 @@ def packages(tmp_path_factory):
 @pytest.fixture
 def look_again(monkeypatch):
     """Have packages of a folder found, and forgotten behind the test."""
-    caches = (plugins.modules, capabilities.every, capabilities._declared)
+    caches = (plugins.modules, capabilities.all_capabilities, capabilities._all_declarations)
     monkeypatch.setattr(plugins, "_broken", {})
     before = {name: dict(known) for name, known in models._REGISTERED.items()}
     loaded = set(sys.modules)
@@ -81,7 +81,7 @@ def plugin(tmp_path):
 
 def test_a_backend_of_another_package_measures(packages, look_again):
     look_again(packages)
-    assert capabilities.names()[-1] == "numpy"
+    assert capabilities.backend_names()[-1] == "numpy"
     (layer,) = find_layers(["8x64:64x32"])
     spec = KernelSpec(layer=layer, backend="numpy")
     with Session(RunnerOptions(threads=1)) as session:
@@ -133,10 +133,10 @@ TAKEN = "from pydlbench.models import family\n@family('vgg16')\ndef build(name, 
 def test_a_broken_package_costs_itself_only_and_is_named(
     plugin, look_again, capsys, group, code, module, reason
 ):
-    before = capabilities.names(), models.model_names()
+    before = capabilities.backend_names(), models.model_names()
     look_again(plugin("bad", f"pydlbench.{group}", code, module))
     text = backends(capsys)
-    assert (capabilities.names(), models.model_names()) == before
+    assert (capabilities.backend_names(), models.model_names()) == before
     (one,) = json.loads(backends(capsys, "--json", "-"))["left_out"]
     assert (one["name"], one["distribution"]) == ("bad", "bad 2.0")
     assert one["reason"].endswith(reason)

@@ -1,10 +1,10 @@
-"""The autotuner: probe all candidates, let the best into the finals, take the fastest right one.
+"""The autotuner: probe all candidates, compare the best in finals, choose the fastest correct one.
 
-A library's own first choice is often not its best, so the kernel of a row is found by trying, on
-CPUs, on GPUs and in frameworks alike. Probes are short and noisy; they only decide who enters the
-finals. Where a probe has several stages, whoever is clearly slower after one of them has no part in
-the next (successive halving; Jamieson and Talwalkar, AISTATS 2016). In the finals candidates are
-sampled in turn, so that a drift of the machine hits all of them alike.
+A library's first choice is often not its fastest kernel, so the kernel of a row is found by timing
+candidates, on CPUs, on GPUs and in frameworks. Probes are short and noisy, and only select the
+finalists. Between the stages of a probe, clearly slower candidates are dropped (successive halving;
+Jamieson and Talwalkar, AISTATS 2016). In the finals, candidates are sampled in turn, so that a
+drift of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ if TYPE_CHECKING:
 
     from pydlbench.verification.verify import Verdict
 
-# A candidate whose first execution takes longer than the best so far by this factor and by the
-# effort's allowance more is not run again.
-HOPELESS = 1.15
-# Bringing its data back into the caches costs a kernel some 2 ms: of one that takes longer than
-# this, less than a tenth, and all finalists pay alike.
-_LONG_S = 0.02
-# A thorough probe has so many samples at least.
+# A candidate is not run again if its first execution takes longer than the best time by this factor
+# plus the effort's ``hopeless_s``.
+HOPELESS_FACTOR = 1.15
+# Loading its data into the caches costs a kernel some 2 ms, less than a tenth of longer kernels;
+# these have no untimed execution.
+_MAX_WARM_UP_S = 0.02
+# Least number of samples of a thorough probe.
 _THOROUGH_SAMPLES = 5
 
 
 class Stage(NamedTuple):
-    """A part of the probes.
+    """A stage of the probes.
 
     Attributes:
-        share: of a candidate's probe that is over after it.
-        margin: whoever is slower than the fastest by more than this factor then is not probed
-            further.
+        share: cumulative share of a candidate's samples at its end.
+        margin: candidates slower than the fastest by more than this factor are then dropped.
     """
 
     share: float
@@ -46,22 +45,22 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How long candidates are probed, and how long the finals are. Times in seconds.
+    """Duration of probes and finals. Times in seconds.
 
     Attributes:
-        hopeless_s: what a first execution may take longer than the best without being given up:
-            cold caches, cold code and waking threads explain so much.
-        probe_s: of one candidate's probe.
-        probe_samples: at most.
-        stages: of the probes; all candidates are in the first.
-        final_margin: finalists are at most this factor slower than the fastest probe: probes on a
-            busy virtual machine differ by several per cent from what the finals then find.
-        finalists: how many enter the finals at most.
-        finals_s: of the finals as a whole.
-        finals_rounds: least and most rounds.
-        turn_s: of one candidate's turn in a round; it holds several executions of a short kernel,
-            because each turn starts with caches full of other data.
-        turn_samples: at most.
+        hopeless_s: excess of a first execution that cold caches, cold code and waking threads can
+            explain; a candidate is dropped only if it takes longer.
+        probe_s: time of one candidate's probe.
+        probe_samples: largest number of samples in a probe.
+        stages: stages of the probes; the first has all candidates.
+        final_margin: finalists are slower than the fastest probe by at most this factor: on a busy
+            virtual machine, probes differ from the finals by several per cent.
+        finalists: largest number of finalists.
+        finals_s: time of all finals.
+        finals_rounds: least and largest number of rounds.
+        turn_s: time of one candidate's turn in a round: several executions of a short kernel,
+            because each turn starts with other data in the caches.
+        turn_samples: largest number of samples in a turn.
     """
 
     hopeless_s: float
@@ -76,8 +75,8 @@ class Effort:
     stages: tuple[Stage, ...] = (Stage(1.0, float("inf")),)
 
 
-#: On a CPU: 2 ms bring 32 MB into the cache, and a pool's threads take as long to wake. Single
-#: samples of one kernel differ by a tenth, and by a third beside somebody else.
+#: On a CPU, loading 32 MB into the cache takes 2 ms, and waking a pool's threads takes as long.
+#: Single samples of a kernel differ by a tenth, or by a third under interference.
 CPU_EFFORT = Effort(
     hopeless_s=0.005,
     probe_s=0.03,
@@ -90,10 +89,9 @@ CPU_EFFORT = Effort(
     turn_samples=50,
     stages=(Stage(1 / 6, 1.5), Stage(1 / 2, 1.15), Stage(1.0, float("inf"))),
 )
-#: On a CPU, for one of hundreds of summands. Probes are a third as long, which still tells kernels
-#: apart that differ by a tenth; the finals are between fewer, for a fifth of the time, and of
-#: kernels longer than that they have a round or two. A second best that wins is slower by what that
-#: leaves undecided, a few per cent.
+#: On a CPU, for one of hundreds of summands. Probes are a third as long, which still distinguishes
+#: kernels that differ by a tenth. Finals have fewer candidates and a fifth of the time, one or two
+#: rounds for long kernels. If the second best wins, it is slower by only a few per cent.
 CPU_BRIEF_EFFORT = replace(
     CPU_EFFORT,
     probe_s=0.01,
@@ -105,7 +103,7 @@ CPU_BRIEF_EFFORT = replace(
     turn_s=0.003,
     turn_samples=30,
 )
-#: On a GPU: candidates are many (a cuDNN convolution has up to a hundred plans) and quiet.
+#: On a GPU: many candidates (up to a hundred plans of a cuDNN convolution) with little noise.
 GPU_EFFORT = Effort(
     hopeless_s=20e-6,
     probe_s=0.003,
@@ -129,21 +127,21 @@ class Runnable(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Candidate:
-    """One way to compute a case, on its way through probe and finals.
+class KernelCandidate:
+    """One way to compute a layer, with its times in probe and finals.
 
     Attributes:
-        source: what the backend makes a kernel from; opaque here.
-        algorithm: the implementation, by its library's name.
-        layout: the layouts it works in, per tensor.
-        details: what else ``--algorithms`` lists of it.
-        times: all of its times in seconds, those of the probe first; the first execution is left
-            out, where there is another.
-        first: the first execution, in seconds.
+        source: the backend's description from which it makes the kernel.
+        algorithm: the library's name of the implementation.
+        layout: the layout of each tensor.
+        details: further fields of its entry in ``--algorithms``.
+        times: times in seconds, those of the probe first; without the first execution if there are
+            others.
+        first: time of the first execution in seconds.
         status: ``ok``, or ``failed`` (it could not be run or was wrong).
         reason: why it is not ``ok``.
-        verdict: on its result, once that was verified.
-        kernel: what runs it, once it was made and until it is given back; the backend's own.
+        verdict: verdict on its result after verification.
+        kernel: the backend's kernel, while it holds memory.
     """
 
     source: Any
@@ -159,19 +157,19 @@ class Candidate:
 
     @property
     def time(self) -> float:
-        """Smallest of its times in seconds, since interference only adds; infinite without any."""
+        """Smallest time in seconds, since interference only adds; infinite if there is none."""
         return min(self.times, default=float("inf"))
 
     def disqualify(self, error: PydlbenchError | str) -> None:
-        """Take it out of the running, with the reason."""
+        """Exclude the candidate, with the reason."""
         self.status = "failed"
         self.reason = str(error)
 
     def entry(self, chosen: bool) -> dict[str, Any]:
-        """Describe it for ``--algorithms``, in JSON form.
+        """Return its entry in ``--algorithms``, in JSON form.
 
         Args:
-            chosen: whether it is the one that the row times.
+            chosen: whether the row times this candidate.
         """
         return {
             "algorithm": self.algorithm,
@@ -188,23 +186,23 @@ class Candidate:
 
 
 class Autotuner(abc.ABC):
-    """The choice among the candidates of one case.
+    """The choice among the candidates of one layer.
 
-    A backend says how a candidate is made runnable, how its result is verified, and what memory is
-    given back meanwhile.
+    A backend implements how a candidate becomes runnable, how its result is verified, and when
+    memory is freed.
 
     Args:
-        candidates: all that there are; their order is that of the probes.
-        effort: how long to try.
+        candidates: all candidates, in the order of the probes.
+        effort: duration of probes and finals.
         thorough: probe and verify every candidate fully, not only those that may win.
-        finalists: how many may hold their memory at the same time; None is as many as the effort
-            has.
-        finals: sample the finalists in turn; else the fastest probe that is right wins.
+        finalists: number of candidates that may hold memory at the same time; None for that of the
+            effort.
+        finals: sample the finalists in turn; otherwise the fastest correct probe wins.
     """
 
     def __init__(
         self,
-        candidates: Sequence[Candidate],
+        candidates: Sequence[KernelCandidate],
         effort: Effort,
         *,
         thorough: bool = False,
@@ -219,52 +217,52 @@ class Autotuner(abc.ABC):
         self.finals = finals or thorough
 
     @abc.abstractmethod
-    def runnable(self, candidate: Candidate) -> Runnable:
-        """Make a candidate runnable, again if it was given back; what it raises costs it alone."""
+    def runnable(self, candidate: KernelCandidate) -> Runnable:
+        """Make a candidate runnable, anew if it was released; an exception excludes only it."""
 
-    def finalist(self, candidate: Candidate) -> Runnable:
+    def finalist(self, candidate: KernelCandidate) -> Runnable:
         """Make a candidate runnable in the finals; as in its probe by default."""
         return self.runnable(candidate)
 
     @abc.abstractmethod
-    def verify(self, candidate: Candidate) -> Verdict:
-        """Run a candidate on poisoned outputs and compare with the reference."""
+    def verify(self, candidate: KernelCandidate) -> Verdict:
+        """Run a candidate on outputs filled with NaN, and compare with the reference."""
 
-    def probed(self, candidate: Candidate, best: float) -> None:
-        """Give back what need not be kept until the finals; nothing by default.
+    def release_probed(self, candidate: KernelCandidate, best: float) -> None:
+        """Free memory that is not needed until the finals; does nothing by default.
 
         Args:
-            candidate: whose probe is over.
+            candidate: the candidate whose probe has ended.
             best: the fastest probe so far, in seconds.
         """
         del candidate, best
 
-    def tune(self) -> Candidate:
-        """Return the fastest candidate whose result is right.
+    def tune(self) -> KernelCandidate:
+        """Return the fastest candidate with a correct result.
 
         Raises:
-            UnsupportedError: the library or the hardware has none of the candidates.
-            PrimitiveError: none gives a right result.
-            DeviceLostError: nothing that follows could be believed.
+            UnsupportedError: the library or the hardware supports none of the candidates.
+            PrimitiveError: no candidate gives a correct result.
+            DeviceLostError: the device cannot be used any more.
         """
         refused = self._probe_all()
         remaining = self._remaining()
         while remaining:
-            best = min(each.time for each in remaining)
+            best = min(candidate.time for candidate in remaining)
             finalists = self.finalists(best)
             if len(finalists) > 1 and self.finals:
                 self._finals(finalists, best)
-            for each in sorted(finalists, key=lambda each: each.time):
-                if each.status == "ok" and self._is_right(each):
-                    return each
+            for candidate in sorted(finalists, key=lambda finalist: finalist.time):
+                if candidate.status == "ok" and self._is_correct(candidate):
+                    return candidate
             remaining = self._remaining()
-        reasons = "; ".join(dict.fromkeys(each.reason or "" for each in self.candidates))
-        if refused == len(self.candidates):  # nothing is wrong with any of them
+        reasons = "; ".join(dict.fromkeys(c.reason or "" for c in self.candidates))
+        if refused == len(self.candidates):  # all unsupported, none wrong
             raise UnsupportedError(reasons)
         raise PrimitiveError(f"no candidate gives a right result: {reasons}")
 
-    def take(self) -> Candidate:
-        """Return the first candidate, run once: it was searched for and verified elsewhere.
+    def take(self) -> KernelCandidate:
+        """Return the first candidate after one execution: it was chosen and verified before.
 
         Raises:
             PydlbenchError: it cannot be run.
@@ -273,81 +271,74 @@ class Autotuner(abc.ABC):
         candidate.times = list(self.runnable(candidate).seconds(1))
         return candidate
 
-    def finalists(self, best: float) -> list[Candidate]:
-        """Return those that would be in the finals, fastest first, if nobody were faster.
+    def finalists(self, best: float) -> list[KernelCandidate]:
+        """Return the candidates for the finals, fastest first, given the fastest time."""
+        near = self._within(self.effort.final_margin, best)
+        return sorted(near, key=lambda candidate: candidate.time)[: self._finalists]
 
-        Args:
-            best: the fastest time so far, in seconds.
-        """
-        near = [each for each in self._remaining() if each.time <= self.effort.final_margin * best]
-        return sorted(near, key=lambda each: each.time)[: self._finalists]
+    def listing(self, chosen: KernelCandidate) -> list[dict[str, Any]]:
+        """Return all candidates in JSON form: valid ones by time, then the others."""
+        ranked = sorted(self.candidates, key=lambda c: (c.status != "ok", c.time))
+        return [candidate.entry(chosen=candidate is chosen) for candidate in ranked]
 
-    def listing(self, chosen: Candidate) -> list[dict[str, Any]]:
-        """Return all candidates in JSON form: those that count by their time, then the others."""
-        ranked = sorted(self.candidates, key=lambda each: (each.status != "ok", each.time))
-        return [each.entry(chosen=each is chosen) for each in ranked]
+    def _remaining(self) -> list[KernelCandidate]:
+        return [c for c in self.candidates if c.status == "ok" and c.times]
 
-    def _remaining(self) -> list[Candidate]:
-        return [each for each in self.candidates if each.status == "ok" and each.times]
+    def _within(self, margin: float, best: float) -> list[KernelCandidate]:
+        return [c for c in self._remaining() if c.time <= margin * best]
 
-    def near(self, best: float) -> list[Candidate]:
-        """Return those that will be probed further if nobody is faster.
-
-        Args:
-            best: the fastest time so far, in seconds.
-        """
-        return [each for each in self._remaining() if each.time <= self._margin * best]
+    def near(self, best: float) -> list[KernelCandidate]:
+        """Return the candidates for the next stage, given the fastest time in seconds."""
+        return self._within(self._margin, best)
 
     def _probe_all(self) -> int:
-        """Probe all candidates; return how many the library or the hardware does not have."""
+        """Probe all candidates; return the number of unsupported ones."""
         refused = 0
-        going = list(self.candidates)
+        probed = list(self.candidates)
         stages = self.effort.stages[-1:] if self.thorough else self.effort.stages
         before = 0.0
         for stage in stages:
-            # At the end who is not in the finals is given back.
+            # After the last stage, only finalists keep their memory.
             last = stage is stages[-1]
             self._margin = self.effort.final_margin if last else stage.margin
-            best = min((each.time for each in going), default=float("inf"))
-            for each in list(going):
+            best = min((candidate.time for candidate in probed), default=float("inf"))
+            for candidate in list(probed):
                 try:
-                    if before == 0.0 and not self._first(each, best):
-                        going.remove(each)
+                    if before == 0.0 and not self._run_first(candidate, best):
+                        probed.remove(candidate)
                     else:
-                        self._probe(each, stage.share)
+                        self._probe(candidate, stage.share)
                     if self.thorough:
-                        self._is_right(each)
+                        self._is_correct(candidate)
                 except DeviceLostError:
                     raise
                 except PydlbenchError as error:
-                    each.disqualify(error)
+                    candidate.disqualify(error)
                     refused += isinstance(error, UnsupportedError)
-                if each.status == "ok":
-                    best = min(best, each.time)
-                self.probed(each, best)
-            going = [
-                each for each in going if each.status == "ok" and each.time <= stage.margin * best
-            ]
-            if len(going) < 2:
+                if candidate.status == "ok":
+                    best = min(best, candidate.time)
+                self.release_probed(candidate, best)
+            probed = [c for c in probed if c.status == "ok" and c.time <= stage.margin * best]
+            if len(probed) < 2:
                 break
             before = stage.share
         return refused
 
-    def _first(self, candidate: Candidate, best: float) -> bool:
-        """Run a candidate for the first time; return whether it is worth a second time.
+    def _run_first(self, candidate: KernelCandidate, best: float) -> bool:
+        """Run a candidate for the first time; return whether to run it again.
 
-        The first execution pays for page faults and only shows whether the candidate is hopeless;
-        a thorough search times it nevertheless. Of one that has no rival that it runs is enough.
+        The first execution includes page faults, and only shows whether the candidate is hopeless.
+        A thorough search times hopeless candidates, too. A single candidate needs no further times.
         """
         candidate.first = self.runnable(candidate).seconds(1)[0]
-        hopeless = candidate.first > HOPELESS * best + self.effort.hopeless_s
+        hopeless = candidate.first > HOPELESS_FACTOR * best + self.effort.hopeless_s
         if self.thorough or not (hopeless or len(self.candidates) == 1):
             return True
         candidate.times = [candidate.first]
         return False
 
-    def _probe(self, candidate: Candidate, share: float) -> None:
-        """Take samples until there is a share of those of a candidate's probe, one at least."""
+    def _probe(self, candidate: KernelCandidate, share: float) -> None:
+        """Take samples until a share of a candidate's probe is complete, at least one."""
         execution_s = min(candidate.time, candidate.first)
         wanted = share * self.effort.probe_s / max(execution_s, MIN_READING_S)
         least = _THOROUGH_SAMPLES if self.thorough else 1
@@ -356,38 +347,38 @@ class Autotuner(abc.ABC):
         if more > 0:
             candidate.times += self.runnable(candidate).seconds(more)
 
-    def _finals(self, finalists: Sequence[Candidate], best: float) -> None:
+    def _finals(self, finalists: Sequence[KernelCandidate], best: float) -> None:
         """Sample the finalists in turn; these times replace those of their probes."""
-        runners: list[tuple[Candidate, Runnable, list[float]]] = []
-        for each in finalists:
+        runners: list[tuple[KernelCandidate, Runnable, list[float]]] = []
+        for candidate in finalists:
             try:
-                runners.append((each, self.finalist(each), []))
+                runners.append((candidate, self.finalist(candidate), []))
             except DeviceLostError:
                 raise
-            except PydlbenchError as error:  # all at once they may not fit into memory
-                each.disqualify(error)
+            except PydlbenchError as error:  # they may not fit into memory together
+                candidate.disqualify(error)
         effort = self.effort
         best = max(best, MIN_READING_S)
         per_turn = _count(effort.turn_s / best, 1, effort.turn_samples)
         rounds = _count(effort.finals_s / (best * per_turn * len(finalists)), *effort.finals_rounds)
-        # The last one's data is in the caches: an untimed execution brings its own.
-        untimed = 1 if best < _LONG_S else 0
+        # The caches hold the data of the previous candidate.
+        untimed = 1 if best < _MAX_WARM_UP_S else 0
         for number in range(rounds):
-            # Who follows whom must not decide.
-            for each, runnable, times in reversed(runners) if number % 2 else runners:
-                if each.status != "ok":
+            # Alternate the order, so that each candidate follows different ones.
+            for candidate, runnable, times in reversed(runners) if number % 2 else runners:
+                if candidate.status != "ok":
                     continue
                 try:
                     times.extend(runnable.seconds(per_turn, untimed=untimed))
                 except DeviceLostError:
                     raise
                 except PydlbenchError as error:
-                    each.disqualify(error)
-        for each, _, times in runners:
-            each.times = times or each.times
+                    candidate.disqualify(error)
+        for candidate, _, times in runners:
+            candidate.times = times or candidate.times
 
-    def _is_right(self, candidate: Candidate) -> bool:
-        """Verify a candidate; one that is wrong, or cannot be verified, is out of the running."""
+    def _is_correct(self, candidate: KernelCandidate) -> bool:
+        """Verify a candidate, and exclude it if it is wrong or cannot be verified."""
         try:
             candidate.verdict = self.verify(candidate)
         except DeviceLostError:

@@ -1,4 +1,4 @@
-"""What every backend offers: ``prepare(spec) -> kernel`` and ``kernel.sample(n)``."""
+"""The interface of all backends: ``prepare(spec) -> kernel`` and ``kernel.sample(n)``."""
 
 from __future__ import annotations
 
@@ -16,35 +16,33 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.chunk import Chunk, Request
 
-#: What frameworks allow a convolution at the most, in bytes, if nobody says otherwise.
+#: Default limit of a convolution's workspace in frameworks, in bytes.
 DEFAULT_WORKSPACE = 1 << 33
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """How a kernel is to be prepared.
+    """Options of the preparation of a kernel.
 
     Attributes:
-        seed: of the random inputs.
-        cold_bytes: how much memory the rotating copies of a cold cache state span together, in
-            bytes: at least three times the last-level cache.
-        memory_bytes: how much memory the preparation may take at most.
+        seed: seed of the random inputs.
+        cold_bytes: total size of the rotating copies of a cold cache state: at least three times
+            the last-level cache.
+        memory_bytes: limit of the memory of the preparation.
         all_candidates: time and verify every candidate, not only those that may win.
-        brief: find a fast kernel soon rather than the fastest one: finals are short, on a CPU
-            probes, too; reorders are not timed, and launches once. Native kernels only.
-        workspace_bytes: scratch memory that a candidate may ask for at most; GPUs only.
-        energy: measure the energy of an execution as well, where the device can tell.
-        variant: the only way to run it, by the name that an earlier kernel's ``evidence`` gave
-            (``variant``), or by its word (``nhwc``, ``transposed``); of a native kernel its
-            algorithm and layout, with all competing where there is none such. None lets all
-            compete.
-        verified: the variant has won a search and was verified in this run, with these inputs: it
-            is run once and no more, and its verdict is ``unchecked``.
-        finals: settle which of the fastest candidates is the best one; else the fastest probe wins,
-            and whoever asks times the next one beside it. Native kernels on a CPU only.
-        kept: an earlier run has found the variant.
-        described: what else there is to be told of it is known, too: a framework's operator is not
-            looked at from below again.
+        brief: find a fast kernel soon rather than the fastest one: finals are short, and probes on
+            a CPU, too; reorders are not timed, and launches are timed once. Native kernels only.
+        workspace_bytes: limit of a candidate's workspace; GPUs only.
+        energy: also measure the energy of an execution if the device has a counter.
+        variant: the only candidate: ``variant`` in the ``evidence`` of an earlier kernel, or a
+            layout (``nhwc``, ``transposed``); for native kernels algorithm and layout, with all
+            candidates if none matches. None lets all compete.
+        verified: the variant has won a search in this run and was verified with these inputs: it is
+            run only once, and its verdict is ``unchecked``.
+        finals: compare the fastest candidates thoroughly; otherwise the fastest probe wins, and the
+            caller times the next one beside it. Native kernels on a CPU only.
+        kept: the variant is from an earlier run.
+        described: the evidence of a framework's operator is known and is not collected again.
     """
 
     seed: int = 0
@@ -63,35 +61,35 @@ class Preparation:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFacts:
-    """What is known about a prepared kernel besides its time. Sizes in bytes, times in seconds.
+    """Properties of a prepared kernel besides its time. Sizes in bytes, times in seconds.
 
     Attributes:
-        algorithm: the implementation, by its library's name.
-        layout: the layouts it works in, per tensor.
+        algorithm: the library's name of the implementation.
+        layout: the layout of each tensor.
         library: name and version of the library.
         accumulate: data type of the accumulator.
         workspace_bytes: scratchpad and workspace together.
         reorder_s: per tensor, the time to convert it from the plain layout (or back to it).
-        setup_s: creation of the primitive, including generated code.
+        setup_s: time to create the primitive, including generated code.
         correct: verdict of the verification.
-        candidates: all that were tried, fastest first, in JSON form.
-        timing: how samples are taken: ``steady`` (the monotonic clock of the host), ``events``,
+        candidates: all candidates that were tried, fastest first, in JSON form.
+        timing: clock of the samples: ``steady`` (the monotonic clock of the host), ``events``,
             ``cuda-graph``.
-        tensor_cores: whether tensor cores did it, as the library says; None where it does not.
+        tensor_cores: whether it uses tensor cores, according to the library; None if unknown.
         notes: the library's numerical and behaviour notes.
         launch_s: seconds per execution by three clocks: ``event`` (between two events), ``graph``
-            (in a graph of many) and ``host`` (on the host's clock, launched one by one, waiting for
-            the last); and ``enqueue``, what the host needs to launch one.
+            (in a graph of many) and ``host`` (launched one by one until the last has ended); and
+            ``enqueue``, the host's time to launch one.
         energy_j: energy of one execution in joules.
         power_w: mean power during that measurement, in watts.
-        sustained_s: seconds of an execution among a second of them in a row.
-        sustained_hz: the multiprocessors' clock meanwhile.
-        kernels: that a GPU runs for one execution, by the driver's word: each a dict with ``name``,
-            ``grid`` and ``block`` (three numbers each), ``shared_bytes`` of a block and
-            ``registers`` of a thread; empty where nobody tells.
-        evidence: of a framework's operator, what was seen from below: ``kernel`` (by the library's
-            own name), ``kernel_s`` and ``reorder_s`` (by the library's own log), and ``call_s``,
-            that call as a whole: what is known of a row are shares of it.
+        sustained_s: seconds per execution when it runs for a second without pauses.
+        sustained_hz: the multiprocessors' clock during that second.
+        kernels: GPU kernels of one execution, from the driver: dicts with ``name``, ``grid`` and
+            ``block`` (three numbers each), ``shared_bytes`` per block and ``registers`` per thread;
+            empty if unknown.
+        evidence: measurements inside a framework's operator: ``kernel`` (the library's name),
+            ``kernel_s`` and ``reorder_s`` (from the library's log), and ``call_s``, the time of
+            that logged call, of which the others are shares.
     """
 
     algorithm: str
@@ -120,27 +118,27 @@ class Kernel(Protocol):
 
     @property
     def facts(self) -> KernelFacts:
-        """What is known about it."""
+        """Properties besides its time."""
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested samples, after the executions that are not timed."""
 
 
 class Backend(Protocol):
-    """Something that can compute cases; lives in a worker process."""
+    """A library that computes layers, in a worker process."""
 
     name: str
 
     def describe(self) -> dict[str, Any]:
-        """Version, threads and instruction set of the libraries behind it."""
+        """Return version, threads and instruction set of its libraries."""
 
     def prepare(self, spec: KernelSpec, preparation: Preparation) -> Kernel:
-        """Make a case ready to be timed, verified.
+        """Prepare and verify a kernel.
 
         Raises:
-            UnsupportedError: the backend or the hardware cannot do this case.
+            UnsupportedError: the backend or the hardware does not support this spec.
             PrimitiveError: the library refused or failed.
-            InsufficientMemoryError: it does not fit.
+            InsufficientMemoryError: it does not fit into memory.
         """
 
     def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -148,10 +146,10 @@ class Backend(Protocol):
 
 
 # -----------------------------------------------------------------------------
-# What no backend does: one sentence for each reason.
+# Checks that are common to all backends.
 
-#: Instruction sets of which a CPU needs one: without, it only emulates the precision, so that its
-#: time would mean nothing.
+#: Instruction sets by precision. A CPU that has none of them only emulates the precision, so that
+#: its time would be meaningless.
 INSTRUCTION_SETS = {
     "bf16": ("avx512_bf16", "amx_bf16"),
     "fp16": ("avx512_fp16", "amx_fp16"),
@@ -162,19 +160,19 @@ def check_precision(precision: str, on_gpu: bool) -> None:
     """Refuse a precision of the other kind of device.
 
     Raises:
-        UnsupportedError: this kind has none such.
+        UnsupportedError: this kind of device does not have the precision.
     """
-    here, other, known = (
+    here, other, supported = (
         ("GPU", "CPU", GPU_PRECISIONS) if on_gpu else ("CPU", "GPU", CPU_PRECISIONS)
     )
-    if precision not in known:
+    if precision not in supported:
         raise UnsupportedError(
-            f"{precision} is a {other} mode; on a {here} there is: {', '.join(known)}"
+            f"{precision} is a {other} mode; on a {here} there is: {', '.join(supported)}"
         )
 
 
 def check_case(spec: KernelSpec) -> None:
-    """Refuse what a kind of device has for no backend, or a layer for none.
+    """Refuse a spec that no backend supports.
 
     Raises:
         UnsupportedError: a precision of the other kind of device, a clock of GPUs on a CPU, or a
@@ -188,7 +186,7 @@ def check_case(spec: KernelSpec) -> None:
 
 
 def check_all_is_read(layer: Layer) -> None:
-    """Refuse windows that end before the images do, which oneDNN alone has.
+    """Refuse windows that end before the images do, which only oneDNN supports.
 
     Raises:
         UnsupportedError: padding after the images is negative.
@@ -205,7 +203,7 @@ def check_not_emulated(precision: str, isa: Collection[str]) -> None:
         isa: the CPU's instruction sets, by the kernel's names.
 
     Raises:
-        UnsupportedError: the CPU has none of the instruction sets that do it.
+        UnsupportedError: the CPU has none of its instruction sets.
     """
     needed = INSTRUCTION_SETS.get(precision, ())
     if needed and not any(name in isa for name in needed):
@@ -213,27 +211,27 @@ def check_not_emulated(precision: str, isa: Collection[str]) -> None:
 
 
 # -----------------------------------------------------------------------------
-# Out of memory, in the words of every framework: one exception that says what to do.
+# Out-of-memory errors of all frameworks, converted to one exception with advice.
 
-# torch, TensorFlow; CuPy's is a MemoryError as well.
-_NAMES = ("OutOfMemoryError", "ResourceExhaustedError")
-# torch's allocator on CPUs raises a RuntimeError; Numba's driver an error with CUDA's own name.
-_WORDS = (
+# PyTorch and TensorFlow; CuPy's is a subclass of MemoryError.
+_OUT_OF_MEMORY_CLASSES = ("OutOfMemoryError", "ResourceExhaustedError")
+# PyTorch's CPU allocator raises RuntimeError; Numba's driver an error with CUDA's name of it.
+_OUT_OF_MEMORY_TEXTS = (
     *("can't allocate memory", "cannot allocate memory", "failed to allocate memory"),
     *("bad_alloc", "out_of_memory"),
 )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception of whatever library says that memory ran out."""
-    if isinstance(error, MemoryError) or type(error).__name__ in _NAMES:
+    """Whether an exception of any library means that memory ran out."""
+    if isinstance(error, MemoryError) or type(error).__name__ in _OUT_OF_MEMORY_CLASSES:
         return True
     text = str(error).lower()
-    return any(words in text for words in _WORDS)
+    return any(words in text for words in _OUT_OF_MEMORY_TEXTS)
 
 
 def insufficient_memory(error: BaseException) -> InsufficientMemoryError:
-    """Return the exception that stands for it in a row."""
+    """Convert an out-of-memory exception of any library."""
     text = " ".join(str(error).split())[:300]
     detail = f": {text}" if text else ""
     return InsufficientMemoryError(f"out of memory{detail}; try a smaller --batch")

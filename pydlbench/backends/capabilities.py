@@ -1,11 +1,11 @@
-"""Every backend at a glance: where it runs, how it can be run, how to get it, how to load it.
+"""Declarations of all backends: devices, modes, installation, and the way to load them.
 
-A backend is a folder beside this file, or a package of somebody else that an entry point in the
-group ``pydlbench.backends`` names. Its ``__init__`` declares ``CAPABILITIES``, and imports nothing
-of the library behind it; its module ``backend`` has ``create(device)``, which only a worker calls.
-Whatever is special about a backend outside its process stands in its declaration, so that nothing
-else has to know its name. The command line's help reads the declarations, so what only a run needs
-is imported where it is used.
+A backend is a folder beside this file, or another package that an entry point in the group
+``pydlbench.backends`` names. Its ``__init__`` declares ``CAPABILITIES`` without importing the
+library; its module ``backend`` has ``create(device)``, which only a worker calls. The declaration
+has all special properties of a backend outside its process, so that other code need not know its
+name. The command line's help reads the declarations, so modules that only a run needs are imported
+in functions.
 """
 
 from __future__ import annotations
@@ -28,75 +28,70 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import Backend
 
-#: Names a folder for what a worker writes, which the host removes once the process has ended,
-#: however that was.
+#: Variable with a folder for files of a worker, which the host removes after the process has ended.
 FOLDER_VARIABLE: Final = "PYDLBENCH_WORKER_FOLDER"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
-    """How a framework runs whole steps, as far as those have to know who explain them.
+class StepCapabilities:
+    """Properties of a framework's steps that their explanation depends on.
 
     Attributes:
-        layouts: of images that a step on a CPU can have, the default first.
-        layout_words: what its users call each, where they choose one.
-        apart: modes in which each call computes one layer.
-        joined: modes whose calls compute several layers together.
-        makes_calls: whether single calls are made on the operands of a step, and what libraries
-            log is known of each; else operands are made up, and a log is of a step.
-        pads_alike: whether its convolutions pad both ends of a side alike, and images are copied
-            where a layer does otherwise.
+        layouts: layouts of images in a step on a CPU, the default first.
+        layout_words: the framework's own names of layouts that its users can choose.
+        makes_calls: whether single calls run on the operands of a step, each with its part of the
+            libraries' log; otherwise operands are made up, and the log is that of a step.
+        pads_evenly: whether its convolutions pad both ends of a side by the same number, so that
+            images are copied for a layer with other padding.
         fuses_optimizers: whether it has optimizers that read and write each tensor once.
-        other_ways: by kind of layer, and layout of images, how the operands are kept in a step and
-            the other way in which they can be, by the words of ``--layout``.
-        unseen: what is not looked at, or not tried, in a model of the user's own.
+        layout_alternatives: by kind of layer and layout of images: the layout of operands in a
+            step and the alternative, in the words of ``--layout``.
+        limitation: note on properties of a user model that are not examined.
     """
 
     layouts: tuple[str, ...] = IMAGE_LAYOUTS
     layout_words: dict[str, str] = field(default_factory=dict)
-    apart: tuple[str, ...] = ()
-    joined: tuple[str, ...] = ()
     makes_calls: bool = False
-    pads_alike: bool = False
+    pads_evenly: bool = False
     fuses_optimizers: bool = False
-    other_ways: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
-    unseen: str = "a model of your own has no graph: its loss and its copies are not examined"
+    layout_alternatives: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    limitation: str = "a model of your own has no graph: its loss and its copies are not examined"
 
     def layout_text(self, layout: str) -> str:
-        """Return a layout as a line about a step ends with it; empty where nobody chooses one."""
+        """Return a layout as the end of a line; empty if users cannot choose one."""
         return f", {self.layout_words[layout]}" if layout in self.layout_words else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What is to be known of one backend without starting it.
+    """Declared properties of a backend.
 
     Attributes:
-        name: as ``--backend`` takes it.
-        rank: its place in lists; native kernels are the first.
-        title: what it is, in words.
-        distributions: packages that bring it; any one of them does.
-        install: the command that gets it.
-        tested: the newest series of releases that the tests have run with, such as ``2.13``; empty
-            where nobody says.
-        requires: the module that must be there; None for the native modules, which say themselves
-            why they are missing.
-        modes: how it runs a layer or a step on each kind of device; the first is the default.
-            ``None`` stands for a backend that knows one way only.
-        on_request: modes that run only where they are named, or all modes are asked for.
-        precisions: on each kind of device.
-        start_s: seconds until its worker serves, with the peaks that rows are held against probed:
-            least and most, as a sweep forecasts them.
-        layers: whether it runs single layers; one that does not runs whole files only.
+        name: value of ``--backend``.
+        rank: position in lists; native kernels are the first.
+        title: short description.
+        distributions: alternative packages that provide it.
+        install: command that installs it.
+        tested: newest release series that the tests have run with, such as ``2.13``; empty if
+            unknown.
+        requires: module that must exist; None for the native modules, which report themselves why
+            they are missing.
+        modes: modes of a layer or a step on each kind of device, the default first. ``None`` is the
+            mode of a backend that has only one.
+        on_request: modes that run only if they are named, or if all modes are requested.
+        precisions: precisions on each kind of device.
+        start_s: least and largest time in seconds until its worker is ready and the peaks for its
+            rows are probed; for the forecast of a sweep.
+        layers: whether it runs single layers, or only whole files.
         fresh_results: whether each call on a CPU allocates its results from the C library, so that
-            a second process that keeps its pages tells what fresh memory costs.
-        log_environment: variables that make it report its kernels where it has no switch for that.
-        settings: prefixes of variables that change what it computes: a worker inherits none.
-        kept_settings: prefixes of those among them that a worker inherits nevertheless.
-        code_folder: variable with the folder that it keeps compiled code in for later processes,
-            where we name one; empty where it has none, or none that pays.
+            a second process that keeps pages shows the cost of fresh memory.
+        log_environment: variables that make it log its kernels, if it has no function for that.
+        settings: prefixes of variables that change results: workers do not inherit them.
+        kept_settings: prefixes of exceptions, which workers inherit.
+        code_folder: variable with the folder of compiled code for later processes; empty if there
+            is none, or none that saves time.
         recorded: prefixes of further variables that the record of a run shows.
-        steps: how it runs whole steps, if it does.
+        steps: properties of whole steps, if it runs any.
     """
 
     name: str
@@ -117,7 +112,7 @@ class Capabilities:
     kept_settings: tuple[str, ...] = ()
     code_folder: str = ""
     recorded: tuple[str, ...] = ()
-    steps: Steps = field(default_factory=Steps)
+    steps: StepCapabilities = field(default_factory=StepCapabilities)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -126,16 +121,16 @@ class Capabilities:
 
 
 @functools.cache
-def every() -> tuple[Capabilities, ...]:
-    """Return the declarations of all backends, in the order in which they are listed."""
-    return tuple(declared for declared, _ in _declared().values())
+def all_capabilities() -> tuple[Capabilities, ...]:
+    """Return the declarations of all backends, in the order of lists."""
+    return tuple(declared for declared, _ in _all_declarations().values())
 
 
 @functools.cache
-def _own() -> dict[str, tuple[Capabilities, str]]:
-    """Return declarations by the names of our backends, each with the name of its module."""
+def _builtin_declarations() -> dict[str, tuple[Capabilities, str]]:
+    """Return the declarations of this package's backends by name, with their modules."""
     package = importlib.import_module("pydlbench.backends")
-    folders = (each.name for each in pkgutil.iter_modules(package.__path__) if each.ispkg)
+    folders = (item.name for item in pkgutil.iter_modules(package.__path__) if item.ispkg)
     modules = (importlib.import_module(f"{package.__name__}.{folder}") for folder in folders)
     return {
         declared.name: (declared, module.__name__)
@@ -145,11 +140,11 @@ def _own() -> dict[str, tuple[Capabilities, str]]:
 
 
 @functools.cache
-def _declared() -> dict[str, tuple[Capabilities, str]]:
-    """Return declarations of all backends, those of other packages among them."""
+def _all_declarations() -> dict[str, tuple[Capabilities, str]]:
+    """Return the declarations of all backends, including other packages."""
     from pydlbench import plugins
 
-    declarations = dict(_own())
+    declarations = dict(_builtin_declarations())
     for name, module in plugins.modules(plugins.BACKENDS).items():
         declared = getattr(module, "CAPABILITIES", None)
         if not isinstance(declared, Capabilities):
@@ -162,15 +157,15 @@ def _declared() -> dict[str, tuple[Capabilities, str]]:
     return dict(sorted(declarations.items(), key=lambda item: (item[1][0].rank, item[0])))
 
 
-def names() -> tuple[str, ...]:
+def backend_names() -> tuple[str, ...]:
     """Return the names of all backends."""
-    return tuple(each.name for each in every())
+    return tuple(backend.name for backend in all_capabilities())
 
 
-def modes() -> tuple[str, ...]:
-    """Return all modes that some backend has."""
-    known = (mode for each in every() for modes in each.modes.values() for mode in modes)
-    return tuple(dict.fromkeys(mode for mode in known if mode is not None))
+def all_modes() -> tuple[str, ...]:
+    """Return the modes of all backends."""
+    by_device = (modes for backend in all_capabilities() for modes in backend.modes.values())
+    return tuple(dict.fromkeys(mode for modes in by_device for mode in modes if mode is not None))
 
 
 def declaration(name: str) -> Capabilities:
@@ -179,16 +174,20 @@ def declaration(name: str) -> Capabilities:
     Raises:
         UsageError: there is no such backend.
     """
-    # A worker of ours need not look for packages of others, which takes as long as NumPy.
-    for known in (_own, _declared):
-        if name in known():
-            return known()[name][0]
-    near = nearest(name, names(), 1) or names()[:1]
-    raise UsageError(f"--backend {name}: not one of {', '.join(names())}; nearest: {near[0]}")
+    if (found := _find(name)) is not None:
+        return found[0]
+    names = backend_names()
+    near = nearest(name, names, 1) or names[:1]
+    raise UsageError(f"--backend {name}: not one of {', '.join(names)}; nearest: {near[0]}")
+
+
+def _find(name: str) -> tuple[Capabilities, str] | None:
+    # Looking for other packages takes as long as importing NumPy: avoid it for our own backends.
+    return _builtin_declarations().get(name) or _all_declarations().get(name)
 
 
 def installed_version(backend: Capabilities) -> str | None:
-    """Return the version of the package that brings a backend, without importing it."""
+    """Return the version of the package that provides a backend, without importing it."""
     import importlib.metadata
 
     for distribution in backend.distributions:
@@ -199,19 +198,19 @@ def installed_version(backend: Capabilities) -> str | None:
     return None
 
 
-def untested(backends: Iterable[str]) -> tuple[str, ...]:
-    """Return a line for each of some backends that is newer here than what was tested.
+def untested_versions(wanted: Iterable[str]) -> tuple[str, ...]:
+    """Return a line for each backend whose installed version is newer than the tested one.
 
     Args:
-        backends: names; those that nobody has are passed over.
+        wanted: names of backends; unknown ones are ignored.
     """
-    wanted = set(backends)
-    declared = [each for each in every() if each.name in wanted and each.tested]
-    versions = [(each, installed_version(each)) for each in declared]
+    chosen = set(wanted)
+    declared = [item for item in all_capabilities() if item.name in chosen and item.tested]
+    versions = [(item, installed_version(item)) for item in declared]
     return tuple(
-        f"{each.name} {version} is newer than what this pydlbench was tested with ({each.tested})"
-        for each, version in versions
-        if version is not None and _series(version) > _series(each.tested)
+        f"{item.name} {version} is newer than what this pydlbench was tested with ({item.tested})"
+        for item, version in versions
+        if version is not None and _series(version) > _series(item.tested)
     )
 
 
@@ -220,8 +219,8 @@ def _series(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
-def is_there(backend: Capabilities) -> bool:
-    """Whether a backend can be imported, whatever the package is called that brought it."""
+def is_installed(backend: Capabilities) -> bool:
+    """Whether a backend can be imported, whichever package provides it."""
     return backend.requires is None or importlib.util.find_spec(backend.requires) is not None
 
 
@@ -231,57 +230,58 @@ def load(name: str, device: str) -> Backend:
     Raises:
         UsageError: no such backend.
         UnsupportedError: it does not run on this device.
-        BackendMissingError: it is not installed, or lacks something; the message says what.
+        BackendMissingError: it is not installed, or a dependency is missing.
     """
     from pydlbench.devices.cpu.affinity import remember
 
-    known = declaration(name)
+    declared = declaration(name)
     remember()
-    if not is_there(known):
-        raise BackendMissingError(f"{name} is not installed; get it with: {known.install}")
+    if not is_installed(declared):
+        raise BackendMissingError(f"{name} is not installed; get it with: {declared.install}")
     try:
-        declared = _own().get(name) or _declared()[name]
-        imported = importlib.import_module(f"{declared[1]}.backend")
+        package = (_find(name) or ("", ""))[1]
+        imported = importlib.import_module(f"{package}.backend")
         return cast("Backend", imported.create(device))
     except BackendMissingError:
         raise
     except ImportError as error:
-        # Whatever a backend needs beside its library, which may be imported as late as here.
+        # A missing dependency of the backend may show only here.
         text = " ".join(str(error).split())
         raise BackendMissingError(f"{name} cannot be imported: {text}") from error
 
 
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the software around a run, with what every backend wants recorded.
+    """Return the software environment of a run, with the packages and variables of all backends.
 
     Args:
         variables: the environment variables; those of the process by default.
     """
     from pydlbench.devices.environment import read_environment
 
+    backends = all_capabilities()
     return read_environment(
         variables,
-        packages=[distribution for each in every() for distribution in each.distributions],
-        prefixes=[prefix for each in every() for prefix in (*each.settings, *each.recorded)],
+        packages=[name for backend in backends for name in backend.distributions],
+        prefixes=[name for backend in backends for name in (*backend.settings, *backend.recorded)],
     )
 
 
 # -----------------------------------------------------------------------------
-# Which device to use when none is named: the first GPU, if there is one that we can use.
+# The default device: the first GPU, if there is one that we can use.
 
-# Made by the driver's kernel module; the second one is the paravirtual device of WSL.
+# Device files of the driver's kernel module, and of WSL's paravirtual device.
 _DRIVER_NODES = ("/dev/nvidiactl", "/dev/dxg")
 
 
 def default_device() -> tuple[str, tuple[str, ...]]:
-    """Return ``cuda:0`` where there is an NVIDIA GPU and the CUDA module, else ``cpu``.
+    """Return ``cuda:0`` if there is an NVIDIA GPU and the CUDA module, else ``cpu``.
 
-    Asks the file system only: loading the driver would cost every command a tenth of a second.
+    Only the file system is read: loading the driver would cost every command a tenth of a second.
 
     Returns:
-        The device, and a note for the user where a GPU is there but pydlbench cannot use it.
+        The device, and a note for the user if there is a GPU that pydlbench cannot use.
     """
-    if not _gpu_is_there():
+    if not _has_gpu():
         return "cpu", ()
     try:
         reason = str(importlib.import_module("pydlbench._build").CUDA_MISSING)
@@ -292,7 +292,7 @@ def default_device() -> tuple[str, tuple[str, ...]]:
     return "cuda:0", ()
 
 
-def _gpu_is_there() -> bool:
+def _has_gpu() -> bool:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1", "NoDevFiles"):
         return False

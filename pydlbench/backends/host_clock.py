@@ -1,7 +1,7 @@
-"""An operator under the clock of the host, with the system's counters around its samples.
+"""Time an operator by the host's clock, with the system's counters around its samples.
 
-The native module reads the same counters around its own samples. Absence is normal: what a system
-does not count is zero.
+The native module reads the same counters around its own samples. A counter that the system does not
+have is zero.
 """
 
 from __future__ import annotations
@@ -28,71 +28,69 @@ if TYPE_CHECKING:
 
 _TASKS = Path("/proc/self/task")
 _STAT = Path("/proc/stat")
-# Columns of a CPU's line in /proc/stat: user, nice, system, interrupts of both kinds; stolen.
+# Columns of a CPU's line in /proc/stat: user, nice, system, irq, softirq; steal.
 _BUSY = (1, 2, 3, 6, 7)
 _STOLEN = 8
 
 
 def page_faults() -> int:
-    """Return how often this process touched fresh memory until now; disk reads are not counted."""
+    """Return the number of minor page faults (first uses of memory) of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-class Account:
-    """What the system counts while the samples of a chunk are taken within it.
+class HostCounters:
+    """Context that reads the system's counters around the samples of a chunk.
 
-    Python collects no garbage meanwhile: in the middle of a sample that would be Python's time, not
-    the operator's.
+    Garbage collection is off within the context, because its time is not the operator's.
 
     Args:
-        cpus: those that the process is pinned to.
+        cpus: CPUs that the process is pinned to.
 
     Attributes:
-        faults: how often fresh memory was touched, once it is left.
+        faults: number of minor page faults; valid after the context.
     """
 
     def __init__(self, cpus: Sequence[int]) -> None:
         self.faults = 0
         self._cpus = tuple(cpus)
         self._names = {f"cpu{cpu}" for cpu in cpus}
-        self._counted: dict[str, Any] = {}
+        self._counts: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        """Begin to count."""
+        """Read the counters at the start."""
         self._collecting = gc.isenabled()
         gc.disable()
-        self._delays, self._ticks = _delays(), self._of_cpus()
+        self._delays, self._ticks = _delays(), self._cpu_ticks()
         self._usage = resource.getrusage(resource.RUSAGE_SELF)
         self._begin, self._used = time.monotonic(), time.process_time()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Count what has happened since."""
+        """Compute the differences."""
         wall, used = time.monotonic() - self._begin, time.process_time() - self._used
         if self._collecting:
             gc.enable()
         usage = resource.getrusage(resource.RUSAGE_SELF)
         self.faults = usage.ru_minflt - self._usage.ru_minflt
-        # A thread that is new counts from zero.
+        # New threads count from zero.
         waits = [delay - self._delays.get(task, 0) for task, delay in _delays().items()]
         busy, stolen = (
             (after - before) / os.sysconf("SC_CLK_TCK")
-            for before, after in zip(self._ticks, self._of_cpus(), strict=True)
+            for before, after in zip(self._ticks, self._cpu_ticks(), strict=True)
         )
-        self._counted = {
+        self._counts = {
             "run_delay_s": max(0, *waits, 0) / 1e9,
             "steal_s": max(0.0, stolen),
             "wall_s": wall,
             "cpu_s": used,
             "voluntary": usage.ru_nvcsw - self._usage.ru_nvcsw,
             "involuntary": usage.ru_nivcsw - self._usage.ru_nivcsw,
-            # Ticks at both ends are whole ones, and this process's own time is known exactly: the
-            # difference may be too small, and negative.
+            # May be negative, because busy time is in whole ticks.
             "others_s": busy - used if self._ticks[0] else None,
         }
 
     def chunk(self, seconds: Sequence[float], *, faults: float) -> Chunk:
-        """Return the samples with what was counted around them; see :class:`Chunk`.
+        """Return the samples with the counters around them; see :class:`Chunk`.
 
         Args:
             seconds: the samples.
@@ -102,11 +100,11 @@ class Account:
             seconds=tuple(seconds),
             threads=len(self._cpus),
             faults=faults,
-            **self._counted,
+            **self._counts,
         )
 
-    def _of_cpus(self) -> tuple[int, int]:
-        """Return ticks that the CPUs were busy, and stolen ones; zeros where nobody counts."""
+    def _cpu_ticks(self) -> tuple[int, int]:
+        """Return busy and stolen ticks of the CPUs; zeros if the system does not count them."""
         try:
             lines = _STAT.read_text().splitlines()
         except OSError:
@@ -122,7 +120,7 @@ class Account:
 
 
 def _delays() -> dict[str, int]:
-    """Nanoseconds that each thread spent waiting for a CPU."""
+    """Return the nanoseconds that each thread spent waiting for a CPU."""
     counts: dict[str, int] = {}
     try:
         tasks = list(_TASKS.iterdir())
@@ -140,16 +138,16 @@ class Operator(Protocol):
     """A framework's operator, built and compiled, with its operands in place."""
 
     def call(self) -> Any:
-        """Run it once, as a user's line of code would, its outputs' allocation included.
+        """Run it once as user code would, including the allocation of outputs.
 
-        Whatever it returns is dropped by the caller at once, as in a loop of a user's.
+        The caller drops the result at once, as in a user's loop.
         """
 
     def wait(self) -> None:
-        """Return when everything that was called is done; costs nothing where calls are."""
+        """Wait until all calls have finished; does nothing if calls are synchronous."""
 
     def outputs(self) -> dict[str, NDArray[Any]]:
-        """Run it once and return what it wrote, by role, as float32 in plain layouts.
+        """Run it once and return its outputs, by role, as float32 in plain layouts.
 
         An image is NCHW, convolution weights are ``(out channels, in channels / groups, kernel
         height, kernel width)``, matrices are ``(batch, rows, columns)``. The main result comes
@@ -161,23 +159,23 @@ class Watcher(Protocol):
     """Reads a GPU while samples are taken."""
 
     def mark(self) -> float:
-        """Start."""
+        """Return the start of an interval."""
 
     def since(self, mark: float) -> GpuReadings | None:
-        """Return what was read since then."""
+        """Return the readings since ``mark``."""
 
 
-def watched(
+def take_watched(
     take: Callable[[], Chunk],
     guard: Callable[[], contextlib.AbstractContextManager[Any]],
     watcher: Watcher | None,
 ) -> Chunk:
-    """Take a chunk within a guard, with what was read of the GPU meanwhile.
+    """Take a chunk within a guard, with readings of the GPU.
 
     Args:
-        take: the chunk.
+        take: function that takes the chunk.
         guard: makes the context in which it is taken.
-        watcher: reads the GPU; None where there is none, or nobody watches.
+        watcher: reads the GPU; None without one.
     """
     with guard():
         if watcher is None:
@@ -195,16 +193,16 @@ def watched(
 
 
 class HostClock:
-    """Times an operator with the host's monotonic clock, its counters read around each chunk.
+    """Times an operator with the host's monotonic clock, and reads counters around each chunk.
 
-    Inside the timed region stands a loop of plain calls and nothing else; what an iteration of that
-    loop costs is known from an empty operator and subtracted nowhere.
+    The timed region contains only a loop of calls. The cost of an iteration is known from an empty
+    operator, and is not subtracted.
 
     Args:
-        operator: what is timed.
-        cpus: those that the process is pinned to, for the account of stolen time.
-        guard: makes the context in which it is to be called, entered once for each chunk.
-        watcher: reads the GPU that it runs on; None where there is none, or nobody watches.
+        operator: the operator to time.
+        cpus: CPUs that the process is pinned to, for their counters.
+        guard: makes the context of the calls, entered once per chunk.
+        watcher: reads the GPU of the operator; None without one.
     """
 
     def __init__(
@@ -221,18 +219,18 @@ class HostClock:
         self._now: Callable[[], float] = time.perf_counter
 
     def sample(self, request: Request) -> Chunk:
-        """Time the requested samples, after the calls that are not timed."""
-        return watched(lambda: self.timed(request), self._guard, self._watcher)
+        """Time the requested samples, after the untimed calls."""
+        return take_watched(lambda: self.time_samples(request), self._guard, self._watcher)
 
-    def timed(self, request: Request) -> Chunk:
-        """Do what :meth:`sample` does, within the guard."""
+    def time_samples(self, request: Request) -> Chunk:
+        """Take the samples of a request, within the guard."""
         call, wait, now = self._operator.call, self._operator.wait, self._now
         for _ in range(request.untimed):
             call()
         wait()
         seconds: list[float] = []
         inner = range(request.inner)
-        with Account(self._cpus) as account:
+        with HostCounters(self._cpus) as counters:
             for _ in range(request.samples):
                 start = now()
                 for _ in inner:
@@ -241,4 +239,4 @@ class HostClock:
                 end = now()
                 seconds.append((end - start) / request.inner)
         calls = request.samples * request.inner
-        return account.chunk(seconds, faults=account.faults / calls)
+        return counters.chunk(seconds, faults=counters.faults / calls)

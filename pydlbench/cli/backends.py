@@ -39,7 +39,7 @@ def run(args: BackendsOptions, describe: Callable[[str, str], dict[str, Any]] | 
     Raises:
         UsageError: bad ``--device``, unwritable file.
     """
-    from pydlbench.backends.capabilities import default_device, every
+    from pydlbench.backends.capabilities import all_capabilities, default_device
     from pydlbench.words import check_device
 
     outputs = Outputs.from_options(args)
@@ -50,7 +50,7 @@ def run(args: BackendsOptions, describe: Callable[[str, str], dict[str, Any]] | 
         devices = list(dict.fromkeys(["cpu", default_device()[0]]))
     entries = [
         entry
-        for backend in every()
+        for backend in all_capabilities()
         for entry in _entries(backend, devices, describe or _start, named=args.device is not None)
     ]
     left_out = _left_out()
@@ -90,7 +90,7 @@ def _entry(
     kind: str,
     describe: Callable[[str, str], dict[str, Any]],
 ) -> dict[str, Any]:
-    from pydlbench.backends.capabilities import installed_version, is_there
+    from pydlbench.backends.capabilities import installed_version, is_installed
     from pydlbench.errors import PydlbenchError
 
     entry: dict[str, Any] = {
@@ -105,7 +105,7 @@ def _entry(
         "reason": None,
         "about": None,
     }
-    if entry["version"] is None and not is_there(capabilities):
+    if entry["version"] is None and not is_installed(capabilities):
         return {**entry, "reason": "not installed"}
     try:
         return {**entry, "about": describe(capabilities.name, device), "usable": True}

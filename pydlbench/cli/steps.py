@@ -394,9 +394,9 @@ def _place(mode: str) -> int:
 
 
 def _installed() -> list[str]:
-    from pydlbench.backends.capabilities import declaration, is_there
+    from pydlbench.backends.capabilities import declaration, is_installed
 
-    installed = [name for name in FRAMEWORKS if is_there(declaration(name))]
+    installed = [name for name in FRAMEWORKS if is_installed(declaration(name))]
     if not installed:
         ways = " or ".join(declaration(name).install for name in FRAMEWORKS)
         raise BackendMissingError(f"--framework: none is installed; get one with: {ways}")

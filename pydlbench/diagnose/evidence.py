@@ -123,7 +123,7 @@ class Observations:
         return self.step.time.median
 
     @property
-    def framework(self) -> capabilities.Steps:
+    def framework(self) -> capabilities.StepCapabilities:
         """The description of its framework."""
         return capabilities.declaration(self.spec.framework).steps
 
@@ -431,7 +431,7 @@ def observe(
         for row in seen.estimate.missing
     ]
     if model is None:
-        notes.append(capabilities.declaration(spec.framework).steps.unseen)
+        notes.append(capabilities.declaration(spec.framework).steps.limitation)
     if step.contended:
         notes.append(f"other work disturbed the step: {step.contention_reason}")
     breakdown, reason = None, "step and native layers took too much of the time limit"

@@ -237,7 +237,7 @@ def find_channels(seen: Observations) -> Iterator[Hypothesis]:
 
 def find_copies(seen: Observations) -> Iterator[Hypothesis]:
     """Yield the same convolution on images that were padded beforehand."""
-    if not seen.framework.pads_alike:
+    if not seen.framework.pads_evenly:
         return
     for site in seen.convolutions():
         layer = site.layer
@@ -318,7 +318,7 @@ def _below(
     evidence = (f"native row, {kernel}, hot caches", *seen.called(name))
     spec = seen.framework_case(term)
     layout = seen.spec.layout if kernel_work.layer.kind == "conv2d" else ""
-    ways = seen.framework.other_ways.get((kernel_work.layer.kind, layout))
+    ways = seen.framework.layout_alternatives.get((kernel_work.layer.kind, layout))
     twice = kernel_work.layer.with_batch(2 * kernel_work.layer.batch)
 
     def suspected(problem: str, cause: str, experiment: LayerChange) -> Hypothesis:

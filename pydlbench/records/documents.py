@@ -1,8 +1,9 @@
 """The documents that commands write with ``--json``: a struct for each, and for their parts.
 
-Measurements have their records elsewhere in this folder; these structs describe the objects that
-commands compose from several of them. Commands write plain objects, of which these structs give the
-schemas (:mod:`pydlbench.records.schema`). A field with a default may be absent.
+What is timed has its record elsewhere in this folder; the structs here describe what commands
+put together from several of them, or from what is no record. Commands write plain objects; the
+schemas that are made of these structs (:mod:`pydlbench.records.schema`) say what they hold. A field
+with a default may be absent.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ def _count(number: int) -> str:
 
 
 class RunDocument(Document, frozen=True, kw_only=True):
-    """The measurements of a run.
+    """What a run has measured.
 
     Attributes:
-        interrupted: whether the run ended before it had measured everything that was requested.
+        interrupted: more was asked for than is here.
         run: one run of a command: when, where, and with which libraries.
     """
 
@@ -55,16 +56,16 @@ class BackendEntry(Record, frozen=True, kw_only=True):
     """A backend on a device.
 
     Attributes:
-        backend: name of the backend.
+        backend: its name.
         device: cpu or cuda:N.
-        title: name in words.
-        modes: modes in which it runs a layer.
-        precisions: supported precisions.
+        title: in words.
+        modes: how it runs a layer.
+        precisions: that it knows.
         version: installed version.
-        install: the command that installs it.
+        install: the command that gets it.
         usable: whether its worker started.
         reason: why not.
-        about: facts that the worker reports.
+        about: what the worker says of itself.
     """
 
     backend: str
@@ -80,7 +81,7 @@ class BackendEntry(Record, frozen=True, kw_only=True):
 
 
 class BackendsDocument(Document, frozen=True, kw_only=True):
-    """Installed backends, and what they support.
+    """What is installed, what it supports.
 
     Attributes:
         backends: one for each backend and device.
@@ -90,7 +91,7 @@ class BackendsDocument(Document, frozen=True, kw_only=True):
 
 
 class StepAnswer(Record, frozen=True, kw_only=True):
-    """The result of a step in a framework, or the reason why there is none.
+    """What came of a step in a framework; of one without a result only why.
 
     Attributes:
         status: whether there is a result.
@@ -107,7 +108,7 @@ _NAMES: Final = ("model", "batch", "phase", "precision", "framework", "mode")
 
 
 def _answer(*results: str, names: Sequence[str] = _NAMES) -> dict[str, Any]:
-    """Return the schema rules of an answer: names, and results that an ok status requires."""
+    """Return the rules of an answer: its names, and the results where its status is ok."""
     return {
         "required": list(names),
         "if": {"properties": {"status": {"const": "ok"}}},
@@ -116,10 +117,10 @@ def _answer(*results: str, names: Sequence[str] = _NAMES) -> dict[str, Any]:
 
 
 class BrokenDownStep(StepAnswer, frozen=True, kw_only=True):
-    """The breakdown of a model's step in a framework, or the reason why there is none.
+    """A step of a model in a framework, broken down; or why it is not.
 
     Attributes:
-        record: its fields are merged into the object, if the status is ok.
+        record: its fields stand in the object itself, where the status is ok.
     """
 
     record: BreakdownRecord
@@ -145,10 +146,10 @@ class BreakdownDocument(RunDocument, frozen=True, kw_only=True):
 
 
 class ForecastStep(StepAnswer, frozen=True, kw_only=True):
-    """The forecast of a step in a framework, or the reason why there is none.
+    """A forecast of a step in a framework; or why there is none: what is missing.
 
     Attributes:
-        record: its fields are merged into the object.
+        record: its fields stand in the object itself.
     """
 
     record: ForecastRecord
@@ -167,11 +168,11 @@ class ForecastDocument(RunDocument, frozen=True, kw_only=True):
 
 
 class Advice(Record, frozen=True, kw_only=True):
-    """An observation with its remedy.
+    """An advice.
 
     Attributes:
-        symptom: the observation.
-        remedy: the remedy.
+        symptom: what was seen.
+        remedy: what to do.
     """
 
     symptom: str
@@ -187,14 +188,14 @@ class DeviceEntry(Record, frozen=True, kw_only=True):
         threads: threads of a CPU's probes.
         cores: physical cores in use.
         clock_hz: core clock during the probes, in Hz.
-        facts: facts from the system or the driver.
-        peaks: by precision: measured_flops_per_s, theoretical with its derivation, and the reason
-            if there is none.
+        facts: what the system or the driver tells.
+        peaks: by precision: measured_flops_per_s, theoretical with its derivation, reason
+            where there is none.
         bandwidths: by level of the memory and pattern, in bytes per second.
         bandwidth_reason: why there are none.
         launch_s: seconds to start and join all threads, or to launch a kernel.
-        libraries: versions of the libraries.
-        warnings: circumstances that make measurements less reliable: symptom and remedy.
+        libraries: versions.
+        warnings: what makes measurements less reliable: symptom and remedy.
     """
 
     kind: str
@@ -216,7 +217,7 @@ class DeviceDocument(Document, frozen=True, kw_only=True):
 
     Attributes:
         device: the device that was probed.
-        environment: Python, system, packages and variables.
+        environment: python, system, packages and variables.
     """
 
     device: DeviceEntry
@@ -224,18 +225,18 @@ class DeviceDocument(Document, frozen=True, kw_only=True):
 
 
 class DiagnosisObject(Record, frozen=True, kw_only=True):
-    """A diagnosed step with its findings.
+    """What was diagnosed, before what was found.
 
     Attributes:
         model: name of the model.
         batch: images per step.
-        phase: phase of the step.
-        precision: precision of the products.
-        framework: name of the framework.
-        mode: mode of the framework.
-        layout: layout of PyTorch's images.
-        options: options of the model.
-        diagnosis: its fields are merged into the object.
+        phase: what a step computes.
+        precision: of the products.
+        framework: who ran it.
+        mode: how the framework ran it.
+        layout: of PyTorch's images.
+        options: variant of the model.
+        diagnosis: its fields stand in the object itself.
     """
 
     model: str
@@ -256,7 +257,7 @@ class DiagnoseDocument(Document, frozen=True, kw_only=True):
 
     Attributes:
         run: one run of a command: when, where, and with which libraries.
-        diagnosis: its fields are merged into the document.
+        diagnosis: its fields stand in the document itself.
     """
 
     run: RunRecord
@@ -266,11 +267,11 @@ class DiagnoseDocument(Document, frozen=True, kw_only=True):
 
 
 class ProtocolDocument(Document, frozen=True, kw_only=True):
-    """The results of a published script's protocol.
+    """What a published script's protocol came to.
 
     Attributes:
         run: one run of a command: when, where, and with which libraries.
-        result: its fields are merged into the document.
+        result: its fields stand in the document itself.
     """
 
     run: RunRecord
@@ -280,14 +281,14 @@ class ProtocolDocument(Document, frozen=True, kw_only=True):
 
 
 class AgreementRow(Record, frozen=True, kw_only=True):
-    """Differences between two frameworks' results with the same weights.
+    """How far two frameworks' numbers are apart, with the same weights.
 
     Attributes:
         batch: images per step.
-        phase: phase of the step.
+        phase: what the step computes.
         status: whether they agree.
-        detail: the differences in words.
-        record: its fields are merged into the object, if both frameworks have results.
+        detail: what was found.
+        record: its fields stand in the object itself, where there are numbers of both.
     """
 
     batch: int | None = None
@@ -308,8 +309,9 @@ class StepsDocument(RunDocument, frozen=True, kw_only=True):
     Attributes:
         model: name of the model.
         steps: the rows.
-        agreements: with --agree: differences between the frameworks' results, by batch and phase.
-        conclusion: conclusions in sentences.
+        agreements: with --agree: how far the frameworks' numbers are apart, by batch and
+            phase.
+        conclusion: sentences.
     """
 
     model: str | None = None
@@ -323,7 +325,7 @@ class LayersDocument(RunDocument, frozen=True, kw_only=True):
 
     Attributes:
         measurements: the rows.
-        recorded: the log from which the problems were taken; absent if layers were named.
+        recorded: the log whose problems they are; absent where layers were named.
     """
 
     measurements: tuple[Measurement, ...]
@@ -331,15 +333,15 @@ class LayersDocument(RunDocument, frozen=True, kw_only=True):
 
 
 class SummaryNode(Record, frozen=True, kw_only=True):
-    """A node of a model.
+    """A node.
 
     Attributes:
-        name: name of the node.
+        name: of the node.
         op: its operation.
         inputs: nodes that it reads.
-        shape: shape of its output for one image.
-        problem: descriptor; null if it computes nothing.
-        parameters: number of trained elements.
+        shape: of its output for one image.
+        problem: descriptor; null where nothing is computed.
+        parameters: trained numbers.
         macs_forward: multiply-adds of one image.
     """
 
@@ -353,15 +355,15 @@ class SummaryNode(Record, frozen=True, kw_only=True):
 
 
 class SummaryDocument(Document, frozen=True, kw_only=True):
-    """Size of a model; nothing is timed.
+    """A model in numbers; nothing is timed.
 
     Attributes:
         model: name of the model.
-        title: title of the model.
-        source: publication of the model.
+        title: the model in words.
+        source: where it was published.
         batch: images per step, as published.
         image: channels, height, width.
-        parameters: number of trained elements.
+        parameters: trained numbers.
         macs_forward: multiply-adds of convolutions and products for one image, padding
             counted.
         macs_training: the same with the gradients.
@@ -385,7 +387,7 @@ class EstimateDocument(Document, frozen=True, kw_only=True):
     Attributes:
         run: one run of a command: when, where, and with which libraries.
         measurements: the rows.
-        estimated: its fields are merged into the document.
+        estimated: its fields stand in the document itself.
     """
 
     run: RunRecord
@@ -396,7 +398,7 @@ class EstimateDocument(Document, frozen=True, kw_only=True):
 
 
 class RunsDocument(Document, frozen=True, kw_only=True):
-    """Stored runs, the newest first.
+    """Runs of the store, the newest first.
 
     Attributes:
         runs: the runs.
@@ -406,12 +408,12 @@ class RunsDocument(Document, frozen=True, kw_only=True):
 
 
 class ShapePass(Record, frozen=True, kw_only=True):
-    """FLOPs and least bytes of a pass of a layer.
+    """What a pass of a layer computes and moves at the least.
 
     Attributes:
         flops: two per multiply-add, padding counted.
-        flops_executed: FLOPs without taps on padding.
-        bytes: least traffic in fp32.
+        flops_executed: those on real elements.
+        bytes: to be moved, in fp32.
     """
 
     flops: Annotated[int, shown("FLOPs", format_flops, unit="FLOP")]
@@ -420,7 +422,7 @@ class ShapePass(Record, frozen=True, kw_only=True):
 
     @property
     def executed(self) -> Annotated[str, shown("executed")]:
-        """The share of FLOPs that are not on padding."""
+        """The part of the FLOPs that is on real elements."""
         return f"{100 * self.flops_executed / self.flops:.1f} %" if self.flops else "-"
 
     @property
@@ -433,12 +435,12 @@ class ShapeEntry(Record, frozen=True, kw_only=True):
     """A layer.
 
     Attributes:
-        layer: name of the layer.
-        kind: kind of the layer: conv2d, gemm, pool2d, pointwise and so on.
+        layer: name.
+        kind: of layer: conv2d, gemm, pool2d, pointwise and so on.
         problem: descriptor, batch included.
         pool: max, avg or avg_p; null unless a pooling.
         batch: images, or rows of a product.
-        weight_elements: number of weights.
+        weight_elements: numbers in the weights.
         passes: by pass: flops, flops_executed and bytes.
     """
 
@@ -452,12 +454,12 @@ class ShapeEntry(Record, frozen=True, kw_only=True):
 
     @property
     def pooled(self) -> Annotated[str, _words("problem")]:
-        """The descriptor, followed by the kind of pooling, which a descriptor does not contain."""
+        """The descriptor, with what pooling does, which descriptors leave to an option."""
         return " ".join(filter(None, (self.problem, self.pool)))
 
     @property
     def forward(self) -> ShapePass:
-        """The forward pass, which all layers have."""
+        """The pass that all layers have."""
         return self.passes["forward"]
 
 
@@ -472,12 +474,12 @@ class ShapesDocument(Document, frozen=True, kw_only=True):
 
 
 class PlannedTime(Record, frozen=True, kw_only=True):
-    """Forecast of a sweep's duration in seconds.
+    """Forecast in seconds.
 
     Attributes:
-        low: lower end.
-        high: upper end.
-        source: basis of the forecast.
+        low: at least.
+        high: at most.
+        source: where it comes from.
     """
 
     low: float
@@ -486,14 +488,14 @@ class PlannedTime(Record, frozen=True, kw_only=True):
 
 
 class PlannedJob(Record, frozen=True, kw_only=True):
-    """A job of a sweep.
+    """A job.
 
     Attributes:
         kind: the command.
         table: number of the table in the file.
-        command: command line of the same measurement.
+        command: that asks for the same.
         time_s: low and high, in seconds.
-        rows: the settings in which rows differ, for each row.
+        rows: what tells each row from the others.
     """
 
     kind: str
@@ -504,12 +506,12 @@ class PlannedJob(Record, frozen=True, kw_only=True):
 
 
 class SweepPlanDocument(Document, frozen=True, kw_only=True):
-    """The plan of a sweep, which would be measured.
+    """What a sweep would measure.
 
     Attributes:
         file: name of the file.
-        title: title of the sweep.
-        rows: number of rows.
+        title: what it is for.
+        rows: how many there are.
         time_s: forecast in seconds.
         jobs: rows that are measured together.
     """
@@ -524,13 +526,13 @@ class SweepPlanDocument(Document, frozen=True, kw_only=True):
 
 
 class PlayedProtocol(ProtocolOptions, frozen=True, kw_only=True):
-    """A run of a published script's protocol.
+    """A published script's protocol, played.
 
     Attributes:
-        data: source of the images; null without any.
+        data: where the images are from; null without any.
         library: name and version of the framework.
-        numbers: numbers that the script prints.
-        environment: the framework's version, threads and settings.
+        numbers: what the script prints.
+        environment: what the framework says of itself.
     """
 
     data: str | None = None
@@ -540,18 +542,18 @@ class PlayedProtocol(ProtocolOptions, frozen=True, kw_only=True):
 
 
 class SweepDocument(RunDocument, frozen=True, kw_only=True):
-    """A complete run, by kind of entry; also written by export.
+    """A run with everything in it, by kind; also what export writes of it.
 
     Attributes:
         kind: the command that measured it.
         measurements: the rows.
         estimates: estimates of steps.
         steps: timed steps.
-        breakdowns: breakdowns of steps.
+        breakdowns: of steps.
         findings: diagnoses.
         not_estimated: rows of [[estimate]] without an estimate, with the reason.
-        agreements: comparisons between frameworks.
-        protocols: runs of published protocols.
+        agreements: what came of comparing frameworks.
+        protocols: published protocols that were played.
     """
 
     kind: str
@@ -567,11 +569,11 @@ class SweepDocument(RunDocument, frozen=True, kw_only=True):
 
 
 class FleetDocument(RunDocument, frozen=True, kw_only=True):
-    """The verdict on the nodes of a fleet.
+    """Which nodes of a fleet are slow.
 
     Attributes:
         kind: fleet.
-        verdict: its fields are merged into the document.
+        verdict: its fields stand in the document itself.
     """
 
     kind: str
@@ -585,8 +587,8 @@ class FleetComparisonDocument(Document, frozen=True, kw_only=True):
 
     Attributes:
         kind: compare-fleets.
-        runs: ids of the two runs.
-        comparison: its fields are merged into the document.
+        runs: ids of the two.
+        comparison: its fields stand in the document itself.
     """
 
     kind: str
@@ -596,7 +598,7 @@ class FleetComparisonDocument(Document, frozen=True, kw_only=True):
     embedded = ("comparison",)
 
 
-#: Documents by their name in ``export --schema``.
+#: By the name that ``export --schema`` knows them by.
 DOCUMENTS: Final[Mapping[str, type[Document]]] = MappingProxyType(
     {
         "backends": BackendsDocument,

@@ -225,7 +225,7 @@ class SessionKernels:
         plan = self._plan(spec, variant, warm=warm, alone=alone, finals=finals)
         if self._begun.get(worker) == (spec, plan.preparation):
             del self._begun[worker]
-            kernel = worker.prepared()
+            kernel = worker.finish_preparing()
         else:
             kernel = worker.prepare(spec, plan.preparation)
         known = plan.known
@@ -378,7 +378,7 @@ class SessionKernels:
                 continue
             plan = self._plan(spec, variant, warm=False, alone=False, finals=False)
             with contextlib.suppress(PydlbenchError):  # it comes again when it is waited for
-                worker.begin(spec, plan.preparation)
+                worker.start_preparing(spec, plan.preparation)
                 self._begun[worker] = (spec, plan.preparation)
 
     def rival_of(self, spec: KernelSpec, facts: KernelFacts) -> str | None:

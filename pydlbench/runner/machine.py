@@ -79,7 +79,7 @@ class Workers:
         """
         from pydlbench.backends import capabilities
         from pydlbench.workers.environment import allocator_environment
-        from pydlbench.workers.host import Worker, take_ahead
+        from pydlbench.workers.host import Worker, take_early
 
         allocator = allocator or ("kept pages" if warm else "default")
         key = (backend, device, allocator, logging)
@@ -88,7 +88,7 @@ class Workers:
             extra = {**allocator_environment(allocator), **log}
             limits = self._limits if backend == "native" else self._code_limits
             usual = not extra and self._python is None
-            worker = take_ahead(backend, device, self._cpus) if usual else None
+            worker = take_early(backend, device, self._cpus) if usual else None
             if worker is None:
                 worker = Worker(
                     backend, device, self._cpus, environment=extra, python=self._python, **limits
@@ -185,13 +185,13 @@ class Devices:
         keep_probes: bool = True,
     ) -> None:
         from pydlbench.devices.cpu.record import start_record
-        from pydlbench.workers.host import ahead
+        from pydlbench.workers.host import early_count
 
         self._keep_probes = keep_probes
         self._facts = facts
         self._cpus = cpus
         self._workers = workers
-        self._cpu: DeviceRecord = start_record(facts, cpus, ahead())
+        self._cpu: DeviceRecord = start_record(facts, cpus, early_count())
         self._gpus: dict[str, GpuRecord] = {}
         self._main = "cpu"
         # Levels whose bandwidths are those of an earlier run, as nothing depends on them yet.

@@ -155,9 +155,9 @@ def round_to(precision: str, array: NDArray[Any]) -> NDArray[np.float32]:
         return values.astype(np.float16).astype(np.float32)
     if precision in FP8_PRECISIONS:
         # Below 2**-6 numbers of e4m3 are subnormal: multiples of 2**-9.
-        _, exponent = np.frexp(values)
-        spacing = np.ldexp(np.float32(1), np.maximum(exponent - bits, -9))
         with np.errstate(invalid="ignore"):  # a signalling NaN
+            _, exponent = np.frexp(values)
+            spacing = np.ldexp(np.float32(1), np.maximum(exponent - bits, -9))
             rounded: NDArray[np.float32] = np.rint(values / spacing) * spacing
         return np.clip(rounded, np.float32(-448), np.float32(448))
     return _drop_bits(values, 24 - bits)

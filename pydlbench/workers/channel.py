@@ -1,11 +1,10 @@
 """The channel between host and worker: typed requests, replies, and heartbeats.
 
-A message is one JSON object on a line; structs and dataclasses in it are objects of their fields,
-which the other side reads back into the same class. A request is ``{"op": name, ...fields}``, one
+A message is a line with one JSON object. Structs and dataclasses are objects with their fields,
+which the other side converts back to the same class. A request is ``{"op": name, ...fields}``, one
 of :data:`Operation`. A reply is ``{"ok": result}`` or ``{"error": {"type": exception name,
 "message": text}}``, one per request, in order. Between a request and its reply there may be lines
-``{"heartbeat": number}``, and ``{"told": message}`` where an operation has something to say before
-it is done.
+``{"heartbeat": number}``, and ``{"told": message}`` with messages of the operation.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class _Operation(msgspec.Struct, frozen=True, tag_field="op", tag=str.lower):
-    """Base of all requests; the lower-case name of the class is their tag."""
+    """Base of all requests; their tag is the lower-case name of the class."""
 
 
 class Describe(_Operation, frozen=True):
@@ -38,7 +37,7 @@ class Describe(_Operation, frozen=True):
 
 
 class Build(_Operation, frozen=True):
-    """Prepare a kernel and keep it under a number.
+    """Prepare a kernel, and store it under a number.
 
     Attributes:
         builder: ``module:function``; called with the backend and the arguments.
@@ -49,8 +48,8 @@ class Build(_Operation, frozen=True):
     arguments: dict[str, Any]
 
 
-class Call(_Operation, frozen=True):
-    """Call a function that may send messages before it returns.
+class CallFunction(_Operation, frozen=True):
+    """CallFunction a function that may send messages before it returns.
 
     Attributes:
         function: ``module:function``; called with the backend, a function that sends a message to
@@ -69,8 +68,8 @@ class Sample(_Operation, frozen=True):
     request: Request
 
 
-class Trace(_Operation, frozen=True):
-    """Record a step, so that its samples can be traced ones, too."""
+class TraceStep(_Operation, frozen=True):
+    """Record a step, so that samples of it can be traced."""
 
     kernel: int
 
@@ -88,9 +87,9 @@ class Probe(_Operation, frozen=True):
     arguments: dict[str, Any]
 
 
-Operation = Describe | Build | Call | Sample | Trace | Release | Probe
+Operation = Describe | Build | CallFunction | Sample | TraceStep | Release | Probe
 
-# Exceptions that cross the wire as themselves; any other arrives as a WorkerError.
+# Exceptions that the host raises with their own type; all others become a WorkerError.
 _TYPES: dict[str, type[errors.PydlbenchError]] = {
     kind.__name__: kind
     for kind in (
@@ -107,12 +106,12 @@ _TYPES: dict[str, type[errors.PydlbenchError]] = {
 
 
 def encode(message: Mapping[str, Any] | Operation) -> bytes:
-    """Turn a message into one line."""
+    """Encode a message as one line."""
     return json.dumps(message, separators=(",", ":"), default=_fields).encode() + b"\n"
 
 
 def _fields(value: object) -> dict[str, Any]:
-    """Return the fields of an object that JSON does not know; of an operation with its tag."""
+    """Return the fields of a struct or dataclass as JSON, with the tag of an operation."""
     if isinstance(value, _Operation):
         return {"op": type(value).__name__.lower(), **msgspec.structs.asdict(value)}
     if isinstance(value, msgspec.Struct):
@@ -123,10 +122,10 @@ def _fields(value: object) -> dict[str, Any]:
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """Read one line back.
+    """Decode one line.
 
     Raises:
-        WorkerError: it is not a message.
+        WorkerError: The line is not a message.
     """
     try:
         message = json.loads(line)
@@ -138,10 +137,10 @@ def decode(line: bytes) -> dict[str, Any]:
 
 
 def decode_request(line: bytes) -> Operation:
-    """Read a request back.
+    """Decode a request.
 
     Raises:
-        WorkerError: it is not one.
+        WorkerError: The line is not a request.
     """
     try:
         operation: Operation = msgspec.convert(decode(line), Operation)
@@ -164,18 +163,18 @@ def error_reply(error: BaseException) -> dict[str, Any]:
 
 
 def is_fatal(description: dict[str, str]) -> bool:
-    """Whether the worker that sent :func:`error_reply`'s description can do nothing more."""
+    """Whether a worker cannot continue after an error, given its :func:`error_reply`."""
     return description["type"] == errors.DeviceLostError.__name__
 
 
 def raise_error(description: dict[str, str]) -> None:
-    """Raise on the host what :func:`error_reply` described in the worker."""
+    """Raise on the host the exception that :func:`error_reply` described in the worker."""
     kind = _TYPES.get(description["type"], errors.WorkerError)
     raise kind(description["message"])
 
 
 # -----------------------------------------------------------------------------
-# The host's end: reads a worker's lines, skips heartbeats, and notices when they cease.
+# The host's end: reads a worker's lines, skips heartbeats, and notices their absence.
 
 
 class EndOfWorkerError(Exception):
@@ -183,18 +182,18 @@ class EndOfWorkerError(Exception):
 
 
 class OverdueError(Exception):
-    """There are heartbeats, but the reply has not come in time."""
+    """Heartbeats arrive, but no reply within its time limit."""
 
 
 class SilentError(Exception):
-    """Nothing has come from the worker for too long, not even a heartbeat."""
+    """Nothing has arrived from the worker for too long, not even a heartbeat."""
 
 
 class ReplyReader:
     """Reads one worker's messages.
 
     Args:
-        stream: what the worker writes; it is not closed here.
+        stream: the worker's output; not closed here.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -207,22 +206,22 @@ class ReplyReader:
         self,
         total: float,
         silence: float,
-        hear: Callable[[dict[str, Any]], None] | None = None,
+        on_message: Callable[[dict[str, Any]], None] | None = None,
     ) -> dict[str, Any]:
-        """Return the next message that is neither a heartbeat nor sent before the reply.
+        """Wait for the reply to a request.
 
-        Everything that has arrived is read before a limit is applied, as this process itself may
+        Everything that has arrived is read before a limit applies, because this process itself may
         have been stopped.
 
         Args:
             total: seconds until the reply.
             silence: seconds until the next line of any kind.
-            hear: called with messages before the reply; None if there are none.
+            on_message: called with messages before the reply; None if there are none.
 
         Raises:
             EndOfWorkerError: the worker has closed its end.
-            OverdueError: there are heartbeats, and no reply.
-            SilentError: not even heartbeats come.
+            OverdueError: heartbeats arrive, but no reply.
+            SilentError: not even heartbeats arrive.
             WorkerError: a line is no message.
         """
         heard = time.monotonic()
@@ -231,11 +230,11 @@ class ReplyReader:
             while b"\n" in self._pending:
                 line, _, self._pending = self._pending.partition(b"\n")
                 message = decode(line)
-                if hear is not None and "told" in message:
-                    hear(message["told"])
+                if on_message is not None and "told" in message:
+                    on_message(message["told"])
                 elif "heartbeat" not in message:
                     return message
-            # Past the deadline this still empties the pipe, and only then gives up.
+            # Past the deadline, select() returns at once, but the pipe is emptied first.
             wait = min(deadline, heard + silence) - time.monotonic()
             if not self._selector.select(max(0.0, wait)):
                 raise OverdueError if time.monotonic() >= deadline else SilentError
@@ -251,32 +250,32 @@ class ReplyReader:
 
 
 # -----------------------------------------------------------------------------
-# The worker's end. While a request is served, a thread says every few seconds that the process
-# runs, also through native code that lets go of Python's lock. It is silent while the process is
-# stopped, while it is swapped out, and while native code keeps the lock.
+# The worker's end. While a request is served, a thread sends a heartbeat every few seconds, also
+# during native code that releases Python's lock. There are none while the process is stopped or
+# swapped out, or while native code holds the lock.
 
-#: Seconds between two heartbeats. The thread's wake-ups fall into timed samples: one in two seconds
-#: is some 30 microseconds of them, and what it displaces is seen by the counters around each chunk.
+#: Seconds between two heartbeats. The thread also wakes up during timed samples: every two seconds
+#: it takes some 30 microseconds, and the counters around each chunk show what it displaces.
 HEARTBEAT_S = 2.0
-# To wait for the thread when the process ends; it is a daemon and could not keep it alive.
-_JOIN_S = 1.0
+# Limit for joining the thread at exit; it is a daemon, so the process ends anyway.
+_JOIN_TIMEOUT_S = 1.0
 
 
 class ReplyWriter:
     """Writes replies, and heartbeats between request and reply.
 
-    Only requests that take longer than ``heartbeat_s`` have heartbeats, so that short ones of
-    sampling do not wake the host. Without requests the thread sleeps.
+    Requests shorter than ``heartbeat_s``, such as samples, have no heartbeats, so that they do not
+    wake the host. Without requests the thread sleeps.
 
     Args:
-        stream: stream for the lines; unbuffered.
+        stream: unbuffered output stream.
         heartbeat_s: seconds between two heartbeats.
     """
 
     def __init__(self, stream: BinaryIO, heartbeat_s: float = HEARTBEAT_S) -> None:
         self._stream = stream
         self._heartbeat_s = heartbeat_s
-        self._lock = threading.Lock()  # of the stream and of all below
+        self._lock = threading.Lock()  # guards the stream and the state of the request
         self._serving = False
         self._since = 0.0
         self._count = 0
@@ -286,14 +285,14 @@ class ReplyWriter:
         self._thread.start()
 
     def begin(self) -> None:
-        """Note that a request has come: send heartbeats until it is answered."""
+        """Send heartbeats until the next answer."""
         with self._lock:
             self._serving = True
             self._since = time.monotonic()
             self._busy.set()
 
     def answer(self, message: dict[str, Any]) -> None:
-        """Send the reply to the present request; no heartbeat follows it."""
+        """Send the reply to the present request; heartbeats end."""
         line = encode(message)
         with self._lock:
             self._serving = False
@@ -309,12 +308,12 @@ class ReplyWriter:
         """End the thread."""
         self._ended.set()
         self._busy.set()
-        self._thread.join(_JOIN_S)
+        self._thread.join(_JOIN_TIMEOUT_S)
 
     def _write(self, line: bytes) -> None:
         rest = memoryview(line)
         while rest:
-            rest = rest[self._stream.write(rest) or 0 :]  # a pipe may take a part only
+            rest = rest[self._stream.write(rest) or 0 :]  # a pipe may accept only a part
 
     def _run(self) -> None:
         while True:
@@ -329,4 +328,4 @@ class ReplyWriter:
                     try:
                         self._write(encode({"heartbeat": self._count}))
                     except OSError:
-                        os._exit(1)  # the host is gone; what is being computed is for nobody
+                        os._exit(1)  # the host is gone, so nobody needs the result

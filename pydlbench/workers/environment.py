@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-# Settings of thread pools, math libraries and the allocator, which is a part of what frameworks are
-# measured with: a worker gets ours, whatever the shell says. Backends declare their own.
-_DROPPED = (
+# Settings of thread pools, math libraries and the allocator influence results: workers do not
+# inherit them from the shell. Backends declare further ones.
+_DROPPED_PREFIXES = (
     "OMP_",
     "GOMP_",
     "KMP_",
@@ -28,19 +28,22 @@ _DROPPED = (
     "MALLOC_",
 )
 
-#: Makes the C library's allocator keep the pages that were freed, so that the next call finds them.
+#: Makes the C library's allocator keep freed pages, so that the next call reuses them.
 KEEP_PAGES = {"GLIBC_TUNABLES": f"glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold={2**62}"}
 
 
 def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dict[str, str]:
     """Return the environment for a worker that runs one thread on each of ``cpus``.
 
-    The thread pool is bound before the library loads: OpenMP thread i to ``cpus[i]``. NumPy's BLAS
-    gets a single thread, as its pool would spin while kernels are timed.
+    OpenMP thread i is bound to ``cpus[i]`` when its library loads. NumPy's BLAS gets a single
+    thread, because its pool would spin while kernels are timed.
     """
-    every = capabilities.every()
-    dropped = (*_DROPPED, *(prefix for backend in every for prefix in backend.settings))
-    kept = tuple(prefix for backend in every for prefix in backend.kept_settings)
+    backends = capabilities.all_capabilities()
+    dropped = (
+        *_DROPPED_PREFIXES,
+        *(prefix for backend in backends for prefix in backend.settings),
+    )
+    kept = tuple(prefix for backend in backends for prefix in backend.kept_settings)
     environment = {
         name: value
         for name, value in inherited.items()
@@ -54,39 +57,39 @@ def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dic
     environment["MKL_NUM_THREADS"] = str(len(cpus))
     environment["PYTHONUNBUFFERED"] = "1"
     if (probes := kept_path()) is not None:
-        for backend in every:
+        for backend in backends:
             if backend.code_folder:
                 environment[backend.code_folder] = str(probes.parent / "code" / backend.name)
     return environment
 
 
-#: Variables that would give an interpreter the packages of another one.
-_OF_PYTHON: Final = ("PYTHONPATH", "PYTHONHOME")
+#: Variables that would make another interpreter import the packages of this one.
+_PYTHON_VARIABLES: Final = ("PYTHONPATH", "PYTHONHOME")
 
 
-def environment_of(python: str | None) -> dict[str, str]:
-    """Return this process's environment variables for an interpreter.
+def inherited_environment(python: str | None) -> dict[str, str]:
+    """Return the environment variables that a child process inherits.
 
     Args:
         python: interpreter of another installation, which finds its own packages; None for this
             one.
     """
-    dropped = () if python is None else _OF_PYTHON
+    dropped = () if python is None else _PYTHON_VARIABLES
     return {name: value for name, value in os.environ.items() if name not in dropped}
 
 
 # -----------------------------------------------------------------------------
-# How a worker's C library hands out memory: what faults a step has depends on it.
+# The allocator of a worker's C library, which determines the page faults of a step.
 
-#: ``default`` is what users get; ``kept pages`` gives nothing back to the system; ``huge pages``
-#: asks for pages of two megabytes.
+#: ``default`` is the library's own setting; ``kept pages`` returns no memory to the system; ``huge
+#: pages`` uses pages of two megabytes.
 ALLOCATORS: Final = ("default", "kept pages", "huge pages")
 #: Makes the C library's allocator ask for huge pages by ``madvise``.
 HUGE_PAGES: Final = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
-#: What the kernel says of huge pages.
-SWITCH = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-_FIRST_GLIBC = (2, 35)
+#: The kernel's setting of transparent huge pages.
+HUGE_PAGES_FILE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_MIN_GLIBC = (2, 35)
 
 
 def allocator_environment(name: str) -> Mapping[str, str]:
@@ -114,12 +117,16 @@ def _check_huge_pages() -> None:
     """Check that huge pages are available; the C library would silently ignore the setting."""
     library, version = platform.libc_ver()
     number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if library != "glibc" or number < _FIRST_GLIBC:
+    if library != "glibc" or number < _MIN_GLIBC:
         known = f"{library} {version}".strip() or "unknown"
         raise UnsupportedError(f"huge pages need glibc 2.35; the C library here is {known}")
     try:
-        text = SWITCH.read_text(encoding="ascii")
+        text = HUGE_PAGES_FILE.read_text(encoding="ascii")
     except OSError:
-        raise UnsupportedError(f"the kernel has no transparent huge pages: no {SWITCH}") from None
+        raise UnsupportedError(
+            f"the kernel has no transparent huge pages: no {HUGE_PAGES_FILE}"
+        ) from None
     if "[never]" in text:
-        raise UnsupportedError(f"transparent huge pages are switched off: {SWITCH} says never")
+        raise UnsupportedError(
+            f"transparent huge pages are switched off: {HUGE_PAGES_FILE} says never"
+        )

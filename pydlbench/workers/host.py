@@ -1,4 +1,4 @@
-"""The host's side of a worker: starts it when needed, sends requests, and survives its death."""
+"""The host's side of a worker: starts it when needed, sends requests, and handles its death."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pydlbench.timing.chunk import Chunk
 from pydlbench.workers.channel import (
     HEARTBEAT_S,
     Build,
-    Call,
+    CallFunction,
     EndOfWorkerError,
     Operation,
     OverdueError,
@@ -34,12 +34,12 @@ from pydlbench.workers.channel import (
     ReplyReader,
     Sample,
     SilentError,
-    Trace,
+    TraceStep,
     encode,
     is_fatal,
     raise_error,
 )
-from pydlbench.workers.environment import environment_of, worker_environment
+from pydlbench.workers.environment import inherited_environment, worker_environment
 from pydlbench.workers.stopping import guardian
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 Facts = TypeVar("Facts")
 
 
-# What to do about a death, where its signal tells something.
+# Advice by the signal that ended a process.
 _ADVICE = {
     "SIGKILL": "if nobody killed it, the system ran out of memory: try a smaller --batch",
     "SIGILL": "its library was built for another CPU: install one for this one",
@@ -61,7 +61,7 @@ _ADVICE = {
 
 
 def exit_status(code: int | None, stderr: str) -> str:
-    """Return a clause: ``was killed by SIGSEGV: malloc(): corrupted``.
+    """Describe the end of a process: ``was killed by SIGSEGV: malloc(): corrupted``.
 
     Args:
         code: exit code, negative after a signal; None if there is none.
@@ -73,38 +73,36 @@ def exit_status(code: int | None, stderr: str) -> str:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
-        how = f"was killed by {name}"
+        cause = f"was killed by {name}"
         advice = _ADVICE.get(name)
     else:
-        how = f"ended with exit code {code}"
+        cause = f"ended with exit code {code}"
     lines = stderr.strip().splitlines()
     last = f": {lines[-1]}" if lines else ""
-    return f"{how}{last}" + (f"; {advice}" if advice else "")
+    return f"{cause}{last}" + (f"; {advice}" if advice else "")
 
 
-# A sample or a probe lasts seconds; the preparation of a huge layer with all its candidates, each
-# timed and verified, may honestly take most of an hour.
+# A sample or a probe takes seconds. The preparation of a huge layer, which times and verifies all
+# candidates, can take most of an hour.
 DEFAULT_TIMEOUT = 900.0
 PREPARE_TIMEOUT = 3600.0
-# A thread of the worker sends heartbeats while it serves. What keeps Python's lock for long keeps
-# it silent: loading libraries of gigabytes from a cold disk, compiling in a framework that does not
-# let go. That takes tens of seconds at the worst; a process that is stopped or swapped out takes
-# for ever.
+# A thread of the worker sends heartbeats while it serves a request, unless other code holds
+# Python's lock: loading gigabytes of libraries from a cold disk, or compiling in a framework. That
+# takes tens of seconds at most; a process that is stopped or swapped out is silent for ever.
 SILENCE_TIMEOUT = 120.0
-# A process that is asked where it is answers at once, or not at all.
-_PLACE_S = 1.0
-_MOST_STDERR = 1 << 16
-# Where a process cannot be stopped its threads fall asleep after so long: GNU OpenMP's spin for
-# some milliseconds.
-_REST_S = 0.012
+# A process that receives the signal writes its traceback at once, or not at all.
+_TRACEBACK_TIMEOUT_S = 1.0
+_MAX_TRACEBACK_BYTES = 1 << 16
+# Waiting threads of a process that cannot be stopped spin for some milliseconds (GNU OpenMP).
+_SPIN_TIME_S = 0.012
 # All workers of this process, so that one can have the machine for itself.
 _workers: Final[weakref.WeakSet[Worker]] = weakref.WeakSet()
 
-# Processes that were started before anybody has asked for them, see :func:`launched_ahead`.
-_ahead: Final[list[Worker]] = []
+# Processes that were started by :func:`launch_early` and not taken yet.
+_early_workers: Final[list[Worker]] = []
 
-# The worker sees the module path that the host sees, wherever the host was started from; one of
-# another installation has its own.
+# The worker gets the host's module path, wherever the host was started; a worker of another
+# installation has its own.
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]) or sys.path; "
     "from pydlbench.workers.worker import main; main()"
@@ -112,18 +110,18 @@ _BOOTSTRAP = (
 
 
 class Worker:
-    """A process that serves one backend; started by the first request, and again after it died.
+    """A process that serves one backend; started by the first request, and again after its death.
 
-    Its limits are attributes and may be changed between requests.
+    The time limits are attributes and may be changed between requests.
 
     Args:
         backend: name of the backend.
         device: ``cpu`` or ``cuda:N``.
         cpus: logical CPUs to pin its threads to, one each.
         timeout: seconds without an answer after which the worker is killed.
-        prepare_timeout: the same while it prepares a kernel.
+        prepare_timeout: likewise while it prepares a kernel.
         environment: environment variables besides those of every worker.
-        silence: seconds without a heartbeat after which a serving worker is killed.
+        silence: seconds without a heartbeat after which a busy worker is killed.
         heartbeat_s: seconds between two heartbeats.
         allows: the option that allows more time, for messages.
         start_timeout: seconds that the start may take; None for ``timeout``.
@@ -178,12 +176,12 @@ class Worker:
         return self._description
 
     def prepare(self, spec: KernelSpec, preparation: Preparation) -> RemoteKernel[KernelFacts]:
-        """Prepare a spec in the worker; raises what the backend raises there."""
-        self.begin(spec, preparation)
-        return self.prepared()
+        """Prepare a spec in the worker, and raise the backend's exceptions here."""
+        self.start_preparing(spec, preparation)
+        return self.finish_preparing()
 
-    def begin(self, spec: KernelSpec, preparation: Preparation) -> None:
-        """Begin to prepare a spec while other workers go on, see :meth:`prepared`.
+    def start_preparing(self, spec: KernelSpec, preparation: Preparation) -> None:
+        """Start to prepare a spec while other workers go on; :meth:`finish_preparing` follows.
 
         Raises:
             WorkerError: see :meth:`send`.
@@ -193,14 +191,14 @@ class Worker:
         arguments = {"spec": spec.to_dict(), "preparation": preparation}
         self.send(Build(_name_of(worker.prepare), arguments))
 
-    def prepared(self) -> RemoteKernel[KernelFacts]:
-        """Return the kernel that was begun; raises what the backend raises there."""
-        return self._built(self.receive(), KernelFacts)
+    def finish_preparing(self) -> RemoteKernel[KernelFacts]:
+        """Wait for the kernel of :meth:`start_preparing`, and raise the backend's exceptions."""
+        return self._remote_kernel(self.receive(), KernelFacts)
 
     def build(
         self, builder: Callable[..., Any], facts: type[Facts], **arguments: Any
     ) -> RemoteKernel[Facts]:
-        """Call a function in the worker that prepares a kernel.
+        """CallFunction a function in the worker that prepares a kernel.
 
         Args:
             builder: called with the backend and the arguments; imported there by its name, so that
@@ -209,51 +207,51 @@ class Worker:
             arguments: arguments that can be written as JSON; structs and dataclasses are allowed.
 
         Raises:
-            PydlbenchError: what the function raised.
+            PydlbenchError: raised by the function.
         """
-        return self._built(self.ask(Build(_name_of(builder), arguments)), facts)
+        return self._remote_kernel(self.request(Build(_name_of(builder), arguments)), facts)
 
-    def _built(self, reply: Mapping[str, Any], facts: type[Facts]) -> RemoteKernel[Facts]:
-        known = msgspec.convert(reply["facts"], facts, strict=False, str_keys=True)
-        return RemoteKernel(self, reply["kernel"], known)
+    def _remote_kernel(self, reply: Mapping[str, Any], facts: type[Facts]) -> RemoteKernel[Facts]:
+        converted = msgspec.convert(reply["facts"], facts, strict=False, str_keys=True)
+        return RemoteKernel(self, reply["kernel"], converted)
 
     def call(
         self,
         function: Callable[..., Any],
-        hear: Callable[[dict[str, Any]], None],
+        on_message: Callable[[dict[str, Any]], None],
         **arguments: Any,
     ) -> Any:
-        """Call a function in the worker, and receive its messages meanwhile.
+        """CallFunction a function in the worker, and receive its messages meanwhile.
 
         Args:
             function: called with the backend, a function that sends a message to the host, and the
                 arguments; imported there by its name.
-            hear: called with each message; an exception in it ends the worker.
+            on_message: called with each message; an exception in it ends the worker.
             arguments: arguments that can be written as JSON.
 
         Returns:
             The result of the function, read from JSON.
 
         Raises:
-            PydlbenchError: what the function raised.
+            PydlbenchError: raised by the function.
         """
 
-        def heard(message: dict[str, Any]) -> None:
+        def handle(message: dict[str, Any]) -> None:
             try:
-                hear(message)
+                on_message(message)
             except BaseException:
-                self.close(kill=True)  # its answer would be taken for that of the next request
+                self.close(kill=True)  # else the next request would get this one's reply
                 raise
 
-        return self.ask(Call(_name_of(function), arguments), heard)
+        return self.request(CallFunction(_name_of(function), arguments), handle)
 
     def probe(self, name: str, **arguments: Any) -> dict[str, Any]:
         """Run a device probe in the worker."""
-        reply: dict[str, Any] = self.ask(Probe(name, arguments))
+        reply: dict[str, Any] = self.request(Probe(name, arguments))
         return reply
 
-    def ask(
-        self, operation: Operation, hear: Callable[[dict[str, Any]], None] | None = None
+    def request(
+        self, operation: Operation, on_message: Callable[[dict[str, Any]], None] | None = None
     ) -> Any:
         """Send one request and return its result.
 
@@ -262,14 +260,14 @@ class Worker:
 
         Args:
             operation: the request.
-            hear: called with messages before the reply.
+            on_message: called with messages before the reply.
 
         Raises:
             WorkerError: the worker died (the message has its signal or exit code) or hung.
-            PydlbenchError: what the backend raised.
+            PydlbenchError: raised by the backend.
         """
         self.send(operation)
-        return self.receive(hear)
+        return self.receive(on_message)
 
     def send(self, operation: Operation) -> None:
         """Send one request, whose result :meth:`receive` returns; other workers go on meanwhile.
@@ -295,34 +293,34 @@ class Worker:
         except BrokenPipeError:
             raise self._died() from None
         except KeyboardInterrupt:
-            # Half a request would garble the next one, whose answer the other half's would be.
+            # A partial request would corrupt the next one.
             self.close(kill=True)
             raise
         self._pending = operation
 
-    def receive(self, hear: Callable[[dict[str, Any]], None] | None = None) -> Any:
+    def receive(self, on_message: Callable[[dict[str, Any]], None] | None = None) -> Any:
         """Return the result of the request that was sent.
 
         Args:
-            hear: see :meth:`ask`.
+            on_message: see :meth:`request`.
 
         Raises:
-            WorkerError: see :meth:`ask`.
-            PydlbenchError: see :meth:`ask`.
+            WorkerError: see :meth:`request`.
+            PydlbenchError: see :meth:`request`.
         """
         operation, self._pending = self._pending, None
-        unhurried = isinstance(operation, (Build, Call))
+        is_slow = isinstance(operation, (Build, CallFunction))
         try:
-            return self._reply(self.prepare_timeout if unhurried else self.timeout, hear)
+            return self._reply(self.prepare_timeout if is_slow else self.timeout, on_message)
         except KeyboardInterrupt:
             self.close(kill=True)
             raise
 
     def stop(self) -> bool:
-        """Stop the process until its next request; return whether nothing of it runs any more."""
+        """Stop the process until its next request; return whether none of its threads runs."""
         if self._process is None or self._stopped:
             return True
-        # One that still answers, or has not yet said that it is ready, is waited for.
+        # A process that is starting or serving a request must not be stopped.
         if self._ready and self._pending is None:
             self._stopped = guardian.stop(self._process.pid)
         return self._stopped
@@ -334,7 +332,7 @@ class Worker:
         self._stopped = False
 
     def stderr(self) -> str:
-        """Return what the process has written to standard error since its last request."""
+        """Return the process's output to standard error since its last request."""
         descriptor = self._stderr.fileno()
         size = os.fstat(descriptor).st_size
         # Not by seek() and read(): the worker shares the file's position.
@@ -365,13 +363,13 @@ class Worker:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        # What code of the user's has forked there goes on without it, on cores that are timed: its
-        # group is ended, which a process with a session of its own is not in.
+        # Children that the user's code has forked would go on, on cores that are timed. They are in
+        # the process's group, unless they have started a session.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         if process.stdout is not None:
             process.stdout.close()
-        # What it could not remove by itself, as it was killed.
+        # A killed process has not removed its folder.
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def discard(self) -> None:
@@ -385,7 +383,7 @@ class Worker:
             return
         setup = {"backend": self.backend, "device": self.device}
         path = json.dumps(sys.path if self._python is None else [])
-        inherited = environment_of(self._python)
+        inherited = inherited_environment(self._python)
         setup_line = json.dumps({**setup, "cpus": self.cpus, "heartbeat_s": self.heartbeat_s})
         self._stderr.seek(0)
         self._stderr.truncate()
@@ -393,13 +391,13 @@ class Worker:
         self._folder = tempfile.mkdtemp(prefix="pydlbench-worker-")
         folder = {FOLDER_VARIABLE: self._folder}
         self._process = subprocess.Popen(
-            # -P: a json.py in the working directory is not the library's.
+            # -P: do not import a json.py from the working directory.
             [self._python or sys.executable, "-P", "-c", _BOOTSTRAP, setup_line, path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             env={**worker_environment(inherited, self.cpus), **self._environment, **folder},
-            # Ctrl-C in the terminal is the host's to handle.
+            # Ctrl-C in the terminal shall reach only the host.
             start_new_session=True,
         )
         self.generation += 1
@@ -420,17 +418,19 @@ class Worker:
             raise
         self._ready = True
 
-    def _reply(self, timeout: float, hear: Callable[[dict[str, Any]], None] | None = None) -> Any:
+    def _reply(
+        self, timeout: float, on_message: Callable[[dict[str, Any]], None] | None = None
+    ) -> Any:
         if self._replies is None:
             raise WorkerError(f"the {self.backend} worker is not running")
         try:
-            message = self._replies.reply(timeout, self.silence, hear)
+            message = self._replies.reply(timeout, self.silence, on_message)
         except EndOfWorkerError:
             raise self._died() from None
         except OverdueError:
-            place = self._place()
+            line = self._current_line()
             self.close(kill=True)
-            where = f" at {place}" if place else ""
+            where = f" at {line}" if line else ""
             raise WorkerError(
                 f"the {self.backend} worker gave no answer for {timeout:g} s and was killed"
                 f"{where}; a larger {self.allows} allows more"
@@ -442,7 +442,7 @@ class Worker:
                 "killed: stopped, swapped out (try a smaller --batch), or hung in its library"
             ) from None
         except WorkerError:
-            self.close(kill=True)  # who knows what follows
+            self.close(kill=True)  # later messages cannot be trusted
             raise
         if "error" in message:
             if is_fatal(message["error"]):
@@ -450,28 +450,28 @@ class Worker:
             raise_error(message["error"])
         return message["ok"]
 
-    def _place(self) -> str:
-        """Return the place in which a process hangs: ``my_model.py:7 in build``.
+    def _current_line(self) -> str:
+        """Return the line at which a process hangs: ``my_model.py:7 in build``.
 
-        It is the deepest line that belongs neither to Python, nor to a library, nor to this
-        package; otherwise the deepest of all. Empty if the process does not answer.
+        It is the innermost frame outside of Python, libraries and this package; without such a
+        frame, the innermost of all. Empty if the process does not write a traceback.
         """
         if self._process is None or not hasattr(signal, "SIGUSR1"):
             return ""
         descriptor = self._stderr.fileno()
         before = os.fstat(descriptor).st_size
         self._process.send_signal(signal.SIGUSR1)
-        deadline = time.monotonic() + _PLACE_S
+        deadline = time.monotonic() + _TRACEBACK_TIMEOUT_S
         dump = ""
         while time.monotonic() < deadline and not dump.endswith("\n"):
-            time.sleep(_PLACE_S / 20)
-            dump = os.pread(descriptor, _MOST_STDERR, before).decode(errors="replace")
+            time.sleep(_TRACEBACK_TIMEOUT_S / 20)
+            dump = os.pread(descriptor, _MAX_TRACEBACK_BYTES, before).decode(errors="replace")
         frames = [
             (Path(path), line, name)
             for path, line, name in re.findall(r'File "(.+)", line (\d+) in (.+)', dump)
         ]
-        own = [frame for frame in frames if not _of_library(frame[0])]
-        return next((f"{path.name}:{line} in {name}" for path, line, name in own or frames), "")
+        users = [frame for frame in frames if not _is_library(frame[0])]
+        return next((f"{path.name}:{line} in {name}" for path, line, name in users or frames), "")
 
     def _died(self) -> WorkerError:
         process = self._process
@@ -483,9 +483,9 @@ class Worker:
 
 
 def start_together(workers: Sequence[Worker]) -> None:
-    """Start processes at the same time, and wait until all are ready; nothing is timed meanwhile.
+    """Start processes at the same time, and wait until all are ready.
 
-    A process that cannot be started raises its error when it is needed.
+    An error of a process is raised by its next request.
     """
     for worker in workers:
         worker.launch()
@@ -495,10 +495,10 @@ def start_together(workers: Sequence[Worker]) -> None:
 
 
 @contextlib.contextmanager
-def launched_ahead(backend: str, device: str, cpus: Sequence[int]) -> Iterator[None]:
+def launch_early(backend: str, device: str, cpus: Sequence[int]) -> Iterator[None]:
     """Start a process while this one still imports modules.
 
-    It ends with the context, unless it was taken (:func:`take_ahead`).
+    It ends with the context, unless :func:`take_early` took it.
 
     Args:
         backend: see :class:`Worker`.
@@ -507,41 +507,41 @@ def launched_ahead(backend: str, device: str, cpus: Sequence[int]) -> Iterator[N
     """
     worker = Worker(backend, device, cpus)
     worker.launch()
-    _ahead.append(worker)
+    _early_workers.append(worker)
     try:
         yield
     finally:
-        if worker in _ahead:
-            _ahead.remove(worker)
+        if worker in _early_workers:
+            _early_workers.remove(worker)
             worker.discard()
 
 
-def ahead() -> int:
-    """Return the number of processes that were started ahead and not taken yet."""
-    return len(_ahead)
+def early_count() -> int:
+    """Return the number of processes that were started early and not taken yet."""
+    return len(_early_workers)
 
 
-def take_ahead(backend: str, device: str, cpus: Sequence[int]) -> Worker | None:
-    """Return the worker that was started ahead for a backend; None if there is none."""
-    for worker in _ahead:
+def take_early(backend: str, device: str, cpus: Sequence[int]) -> Worker | None:
+    """Take the worker that was started early for a backend; None if there is none."""
+    for worker in _early_workers:
         if (worker.backend, worker.device, worker.cpus) == (backend, device, tuple(cpus)):
-            _ahead.remove(worker)
+            _early_workers.remove(worker)
             return worker
     return None
 
 
 def _stop_all_but(worker: Worker) -> None:
-    """Stop all workers but one; if that is not possible, wait until their threads sleep."""
-    others = [other.stop() for other in list(_workers) if other is not worker]
-    if not all(others):
-        time.sleep(_REST_S)
+    """Stop all workers but one; wait for the threads of those that cannot be stopped to sleep."""
+    stopped = [other.stop() for other in list(_workers) if other is not worker]
+    if not all(stopped):
+        time.sleep(_SPIN_TIME_S)
 
 
-def _of_library(path: Path) -> bool:
+def _is_library(path: Path) -> bool:
     """Whether a file belongs to Python, an installed library or this package, or is no file."""
-    here, standard = Path(__file__).parents[1], Path(os.__file__).parent
-    named = "site-packages" in path.parts or str(path).startswith("<")
-    return named or any(map(path.is_relative_to, (here, standard)))
+    package, standard = Path(__file__).parents[1], Path(os.__file__).parent
+    by_name = "site-packages" in path.parts or str(path).startswith("<")
+    return by_name or any(map(path.is_relative_to, (package, standard)))
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -559,12 +559,12 @@ class RemoteKernel(Generic[Facts]):
 
     @property
     def generation(self) -> int:
-        """The number of the worker's process that holds it, counted from 1."""
+        """Number of the worker's process that holds the kernel, counted from 1."""
         return self._generation
 
     @property
     def alive(self) -> bool:
-        """Whether the process that holds it is still running."""
+        """Whether the process that holds the kernel is still running."""
         return self._worker.pid is not None and self._worker.generation == self._generation
 
     def sample(self, request: Request) -> Chunk:
@@ -575,31 +575,31 @@ class RemoteKernel(Generic[Facts]):
         """
         if not self.alive:
             raise WorkerError(f"the {self._worker.backend} worker that held this kernel has died")
-        return msgspec.convert(self._worker.ask(Sample(self._number, request)), Chunk)
+        return msgspec.convert(self._worker.request(Sample(self._number, request)), Chunk)
 
     def trace(self) -> TraceFacts:
-        """Record the step in the worker, so that samples can be traced ones.
+        """Record the step in the worker, so that samples can be traced.
 
         Raises:
-            UnsupportedError: the step cannot be traced; says why.
+            UnsupportedError: the step cannot be traced; the message has the reason.
         """
         from pydlbench.records.trace import TraceFacts  # not needed for layers
 
-        return msgspec.convert(self._worker.ask(Trace(self._number)), TraceFacts)
+        return msgspec.convert(self._worker.request(TraceStep(self._number)), TraceFacts)
 
     def release(self) -> None:
         """Free the kernel's memory, if its process is still running."""
         if self.alive:
-            self._worker.ask(Release(self._number))
+            self._worker.request(Release(self._number))
 
 
 @contextlib.contextmanager
 def releasing(kernels: Iterable[RemoteKernel[Any] | None]) -> Iterator[None]:
-    """Release all kernels at the end, also those that are added to the collection meanwhile."""
+    """Release kernels at the end of the context, including those that are added meanwhile."""
     try:
         yield
     finally:
         for kernel in list(kernels):
             if kernel is not None:
-                with contextlib.suppress(PydlbenchError):  # its worker has died meanwhile
+                with contextlib.suppress(PydlbenchError):  # its worker may have died
                     kernel.release()

@@ -15,7 +15,7 @@ from pydlbench.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# It imports this package and reads versions; from a cold disk that takes seconds.
+# The process imports this package and reads versions, which takes seconds from a cold disk.
 _TIMEOUT_S: Final = 120.0
 _DESCRIBE: Final = "from pydlbench.workers.installation import main; main()"
 
@@ -57,18 +57,18 @@ def read_installation(python: str, option: str = "--python") -> Installation:
         option: option that named it, for messages.
 
     Raises:
-        UsageError: it cannot be run, has no pydlbench, or one whose workers use other messages.
+        UsageError: it cannot be run, has no pydlbench, or a version with other worker messages.
     """
-    from pydlbench.workers.environment import environment_of
+    from pydlbench.workers.environment import inherited_environment
 
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [python, "-P", "-c", _DESCRIBE],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
-            env=environment_of(python),
+            env=inherited_environment(python),
             timeout=_TIMEOUT_S,
             check=False,
         )
@@ -81,13 +81,13 @@ def read_installation(python: str, option: str = "--python") -> Installation:
             f"{option} {python}: gave no answer for {_TIMEOUT_S:g} s; nearest: {sys.executable}"
         ) from error
     try:
-        answer = json.loads(done.stdout.splitlines()[-1])
+        answer = json.loads(result.stdout.splitlines()[-1])
         installation = Installation(
             python=python, version=answer["version"], environment=answer["environment"]
         )
         same = answer["messages"] == messages()
     except (IndexError, KeyError, TypeError, ValueError):
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        last = result.stderr.strip().splitlines()[-1:] or [f"exit code {result.returncode}"]
         raise UsageError(
             f"{option} {python}: has no pydlbench that can be asked ({last[0]}); nearest: "
             f"{python} -m pip install pydlbench"
@@ -103,7 +103,7 @@ def read_installation(python: str, option: str = "--python") -> Installation:
 def messages() -> str:
     """Return a digest of the fields of all messages between host and worker.
 
-    Installations with the same digest understand each other, whatever their versions are.
+    Installations with the same digest are compatible, whatever their versions are.
     """
     from pydlbench.backends.base import KernelFacts, Preparation
     from pydlbench.records.specs import KernelSpec
@@ -111,12 +111,12 @@ def messages() -> str:
     from pydlbench.timing.chunk import Chunk, Request
     from pydlbench.workers.channel import Operation
 
-    sent = (
+    classes = (
         *Operation.__args__,
         *(Preparation, KernelSpec, KernelFacts, Request, Chunk),
         *(StepSpec, StepPreparation, StepFacts),
     )
-    names = {kind.__name__: list(inspect.signature(kind).parameters) for kind in sent}
+    names = {kind.__name__: list(inspect.signature(kind).parameters) for kind in classes}
     return hashlib.sha256(json.dumps(names, sort_keys=True).encode()).hexdigest()[:12]
 
 

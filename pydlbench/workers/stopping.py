@@ -1,11 +1,11 @@
-"""Stops process groups while another one is timed, and continues them whatever happens.
+"""Stop process groups while another one is timed, and continue them whatever happens.
 
 Threads that wait for work spin for some milliseconds, on the cores of the process that is timed
-next. A stopped process does not spin, so nothing has to wait for it.
+next. A stopped process does not spin.
 
 No group may stay stopped, neither after an error nor if this process is killed. A guardian, a shell
-in a session of its own, knows the stopped groups. When its input ends with this process, it
-continues them all. The workers find their own input ended, too, and exit.
+in its own session, knows the stopped groups. When its input ends with this process, it continues
+them all. The workers' input ends, too, so they exit.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import subprocess
 import time
 from typing import Final
 
-# A child takes a signal within a scheduler's slice, some milliseconds.
-_LONGEST_S: Final = 1.0
+# A child handles a signal within a scheduler's time slice, some milliseconds.
+_STOP_TIMEOUT_S: Final = 1.0
 _POLL_S: Final = 1e-4
-# Of the groups that it is told of, ``+ 123`` and ``- 123``, it keeps those that are stopped.
+# Reads ``+ 123`` when group 123 is stopped and ``- 123`` when it is continued.
 _GUARDIAN: Final = """
 trap '' HUP INT TERM
 stopped=' '
@@ -48,8 +48,8 @@ class Guardian:
     def stop(self, group: int) -> bool:
         """Stop a process group, and wait until it has stopped; return whether it has.
 
-        A signal stops the threads of a process once one of them has taken it. Where all are to run
-        on cores that others use, that is a scheduler's slice later, in which they go on.
+        A signal stops a process only after one of its threads has handled it. If other processes
+        use its cores, that takes a time slice, during which the other threads go on.
 
         Args:
             group: process group, led by a child of this process.
@@ -58,7 +58,7 @@ class Guardian:
             return False
         try:
             os.killpg(group, signal.SIGSTOP)
-        except ProcessLookupError:  # it has died: whoever asks it next is told
+        except ProcessLookupError:  # it has died, which the next request reports
             self._tell(f"- {group}")
             return False
         if not _has_stopped(group):
@@ -85,8 +85,8 @@ class Guardian:
             shell.wait()
 
     def _tell(self, line: str) -> bool:
-        """Send a line to the guardian; return False without one, as nothing may be stopped then."""
-        if self._owner != os.getpid():  # a fork has its parent's children, not its own
+        """Send a line to the guardian; return False if there is none, so nothing may be stopped."""
+        if self._owner != os.getpid():  # after a fork, the parent's guardian is no child of ours
             self._shell, self._owner = self._start(), os.getpid()
         if self._shell is None or self._shell.stdin is None:
             return False
@@ -112,13 +112,13 @@ class Guardian:
 
 
 def _has_stopped(process: int) -> bool:
-    """Wait until no thread of a child runs any more, or it has died; return whether that is so."""
-    deadline = time.monotonic() + _LONGEST_S
-    # Its end is left for those that start and end processes.
-    with contextlib.suppress(ChildProcessError):  # a parent's child, which it cannot wait for
-        how = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
-        while os.waitid(os.P_PID, process, how) is None:
-            if time.monotonic() > deadline:  # it waits for a device, which nothing interrupts
+    """Wait until all threads of a child have stopped or ended; return False after a time-out."""
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    with contextlib.suppress(ChildProcessError):  # not a child of this process: cannot wait
+        # WNOWAIT: the exit status stays available for Popen.wait().
+        options = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+        while os.waitid(os.P_PID, process, options) is None:
+            if time.monotonic() > deadline:  # uninterruptible, for example waiting for a device
                 return False
             time.sleep(_POLL_S)
     return True

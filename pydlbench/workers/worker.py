@@ -20,14 +20,14 @@ from pydlbench.backends.base import Backend, Kernel, Preparation
 from pydlbench.records.specs import KernelSpec
 from pydlbench.workers.channel import (
     Build,
-    Call,
+    CallFunction,
     Describe,
     Operation,
     Probe,
     Release,
     ReplyWriter,
     Sample,
-    Trace,
+    TraceStep,
     decode_request,
     error_reply,
     is_fatal,
@@ -49,7 +49,7 @@ def prepare(backend: Backend, spec: dict[str, Any], preparation: dict[str, Any])
 
 
 class _Server:
-    """Performs the host's requests. Kernels are known by number."""
+    """Serves the host's requests; kernels have numbers."""
 
     def __init__(self, backend: Backend, replies: ReplyWriter) -> None:
         self._backend = backend
@@ -57,22 +57,22 @@ class _Server:
         self._kernels: dict[int, Kernel] = {}
         self._last = 0
 
-    def perform(self, operation: Operation) -> Any:
-        """Perform one operation and return its result, which can be written as JSON."""
+    def serve(self, operation: Operation) -> Any:
+        """Serve one request and return its result, which can be written as JSON."""
         match operation:
             case Describe():
                 return self._backend.describe()
             case Build(builder, arguments):
-                kernel: Kernel = _named(builder)(self._backend, **arguments)
+                kernel: Kernel = _import_function(builder)(self._backend, **arguments)
                 self._last += 1
                 self._kernels[self._last] = kernel
                 return {"kernel": self._last, "facts": kernel.facts}
-            case Call(function, arguments):
-                return _named(function)(self._backend, self._replies.tell, **arguments)
+            case CallFunction(function, arguments):
+                return _import_function(function)(self._backend, self._replies.tell, **arguments)
             case Sample(number, request):
                 return self._kernels[number].sample(request)
-            case Trace(number):
-                step: Any = self._kernels[number]  # nobody else's kernels are asked
+            case TraceStep(number):
+                step: Any = self._kernels[number]  # only steps are traced
                 return step.trace()
             case Release(number):
                 del self._kernels[number]
@@ -81,8 +81,8 @@ class _Server:
                 return self._backend.probe(name, arguments)
 
 
-def _named(name: str) -> Callable[..., Any]:
-    """Import a function by its name, as packages above this one may define it."""
+def _import_function(name: str) -> Callable[..., Any]:
+    """Import a function by name, since packages above this one may define it."""
     module, _, function = name.partition(":")
     resolved: Callable[..., Any] = getattr(importlib.import_module(module), function)
     return resolved
@@ -94,29 +94,29 @@ def serve(backend: Backend, requests: BinaryIO, replies: ReplyWriter) -> None:
     for line in requests:
         replies.begin()
         try:
-            reply = {"ok": server.perform(decode_request(line))}
+            reply = {"ok": server.serve(decode_request(line))}
         except Exception as error:  # noqa: BLE001 - whatever goes wrong here costs a row, not the run
             reply = error_reply(error)
         replies.answer(reply)
         if "error" in reply and is_fatal(reply["error"]):
-            return  # the context is beyond use: the host starts a fresh process
+            return  # the device context is unusable: the host starts a new process
 
 
 def main() -> None:
     """Serve the backend named on the command line, pinned to the CPUs named there."""
     setup = json.loads(sys.argv[1])
-    # Before any library is loaded: thread pools take the affinity that they find.
+    # Before any library is loaded, because thread pools inherit the affinity.
     if setup["cpus"] and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, setup["cpus"])
     served = Event()
-    if setup["device"] == "cpu":  # on a GPU profilers write their files when all is freed
-        atexit.register(_end, served)  # called behind all that the backend or a model registers
-    # Libraries print where they please; the channel gets descriptors of its own.
+    if setup["device"] == "cpu":  # on a GPU, profilers write their files when objects are freed
+        atexit.register(_end, served)  # runs after all functions that are registered later
+    # Libraries may print to standard output, so the channel gets its own descriptors.
     requests = os.fdopen(os.dup(0), "rb")
     replies = ReplyWriter(os.fdopen(os.dup(1), "wb", buffering=0), setup["heartbeat_s"])
-    # Before the backend is imported: frameworks take their time.
+    # Send heartbeats during the import of the backend, which can be slow.
     replies.begin()
-    if hasattr(signal, "SIGUSR1"):  # the host asks where a request hangs
+    if hasattr(signal, "SIGUSR1"):  # the host's way to find where a request hangs
         faulthandler.register(signal.SIGUSR1, all_threads=False)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -124,17 +124,17 @@ def main() -> None:
     os.dup2(2, 1)
     try:
         try:
-            # A framework's half a million objects stay: collections would look for garbage in
-            # them, while it is imported and in the middle of a sample.
+            # Exclude the framework's half a million objects from garbage collection, which would
+            # slow down the import and samples.
             gc.disable()
             backend = capabilities.load(setup["backend"], setup["device"])
-            described = backend.describe()
+            description = backend.describe()
             gc.freeze()
             gc.enable()
         except Exception as error:  # noqa: BLE001 - the host turns it into the row's reason
             replies.answer(error_reply(error))
             return
-        replies.answer({"ok": described})
+        replies.answer({"ok": description})
         serve(backend, requests, replies)
         served.set()
     finally:
@@ -142,17 +142,17 @@ def main() -> None:
 
 
 def _end(served: Event) -> None:
-    """End the process, leaving the frameworks' objects: to free them takes up to a second.
+    """End the process without freeing the frameworks' objects, which takes up to a second.
 
-    Files that are still open are written, as Python does at last.
+    Open files are flushed, as at a normal exit.
 
     Args:
-        served: set where the host has ended it; all others end as they like.
+        served: set if the host has closed the channel; otherwise the process ends normally.
     """
     if not served.is_set():
         return
-    opened = [each for each in gc.get_objects() if issubclass(type(each), io.IOBase)]
-    for file in (*opened, sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it any more
+    files = [value for value in gc.get_objects() if issubclass(type(value), io.IOBase)]
+    for file in (*files, sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed, or without a reader
             file.flush()
     os._exit(0)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from pydlbench.backends import autotune
-from pydlbench.backends.autotune import Candidate
+from pydlbench.backends.autotune import KernelCandidate
 from pydlbench.errors import (
     DeviceLostError,
     InsufficientMemoryError,
@@ -63,7 +63,9 @@ class Search(autotune.Autotuner):
     """Of invented kernels; ``wrong`` and ``broken`` say by number what fails how."""
 
     def __init__(self, kernels, wrong=None, broken=None, **words):
-        made = [Candidate(one, algorithm=f"a{n}", layout="nhwc") for n, one in enumerate(kernels)]
+        made = [
+            KernelCandidate(one, algorithm=f"a{n}", layout="nhwc") for n, one in enumerate(kernels)
+        ]
         super().__init__(made, EFFORT, **words)
         self.wrong = wrong or {}
         self.broken = broken or {}
@@ -83,7 +85,7 @@ class Search(autotune.Autotuner):
             raise found
         return verdict(found)
 
-    def probed(self, candidate, best):  # noqa: ARG002 - the best is what is looked at
+    def release_probed(self, candidate, best):  # noqa: ARG002 - the best is what is looked at
         self.bests.append(best)
 
     def won(self):
@@ -108,7 +110,7 @@ def test_what_a_clock_reads_as_free_is_chosen_like_any_other():
 
 
 def test_a_hopeless_one_runs_once():
-    late = 1.01 * (autotune.HOPELESS * 0.004 + EFFORT.hopeless_s)
+    late = 1.01 * (autotune.HOPELESS_FACTOR * 0.004 + EFFORT.hopeless_s)
     one = search([0.004, late])
     one.tune()
     assert one.candidates[1].source.runs == [(1, 0)]

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pydlbench.backends import host_clock
-from pydlbench.backends.host_clock import Account
+from pydlbench.backends.host_clock import HostCounters
 
 
 def test_others_on_the_cpus_are_told_from_this_process():
@@ -18,12 +18,12 @@ def test_others_on_the_cpus_are_told_from_this_process():
     assert process.stdout is not None
     try:
         process.stdout.readline()  # it is up
-        with Account(cpus) as beside:
+        with HostCounters(cpus) as beside:
             time.sleep(0.5)
     finally:
         process.kill()
         process.communicate()
-    with Account(cpus) as alone:
+    with HostCounters(cpus) as alone:
         end = time.process_time() + 0.3
         while time.process_time() < end:
             pass
@@ -35,7 +35,7 @@ def test_others_on_the_cpus_are_told_from_this_process():
 def test_what_a_system_does_not_count_is_zero_or_unknown(monkeypatch, tmp_path):
     monkeypatch.setattr(host_clock, "_STAT", tmp_path / "none")
     monkeypatch.setattr(host_clock, "_TASKS", tmp_path / "none")
-    with Account([0]) as account:
+    with HostCounters([0]) as account:
         pass
     chunk = account.chunk([0.1], faults=2)
     assert (chunk.others_s, chunk.steal_s, chunk.run_delay_s) == (None, 0, 0)
@@ -51,7 +51,7 @@ def test_ticks_of_the_used_cpus_only(monkeypatch, tmp_path):
         stat.write_text(f"cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 {line}\ncpu1 {line}\ncpu12 9\n")
 
     write(7, 3)
-    with Account([1, 3]) as account:
+    with HostCounters([1, 3]) as account:
         write(7 + 4 * ticks, 3 + 2 * ticks)
     chunk = account.chunk([0.1], faults=0)
     assert chunk.steal_s == 2
@@ -60,7 +60,7 @@ def test_ticks_of_the_used_cpus_only(monkeypatch, tmp_path):
 
 def test_garbage_is_collected_after_the_samples_whatever_happens():
     def refuse():
-        with Account([0]):
+        with HostCounters([0]):
             assert not gc.isenabled()
             raise ValueError("no")
 

@@ -20,7 +20,7 @@ def installed(monkeypatch):
     """Everything but TensorFlow; what is started is written down."""
     versions = {"native": "1.0", "torch": "2.9", "cupy": "14.0", "numba": "0.62"}
     monkeypatch.setattr(capabilities, "installed_version", lambda one: versions.get(one.name))
-    monkeypatch.setattr(capabilities, "is_there", lambda one: one.name in versions)
+    monkeypatch.setattr(capabilities, "is_installed", lambda one: one.name in versions)
     return versions
 
 
@@ -69,7 +69,7 @@ def test_json_on_stdout_is_pure(start, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["schema_version"] == 1
     found = {entry["backend"]: entry for entry in document["backends"]}
-    assert tuple(found) == capabilities.names()
+    assert tuple(found) == capabilities.backend_names()
     assert found["torch"]["about"] == {"name": "Torch", "version": "9", "threads": 2}
     assert (found["torch"]["usable"], found["torch"]["reason"]) == (True, None)
     assert found["torch"]["modes"] == ["eager", "compiled", "frozen"]
@@ -119,7 +119,7 @@ def test_one_that_does_not_start_says_why(capsys, error):
 
 
 def test_an_install_command_is_given_once(capsys, monkeypatch):
-    monkeypatch.setattr(capabilities, "is_there", lambda _: True)
+    monkeypatch.setattr(capabilities, "is_installed", lambda _: True)
     text = "tensorflow is not installed; get it with: pip install 'pydlbench[tensorflow]'"
 
     def describe(name, _device):
@@ -133,6 +133,6 @@ def test_an_install_command_is_given_once(capsys, monkeypatch):
 
 def test_what_runs_without_its_package_is_usable(installed, start, capsys, monkeypatch):
     del installed["native"]  # run from a checkout
-    monkeypatch.setattr(capabilities, "is_there", lambda one: one.name == "native")
+    monkeypatch.setattr(capabilities, "is_installed", lambda one: one.name == "native")
     command.run(parse("--device", "cpu"), start)
     assert lines(capsys)[1][-1] == "yes"

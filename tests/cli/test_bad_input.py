@@ -201,7 +201,7 @@ def folder(tmp_path, monkeypatch):
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.json").write_text("{}", encoding="utf-8")
-    ahead = "pydlbench.workers.host.launched_ahead"
+    ahead = "pydlbench.workers.host.launch_early"
     monkeypatch.setattr(ahead, lambda *_: contextlib.nullcontext())
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a process was started"))
     return tmp_path

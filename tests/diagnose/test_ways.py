@@ -11,7 +11,11 @@ from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 
-OTHER_WAYS = [(one.name, *of) for one in capabilities.every() for of in one.steps.other_ways]
+OTHER_WAYS = [
+    (one.name, *of)
+    for one in capabilities.all_capabilities()
+    for of in one.steps.layout_alternatives
+]
 PROBLEMS = {"conv2d": "mb1ic8ih6oc8oh6kh3ph1", "gemm": "2x16:16x8"}
 
 
@@ -30,7 +34,7 @@ def test_both_ways_are_there_and_differ(session, framework, kind, layout):
     layer = parse_problem(PROBLEMS[kind])
     case = KernelSpec(layer=layer, pass_="forward", backend=framework, mode=mode)
     layouts = []
-    for word in capabilities.declaration(framework).steps.other_ways[kind, layout]:
+    for word in capabilities.declaration(framework).steps.layout_alternatives[kind, layout]:
         assert word in _WAYS
         kernel = session.prepare(case, variant=word)
         assert kernel.facts.correct.status == "ok"

@@ -58,7 +58,7 @@ class Kernels:
         )
         return RemoteKernel(self, number, facts)
 
-    def ask(self, operation):
+    def request(self, operation):
         if isinstance(operation, Sample):
             return self.session.chunk(self.made[operation.kernel], operation, self.allocator)
         assert isinstance(operation, Release)

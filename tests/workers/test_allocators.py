@@ -16,7 +16,7 @@ def kernel(monkeypatch, tmp_path):
         switch = tmp_path / "enabled"
         if text is not None:
             switch.write_text(text)
-        monkeypatch.setattr(allocators, "SWITCH", switch)
+        monkeypatch.setattr(allocators, "HUGE_PAGES_FILE", switch)
         monkeypatch.setattr(allocators.platform, "libc_ver", lambda: library)
 
     return say

@@ -49,7 +49,7 @@ def test_a_group_is_stopped_and_continued(sleeper):
 
 
 def test_a_group_that_does_not_stop_in_time_goes_on(sleeper, monkeypatch):
-    monkeypatch.setattr(stopping, "_LONGEST_S", -1.0)
+    monkeypatch.setattr(stopping, "_STOP_TIMEOUT_S", -1.0)
     monkeypatch.setattr(os, "waitid", lambda *_: None)  # as of one that waits for a device
     assert not guardian.stop(sleeper)
     assert becomes(sleeper, "S")

@@ -334,12 +334,12 @@ def test_what_a_library_prints_can_be_read_while_it_lives(worker, prepare):
 
 def test_a_process_that_was_started_ahead_is_taken_once(make_worker, cpus):
     make_worker()  # serves the invented backend
-    with host.launched_ahead("native", "cpu", cpus):
-        assert host.ahead() == 1
-        assert host.take_ahead("torch", "cpu", cpus) is None
-        taken = host.take_ahead("native", "cpu", cpus)
-        assert host.ahead() == 0
-        assert host.take_ahead("native", "cpu", cpus) is None
+    with host.launch_early("native", "cpu", cpus):
+        assert host.early_count() == 1
+        assert host.take_early("torch", "cpu", cpus) is None
+        taken = host.take_early("native", "cpu", cpus)
+        assert host.early_count() == 0
+        assert host.take_early("native", "cpu", cpus) is None
     assert taken.describe()["name"] == "invented"
     assert taken.generation == 1
     taken.discard()
@@ -347,10 +347,10 @@ def test_a_process_that_was_started_ahead_is_taken_once(make_worker, cpus):
 
 def test_a_process_that_nobody_has_taken_ends(make_worker, cpus):
     make_worker()
-    with host.launched_ahead("native", "cpu", cpus):
-        (worker,) = host._ahead
+    with host.launch_early("native", "cpu", cpus):
+        (worker,) = host._early_workers
         pid = worker.pid
-    assert host.ahead() == 0
+    assert host.early_count() == 0
     assert gone(pid)
 
 

@@ -220,7 +220,7 @@ class _FrameworkAutotuner(autotune.Autotuner):
     ) -> None:
         super().__init__(
             [
-                autotune.Candidate(each, algorithm=each.algorithm, layout=each.layout)
+                autotune.KernelCandidate(each, algorithm=each.algorithm, layout=each.layout)
                 for each in variants
             ],
             effort,
@@ -233,7 +233,7 @@ class _FrameworkAutotuner(autotune.Autotuner):
             spec.layer, spec.pass_, spec.precision, preparation.seed, propagation=spec.propagation
         ) | fused_inputs(spec, preparation.seed)
 
-    def runnable(self, candidate: autotune.Candidate) -> _Built:
+    def runnable(self, candidate: autotune.KernelCandidate) -> _Built:
         """Return a variant's operator, built when first asked for."""
         if candidate.kernel is None:
             start = time.perf_counter()
@@ -244,7 +244,7 @@ class _FrameworkAutotuner(autotune.Autotuner):
         built: _Built = candidate.kernel
         return built
 
-    def verify(self, candidate: autotune.Candidate) -> Verdict:
+    def verify(self, candidate: autotune.KernelCandidate) -> Verdict:
         """Run a variant and compare what it returns."""
         variant: Variant = candidate.source
         built = self.runnable(candidate)

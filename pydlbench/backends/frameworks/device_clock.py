@@ -202,7 +202,7 @@ class DeviceClock(HostClock):
         self._enqueued: DeviceWork | None = None
         self._graph: tuple[int, DeviceWork] | None = None
 
-    def timed(self, request: Request) -> Chunk:
+    def time_samples(self, request: Request) -> Chunk:
         """Do what :meth:`sample` does, within the guard."""
         sampler = self._captured(request.inner) if self.timing == "cuda-graph" else self._called()
         with marked("row of a framework"):

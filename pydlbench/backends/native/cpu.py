@@ -115,7 +115,7 @@ class CpuAutotuner(autotune.Autotuner):
         self._inputs = inputs
         self.arena = _cpu.Arena(self._inputs)
 
-    def kernel(self, candidate: autotune.Candidate) -> _cpu.Kernel:
+    def kernel(self, candidate: autotune.KernelCandidate) -> _cpu.Kernel:
         """Return the candidate's kernel, made when first asked for."""
         if candidate.kernel is None:
             candidate.kernel = _cpu.Kernel(
@@ -128,11 +128,11 @@ class CpuAutotuner(autotune.Autotuner):
         kernel: _cpu.Kernel = candidate.kernel
         return kernel
 
-    def runnable(self, candidate: autotune.Candidate) -> _Undisturbed:
+    def runnable(self, candidate: autotune.KernelCandidate) -> _Undisturbed:
         """Make a candidate runnable."""
         return _Undisturbed(self.kernel(candidate))
 
-    def probed(self, candidate: autotune.Candidate, best: float) -> None:  # noqa: ARG002 - of all
+    def release_probed(self, candidate: autotune.KernelCandidate, best: float) -> None:  # noqa: ARG002 - of all
         """Give back the kernels that will not be run again, if nobody is faster than ``best``.
 
         Making a kernel again takes as long as its probe. But a cold one holds many copies.
@@ -144,7 +144,7 @@ class CpuAutotuner(autotune.Autotuner):
                     each.kernel = None
         self.tidy()
 
-    def take(self) -> autotune.Candidate:
+    def take(self) -> autotune.KernelCandidate:
         """Return the first candidate, made and not run: what samples it brings its data in."""
         self.kernel(self.candidates[0])
         return self.candidates[0]
@@ -156,7 +156,7 @@ class CpuAutotuner(autotune.Autotuner):
                 each.kernel = None
             self.arena.clear()
 
-    def verify(self, candidate: autotune.Candidate) -> Verdict:
+    def verify(self, candidate: autotune.KernelCandidate) -> Verdict:
         """Run a candidate on poisoned outputs and compare; a thorough search times reorders too."""
         kernel = self.kernel(candidate)
         if self.thorough and "reorder_s" not in candidate.details:
@@ -179,8 +179,8 @@ class CpuAutotuner(autotune.Autotuner):
         )
 
 
-def _candidate(candidate: _cpu.Candidate) -> autotune.Candidate:
-    return autotune.Candidate(
+def _candidate(candidate: _cpu.Candidate) -> autotune.KernelCandidate:
+    return autotune.KernelCandidate(
         candidate,
         algorithm=candidate.implementation,
         layout=candidate.layout,
@@ -486,7 +486,7 @@ class CpuBackend:
             raise UnsupportedError(f"{spec.layer.kind} has no weights to keep out of the cache")
 
     def _finish(
-        self, search: CpuAutotuner, chosen: autotune.Candidate, *, reorders: bool
+        self, search: CpuAutotuner, chosen: autotune.KernelCandidate, *, reorders: bool
     ) -> CpuKernel[KernelFacts]:
         kernel = search.kernel(chosen)
         library = _cpu.library()

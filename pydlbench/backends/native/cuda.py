@@ -162,7 +162,7 @@ class CudaBackend:
             )
 
     def _finish(
-        self, search: CudaAutotuner, chosen: autotune.Candidate, preparation: Preparation
+        self, search: CudaAutotuner, chosen: autotune.KernelCandidate, preparation: Preparation
     ) -> CudaKernel:
         plan: _cuda.Plan = chosen.source
         listed = search.listing(chosen)

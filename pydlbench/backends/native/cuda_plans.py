@@ -175,7 +175,7 @@ class CudaAutotuner(autotune.Autotuner):
         """The case's name."""
         return self._spec.label
 
-    def avoid_graphs(self, candidate: autotune.Candidate) -> None:
+    def avoid_graphs(self, candidate: autotune.KernelCandidate) -> None:
         """Learn that a plan cannot be captured into a graph.
 
         Raises:
@@ -188,7 +188,7 @@ class CudaAutotuner(autotune.Autotuner):
             )
         self._graphs = False
 
-    def kernel(self, candidate: autotune.Candidate) -> _cuda.Kernel:
+    def kernel(self, candidate: autotune.KernelCandidate) -> _cuda.Kernel:
         """Return the plan's kernel between events, made when asked for."""
         if candidate.kernel is None:
             candidate.kernel = _cuda.Kernel(
@@ -200,12 +200,12 @@ class CudaAutotuner(autotune.Autotuner):
         kernel: _cuda.Kernel = candidate.kernel
         return kernel
 
-    def runnable(self, candidate: autotune.Candidate) -> _BetweenEvents:
+    def runnable(self, candidate: autotune.KernelCandidate) -> _BetweenEvents:
         """Make a plan runnable."""
         kernel = self.kernel(candidate)
         return _BetweenEvents(kernel, candidate.details, hot=self._spec.cache == "hot")
 
-    def finalist(self, candidate: autotune.Candidate) -> autotune.Runnable:
+    def finalist(self, candidate: autotune.KernelCandidate) -> autotune.Runnable:
         """Make a plan runnable as the row times it.
 
         On an H200 some of cuDNN's plans take a fifth longer in a graph than between events, others
@@ -222,7 +222,7 @@ class CudaAutotuner(autotune.Autotuner):
                 candidate.details["notes"].append(f"between events in the finals: {error}")
         return self.runnable(candidate)
 
-    def probed(self, candidate: autotune.Candidate, best: float) -> None:  # noqa: ARG002 - in any case
+    def release_probed(self, candidate: autotune.KernelCandidate, best: float) -> None:  # noqa: ARG002 - in any case
         """Give back the memory of a plan's kernel."""
         candidate.kernel = None
 
@@ -234,7 +234,7 @@ class CudaAutotuner(autotune.Autotuner):
             return []
         return [f"samples of the search timed out behind the launch gate: {', '.join(reasons)}"]
 
-    def final(self, chosen: autotune.Candidate) -> _cuda.Kernel:
+    def final(self, chosen: autotune.KernelCandidate) -> _cuda.Kernel:
         """Return a plan's kernel as the row is to time it; what the others held is freed."""
         if self.timing == "events":
             kernel = self.kernel(chosen)
@@ -251,7 +251,7 @@ class CudaAutotuner(autotune.Autotuner):
         self._arena.clear()
         return kernel
 
-    def verify(self, candidate: autotune.Candidate) -> Verdict:
+    def verify(self, candidate: autotune.KernelCandidate) -> Verdict:
         """Run a plan on poisoned outputs and compare."""
         kernel = self.kernel(candidate)
         kernel.run_poisoned()
@@ -296,8 +296,8 @@ def launched(kernel: _cuda.Kernel) -> list[dict[str, Any]]:
         return []
 
 
-def _candidate(plan: _cuda.Plan) -> autotune.Candidate:
-    return autotune.Candidate(
+def _candidate(plan: _cuda.Plan) -> autotune.KernelCandidate:
+    return autotune.KernelCandidate(
         plan,
         algorithm=plan.algorithm,
         layout=plan.layout,

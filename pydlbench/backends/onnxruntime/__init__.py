@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydlbench.backends.capabilities import Capabilities, Steps
+from pydlbench.backends.capabilities import Capabilities, StepCapabilities
 
 __all__ = ["CAPABILITIES"]
 
@@ -21,9 +21,8 @@ CAPABILITIES = Capabilities(
     layers=False,
     fresh_results=True,
     settings=("ORT_",),
-    steps=Steps(
-        joined=("optimized",),
-        unseen="onnxruntime runs whole files, in their own types: no remedy is tried on a single "
-        "node, and no other layout or precision",
+    steps=StepCapabilities(
+        limitation="onnxruntime runs whole files, in their own types: no remedy is tried on a "
+        "single node, and no other layout or precision",
     ),
 )

@@ -14,7 +14,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from pydlbench.backends.frameworks.device_clock import chunk_of, is_lost, marked
-from pydlbench.backends.host_clock import HostClock, watched
+from pydlbench.backends.host_clock import HostClock, take_watched
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepKernel
 from pydlbench.timing.chunk import Chunk, Request
@@ -89,7 +89,7 @@ class DeviceOperators:
     def sample(self, request: Request) -> Chunk:
         """Time the requested rounds, after the untimed ones."""
         with marked("calls alone"):
-            return watched(lambda: self._timed(request), self._guard, self._watcher)
+            return take_watched(lambda: self._timed(request), self._guard, self._watcher)
 
     def _timed(self, request: Request) -> Chunk:
         begin = self._runtime.now()
@@ -215,7 +215,7 @@ class StepClock(HostClock):
         self._call, self._device, self._now = operator.call, runtime, runtime.now
         self._graph: DeviceWork | None = None
 
-    def timed(self, request: Request) -> Chunk:
+    def time_samples(self, request: Request) -> Chunk:
         """Time the step as :meth:`sample` does, within the guard.
 
         Raises:
@@ -227,7 +227,7 @@ class StepClock(HostClock):
     def _timed(self, request: Request) -> Chunk:
         match request.timing or WAYS[0]:
             case "host-sync":
-                return HostClock.timed(self, request)
+                return HostClock.time_samples(self, request)
             case "cuda-graph":
                 self._graph = self._graph or _captured(self._call, self._device)
                 raw = self._graph.sample(request.samples, request.inner, request.untimed)

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydlbench.backends.frameworks.verbose import creation_s, parse, total_s
-from pydlbench.backends.host_clock import Account, page_faults
+from pydlbench.backends.host_clock import HostCounters, page_faults
 from pydlbench.errors import UnsupportedError
 from pydlbench.timing.statistics import median
 
@@ -71,7 +71,7 @@ class OperatorsKernel:
             for operator in self._operators:
                 operator.run()
         seconds: list[float] = []
-        with Account(self._cpus) as account:
+        with HostCounters(self._cpus) as account:
             before = page_faults()
             for _ in range(request.samples):
                 # The subtracted cost of a call may exceed the time of a tiny operator.
@@ -169,7 +169,7 @@ class LoggedOperators:
     def sample(self, request: Request) -> Chunk:
         """Time and log the requested rounds, after the untimed ones, which log nothing."""
         seconds: list[float] = []
-        with Account(self._cpus) as account:
+        with HostCounters(self._cpus) as account:
             for _ in range(request.untimed):
                 for operator in self._operators:
                     operator.run()

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.backends.host_clock import Account
+from pydlbench.backends.host_clock import HostCounters
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.records.trace import TraceFacts
 
@@ -281,7 +281,7 @@ class TracedSteps:
         with self._guard():
             for _ in range(request.untimed):
                 self._round(trace)
-            with Account(self._cpus) as account:
+            with HostCounters(self._cpus) as account:
                 for _ in range(request.samples):
                     seconds += self._round(trace)
         return account.chunk(seconds, faults=account.faults / (2 * request.samples))

@@ -1,7 +1,7 @@
-"""A user model as a step: built by the user's code, fed, run and checked.
+"""A model of the user's own as a step: built by the user's code, fed, run and checked.
 
-The step is the body of a training loop: forward pass, loss, gradients, optimizer, on inputs that
-are on the device already. The model is a black box.
+Its step is what a script of the user's would do in a loop: forward, loss, gradients, optimizer, on
+inputs that lie there already. Nothing is known of it but what it does.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: Learning rate, so small that thousands of steps on one batch hardly change the numbers.
+#: Learning rate: thousands of steps on one batch leave the numbers where they are.
 RATE: Final = 1e-6
 MU: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensors:
-    """A framework's functions for tensors of a black box.
+    """What is done with tensors that nothing is known of.
 
     Attributes:
-        find: yields the tensors in the inputs or the output of a model, at any depth.
-        make: returns a tensor from values and the name of a type, as ``--input`` has it.
-        dtype: returns the name of a tensor's type.
-        is_finite: whether no element of a floating-point tensor is infinite or NaN.
+        find: yields the tensors in what a model takes or gives, at any depth.
+        make: of values and the word of a type, as ``--input`` has it.
+        dtype: the word of a tensor's type.
+        is_finite: whether no element of a floating-point tensor is infinite or no number.
     """
 
     find: Callable[[Any], Iterable[Any]]
@@ -74,8 +74,8 @@ class Tensors:
             shape: of the tensor.
             kind: its type.
             stream: source of the values.
-            below: upper bound of integers, exclusive. They usually index rows of a table, which has
-                at least two rows: None is 2.
+            below: what whole numbers are below. They most often index rows of a table, which has
+                two at the least: None is 2.
         """
         if "float" in kind:
             return self.make(stream.random(tuple(shape), np.float32) * 2 - 1, kind)
@@ -83,26 +83,26 @@ class Tensors:
 
 
 class FedModel(StepModel):
-    """A black-box model that is fed with inputs.
+    """A model that is fed with inputs, of which nothing is known but what it does.
 
-    Its checks are that the results of the step are finite: there is no graph to compare with.
+    Its checks are that what its step computes is finite: there is no graph to hold it against.
     """
 
-    #: The functions of its framework.
+    #: Of its framework.
     tensors: ClassVar[Tensors]
 
     @property
-    def user_spec(self) -> UserModelSpec:
-        """The user's options for the model."""
+    def own(self) -> UserModelSpec:
+        """What the user says of it."""
         return self.spec.own or UserModelSpec()
 
     @abc.abstractmethod
     def inputs(self) -> Iterable[tuple[str | None, Any]]:
-        """Return the inputs as pairs of name and value; positional inputs have no name."""
+        """Return the inputs as ``--input`` gives them: name, None of one by place, and value."""
 
     @abc.abstractmethod
     def results(self, result: Any) -> Mapping[str, Mapping[str, Any]]:
-        """Return the tensors to check after a step, by name, for each name of a check."""
+        """Return tensors that the step has left, by their names, by the name of their check."""
 
     @property
     def batch(self) -> int:
@@ -111,15 +111,15 @@ class FedModel(StepModel):
         return batch_of(self.spec.model, shape)
 
     def checks(self, result: Any) -> tuple[Check, ...]:
-        """Check that the results of the step are finite."""
+        """Say whether what the step has computed is finite."""
         return tuple(self._finite(*pair) for pair in self.results(result).items())
 
     def facts(self, result: Any) -> dict[str, Any]:
-        """Return batch, shape of the output, and the inputs as ``--input`` takes them."""
+        """Return what is known of the model."""
         given = list(self.inputs())
         texts: tuple[str, ...] = ()
-        if self.user_spec.inputs:
-            texts = tuple(item.text for item in self.user_spec.inputs)
+        if self.own.inputs:
+            texts = tuple(each.text for each in self.own.inputs)
         elif all(self.tensors.holds(value) for _, value in given):
             texts = input_texts((name, tuple(x.shape), self.tensors.dtype(x)) for name, x in given)
         return {
@@ -144,12 +144,12 @@ class FedModel(StepModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserLosses(Losses):
-    """Loss functions that a black-box model needs as well.
+    """What is computed for losses of outputs that nothing is known of, too.
 
     Attributes:
-        number: a tensor of one element, as a scalar.
+        number: a tensor of one element without dimensions.
         mean_square: the mean of the squares of all elements, in float32.
-        random_labels: random labels for given logits.
+        random_labels: of logits, labels that fit them.
     """
 
     number: Callable[[Any], Any]
@@ -158,63 +158,65 @@ class UserLosses(Losses):
 
 
 class UserModel(FedModel):
-    """A model that the user's code builds, with its inputs, loss and optimizer.
+    """A user's model, which the user's code builds, with its inputs, loss and optimizer.
 
-    A context manager: within it, exceptions of the user's code name the user's file and line.
+    A context manager: within it, what the user's code raises names the user's file and line.
     """
 
-    #: The loss functions of its framework.
+    #: Of its framework.
     losses: ClassVar[UserLosses]
-    #: The object that the user's code has built.
+    #: What the user's code has built.
     model: Any
-    #: The trained weights.
+    #: What of it is trained.
     weights: Sequence[Any]
     #: The user's loss function, if there is one.
     criterion: Any
-    #: Positional inputs, on the device.
+    #: Inputs by place, on the device.
     arguments: tuple[Any, ...]
-    #: Inputs by name, on the device.
+    #: And by name.
     keywords: dict[str, Any]
 
     # -------------------------------------------------------------------------
-    # From the user's callable to a step.
+    # From what the user's code gives to what is run.
 
     def likely_input(self) -> str:
-        """Return a likely value of ``--input`` for this model."""
+        """Return what ``--input`` would take."""
         return "8x3x224x224"
 
     def call(self) -> Any:
-        """Call the user's callable, which builds the model; return the inputs that it returns.
+        """Call the user's callable, which builds the model; return the inputs that it gives.
 
         Raises:
-            UsageError: it cannot be called, or returns no model.
-            UnsupportedError: the model is of another framework, or is fed from the host.
-            ModelError: the user's code has raised an exception.
+            UsageError: the callable is none, or returns something else.
+            UnsupportedError: of another framework, or fed from the host.
+            ModelError: the user's code has raised.
         """
         name = self.spec.model
         if self.spec.feed == "host":
             raise UnsupportedError(f"{name}: --feed host is for models of the catalogue")
         result = call_user_object(name, self.spec.options)
         self.model, given, self.criterion = parts_of(name, result, self.spec.framework)
-        if self.user_spec.loss is not None and ":" in self.user_spec.loss:
-            self.criterion = loss_of(self.user_spec.loss)
+        if self.own.loss is not None and ":" in self.own.loss:
+            self.criterion = loss_of(self.own.loss)
         return given
 
     def given(self, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return positional inputs and those by name: from ``--input``, or the user's code.
+        """Return inputs by place and by name: of ``--input``, else what the user's code gives.
 
         Args:
-            inputs: of the user's code: a tuple, a mapping by name, or a single input; None without.
+            inputs: a tuple by place, a mapping by name, else one alone; None is none.
 
         Raises:
-            UsageError: there are no inputs.
+            UsageError: there are none.
         """
-        if self.user_spec.inputs:
+        if self.own.inputs:
             arguments, keywords = self._drawn({})
-            unbounded = any(
-                item.dtype in INDEX_DTYPES and item.below is None for item in self.user_spec.inputs
-            )
-            if unbounded and (rows := self.indexed_rows(arguments, keywords)):
+            open_ = [
+                wanted
+                for wanted in self.own.inputs
+                if wanted.dtype in INDEX_DTYPES and wanted.below is None
+            ]
+            if open_ and (rows := self.indexed_rows(arguments, keywords)):
                 return self._drawn(rows)
             return arguments, keywords
         if inputs is None:
@@ -227,32 +229,32 @@ class UserModel(FedModel):
         return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
 
     def _drawn(self, rows: Mapping[int | str, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return random values for ``--input``: positional inputs, and those by name.
+        """Return random inputs of ``--input`` by place and by name.
 
         Args:
-            rows: numbers of rows of the tables that inputs index, by place or name.
+            rows: of the tables that inputs index, by place or name.
         """
         stream = np.random.default_rng(self.spec.seed)
         arguments: list[Any] = []
         keywords: dict[str, Any] = {}
-        for item in self.user_spec.inputs:
-            key = len(arguments) if item.name is None else item.name
-            below = item.below or rows.get(key)
-            value = self.tensors.random(item.shape, item.dtype, stream, below)
-            if item.name is None:
+        for wanted in self.own.inputs:
+            key = len(arguments) if wanted.name is None else wanted.name
+            below = wanted.below or rows.get(key)
+            value = self.tensors.random(wanted.shape, wanted.dtype, stream, below)
+            if wanted.name is None:
                 arguments.append(value)
             else:
-                keywords[item.name] = value
+                keywords[wanted.name] = value
         return tuple(arguments), keywords
 
     def indexed_rows(
         self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Mapping[int | str, int]:
-        """Return the numbers of rows of the tables that integer inputs index, if known.
+        """Return how many rows the tables have that whole numbers index, as far as is known.
 
         Args:
-            arguments: random positional inputs.
-            keywords: random inputs by name.
+            arguments: random inputs by place.
+            keywords: and by name.
 
         Returns:
             Rows of the smallest table that an input indexes, by its place or name.
@@ -261,11 +263,11 @@ class UserModel(FedModel):
         return {}
 
     def inputs(self) -> Iterable[tuple[str | None, Any]]:
-        """Return the inputs as pairs of name and value; positional inputs have no name."""
+        """Return the inputs as ``--input`` gives them: name, None of one by place, and value."""
         return [*((None, value) for value in self.arguments), *self.keywords.items()]
 
     def facts(self, result: Any) -> dict[str, Any]:
-        """Return the facts of a fed model, with its parameters, class and types."""
+        """Return what is known of the model."""
         return {
             **super().facts(result),
             "parameters": sum(math.prod(weight.shape) for weight in self.weights),
@@ -274,9 +276,12 @@ class UserModel(FedModel):
         }
 
     def _types(self) -> str:
-        """Return the types of the weights; empty for float32, or if the spec has the precision."""
+        """Return what the model computes in, by its weights; empty where the spec says it.
+
+        That is so of float32, and where another precision than that was asked for.
+        """
         types = {self.tensors.dtype(weight) for weight in self.weights}
-        words = sorted(TYPE_PRECISIONS.get(dtype, dtype) for dtype in types)
+        words = sorted(TYPE_PRECISIONS.get(each, each) for each in types)
         if self.spec.precision != "fp32" or words in ([], ["fp32"]):
             return ""
         return words[0] if len(words) == 1 else f"mixed ({', '.join(words)})"
@@ -284,10 +289,10 @@ class UserModel(FedModel):
     @property
     def trains(self) -> bool:
         """Whether layers work as in training."""
-        return self.spec.backward if self.user_spec.train is None else self.user_spec.train
+        return self.spec.backward if self.own.train is None else self.own.train
 
     def input_gradients(self) -> None:
-        """Note that a model without weights has gradients of its inputs.
+        """Say of a model without weights that the gradients are those of the inputs.
 
         Raises:
             UsageError: it is to be trained.
@@ -302,21 +307,21 @@ class UserModel(FedModel):
         """Choose the loss by the first output; return its function, its value and its name.
 
         Raises:
-            UsageError: the loss is not a single number.
+            UsageError: it is no single number.
         """
-        function, name = self._chosen_loss(output)
+        function, how = self._chosen_loss(output)
         loss = function(output)
         if not self._is_number(loss):
             shape = f" {tuple(loss.shape)}" if hasattr(loss, "shape") else ""
             raise UsageError(
-                f"{self.spec.model}: its loss ({name}) is a {type(loss).__name__}{shape} and no "
+                f"{self.spec.model}: its loss ({how}) is a {type(loss).__name__}{shape} and no "
                 "single number; nearest: --loss sum"
             )
-        return function, loss, name
+        return function, loss, how
 
     def _chosen_loss(self, output: Any) -> tuple[Callable[[Any], Any], str]:
-        """Return the function from an output to its loss, and its name."""
-        kind = self.user_spec.loss
+        """Return the function of an output to its loss, and what it is called."""
+        kind = self.own.loss
         if self.criterion is not None and (kind is None or ":" in kind):
             return self.criterion, kind or "the one that the callable returns"
         if kind is None:
@@ -334,17 +339,17 @@ class UserModel(FedModel):
             return self._cross_entropy(output), kind
         term = self.losses.mean_square if kind == "mean-square" else self.losses.total
         words = f"{count} tensors of the output" if count > 1 else "the output"
-        name = kind or f"sum of {words}: none was named (--loss)"
+        how = kind or f"sum of {words}: none was named (--loss)"
         return lambda later: functools.reduce(
             operator.add, map(term, self.tensors.floating(later))
-        ), name
+        ), how
 
     def _cross_entropy(self, output: Any) -> Callable[[Any], Any]:
-        """Return the cross entropy with random labels; sequences have a label at each place."""
+        """Return the loss of random labels; of ``(batch, length, classes)`` for each place."""
 
-        def scores(result: Any) -> Any:
-            logits = part_of(result, "logits")
-            return logits if self.tensors.holds(logits) else self.tensors.floating(result)[0]
+        def scores(made: Any) -> Any:
+            logits = part_of(made, "logits")
+            return logits if self.tensors.holds(logits) else self.tensors.floating(made)[0]
 
         first = scores(output)
         if len(first.shape) < 2:
@@ -356,7 +361,7 @@ class UserModel(FedModel):
         return lambda later: self.losses.cross_entropy(scores(later), labels)
 
     def _is_number(self, value: Any) -> bool:
-        """Whether a value is a floating-point tensor with one element."""
+        """Whether something is a floating-point tensor with one element."""
         return (
             self.tensors.holds(value)
             and math.prod(value.shape) == 1

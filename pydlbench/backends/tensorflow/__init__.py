@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydlbench.backends.capabilities import Capabilities, Steps
+from pydlbench.backends.capabilities import Capabilities, StepCapabilities
 
 __all__ = ["CAPABILITIES"]
 
@@ -31,11 +31,10 @@ CAPABILITIES = Capabilities(
         "XLA_FLAGS",
     ),
     # Its convolutions have one layout on CPUs.
-    steps=Steps(
+    steps=StepCapabilities(
         layouts=("nhwc",),
-        joined=("graph",),
-        other_ways={("gemm", ""): ("plain", "transposed")},
-        unseen="a model of your own has no graph: its loss and its copies are not examined; "
+        layout_alternatives={("gemm", ""): ("plain", "transposed")},
+        limitation="a model of your own has no graph: its loss and its copies are not examined; "
         "TensorFlow has neither another layout nor a fused optimizer",
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydlbench.backends.capabilities import Capabilities, Steps
+from pydlbench.backends.capabilities import Capabilities, StepCapabilities
 from pydlbench.words import AS_BUILT
 
 __all__ = ["CAPABILITIES"]
@@ -35,13 +35,12 @@ CAPABILITIES = Capabilities(
     # Where compilers keep what they have made is a matter of disks.
     kept_settings=("TORCHINDUCTOR_CACHE_DIR",),
     recorded=("TORCH_LOGS", "PYTORCH_CUDA_ALLOC_CONF", "PYDLBENCH_PROFILER"),
-    steps=Steps(
+    steps=StepCapabilities(
         layout_words={"nhwc": "channels_last", "nchw": "nchw"},
-        apart=("eager",),
         makes_calls=True,
-        pads_alike=True,
+        pads_evenly=True,
         fuses_optimizers=True,
-        other_ways={
+        layout_alternatives={
             ("conv2d", "nhwc"): ("nhwc", "nchw"),
             ("conv2d", "nchw"): ("nchw", "nhwc"),
             ("conv2d", AS_BUILT): ("nchw", "nhwc"),
