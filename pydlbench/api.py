@@ -15,7 +15,7 @@ from pydlbench.cli.parser import records
 from pydlbench.cli.sweep import words_of
 from pydlbench.cli.terminal import ProgressLine
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
-from pydlbench.models.user_model import is_own
+from pydlbench.models.user_model import is_user_model
 from pydlbench.runner.execute import execute
 from pydlbench.words import FRAMEWORKS
 
@@ -128,7 +128,7 @@ def _read(command: str, model: str, options: Mapping[str, Any]) -> tuple[Any, li
     """Return a command's options as a record, and its tasks, which have one row together."""
     kind, _ = records(command)[""]
     usual = {"model": model, "store": "none", "quiet": True}
-    if "framework" in kind.declared() and not is_own(model):
+    if "framework" in kind.declared() and not is_user_model(model):
         usual["framework"] = FRAMEWORKS[0]
     given = kind.parse(words_of(f"pydlbench.{command}", kind, {**usual, **options}))
     tasks, _ = importlib.import_module(f"pydlbench.cli.{command}").read_tasks(given)

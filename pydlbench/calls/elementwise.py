@@ -9,13 +9,12 @@ from pydlbench.calls.meaning import (
     LayerPass,
     Meaning,
     combine,
-    image_layer,
     meaning_rule,
     no_layer,
     require_floating,
 )
 from pydlbench.calls.value import Value, broadcast_shapes
-from pydlbench.ops.table import OPS, build_layer
+from pydlbench.ops.table import OPS, build_layer, image_layer
 from pydlbench.ops.tensors import merged_elementwise
 
 if TYPE_CHECKING:

@@ -202,23 +202,6 @@ def require_floating(*, floating: bool) -> None:
         raise UnsupportedError("whole numbers have no layer")
 
 
-def image_layer(op: str, shape: Sequence[int], **parameters: Any) -> Layer:
-    """Return a memory-bound layer on a tensor; missing sides are 1, further ones are merged.
-
-    Args:
-        op: op of the layer.
-        shape: shape of the tensor; a single dimension is channels.
-        parameters: parameters of the op.
-
-    Raises:
-        UsageError: the layer is invalid.
-    """
-    batch, channels, *sides = shape if len(shape) > 1 else (1, *shape, *[1] * (1 - len(shape)))
-    height = sides.pop(0) if len(sides) > 1 else 1
-    width = math.prod(sides)
-    return build_layer(op, batch=batch, channels=channels, height=height, width=width, **parameters)
-
-
 def row_layer(op: str, shape: Sequence[int], last: int, **parameters: Any) -> Layer:
     """Return a layer that works along rows, which are the last dimensions together.
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from pydlbench.calls.meaning import (
     LayerPass,
     Meaning,
-    image_layer,
     meaning_rule,
     no_layer,
     require_floating,
 )
 from pydlbench.calls.value import least_bytes
 from pydlbench.errors import UnsupportedError
-from pydlbench.ops.table import build_layer
+from pydlbench.ops.table import build_layer, image_layer
 from pydlbench.ops.tensors import merged_move
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from pydlbench.calls.meaning import (
     LayerPass,
     Meaning,
-    image_layer,
     meaning_rule,
     no_layer,
     require_floating,
@@ -20,7 +19,7 @@ from pydlbench.calls.meaning import (
 )
 from pydlbench.calls.windows import pooling_layer
 from pydlbench.errors import UnsupportedError
-from pydlbench.ops.table import OPS, build_layer
+from pydlbench.ops.table import OPS, build_layer, image_layer
 from pydlbench.ops.tensors import merged_reduction
 
 if TYPE_CHECKING:

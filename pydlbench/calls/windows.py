@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.calls.meaning import LayerPass, Meaning, image_layer, meaning_rule, no_layer
+from pydlbench.calls.meaning import LayerPass, Meaning, meaning_rule, no_layer
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.resize import flops_of_pixel
 from pydlbench.ops.resize import taps as taps_of
-from pydlbench.ops.table import build_layer
+from pydlbench.ops.table import build_layer, image_layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

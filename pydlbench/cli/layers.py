@@ -561,12 +561,12 @@ def _backends(
     args: LayersOptions, device: str
 ) -> tuple[list[tuple[str, str | None]], tuple[str, ...]]:
     """Every backend with each of its modes, and notes on those that are left out."""
-    from pydlbench.models.user_model import find_own, is_own
+    from pydlbench.models.user_model import find_user_model, is_user_model
 
-    kernels = [name for name in args.backend if is_own(name)]
+    kernels = [name for name in args.backend if is_user_model(name)]
     for name in kernels:
-        find_own(name)  # or says what is nearest
-    others = [name for name in args.backend if not is_own(name)]
+        find_user_model(name)  # or says what is nearest
+    others = [name for name in args.backend if not is_user_model(name)]
     named = choices("--backend", ",".join(others), _backends_of_layers(), "all") if others else []
     kind = device.partition(":")[0]
     every = "all" in args.backend

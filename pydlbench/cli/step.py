@@ -110,7 +110,7 @@ def read_tasks(args: StepOptions) -> tuple[list[Task], tuple[str, ...]]:
     Raises:
         UsageError: a value is bad, or two options exclude each other.
     """
-    from pydlbench.models.user_model import is_own
+    from pydlbench.models.user_model import is_user_model
     from pydlbench.records.step import StepSpec
     from pydlbench.timing.policy import LEAST_ROUNDS, STEP_BUDGET_S
 
@@ -122,7 +122,7 @@ def read_tasks(args: StepOptions) -> tuple[list[Task], tuple[str, ...]]:
     frameworks, guessed = frameworks_of(args.model, args.framework)
     ways, notes = subjects_of(frameworks, args.mode, FRAMEWORKS, guessed=guessed)
     on, more = devices(args)
-    if is_own(args.model) and (args.agree or args.feed == "host"):
+    if is_user_model(args.model) and (args.agree or args.feed == "host"):
         text = "--agree" if args.agree else "--feed host"
         raise UsageError(f"{text}: for models of the catalogue; nearest: leave it out")
     precisions = _precisions(args.precision, on)

@@ -73,10 +73,10 @@ def read_model(args: ModelOptions, batch: int | None) -> tuple[Model | None, dic
         UsageError: no such model, option or batch; an option that is for the other kind of model.
     """
     from pydlbench.models import build_model
-    from pydlbench.models.user_model import find_onnx, find_own, is_onnx, is_own
+    from pydlbench.models.user_model import find_onnx, find_user_model, is_onnx, is_user_model
     from pydlbench.records.user_model import UserInput, UserModelSpec
 
-    if not is_own(args.model):
+    if not is_user_model(args.model):
         args.refuse(OWN_OPTIONS, "with a model of the catalogue")
         options = settings(args.set_)
         model = build_model(args.model, batch, **options)
@@ -85,7 +85,7 @@ def read_model(args: ModelOptions, batch: int | None) -> tuple[Model | None, dic
         find_onnx(args.model)
         args.refuse(("set_", "autocast"), f"with {args.model}")
     else:
-        find_own(args.model)
+        find_user_model(args.model)
     if batch is not None and not is_onnx(args.model):
         raise UsageError(
             f"--batch {batch}: the inputs of {args.model} have theirs; nearest: "
@@ -104,7 +104,7 @@ def read_model(args: ModelOptions, batch: int | None) -> tuple[Model | None, dic
         train=True if args.train_mode else False if args.eval_mode else None,
     )
     if own.loss is not None and ":" in own.loss:
-        find_own(own.loss)
+        find_user_model(own.loss)
     options = settings(args.set_)
     return None, {"model": args.model, "options": options, "own": own, "batch": batch}
 
@@ -118,9 +118,9 @@ def frameworks_of(
         None where none is named of a model of the catalogue; and whether the framework is a guess
         that has to be settled, see :class:`ModelTask`.
     """
-    from pydlbench.models.user_model import is_onnx, is_own, likely_framework
+    from pydlbench.models.user_model import is_onnx, is_user_model, likely_framework
 
-    if named or not is_own(model):
+    if named or not is_user_model(model):
         return named, False
     if is_onnx(model):
         return [ONNX_FRAMEWORK], False
@@ -186,9 +186,9 @@ class ModelTask(Task):
 
 def code_limit(args: ModelOptions) -> dict[str, float]:
     """Return the keyword of ``session.Options`` that limits the user's own code; none without."""
-    from pydlbench.models.user_model import is_own
+    from pydlbench.models.user_model import is_user_model
 
-    return {"code_limit_s": args.time_limit or CODE_LIMIT_S} if is_own(args.model) else {}
+    return {"code_limit_s": args.time_limit or CODE_LIMIT_S} if is_user_model(args.model) else {}
 
 
 def mistaken(step: StepSpec, error: PydlbenchError) -> bool:

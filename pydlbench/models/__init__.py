@@ -1,8 +1,8 @@
 """Whole models, each written once as a graph of layers.
 
-One file per family, in ``families``; :func:`build_model` imports the one it needs. Those of other
-packages are named by entry points in the group ``pydlbench.models``. Estimates,
-steps of PyTorch and TensorFlow, and counts are all derived from the same graph.
+``families`` has one file per family; :func:`build_model` imports the file that it needs. Entry
+points in the group ``pydlbench.models`` add the models of other packages. Estimates, steps of
+PyTorch and TensorFlow, and counts are all derived from the same graph.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ if TYPE_CHECKING:
 __all__ = ["build_model", "family", "is_model", "model_names"]
 
 _FOLDER: Final = Path(__file__).parent / "families"
-# Where a list of all models starts: with AlexNet, the default. Families that are not named here
-# follow, sorted by name.
-_FIRST: Final = (
+# Families at the top of lists; others follow in alphabetical order. AlexNet is the default model.
+_FIRST_FAMILIES: Final = (
     *("alexnet", "vgg", "mnist", "cifar10", "overfeat", "googlenet"),
     *("inception", "resnet", "densenet", "nasnet"),
 )
-_OWN: Final = "pydlbench.models.families."
-# Registered functions by module and model.
+_PACKAGE: Final = "pydlbench.models.families."
+# Build functions by module and model.
 _REGISTERED: Final[dict[str, dict[str, Callable[..., Model]]]] = {}
 
 
 def family(*models: str) -> Callable[[Build], Build]:
-    """Register the models that the decorated ``build(name, batch, ...)`` builds.
+    """Register the decorated ``build(name, batch, ...)`` for models.
 
-    Its keywords are the options of these models, with the defaults of the publication.
+    Its keyword arguments are the options of these models, with the defaults of the publication.
 
     Args:
         models: Names as typed on the command line: ``resnet50``.
@@ -48,12 +47,11 @@ def family(*models: str) -> Callable[[Build], Build]:
     """
 
     def register(build: Build) -> Build:
-        own = _REGISTERED.setdefault(build.__module__, {})
-        for name in models:
-            others = (known for known in _REGISTERED.values() if known is not own)
-            if any(name in known for known in others):
-                raise UsageError(f"{name}: there is a model of that name already")
-        own.update(dict.fromkeys(models, build))
+        for module, known in _REGISTERED.items():
+            for name in models:
+                if module != build.__module__ and name in known:
+                    raise UsageError(f"{name}: there is a model of that name already")
+        _REGISTERED.setdefault(build.__module__, {}).update(dict.fromkeys(models, build))
         return build
 
     return register
@@ -61,12 +59,12 @@ def family(*models: str) -> Callable[[Build], Build]:
 
 def model_names() -> tuple[str, ...]:
     """Return the names of all models; AlexNet, the default, comes first."""
-    own = [name for family in _families() for name in _models(family)]
-    return (*own, *_of_others())
+    names = [name for module in _families() for name in _models(module)]
+    return (*names, *_plugin_models())
 
 
 def is_model(name: str) -> bool:
-    """Whether there is such a model; no family is imported whose models are called otherwise."""
+    """Whether there is a model of that name; imports as few families as possible."""
     return _builder(name) is not None
 
 
@@ -76,10 +74,10 @@ def build_model(name: str, batch: int | None = None, **options: Any) -> Model:
     Args:
         name: One of :func:`model_names`.
         batch: Images per step; None is that of the publication.
-        options: Variations of this model: ``classes``, ``lrn`` and so on, see the family's file;
-            and of any model: ``loss`` (cross-entropy, l2, sum), ``optimizer`` (sgd, momentum,
-            none), ``decay`` (the factor of an L2 term for each weight and bias; 0 for none) and
-            ``input_gradient``. Values may be text, as typed: ``lrn="off"``.
+        options: Options of this model (``classes``, ``lrn``..., see the family's file), and of any
+            model: ``loss`` (cross-entropy, l2, sum), ``optimizer`` (sgd, momentum, none), ``decay``
+            (the factor of an L2 term for each weight and bias; 0 for none) and ``input_gradient``.
+            Values may be text: ``lrn="off"``.
 
     Raises:
         UsageError: There is no such model or option (names the nearest), or a value is invalid.
@@ -96,34 +94,34 @@ def build_model(name: str, batch: int | None = None, **options: Any) -> Model:
 
 
 def _families() -> list[str]:
-    """Return the names of all families' files."""
-    families = {path.stem for path in _FOLDER.glob("*.py")} - {"__init__"}
+    """Return the names of all families' modules."""
+    modules = {path.stem for path in _FOLDER.glob("*.py")} - {"__init__"}
     return [
-        *(family for family in _FIRST if family in families),
-        *sorted(families.difference(_FIRST)),
+        *(module for module in _FIRST_FAMILIES if module in modules),
+        *sorted(modules.difference(_FIRST_FAMILIES)),
     ]
 
 
-def _models(family: str) -> dict[str, Callable[..., Model]]:
-    """Return the registered functions of a family's file by model."""
-    importlib.import_module(f"{_OWN}{family}")
-    return _REGISTERED.get(f"{_OWN}{family}", {})
+def _models(module: str) -> dict[str, Callable[..., Model]]:
+    """Return the build functions of a family's module by model."""
+    importlib.import_module(f"{_PACKAGE}{module}")
+    return _REGISTERED.get(f"{_PACKAGE}{module}", {})
 
 
-def _of_others() -> dict[str, Callable[..., Model]]:
-    """Return what other packages register, by model; all families are imported before."""
+def _plugin_models() -> dict[str, Callable[..., Model]]:
+    """Return the build functions of other packages by model; all families are imported before."""
     plugins.modules(plugins.MODELS)
-    others = (models for module, models in _REGISTERED.items() if not module.startswith(_OWN))
+    others = (models for module, models in _REGISTERED.items() if not module.startswith(_PACKAGE))
     return {name: build for models in others for name, build in models.items()}
 
 
 def _builder(name: str) -> Callable[..., Model] | None:
-    """Return the function that builds a model; None if there is no such model.
+    """Return the build function of a model; None if there is no such model.
 
-    A family whose name is in the model's (``resnet.py`` has ``resnet50``) most likely has it: that
-    one is asked first, and the others are imported only where it does not.
+    The family whose name is a part of the model's name (``resnet.py`` for ``resnet50``) is imported
+    first, and others only if it does not have the model.
     """
-    for family in sorted(_families(), key=lambda family: family not in name):
-        if name in _models(family):
-            return _models(family)[name]
-    return _of_others().get(name)
+    for module in sorted(_families(), key=lambda module: module not in name):
+        if name in _models(module):
+            return _models(module)[name]
+    return _plugin_models().get(name)

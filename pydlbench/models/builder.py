@@ -1,12 +1,12 @@
-"""Writing a model down: each call adds one node, its layer and output shape worked out."""
+"""The builder of models: each call adds a node with its layer and output shape."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from pydlbench.models.graph import INPUT, Init, Loss, Model, Node, Optimizer, weight_decays
-from pydlbench.ops.table import build_layer
+from pydlbench.models.graph import INPUT, GraphNode, Init, Loss, Model, Optimizer, weight_decays
+from pydlbench.ops.table import build_layer, image_layer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,33 +14,108 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Decay, Op
     from pydlbench.ops.op import Layer
 
-#: Operations on each element of one node's output.
+#: Elementwise operations on one node's output.
 Activation: TypeAlias = Literal["relu", "relu6", "hardswish", "hardsigmoid"]
 
-
-# -----------------------------------------------------------------------------
-# A model's nodes while they are being written down: names, shapes, and the finished model.
 
 ZERO = Init(kind="constant")
 HE = Init(kind="he")
 
 
-class NodeList:
-    """The nodes so far.
+# -----------------------------------------------------------------------------
+# Padding.
+
+#: Padding in a model's definition: TensorFlow's names, a number, (height, width), or
+#: (top, bottom, left, right).
+Pad: TypeAlias = Literal["SAME", "VALID"] | int | tuple[int, int] | tuple[int, int, int, int]
+
+
+def pad_sides(
+    padding: Pad,
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: int,
+    *,
+    ceil: bool = False,
+) -> tuple[int, int, int, int]:
+    """Return the pads (top, bottom, left, right).
 
     Args:
-        name: Of the model; layers are called ``<name>/<node>``.
+        padding: Padding in the model's definition.
+        size: Input (height, width).
+        kernel: Taps, (height, width).
+        stride: Stride of both sides.
+        ceil: Whether the output size is rounded up, with padding behind the last element.
+    """
+    if padding == "VALID":
+        padding = 0
+    if padding == "SAME":
+        top, bottom = _same(size[0], kernel[0], stride)
+        left, right = _same(size[1], kernel[1], stride)
+        return top, bottom, left, right
+    if isinstance(padding, int):
+        padding = (padding, padding)
+    if len(padding) == 2:
+        padding = (padding[0], padding[0], padding[1], padding[1])
+    top, bottom, left, right = padding
+    if ceil:
+        bottom = _ceil(size[0], kernel[0], stride, top, bottom)
+        right = _ceil(size[1], kernel[1], stride, left, right)
+    return top, bottom, left, right
+
+
+def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Return the two pads for ``ceil(size / stride)`` outputs; the larger one is behind."""
+    outputs = -(-size // stride)
+    total = max(0, (outputs - 1) * stride + kernel - size)
+    return total // 2, total - total // 2
+
+
+def _ceil(size: int, kernel: int, stride: int, leading: int, trailing: int) -> int:
+    """Return the trailing pad with which the output size is rounded up.
+
+    As in torch, no window begins in the padding behind the last element.
+    """
+    outputs = -(-(size + leading + trailing - kernel) // stride) + 1
+    if (outputs - 1) * stride >= size + leading:
+        outputs -= 1
+    return max(0, (outputs - 1) * stride + kernel - size - leading)
+
+
+class Builder:
+    """A model under construction: each call adds a node.
+
+    A call continues the last node, or the one given as ``after``, and returns the name of its node.
+    All shapes come from the layers themselves, so that the graph and the timed layers agree.
+
+    Args:
+        name: Name of the model; layers are called ``<name>/<node>``.
         batch: Images per step.
         image: ``(channels, height, width)`` of an image.
+        epsilon: Epsilon of batch normalisations.
+        momentum: Momentum of running statistics: one minus TensorFlow's decay.
+        scale: Whether batch normalisations have a trained factor.
     """
 
-    def __init__(self, name: str, batch: int, image: tuple[int, int, int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        batch: int,
+        image: tuple[int, int, int],
+        *,
+        epsilon: float = 1e-5,
+        momentum: float = 0.1,
+        scale: bool = True,
+    ) -> None:
         self.name = name
         self.batch = batch
         self.image = image
         self.last = INPUT
-        self._nodes: list[Node] = []
+        self._nodes: list[GraphNode] = []
         self._shapes: dict[str, tuple[int, ...]] = {INPUT: image}
+        self._epsilon = epsilon
+        self._momentum = momentum
+        self._scale = scale
 
     def shape(self, node: str | None = None) -> tuple[int, ...]:
         """Return a node's output shape for one image; the last node's if None."""
@@ -59,12 +134,12 @@ class NodeList:
         """Return the finished model; its classes are the features of its last node.
 
         Args:
-            title: In words.
-            source: Where the graph was read.
-            loss: What is differentiated; cross entropy if None.
+            title: Description.
+            source: Source of the graph.
+            loss: The loss; cross entropy if None.
             decays: L2 terms.
             decay: The factor of an L2 term for each weight and bias, instead of ``decays``.
-            optimizer: Of the training phase; plain descent if None.
+            optimizer: Optimizer of the training phase; plain SGD if None.
         """
         loss = loss or Loss()
         return Model(
@@ -90,15 +165,8 @@ class NodeList:
         return shape[0], shape[1], shape[2]
 
     def _pointwise(self, op: str, name: str, after: str | None) -> Layer:
-        channels, height, width = (*self.shape(after), 1, 1)[:3]
-        return build_layer(
-            op,
-            batch=self.batch,
-            channels=channels,
-            height=height,
-            width=width,
-            name=self._layer_name(name),
-        )
+        shape = self.batch, *self.shape(after)
+        return image_layer(op, shape, name=self._layer_name(name))
 
     def _add(
         self,
@@ -114,7 +182,7 @@ class NodeList:
         bias_init: Init = ZERO,
     ) -> str:
         return self._append(
-            Node(
+            GraphNode(
                 name=name,
                 op=op,
                 inputs=(after or self.last,),
@@ -127,103 +195,11 @@ class NodeList:
             )
         )
 
-    def _append(self, node: Node) -> str:
+    def _append(self, node: GraphNode) -> str:
         self._nodes.append(node)
         self._shapes[node.name] = node.shape
         self.last = node.name
         return node.name
-
-
-# -----------------------------------------------------------------------------
-# Padding as frameworks name it, worked out into the four sides that layers take.
-
-#: What a model's definition says: TensorFlow's names, a number, (height, width), or
-#: (top, bottom, left, right).
-Pad: TypeAlias = Literal["SAME", "VALID"] | int | tuple[int, int] | tuple[int, int, int, int]
-
-
-def pad_sides(
-    padding: Pad,
-    size: tuple[int, int],
-    kernel: tuple[int, int],
-    stride: int,
-    *,
-    ceil: bool = False,
-) -> tuple[int, int, int, int]:
-    """Return (top, bottom, left, right).
-
-    Args:
-        padding: As the model's definition says.
-        size: Input (height, width).
-        kernel: Taps, (height, width).
-        stride: Of both sides.
-        ceil: Whether the output size is rounded up: what the last window lacks is padded behind.
-    """
-    if padding == "VALID":
-        padding = 0
-    if padding == "SAME":
-        top, bottom = _same(size[0], kernel[0], stride)
-        left, right = _same(size[1], kernel[1], stride)
-        return top, bottom, left, right
-    if isinstance(padding, int):
-        padding = (padding, padding)
-    if len(padding) == 2:
-        padding = (padding[0], padding[0], padding[1], padding[1])
-    top, bottom, left, right = padding
-    if ceil:
-        bottom = _ceil(size[0], kernel[0], stride, top, bottom)
-        right = _ceil(size[1], kernel[1], stride, left, right)
-    return top, bottom, left, right
-
-
-def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Return the two pads for ``ceil(size / stride)`` outputs; the odd one is behind."""
-    outputs = -(-size // stride)
-    total = max(0, (outputs - 1) * stride + kernel - size)
-    return total // 2, total - total // 2
-
-
-def _ceil(size: int, kernel: int, stride: int, leading: int, trailing: int) -> int:
-    """Return the trailing pad with which the output size is rounded up.
-
-    A window that would begin behind the last element, in the padding, is left out, as in torch.
-    """
-    outputs = -(-(size + leading + trailing - kernel) // stride) + 1
-    if (outputs - 1) * stride >= size + leading:
-        outputs -= 1
-    return max(0, (outputs - 1) * stride + kernel - size - leading)
-
-
-class Builder(NodeList):
-    """A model that is being written: each call adds one node.
-
-    A call continues the node that was added last, or the one given as ``after``, and returns the
-    name of the node it added. All shapes come from the layers themselves, so a graph and what is
-    timed cannot disagree.
-
-    Args:
-        name: Of the model; layers are called ``<name>/<node>``.
-        batch: Images per step.
-        image: ``(channels, height, width)`` of an image.
-        epsilon: Of batch normalisations.
-        momentum: Of their running statistics: one minus what TensorFlow calls decay.
-        scale: Whether they have a trained factor.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        batch: int,
-        image: tuple[int, int, int],
-        *,
-        epsilon: float = 1e-5,
-        momentum: float = 0.1,
-        scale: bool = True,
-    ) -> None:
-        super().__init__(name, batch, image)
-        self._epsilon = epsilon
-        self._momentum = momentum
-        self._scale = scale
 
     def conv(
         self,
@@ -242,17 +218,17 @@ class Builder(NodeList):
         """Add a convolution.
 
         Args:
-            name: Of the node.
-            channels: Of its output.
+            name: Name of the node.
+            channels: Channels of its output.
             kernel: Taps: a number or (height, width).
-            stride: Of both sides.
-            padding: ``SAME`` or ``VALID`` as TensorFlow has them, a number, (height, width), or
+            stride: Stride of both sides.
+            padding: TensorFlow's ``SAME`` or ``VALID``, a number, (height, width), or
                 (top, bottom, left, right).
             groups: Groups of channels.
-            bias: Whether it adds one.
-            weights_init: How its weights start.
-            bias_init: How its bias starts.
-            after: The node whose output it takes.
+            bias: Whether it adds a bias.
+            weights_init: Initial weights.
+            bias_init: Initial bias.
+            after: The node whose output it reads.
         """
         inputs, height, width = self._map(after)
         kernel = (kernel, kernel) if isinstance(kernel, int) else kernel
@@ -283,14 +259,14 @@ class Builder(NodeList):
     def deconv(
         self, name: str, channels: int, kernel: int, stride: int = 1, *, after: str | None = None
     ) -> str:
-        """Add a transposed convolution with a bias, its windows not cut off.
+        """Add a transposed convolution with a bias and without padding.
 
         Args:
-            name: Of the node.
-            channels: Of its output.
+            name: Name of the node.
+            channels: Channels of its output.
             kernel: Taps of both sides.
-            stride: Of both sides: how far windows lie apart in the output.
-            after: The node whose output it takes.
+            stride: Distance of windows in the output, for both sides.
+            after: The node whose output it reads.
         """
         inputs, height, width = self._map(after)
         layer = build_layer(
@@ -316,7 +292,7 @@ class Builder(NodeList):
         bias_init: Init = ZERO,
         after: str | None = None,
     ) -> str:
-        """Add a fully connected layer behind features."""
+        """Add a fully connected layer on features."""
         shape = self.shape(after)
         if len(shape) != 1:
             raise ValueError(f"{self._layer_name(name)}: behind {shape}, which is not flattened")
@@ -346,7 +322,7 @@ class Builder(NodeList):
         count_include_pad: bool = False,
         after: str | None = None,
     ) -> str:
-        """Add a pooling; ``ceil`` rounds the output size up, as Caffe does and torch may."""
+        """Add a pooling; ``ceil`` rounds the output size up, as Caffe does."""
         channels, height, width = self._map(after)
         sides = pad_sides(padding, (height, width), (kernel, kernel), stride, ceil=ceil)
         layer = build_layer(
@@ -364,20 +340,20 @@ class Builder(NodeList):
         return self._add(name, "pool", after, (channels, *layer.out_size), layer)
 
     def global_pool(self, name: str, *, after: str | None = None) -> str:
-        """Add the average over whole maps."""
+        """Add the average over a whole map."""
         _, height, width = self._map(after)
         if height != width:
             raise ValueError(f"{self._layer_name(name)}: maps of {height}x{width} are not square")
         return self.pool(name, height, mode="avg", after=after)
 
     def relu(self, name: str | None = None, *, after: str | None = None) -> str:
-        """Add a rectifier, called ``<node>/relu`` after the node that it follows."""
+        """Add a rectifier, by default named ``<node>/relu`` after its input."""
         return self.activation("relu", name, after=after)
 
     def activation(
         self, op: Activation, name: str | None = None, *, after: str | None = None
     ) -> str:
-        """Add an operation on each element, called ``<node>/<op>`` after the node it follows."""
+        """Add an elementwise operation, by default named ``<node>/<op>`` after its input."""
         source = after or self.last
         name = name or f"{source.removesuffix('/bn').removesuffix('/add')}/{op}"
         return self._add(name, op, after, self.shape(after), self._pointwise(op, name, after))
@@ -389,7 +365,7 @@ class Builder(NodeList):
             raise ValueError(f"{self._layer_name(name)}: {self.shape(factors)} are no factors")
         layer = self._pointwise("scale", name, images)
         return self._append(
-            Node(name=name, op="scale", inputs=(images, factors), shape=shape, layer=layer)
+            GraphNode(name=name, op="scale", inputs=(images, factors), shape=shape, layer=layer)
         )
 
     def lrn(
@@ -401,7 +377,7 @@ class Builder(NodeList):
         return self._add(name, "lrn", after, self.shape(after), layer)
 
     def batchnorm(self, name: str | None = None, *, after: str | None = None) -> str:
-        """Add a batch normalisation, called ``<node>/bn`` after the node that it follows."""
+        """Add a batch normalisation, by default named ``<node>/bn`` after its input."""
         name = name or f"{after or self.last}/bn"
         layer = self._pointwise("batchnorm", name, after)
         layer = layer.replace(epsilon=self._epsilon, momentum=self._momentum)
@@ -419,7 +395,7 @@ class Builder(NodeList):
         activation: Activation | None = "relu",
         after: str | None = None,
     ) -> str:
-        """Add a convolution without bias, a batch normalisation, and an activation behind."""
+        """Add a convolution without bias, a batch normalisation, and an activation."""
         self.conv(name, channels, kernel, stride, padding, groups=groups, bias=False, after=after)
         self.batchnorm()
         return self.activation(activation) if activation else self.last
@@ -430,20 +406,20 @@ class Builder(NodeList):
         return self._add(name, "dropout", after, self.shape(after), layer)
 
     def flatten(self, name: str = "flatten", *, after: str | None = None) -> str:
-        """Add the turning of maps into features."""
+        """Add a node that flattens maps to features."""
         return self._add(name, "flatten", after, (math.prod(self.shape(after)),), None)
 
     def shift(self, name: str, *, after: str | None = None) -> str:
-        """Add the dropping of the first row and column, with zeros behind the last."""
+        """Add a node that drops the first row and column, with zeros behind the last."""
         return self._add(name, "shift", after, self._map(after), None)
 
     def crop(self, name: str, like: str, *, after: str | None = None) -> str:
-        """Add the middle of maps, as large as those of another node."""
+        """Add a node that crops maps to the size of another node's, keeping the middle."""
         channels, *sizes = self._map(after)
-        _, *wanted = self._map(like)
-        if any(size < least for size, least in zip(sizes, wanted, strict=True)):
-            raise ValueError(f"{self._layer_name(name)}: {sizes} is smaller than {wanted}")
-        return self._add(name, "crop", after, (channels, *wanted), None)
+        _, *target = self._map(like)
+        if any(size < smaller for size, smaller in zip(sizes, target, strict=True)):
+            raise ValueError(f"{self._layer_name(name)}: {sizes} is smaller than {target}")
+        return self._add(name, "crop", after, (channels, *target), None)
 
     def add(self, name: str, first: str, second: str) -> str:
         """Add the sum of two nodes' outputs."""
@@ -452,11 +428,11 @@ class Builder(NodeList):
             raise ValueError(f"{self._layer_name(name)}: {shape} and {self.shape(second)} differ")
         layer = self._pointwise("add", name, first)
         return self._append(
-            Node(name=name, op="add", inputs=(first, second), shape=shape, layer=layer)
+            GraphNode(name=name, op="add", inputs=(first, second), shape=shape, layer=layer)
         )
 
     def concat(self, name: str, sources: Sequence[str]) -> str:
-        """Add the joining of nodes' outputs along the channels."""
+        """Add the concat of nodes' outputs along the channels."""
         shapes = [self._map(source) for source in sources]
         sides = {shape[1:] for shape in shapes}
         if len(sides) != 1:
@@ -474,5 +450,5 @@ class Builder(NodeList):
         )
         shape = sum(channels), height, width
         return self._append(
-            Node(name=name, op="concat", inputs=tuple(sources), shape=shape, layer=layer)
+            GraphNode(name=name, op="concat", inputs=tuple(sources), shape=shape, layer=layer)
         )

@@ -80,25 +80,24 @@ def load_entry(name: str) -> CatalogEntry:
         choices = nearest(name, entry_names()) or list(entry_names())
         raise UsageError(f"{name}: no such model; nearest: {', '.join(choices)}")
     model = build_model(name)
-    named = [
-        node.layer for node in model if node.layer is not None and node.layer.kind != "pointwise"
-    ]
+    layers = (node.layer for node in model)
     return CatalogEntry(
         name=name,
         title=model.title,
         batch=model.batch,
         source=model.source,
-        layers=tuple(layer for layer in named if layer is not None),
+        layers=tuple(layer for layer in layers if layer and layer.kind != "pointwise"),
     )
 
 
 def is_entry(name: str) -> bool:
-    """Whether there are layers under this name."""
+    """Whether there is an entry of that name."""
     return name in (_LAYER_WISE, _RECURRENT) or name in TRANSFORMERS or is_model(name)
 
 
 def _layer_wise() -> CatalogEntry:
-    """Return five convolutions of no model: (channels, side, channels, kernel)."""
+    """Return five convolutions that are in no model."""
+    # Input channels, side, output channels, kernel.
     problems = {
         "L1": (3, 128, 96, 11),
         "L2": (64, 64, 128, 9),
@@ -174,27 +173,27 @@ def find_named(pattern: str, batch: int | None = None) -> list[Layer]:
 
     Args:
         pattern: A name or glob.
-        batch: The batch to give the layers; each model's own if None.
+        batch: The batch of the layers; None for each model's default.
 
     Raises:
         UsageError: Nothing matches (names the nearest ones), or a bare name is ambiguous.
     """
     if any(character in pattern for character in "*?["):
-        return _rebatched(_glob(pattern), batch)
+        return _with_batches(_glob(pattern), batch)
     if "/" in pattern:
         model, _, bare = pattern.partition("/")
         if is_entry(model):
             layers = [layer for layer in load_entry(model).layers if _bare(layer) == bare]
             if layers:
-                return _rebatched(layers, batch)
+                return _with_batches(layers, batch)
         raise _unknown(pattern)
     # The default model first: no other model needs to be built for its layers.
     for layer in load_entry(_DEFAULT).layers:
         if _bare(layer) == pattern:
-            return _rebatched([layer], batch)
+            return _with_batches([layer], batch)
     if is_entry(pattern):
-        return _rebatched(load_entry(pattern).layers, batch)
-    matches = _rebatched([layer for layer in _all_layers() if _bare(layer) == pattern], batch)
+        return _with_batches(load_entry(pattern).layers, batch)
+    matches = _with_batches([layer for layer in _all_layers() if _bare(layer) == pattern], batch)
     if not matches:
         raise _unknown(pattern)
     if len({(layer.kind, layer.problem) for layer in matches}) > 1:
@@ -225,7 +224,7 @@ def _bare(layer: Layer) -> str:
     return (layer.name or "").partition("/")[2]
 
 
-def _rebatched(layers: Sequence[Layer], batch: int | None) -> list[Layer]:
+def _with_batches(layers: Sequence[Layer], batch: int | None) -> list[Layer]:
     return [with_batch(layer, batch) for layer in layers]
 
 
@@ -266,22 +265,22 @@ def _nearest_in_model(name: str) -> list[str]:
 
 def _nearest_bare(name: str) -> list[str]:
     """Return near misses of a bare name: AlexNet's layers bare, others with their first model."""
-    shown = {model: f"{model}/*" for model in entry_names()}
+    names = {model: f"{model}/*" for model in entry_names()}
     for layer in _all_layers():
         full = layer.name or ""
         in_default = full.startswith(f"{_DEFAULT}/")
-        shown.setdefault(_bare(layer), _bare(layer) if in_default else full)
-    return [shown[match] for match in nearest(name, shown)]
+        names.setdefault(_bare(layer), _bare(layer) if in_default else full)
+    return [names[match] for match in nearest(name, names)]
 
 
 # -----------------------------------------------------------------------------
-# Selection by what a user types: names, globs, descriptors, ``@file``.
+# Selection by names, globs, descriptors, ``@file``.
 
 # A line without its comment, which starts with a "#" after a blank outside of quotes.
 _CONTENT: Final = re.compile(r'(?:"[^"]*"|(?<!\s)#|[^#])*')
 # Options in benchdnn's files, before a problem or alone on a line.
 _OPTIONS: Final = re.compile(r"(?:--\S+(?:\s+|$))+")
-_LARGEST_FILE: Final = 1 << 20  # characters; a larger file is not a list of layers
+_MAX_CHARACTERS: Final = 1 << 20  # a larger file is not a list of layers
 
 
 def find_layers(
@@ -299,7 +298,7 @@ def find_layers(
             or ``@file`` with one of these per line (``#`` starts a comment). Options of benchdnn
             in such a file are ignored.
         batch: The batch of all layers; None is that of the catalog or descriptor.
-        pool: Kind of pooling for descriptors without ``oc``; see :func:`parse_problem`.
+        pool: Pooling mode for descriptors without ``oc``; see :func:`parse_problem`.
         option: Prefix of patterns in error messages; may be empty.
         tell: Called with a line about ignored options, if not None.
 
@@ -363,21 +362,21 @@ def _expand(
             yield line, f"{name}:{number}: "
 
 
-def _read_lines(name: str, shown: str) -> tuple[list[tuple[int, str]], list[str]]:
+def _read_lines(name: str, argument: str) -> tuple[list[tuple[int, str]], list[str]]:
     """Return the contents of lines without comments and empty lines, with line numbers.
 
     The second result is the options among them, without duplicates.
     """
     try:
         with Path(name).open(encoding="utf-8-sig") as file:
-            text = file.read(_LARGEST_FILE + 1)
+            text = file.read(_MAX_CHARACTERS + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         expected = "; expected a text file, one layer per line"
-        raise UsageError(f"{shown}: {reason}{nearest_file(Path(name)) or expected}") from None
-    if len(text) > _LARGEST_FILE:
-        most = f"at most {_LARGEST_FILE} characters"
-        raise UsageError(f"{shown}: too long for a list of layers; {most}")
+        raise UsageError(f"{argument}: {reason}{nearest_file(Path(name)) or expected}") from None
+    if len(text) > _MAX_CHARACTERS:
+        limit = f"at most {_MAX_CHARACTERS} characters"
+        raise UsageError(f"{argument}: too long for a list of layers; {limit}")
     lines: list[tuple[int, str]] = []
     options: dict[str, None] = {}
     for number, line in enumerate(text.splitlines(), start=1):

@@ -1,4 +1,4 @@
-"""A model in numbers: parameters, multiply-adds, and the memory that a step needs."""
+"""Counts of a model: parameters, multiply-adds, and the memory that a step needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydlbench.models.passes import check_phase, step_passes
 from pydlbench.ops.table import ITEM_BYTES
 
 if TYPE_CHECKING:
-    from pydlbench.models.graph import Model, Node
+    from pydlbench.models.graph import GraphNode, Model
 
 _FLOAT32: Final = 4
 
@@ -79,23 +79,23 @@ def memory(model: Model, phase: str, precision: str = "fp32") -> dict[str, int]:
         choices = nearest(precision, ITEM_BYTES) or list(ITEM_BYTES)
         raise UsageError(f"--precision {precision}: none; nearest: {', '.join(choices)}")
     itemsize = ITEM_BYTES[precision]
-    trained = kept = 0
+    trained = untrained = 0
     for node in model:
         size = _FLOAT32 if node.op == "batchnorm" else itemsize
         trained += size * sum(map(math.prod, trained_tensors(node).values()))
-        kept += _FLOAT32 * sum(map(math.prod, buffers(node).values()))
+        untrained += _FLOAT32 * sum(map(math.prod, buffers(node).values()))
     forward = phase == "forward"
     elements = _peak(model) if forward else _all_outputs(model)
     velocities = phase == "training" and model.optimizer.kind == "momentum"
     return {
-        "weights": trained + kept,
+        "weights": trained + untrained,
         "gradients": 0 if forward else trained,
         "optimizer": trained if velocities else 0,
         "activations": itemsize * model.batch * elements,
     }
 
 
-def _entry(model: Model, node: Node) -> dict[str, Any]:
+def _entry(model: Model, node: GraphNode) -> dict[str, Any]:
     layer = node.layer
     return {
         "name": node.name,
@@ -110,33 +110,33 @@ def _entry(model: Model, node: Node) -> dict[str, Any]:
     }
 
 
-def _moves_nothing(node: Node, *, training: bool) -> bool:
+def _is_view(node: GraphNode, *, training: bool) -> bool:
     """Whether a node's output is a view of its input."""
     return node.op == "flatten" or (node.op == "dropout" and not training)
 
 
 def _all_outputs(model: Model) -> int:
     """Return the elements of an image and of all outputs."""
-    outputs = (node for node in model if not _moves_nothing(node, training=True))
+    outputs = (node for node in model if not _is_view(node, training=True))
     return math.prod(model.image) + sum(math.prod(node.shape) for node in outputs)
 
 
 def _peak(model: Model) -> int:
     """Return the peak number of elements per image in a forward pass."""
-    stands_for = {INPUT: INPUT}
+    buffer_of = {INPUT: INPUT}
     for node in model:
-        shared = _moves_nothing(node, training=False)
-        stands_for[node.name] = stands_for[node.inputs[0]] if shared else node.name
+        shared = _is_view(node, training=False)
+        buffer_of[node.name] = buffer_of[node.inputs[0]] if shared else node.name
     last_use = {
-        stands_for[taken]: number for number, node in enumerate(model) for taken in node.inputs
+        buffer_of[name]: number for number, node in enumerate(model) for name in node.inputs
     }
-    last_use[stands_for[model.output.name]] = len(model.nodes)
+    last_use[buffer_of[model.output.name]] = len(model.nodes)
     live = {INPUT: math.prod(model.image)}
-    most = live[INPUT]
+    peak = live[INPUT]
     for number, node in enumerate(model):
-        if stands_for[node.name] == node.name:
+        if buffer_of[node.name] == node.name:
             live[node.name] = math.prod(node.shape)
-        most = max(most, sum(live.values()))
+        peak = max(peak, sum(live.values()))
         for name in [name for name in live if last_use[name] <= number]:
             del live[name]
-    return most
+    return peak

@@ -50,7 +50,7 @@ class Init:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class GraphNode:
     """One operation on images or on other nodes' outputs.
 
     =========== ======================================================================
@@ -120,7 +120,7 @@ class Decay:
     Attributes:
         node: the node of the tensor.
         tensor: ``weights`` or ``bias``.
-        factor: may be 0: some scripts have such a term, and it takes time.
+        factor: the factor; terms with factor 0, which some scripts have, take time too.
     """
 
     node: str
@@ -169,12 +169,14 @@ class Model:
     batch: int
     image: tuple[int, int, int]
     classes: int
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
     loss: Loss = Loss()
     decays: tuple[Decay, ...] = ()
     optimizer: Optimizer = Optimizer()
     input_gradient: bool = False
-    _index: dict[str, Node] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _index: dict[str, GraphNode] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         """Index the nodes and check that each follows its inputs."""
@@ -184,28 +186,28 @@ class Model:
                 raise ValueError(f"{self.name}/{node.name}: twice, or before {missing}")
             self._index[node.name] = node
 
-    def __iter__(self) -> Iterator[Node]:
+    def __iter__(self) -> Iterator[GraphNode]:
         return iter(self.nodes)
 
-    def __getitem__(self, name: str) -> Node:
+    def __getitem__(self, name: str) -> GraphNode:
         return self._index[name]
 
     @property
-    def output(self) -> Node:
+    def output(self) -> GraphNode:
         """The node whose output the loss takes."""
         return self.nodes[-1]
 
     def readers(self) -> dict[str, list[str]]:
         """Return the readers of each value by name; the loss, named "", reads the output."""
-        takers: dict[str, list[str]] = {INPUT: [], **{node.name: [] for node in self.nodes}}
+        readers: dict[str, list[str]] = {INPUT: [], **{node.name: [] for node in self.nodes}}
         for node in self.nodes:
             for name in node.inputs:
-                takers[name].append(node.name)
-        takers[self.output.name].append("")
-        return takers
+                readers[name].append(node.name)
+        readers[self.output.name].append("")
+        return readers
 
 
-def weight_decays(nodes: Iterable[Node], factor: float) -> tuple[Decay, ...]:
+def weight_decays(nodes: Iterable[GraphNode], factor: float) -> tuple[Decay, ...]:
     """Return an L2 term for each weight and bias except those of batch normalisations."""
     decays = []
     for node in nodes:
@@ -216,7 +218,7 @@ def weight_decays(nodes: Iterable[Node], factor: float) -> tuple[Decay, ...]:
     return tuple(decays)
 
 
-def cropped(model: Model, node: Node) -> tuple[int, int, int, int]:
+def cropped(model: Model, node: GraphNode) -> tuple[int, int, int, int]:
     """Return the dropped columns on the left and right, and rows above and below."""
     source = node.inputs[0]
     before = model.image if source == INPUT else model[source].shape
@@ -228,7 +230,7 @@ def cropped(model: Model, node: Node) -> tuple[int, int, int, int]:
 # State of a node between steps: trained tensors and running statistics, by name.
 
 
-def trained_tensors(node: Node) -> dict[str, tuple[int, ...]]:
+def trained_tensors(node: GraphNode) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the trained tensors.
 
     Convolution ``weights`` are ``(out, in / groups, height, width)``, those of products
@@ -248,7 +250,7 @@ def trained_tensors(node: Node) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def buffers(node: Node) -> dict[str, tuple[int, ...]]:
+def buffers(node: GraphNode) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the state that is not trained."""
     if node.op != "batchnorm":
         return {}

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
 
 # Options of all models, which do not change the nodes of the graph.
-_COMMON: Final = ("loss", "optimizer", "decay", "input_gradient")
+_COMMON_OPTIONS: Final = ("loss", "optimizer", "decay", "input_gradient")
 _LOSSES: Final = ("cross-entropy", "l2", "sum")
 _OPTIMIZERS: Final = ("sgd", "momentum", "none")
-_SWITCH: Final = {"on": True, "off": False, "true": True, "false": False}
+_BOOLEANS: Final = {"on": True, "off": False, "true": True, "false": False}
 
 
 def choice(option: str, value: str, choices: tuple[str, ...]) -> str:
@@ -28,9 +28,9 @@ def choice(option: str, value: str, choices: tuple[str, ...]) -> str:
     Raises:
         UsageError: It is not among the choices.
     """
-    for choice in choices:
-        if str(value).lower() == choice.lower():
-            return choice
+    for valid in choices:
+        if str(value).lower() == valid.lower():
+            return valid
     close = nearest(str(value), choices) or choices
     raise UsageError(f"{option}={value}: not a valid choice; nearest: {', '.join(close)}")
 
@@ -43,25 +43,26 @@ def build_with(
     Raises:
         UsageError: The model has no such option, or a value is invalid.
     """
-    own = {
+    defaults = {
         parameter.name: parameter.default
         for parameter in inspect.signature(build).parameters.values()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
     for option in options:
-        if option not in own and option not in _COMMON:
-            close = nearest(option, (*own, *_COMMON)) or [*own, *_COMMON]
+        known = (*defaults, *_COMMON_OPTIONS)
+        if option not in known:
+            close = nearest(option, known) or known
             raise UsageError(f"{name}: no option {option!r}; nearest: {', '.join(close)}")
     values = {
-        option: _read(option, value, own[option])
+        option: _read(option, value, defaults[option])
         for option, value in options.items()
-        if option in own
+        if option in defaults
     }
     return _vary(build(name, batch, **values), options)
 
 
 def _vary(model: Model, options: dict[str, Any]) -> Model:
-    """Apply the options of all models."""
+    """Return a model with the options of all models applied."""
     changes: dict[str, Any] = {}
     if "loss" in options:
         kind = choice("loss", options["loss"], _LOSSES)
@@ -85,7 +86,7 @@ def _read(option: str, value: Any, default: Any) -> Any:
     if isinstance(default, bool):
         if isinstance(value, bool):
             return value
-        return _SWITCH[choice(option, value, tuple(_SWITCH))]
+        return _BOOLEANS[choice(option, value, tuple(_BOOLEANS))]
     if isinstance(default, str):
         return str(value)
     whole = isinstance(default, int)

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.models.graph import INPUT, trained_tensors
-from pydlbench.ops.table import build_layer
+from pydlbench.ops.table import build_layer, image_layer
 from pydlbench.words import PHASES, check_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pydlbench.models.graph import Model, Node
+    from pydlbench.models.graph import GraphNode, Model
     from pydlbench.ops.op import Layer
 
-#: Stands for the loss in place of a node's name.
+#: The loss, in place of a node's name.
 LOSS: Final = "loss"
 
 
@@ -30,7 +30,7 @@ class StepPass:
     """One pass of one layer.
 
     Attributes:
-        node: Name of the node it belongs to, or :data:`LOSS`.
+        node: Name of its node, or :data:`LOSS`.
         layer: The layer, named ``<model>/<node>``, with ``/bias``, ``/gradient-sum``,
             ``/weights/l2``, ``/weights/update`` and so on if it is only a part of the node.
         pass_: ``forward``, ``backward-data`` or ``backward-weights``.
@@ -53,12 +53,12 @@ def check_phase(phase: str) -> None:
 
 
 def step_passes(model: Model, phase: str) -> tuple[StepPass, ...]:
-    """Return everything that a step computes, in a valid order of execution.
+    """Return all passes of a step, in a valid order of execution.
 
     - ``forward``: the forward pass of every layer in inference, without dropout.
-    - ``forward-backward``: forward passes in training, the loss, and from the last node to the
-      first the passes that the gradients of trained tensors need. Gradients of outputs before the
-      first trained tensor are not computed, unless the model needs the gradient of its input.
+    - ``forward-backward``: forward passes in training, the loss, and the backward passes that the
+      gradients of trained tensors need. Gradients of outputs before the first trained tensor are
+      not computed, unless the model needs the gradient of its input.
     - ``training``: the same with L2 terms, and the update of each trained tensor.
 
     Some gradients of losses need no kernel: that of ``l2`` is the output, and that of ``sum`` is
@@ -86,7 +86,7 @@ def _forward(model: Model, propagation: str) -> Iterator[StepPass]:
             continue
         yield StepPass(node=node.name, layer=node.layer, pass_="forward", propagation=propagation)
         if node.bias:
-            layer = _of_output(model, node, "bias", "bias")
+            layer = _output_layer(model, node, "bias", "bias")
             yield StepPass(node=node.name, layer=layer, pass_="forward", propagation=propagation)
 
 
@@ -103,41 +103,34 @@ def _loss(model: Model, pass_: str) -> Iterator[StepPass]:
 
 
 def _backward(model: Model) -> Iterator[StepPass]:
-    wanted = _with_gradient(model)
-    takers = collections.Counter(name for node in model for name in node.inputs)
+    differentiated = _with_gradient(model)
+    readers = collections.Counter(name for node in model for name in node.inputs)
     for node in reversed(model.nodes):
-        if node.name not in wanted:
+        if node.name not in differentiated:
             continue
-        sum_ = _of_output(model, node, "add", "gradient-sum")
-        for _ in range(takers[node.name] - 1):
+        sum_ = _output_layer(model, node, "add", "gradient-sum")
+        for _ in range(readers[node.name] - 1):
             yield _training(node.name, sum_, "forward")
-        yield from _backward_of(model, node, reaches=not wanted.isdisjoint(node.inputs))
+        yield from _node_backward(model, node, to_input=not differentiated.isdisjoint(node.inputs))
     if model.input_gradient:
-        channels, height, width = model.image
-        sum_ = build_layer(
-            "add",
-            batch=model.batch,
-            channels=channels,
-            height=height,
-            width=width,
-            name=f"{model.name}/{INPUT}/gradient-sum",
-        )
-        for _ in range(takers[INPUT] - 1):
+        name = f"{model.name}/{INPUT}/gradient-sum"
+        sum_ = image_layer("add", (model.batch, *model.image), name=name)
+        for _ in range(readers[INPUT] - 1):
             yield _training(INPUT, sum_, "forward")
 
 
-def _backward_of(model: Model, node: Node, *, reaches: bool) -> Iterator[StepPass]:
-    """Yield a node's backward passes; ``reaches``: whether the gradient of its input is needed."""
+def _node_backward(model: Model, node: GraphNode, *, to_input: bool) -> Iterator[StepPass]:
+    """Yield a node's backward passes; ``to_input``: whether its input's gradient is needed."""
     if node.layer is None:
         return
     tensors = trained_tensors(node)
     if node.bias:
-        layer = _of_output(model, node, "bias", "bias")
+        layer = _output_layer(model, node, "bias", "bias")
         yield _training(node.name, layer, "backward-weights")
     if tensors and "backward-weights" in node.layer.passes:
         yield _training(node.name, node.layer, "backward-weights")
-    # A single pass of a batch normalisation computes the gradients of its factor and offset, too.
-    if "backward-data" in node.layer.passes and (reaches or node.op == "batchnorm"):
+    # The pass of a batch normalisation computes the gradients of its factor and offset, too.
+    if "backward-data" in node.layer.passes and (to_input or node.op == "batchnorm"):
         yield _training(node.name, node.layer, "backward-data")
 
 
@@ -179,17 +172,9 @@ def _updates(model: Model) -> Iterator[StepPass]:
             yield _training(node.name, layer, "forward")
 
 
-def _of_output(model: Model, node: Node, op: str, part: str) -> Layer:
-    """Return a layer on a tensor of the shape of a node's output."""
-    channels, height, width = (*node.shape, 1, 1)[:3]
-    return build_layer(
-        op,
-        batch=model.batch,
-        channels=channels,
-        height=height,
-        width=width,
-        name=f"{model.name}/{node.name}/{part}",
-    )
+def _output_layer(model: Model, node: GraphNode, op: str, part: str) -> Layer:
+    """Return a layer on a tensor with the shape of a node's output."""
+    return image_layer(op, (model.batch, *node.shape), name=f"{model.name}/{node.name}/{part}")
 
 
 def _training(node: str, layer: Layer, pass_: str) -> StepPass:

@@ -1,6 +1,6 @@
-"""The layers of transformers by name: one block of each, and the product with the vocabulary.
+"""The named layers of transformers: those of one block, and the product with the vocabulary.
 
-All blocks of one model have the same shapes, and no graph of them is written here.
+All blocks of a model have the same shapes; there is no graph.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ class Transformer:
     """The sizes of a transformer.
 
     Attributes:
-        title: In words.
-        source: Where the sizes were read.
+        title: Description.
+        source: Source of the sizes.
         batch: Sequences per step.
-        length: Tokens of a sequence.
-        width: Of a token's vector, over all heads.
-        heads: Of an attention.
-        hidden: Width between the two products behind an attention.
-        vocabulary: Tokens there are.
-        joined: Whether queries, keys and values come from one product; else from three alike.
-        epsilon: What its normalisations add to the variance.
+        length: Tokens per sequence.
+        width: Size of a token's vector, over all heads.
+        heads: Heads of an attention.
+        hidden: Width between the two products of the feed-forward block.
+        vocabulary: Number of tokens.
+        fused_projections: Whether a single product computes queries, keys and values; else three
+            equal ones.
+        epsilon: Summand of the variance in normalisations.
     """
 
     title: str
@@ -41,16 +42,16 @@ class Transformer:
     heads: int
     hidden: int
     vocabulary: int
-    joined: bool
+    fused_projections: bool
     epsilon: float
 
     def layers(self, name: str) -> tuple[Layer, ...]:
         """Return the layers of one block and of the head, in execution order.
 
-        An attention's products are counted and timed in full where later tokens are masked, too.
+        An attention's products are counted and timed in full, even if later tokens are masked.
 
         Args:
-            name: Of the model, which their names start with.
+            name: Name of the model, the prefix of the layers' names.
         """
 
         def product(layer: str, k: int, n: int) -> Layer:
@@ -69,9 +70,9 @@ class Transformer:
                 name=f"{name}/{layer}",
             )
 
-        def memory_bound(layer: str, op: str, width: int, **words: Any) -> Layer:
-            # Tokens are channels of one row each, unless told.
-            sizes = {"channels": self.length, "batch": self.batch, "width": width, **words}
+        def memory_bound(layer: str, op: str, width: int, **fields: Any) -> Layer:
+            # By default, tokens are channels with one row.
+            sizes = {"channels": self.length, "batch": self.batch, "width": width, **fields}
             return build_layer(op, name=f"{name}/{layer}", **sizes)
 
         def scores(op: str) -> Layer:
@@ -80,7 +81,7 @@ class Transformer:
             )
 
         head = self.width // self.heads
-        projection = ("qkv", 3 * self.width) if self.joined else ("query", self.width)
+        projection = ("qkv", 3 * self.width) if self.fused_projections else ("query", self.width)
         return (
             product(projection[0], self.width, projection[1]),
             attention("attention_scores", head, self.length, "nk"),
@@ -95,7 +96,7 @@ class Transformer:
         )
 
 
-#: By name.
+#: Transformers by name.
 TRANSFORMERS: Final[Mapping[str, Transformer]] = {
     "bert-base": Transformer(
         title="BERT base (Devlin et al., 2018), a block and the head",
@@ -106,7 +107,7 @@ TRANSFORMERS: Final[Mapping[str, Transformer]] = {
         heads=12,
         hidden=3072,
         vocabulary=30522,
-        joined=False,
+        fused_projections=False,
         epsilon=1e-12,
     ),
     "gpt2-small": Transformer(
@@ -118,7 +119,7 @@ TRANSFORMERS: Final[Mapping[str, Transformer]] = {
         heads=12,
         hidden=3072,
         vocabulary=50257,
-        joined=True,
+        fused_projections=True,
         epsilon=1e-5,
     ),
 }

@@ -1,7 +1,7 @@
-"""The user's own models: ``FILE.py:CALLABLE``, ``package.module:CALLABLE`` and ``FILE.onnx``.
+"""User models: ``FILE.py:CALLABLE``, ``package.module:CALLABLE`` and ``FILE.onnx``.
 
-Finding them does not run the user's code, which is done in the framework's process only. Files and
-folders are searched, and the definitions of a source file are read from its syntax tree.
+Only the framework's process runs the user's code. Here files and folders are searched, and the
+definitions of a source file are read from its syntax tree.
 """
 
 from __future__ import annotations
@@ -23,18 +23,25 @@ from pydlbench.models import model_names
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["OwnSource", "find_onnx", "find_own", "is_onnx", "is_own", "likely_framework"]
+__all__ = [
+    "UserModelSource",
+    "find_onnx",
+    "find_user_model",
+    "is_onnx",
+    "is_user_model",
+    "likely_framework",
+]
 
-#: Characters that no name of the catalogue has.
-_MARKS: Final = ":./\\"
+#: Characters that no name of the catalogue contains.
+_PATH_CHARACTERS: Final = ":./\\"
 #: Frameworks by imported module.
 _IMPORTS: Final = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
-#: Similarity of installed modules that are suggested; there are many.
-_ALIKE: Final = 0.8
+#: Similarity from which on installed modules, of which there are many, are suggested.
+_MIN_SIMILARITY: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnSource:
+class UserModelSource:
     """The source of a user's model.
 
     Attributes:
@@ -52,9 +59,9 @@ class OwnSource:
     is_file: bool
 
 
-def is_own(name: str) -> bool:
+def is_user_model(name: str) -> bool:
     """Whether a MODEL denotes a user's model, not a name of the catalogue."""
-    return any(mark in name for mark in _MARKS)
+    return any(mark in name for mark in _PATH_CHARACTERS)
 
 
 def is_onnx(name: str) -> bool:
@@ -82,7 +89,7 @@ def find_onnx(name: str) -> Path:
     raise UsageError(f"{name}: {'no file' if path.exists() else 'no such file'}{there}")
 
 
-def find_own(name: str) -> OwnSource:
+def find_user_model(name: str) -> UserModelSource:
     """Find a user's model.
 
     Args:
@@ -94,12 +101,12 @@ def find_own(name: str) -> OwnSource:
     place, _, attribute = name.rpartition(":")
     place, attribute = (place, attribute) if place else (attribute, "")
     is_file = place.endswith(".py") or "/" in place or "\\" in place
-    source = _of_file(name, place) if is_file else _of_module(name, place)
+    source = _find_file(name, place) if is_file else _find_module(name, place)
     defined = None if source is None else _defined(source)
     if not attribute:
-        own = set() if source is None or defined is None else defined - _modules(source)
-        many = sorted(name for name in own if not name.startswith("_"))
-        choices = _first(many, ("build", "build_model", "make_model", "model")) or ["CALLABLE"]
+        names = set() if source is None or defined is None else defined - _modules(source)
+        public = sorted(name for name in names if not name.startswith("_"))
+        choices = _first(public, ("build", "build_model", "make_model", "model")) or ["CALLABLE"]
         raise UsageError(
             f"{name}: no callable; nearest: {', '.join(f'{place}:{name}' for name in choices)}"
         )
@@ -110,7 +117,7 @@ def find_own(name: str) -> OwnSource:
         )
         raise UsageError(f"{name}: {place} defines no {attribute}{others}")
     path = Path(place) if is_file else source
-    return OwnSource(
+    return UserModelSource(
         module=Path(place).stem if is_file else place,
         path=None if path is None else path.resolve(),
         folder=Path(place).resolve().parent if is_file else Path.cwd(),
@@ -123,12 +130,12 @@ def likely_framework(name: str) -> str | None:
     """Return the framework that the file of a model imports.
 
     Args:
-        name: name of a model for :func:`find_own`.
+        name: name of a model for :func:`find_user_model`.
 
     Returns:
         The framework; None if the file imports none or several, or there is no source.
     """
-    path = find_own(name).path
+    path = find_user_model(name).path
     if path is None:
         return None
     named = {
@@ -150,7 +157,7 @@ def likely_framework(name: str) -> str | None:
 # Files and modules.
 
 
-def _of_file(name: str, place: str) -> Path:
+def _find_file(name: str, place: str) -> Path:
     path = Path(place)
     if path.suffix == ".py" and path.is_file():
         return path
@@ -163,7 +170,7 @@ def _of_file(name: str, place: str) -> Path:
     raise UsageError(f"{name}: no such {missing}: {path if folder.is_dir() else folder}{there}")
 
 
-def _of_module(name: str, place: str) -> Path | None:
+def _find_module(name: str, place: str) -> Path | None:
     """Return the source file of a module, or None.
 
     Unlike in ``importlib.util.find_spec``, the parents of the module are not imported.
@@ -173,7 +180,7 @@ def _of_module(name: str, place: str) -> Path | None:
     above = ""
     for word in place.split("."):
         if word.isidentifier():
-            # By the last part of its name: with all parts, finders need the parents imported.
+            # With the full name, finders would need the parents imported.
             spec = PathFinder.find_spec(word, places)
             if spec is None and not above:
                 # An editable install may have its own finder.
@@ -196,7 +203,7 @@ def _no_module(name: str, above: str, word: str, places: Sequence[str]) -> Usage
         # A file named like the module, or a name of the catalogue with a stray character.
         files = {path.stem: str(path) for path in Path().glob("*.py")}
         near = [files[name] for name in _near(word, files)] + _near(word, model_names())
-        near += difflib.get_close_matches(word, modules, 1, _ALIKE)
+        near += difflib.get_close_matches(word, modules, 1, _MIN_SIMILARITY)
     there = f"; nearest: {', '.join(dict.fromkeys(near))}" if near else ""
     return UsageError(f"{name}: no such module: {f'{above}.{word}' if above else word}{there}")
 
@@ -206,7 +213,7 @@ def _near(word: str, choices: Iterable[str]) -> list[str]:
 
 
 def _first(names: Sequence[str], usual: Sequence[str]) -> list[str]:
-    """Return up to three names, the usual ones first."""
+    """Return up to three names, usual ones first."""
     return [
         *(name for name in usual if name in names),
         *(name for name in names if name not in usual),
@@ -252,13 +259,13 @@ def _names(body: Sequence[ast.stmt]) -> Iterator[str]:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
             continue
-        for each in ast.iter_child_nodes(node):
-            if isinstance(each, ast.stmt):
-                yield from _names([each])
-            elif isinstance(each, ast.ExceptHandler | ast.match_case):
-                yield from _names(each.body)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt):
+                yield from _names([child])
+            elif isinstance(child, ast.ExceptHandler | ast.match_case):
+                yield from _names(child.body)
             else:
-                words = (inner for inner in ast.walk(each) if isinstance(inner, ast.Name))
+                words = (inner for inner in ast.walk(child) if isinstance(inner, ast.Name))
                 yield from (
                     word.id
                     for word in words

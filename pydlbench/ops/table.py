@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from pydlbench.ops.windows import CONV, DECONV, POOL
 from pydlbench.words import FP8_PRECISIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pydlbench.ops.op import Layer, Op
 
@@ -95,6 +96,23 @@ def build_layer(op: str, *, name: str | None = None, **fields: Any) -> Layer:
         UsageError: The op or a field does not exist, a field is missing, or the layer is invalid.
     """
     return find_op(op).build(name, **fields)
+
+
+def image_layer(op: str, shape: Sequence[int], **parameters: Any) -> Layer:
+    """Return a memory-bound layer on a tensor; missing sides are 1, further ones are merged.
+
+    Args:
+        op: Key of the op.
+        shape: Shape of the tensor; a single dimension is channels.
+        parameters: Further fields, and the name.
+
+    Raises:
+        UsageError: The layer is invalid.
+    """
+    batch, channels, *sides = shape if len(shape) > 1 else (1, *shape, *[1] * (1 - len(shape)))
+    height = sides.pop(0) if len(sides) > 1 else 1
+    width = math.prod(sides)
+    return build_layer(op, batch=batch, channels=channels, height=height, width=width, **parameters)
 
 
 def in_place(layer: Layer) -> Layer:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 
 from pydlbench.errors import UsageError
-from pydlbench.models.user_model import is_onnx, is_own
+from pydlbench.models.user_model import is_onnx, is_user_model
 from pydlbench.records.fields import shown
 from pydlbench.records.measurement import Status, TimeSummary
 from pydlbench.records.record import Record, one_of
@@ -104,7 +104,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
     omitted = ("own",)
 
     def __post_init__(self) -> None:
-        if self.own is None and is_own(self.model):
+        if self.own is None and is_user_model(self.model):
             msgspec.structs.force_setattr(self, "own", UserModelSpec())
         if not self.layout or (self.own is not None and self.layout == "nchw"):
             msgspec.structs.force_setattr(self, "layout", usual_layout(self.own))

@@ -9,7 +9,7 @@ from catalogue import REPRESENTATIVES, built
 
 from pydlbench import models
 from pydlbench.models import build_model
-from pydlbench.models.graph import INPUT, Init, Model, Node, Op, Optimizer, trained_tensors
+from pydlbench.models.graph import INPUT, GraphNode, Init, Model, Op, Optimizer, trained_tensors
 from pydlbench.ops.table import build_layer
 
 
@@ -18,7 +18,7 @@ def test_each_family_has_a_representative():
         assert models._models(family).keys() & set(REPRESENTATIVES), family
 
 
-def taken(model: Model, node: Node) -> list[tuple[int, ...]]:
+def taken(model: Model, node: GraphNode) -> list[tuple[int, ...]]:
     """The shapes of what a node takes, for one image."""
     return [model.image if one == INPUT else model[one].shape for one in node.inputs]
 

@@ -9,7 +9,7 @@ from pydlbench import api
 from pydlbench.errors import UsageError
 from pydlbench.models import model_names
 from pydlbench.models.catalog import entry_names
-from pydlbench.models.user_model import find_onnx, find_own, is_own, likely_framework
+from pydlbench.models.user_model import find_onnx, find_user_model, is_user_model, likely_framework
 
 FILE = """
 import os
@@ -40,32 +40,32 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_no_name_of_the_catalogue_is_taken_for_ones_own():
-    assert not any(map(is_own, {*model_names(), *entry_names()}))
+    assert not any(map(is_user_model, {*model_names(), *entry_names()}))
     for name in ("my_model.py:build", "nets.wide:build", "my_model.py", "net.onnx", "a/b"):
-        assert is_own(name)
+        assert is_user_model(name)
 
 
 @pytest.mark.parametrize(
     "name", ["my_model.py:build", "my_model.py:Net.of", "my_model.py:layers", "my_model.py:opened"]
 )
 def test_a_file_is_found_and_not_run(folder, name):
-    found = find_own(name)
+    found = find_user_model(name)
     assert (found.module, found.attribute) == ("my_model", name.partition(":")[2])
     assert (found.path, found.folder) == (folder / "my_model.py", folder)
     assert found.is_file
 
 
 def test_a_module_is_found_and_its_parents_are_not_imported(folder):
-    assert find_own("my_model:Net.x").module == "my_model"
-    found = find_own("nets.deep.wide:build")
+    assert find_user_model("my_model:Net.x").module == "my_model"
+    found = find_user_model("nets.deep.wide:build")
     assert (found.module, found.path) == ("nets.deep.wide", folder / "nets" / "deep" / "wide.py")
     assert (found.folder, found.is_file) == (folder, False)
     assert "nets" not in sys.modules
 
 
 def test_what_shows_only_when_it_runs_is_left_to_the_worker(folder):
-    assert find_own("open.py:whatever").path == folder / "open.py"
-    assert find_own("math:whatever").path is None  # compiled
+    assert find_user_model("open.py:whatever").path == folder / "open.py"
+    assert find_user_model("math:whatever").path is None  # compiled
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_shows_only_when_it_runs_is_left_to_the_worker(folder):
 @pytest.mark.usefixtures("folder")
 def test_a_near_miss_is_answered_with_the_nearest(name, values):
     with pytest.raises(UsageError) as raised:
-        find_own(name)
+        find_user_model(name)
     assert says(str(raised.value), *values)
     assert "\n" not in str(raised.value)
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.models.graph import Model, Node
+from pydlbench.models.graph import GraphNode, Model
 from pydlbench.protocols.protocol import ProtocolSubject
 from pydlbench.protocols.runner import activations
 from pydlbench.protocols.scripts import ALEXNET_TUTORIAL
@@ -156,10 +156,10 @@ def test_without_a_fetch_the_device_is_waited_for(world):
 
 def test_activations_of_a_graph_are_listed_channels_last():
     nodes = (
-        Node(name="conv1", op="conv", inputs=("input",), shape=(5, 8, 4), bias=True),
-        Node(name="relu1", op="relu", inputs=("conv1",), shape=(5, 8, 4)),
-        Node(name="pool1", op="pool", inputs=("relu1",), shape=(5, 4, 2)),
-        Node(name="fc", op="linear", inputs=("pool1",), shape=(10,)),
+        GraphNode(name="conv1", op="conv", inputs=("input",), shape=(5, 8, 4), bias=True),
+        GraphNode(name="relu1", op="relu", inputs=("conv1",), shape=(5, 8, 4)),
+        GraphNode(name="pool1", op="pool", inputs=("relu1",), shape=(5, 4, 2)),
+        GraphNode(name="fc", op="linear", inputs=("pool1",), shape=(10,)),
     )
     model = Model(
         name="tiny", title="", source="", batch=2, image=(3, 8, 8), classes=10, nodes=nodes

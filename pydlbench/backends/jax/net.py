@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.backends.steps.network import NetworkRun
-    from pydlbench.models.graph import Model, Node
+    from pydlbench.models.graph import GraphNode, Model
     from pydlbench.ops.op import Layer
 
 
@@ -57,14 +57,16 @@ class Net(Network):
         """Return images in another frame."""
         return lax.pad(images, jnp.zeros((), images.dtype), [(*pair, 0) for pair in pads])
 
-    def dropped(self, node: Node, images: Any, run: NetworkRun) -> Any:
+    def dropped(self, node: GraphNode, images: Any, run: NetworkRun) -> Any:
         """Return images of which a dropout has dropped some elements."""
         keep = node.layer.keep  # type: ignore[union-attr]  # a dropout's
         key = random.fold_in(run.key, self.model.nodes.index(node))
         kept = random.bernoulli(key, keep, images.shape)
         return jnp.where(kept, images / keep, jnp.zeros((), images.dtype))
 
-    def normalised(self, node: Node, images: Any, own: Mapping[str, Any], run: NetworkRun) -> Any:
+    def normalised(
+        self, node: GraphNode, images: Any, own: Mapping[str, Any], run: NetworkRun
+    ) -> Any:
         """Return normalised images; statistics are taken, and kept, in float32."""
         training, roles = run.definition.batch_statistics, ("running_mean", "running_variance")
         normalize = FORWARD["batchnorm"](node.layer, How(self.images, training))

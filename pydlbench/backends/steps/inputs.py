@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.models.graph import Init, Model, Node
+    from pydlbench.models.graph import GraphNode, Init, Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def save_results(folder: Path, results: Iterable[tuple[str, NDArray[np.float32]]
 _CUTOFF = 2.0
 
 
-def weight_shapes(node: Node) -> dict[str, tuple[int, ...]]:
+def weight_shapes(node: GraphNode) -> dict[str, tuple[int, ...]]:
     """Return the shapes of all of a node's tensors by role, those of running statistics last."""
     return {**trained_tensors(node), **buffers(node)}
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.frameworks.operands import Lie
     from pydlbench.backends.steps.definition import StepDefinition
     from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.models.graph import Model, Node
+    from pydlbench.models.graph import GraphNode, Model
     from pydlbench.ops.op import Layer
 
 
@@ -88,7 +88,7 @@ class Network(abc.ABC):
             values[node.name] = self.apply(node, [values[name] for name in node.inputs], run)
         return values
 
-    def apply(self, node: Node, inputs: Sequence[Any], run: NetworkRun) -> Any:
+    def apply(self, node: GraphNode, inputs: Sequence[Any], run: NetworkRun) -> Any:
         """Return a node's output."""
         own = {role: run.tensors[f"{node.name}/{role}"] for role in weight_shapes(node)}
         with self.scope(scope_of(node.name)):
@@ -145,11 +145,13 @@ class Network(abc.ABC):
         """Return images with zeros before and behind each dimension; negative numbers cut off."""
 
     @abc.abstractmethod
-    def dropped(self, node: Node, images: Any, run: NetworkRun) -> Any:
+    def dropped(self, node: GraphNode, images: Any, run: NetworkRun) -> Any:
         """Return images of which a dropout has dropped some elements."""
 
     @abc.abstractmethod
-    def normalised(self, node: Node, images: Any, own: Mapping[str, Any], run: NetworkRun) -> Any:
+    def normalised(
+        self, node: GraphNode, images: Any, own: Mapping[str, Any], run: NetworkRun
+    ) -> Any:
         """Return images that a batch normalisation has normalised; it moves running statistics.
 
         Args:
@@ -169,7 +171,7 @@ class Network(abc.ABC):
             images = self.arrays.transpose(images, (0, 3, 1, 2))
         return self.arrays.reshape(images, (batch, math.prod(sizes)))
 
-    def _frame(self, node: Node) -> list[tuple[int, int]]:
+    def _frame(self, node: GraphNode) -> list[tuple[int, int]]:
         """Return what a node that moves the frame of images pads each dimension by."""
         left, right, above, below = (
             (1, -1, 1, -1) if node.op == "shift" else cropped(self.model, node)

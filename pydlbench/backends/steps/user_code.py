@@ -29,14 +29,14 @@ from pydlbench.errors import (
     UsageError,
     nearest,
 )
-from pydlbench.models.user_model import find_own
+from pydlbench.models.user_model import find_user_model
 from pydlbench.records.user_model import DTYPES, UserInput
 from pydlbench.words import FRAMEWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pydlbench.models.user_model import OwnSource
+    from pydlbench.models.user_model import UserModelSource
 
 _WORDS: Final = {"true": True, "false": False, "none": None}
 _HERE: Final = Path(__file__).parent.parent
@@ -54,7 +54,7 @@ def load_user_object(name: str) -> Any:
         UsageError: no such file, module or callable.
         ModelError: its code has raised.
     """
-    source = find_own(name)
+    source = find_user_model(name)
     with user_code_errors(name):
         value: Any = _imported(
             source.module, source.path if source.is_file else None, source.folder
@@ -320,7 +320,7 @@ def user_line(name: str) -> Callable[[], str | None]:
     Returns:
         A function that returns ``my_model.py:15``, or None at no such line.
     """
-    source = find_own(name)
+    source = find_user_model(name)
     own: dict[str, bool] = {}
 
     def line() -> str | None:
@@ -339,7 +339,7 @@ def user_line(name: str) -> Callable[[], str | None]:
 
 def _translated(error: BaseException, name: str) -> PydlbenchError:
     """Return what says in one line what was raised, and where."""
-    source = find_own(name)
+    source = find_user_model(name)
     frames = [
         (Path(frame.f_code.co_filename), line)
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -355,7 +355,7 @@ def _translated(error: BaseException, name: str) -> PydlbenchError:
     return ModelError(f"{where}: {type(error).__name__}{f': {text}' if text else ''}")
 
 
-def _is_own(path: Path, source: OwnSource) -> bool:
+def _is_own(path: Path, source: UserModelSource) -> bool:
     """Whether a file is the user's: beneath the one that was named, no library's and not ours."""
     if source.is_file:
         roots = [source.folder]
@@ -370,7 +370,7 @@ def _is_own(path: Path, source: OwnSource) -> bool:
     return False
 
 
-def _shown(path: Path, source: OwnSource, name: str) -> str:
+def _shown(path: Path, source: UserModelSource, name: str) -> str:
     """Return a file's path as the user would write it."""
     if source.is_file and path == source.path:
         return name.rpartition(":")[0]

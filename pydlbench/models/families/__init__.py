@@ -1,5 +1,4 @@
-"""Whole models, one file a family: each says itself which models it has.
+"""Whole models, one module per family.
 
-Every module in this folder is a family. It registers its models with
-:func:`~pydlbench.models.family`, and nothing else has to name it.
+Each module registers its models with :func:`~pydlbench.models.family`; nothing else names it.
 """

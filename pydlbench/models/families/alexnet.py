@@ -1,43 +1,37 @@
-"""AlexNet without groups ("one weird trick", arXiv:1404.5997), as three benchmarks have it.
+"""AlexNet without groups ("one weird trick", arXiv:1404.5997), in the versions of three benchmarks.
 
-- ``alexnet``: tensorflow/models' alexnet_benchmark.py: no fully connected layers; what is
-  differentiated is half the sum of squares of the last pooling. Older copies of the script have no
-  LRN (``lrn=off``), and the oldest pads nothing in the first convolution (``conv1=VALID``), on
-  images of 227x227.
-- ``alexnet-owt``: soumith/convnet-benchmarks; also what torchvision calls alexnet.
+- ``alexnet``: tensorflow/models' alexnet_benchmark.py, without fully connected layers; the loss is
+  half the sum of squares of the last pooling. Older copies of the script have no LRN (``lrn=off``),
+  and the oldest has no padding in the first convolution (``conv1=VALID``), on images of 227x227.
+- ``alexnet-owt``: soumith/convnet-benchmarks; torchvision's alexnet.
 - ``alexnet-tfcnn``: tf_cnn_benchmarks; conv4 has 384 output channels, and there is one class more
-  than ImageNet has.
+  than in ImageNet.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydlbench.errors import UsageError
 from pydlbench.models import family
 from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Init, Loss, Optimizer
+from pydlbench.models.graph import Init, Loss, Model, Optimizer
 from pydlbench.models.options import choice
-
-if TYPE_CHECKING:
-    from pydlbench.models.graph import Model
 
 
 @family("alexnet", "alexnet-owt", "alexnet-tfcnn")
 def build(
     name: str, batch: int | None, *, lrn: bool = True, conv1: str = "SAME", classes: int = 0
 ) -> Model:
-    """Build one of them.
+    """Build a model.
 
     Args:
-        name: Of the model.
-        batch: Images; 128, or 512 of ``alexnet-tfcnn``.
-        lrn: Of ``alexnet``: whether it has its two normalisations.
-        conv1: Of ``alexnet``: how its first convolution pads, ``SAME`` or ``VALID``.
-        classes: Of the others; 0 for their own number.
+        name: Name of the model.
+        batch: Images; by default 128, or 512 for ``alexnet-tfcnn``.
+        lrn: Whether ``alexnet`` has its two local response normalisations.
+        conv1: Padding of the first convolution of ``alexnet``: ``SAME`` or ``VALID``.
+        classes: Classes of the other models; 0 for the default.
 
     Raises:
-        UsageError: An option that this one does not have.
+        UsageError: The model has no such option.
     """
     padding = choice("conv1", conv1, ("SAME", "VALID"))
     if name == "alexnet":
@@ -105,7 +99,7 @@ def _tfcnn(name: str, batch: int, classes: int) -> Model:
 
 
 def _behind_conv1(net: Builder, *, conv4: int) -> None:
-    """Add what the two with fully connected layers have in common; "SAME" is the same pad here."""
+    """Add the layers that ``alexnet-owt`` and ``alexnet-tfcnn`` share, where pads equal "SAME"."""
     net.relu()
     net.pool("pool1", 3, 2)
     net.conv("conv2", 192, 5, 1, 2)
@@ -119,7 +113,7 @@ def _behind_conv1(net: Builder, *, conv4: int) -> None:
 
 
 def _head(net: Builder, classes: int, *, dropout_first: bool) -> None:
-    """Add the fully connected layers, a dropout before each hidden one, or behind it."""
+    """Add the fully connected layers, with a dropout before or behind each hidden one."""
     for node in ("fc6", "fc7"):
         if dropout_first:
             net.dropout(f"{node}/dropout", 0.5)

@@ -1,18 +1,15 @@
 """DenseNet-121, 161, 169 and 201 (arXiv:1608.06993).
 
-Each layer's new maps are appended to what it was given, and the result goes to the next one.
+The new maps of each layer are appended to its input for the next layer.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.models import family
 from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Optimizer
-
-if TYPE_CHECKING:
-    from pydlbench.models.graph import Model
+from pydlbench.models.graph import Model, Optimizer
 
 _BATCH: Final = 16
 # Layers in each block, new maps per layer, maps of the first convolution.
@@ -26,7 +23,7 @@ _FORMS: Final = {
 
 @family(*_FORMS)
 def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
-    """Build one of them."""
+    """Build a model."""
     blocks, growth, channels = _FORMS[name]
     net = Builder(name, batch or _BATCH, (3, 224, 224))
     net.conv_bn("conv0", channels, 7, 2, 3)
@@ -35,7 +32,7 @@ def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
         for number in range(1, count + 1):
             _layer(net, f"block{block}/layer{number}", growth)
         if block < len(blocks):
-            _before(net, f"transition{block}/conv", net.shape()[0] // 2, 1, 0)
+            _preactivated(net, f"transition{block}/conv", net.shape()[0] // 2, 1, 0)
             net.pool(f"transition{block}/pool", 2, 2, mode="avg")
     net.batchnorm("norm5")
     net.relu("norm5/relu")
@@ -53,13 +50,13 @@ def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
 def _layer(net: Builder, name: str, growth: int) -> None:
     """Add a bottleneck of 1x1 and 3x3, and append its maps to its input."""
     source = net.last
-    _before(net, f"{name}/conv1", 4 * growth, 1, 0)
-    new = _before(net, f"{name}/conv2", growth, 3, 1)
+    _preactivated(net, f"{name}/conv1", 4 * growth, 1, 0)
+    new = _preactivated(net, f"{name}/conv2", growth, 3, 1)
     net.concat(f"{name}/concat", [source, new])
 
 
-def _before(net: Builder, name: str, channels: int, kernel: int, padding: int) -> str:
-    """Add a convolution with normalisation and rectifier before it."""
+def _preactivated(net: Builder, name: str, channels: int, kernel: int, padding: int) -> str:
+    """Add a normalisation, a rectifier and a convolution."""
     net.batchnorm(f"{name}/bn")
     net.relu()
     return net.conv(name, channels, kernel, 1, padding, bias=False)

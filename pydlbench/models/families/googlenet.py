@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.models import family
 from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Optimizer
+from pydlbench.models.graph import Model, Optimizer
 from pydlbench.models.options import choice
 
 if TYPE_CHECKING:
     from pydlbench.models.builder import Pad
-    from pydlbench.models.graph import Model
 
-# Channels of 1x1, 3x3 (reduced, full), 5x5 (reduced, full), behind the pooling.
+# Channels of 1x1, 3x3 (reduced, full), 5x5 (reduced, full), and of the pooling's branch.
 _MODULES: Final = {
     "3a": (64, 96, 128, 16, 32, 32),
     "3b": (128, 128, 192, 32, 96, 64),
@@ -37,19 +36,19 @@ _PAPER: Final = "C. Szegedy et al.: Going Deeper with Convolutions, arXiv:1409.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Form:
-    """In what the three differ.
+class _GooglenetForm:
+    """The differences between the three forms.
 
     Attributes:
-        source: Where it was read.
-        batch: Images per step of the publication.
+        source: Source of the form.
+        batch: Images per step in the publication.
         classes: Outputs.
         first: Padding of the first convolution.
-        pool: How poolings between stages pad or round.
+        pool: Padding or rounding of poolings between stages.
         last: Side of the last of these poolings.
         norm: Whether convolutions have a batch normalisation instead of a bias.
         large: Taps of the branch that is 5x5 in the paper.
-        dropout: Before the classifier: how likely an element stays; 1 for none.
+        dropout: Probability of an element to stay in the dropout before the classifier; 1 for none.
     """
 
     source: str
@@ -64,21 +63,21 @@ class _Form:
 
 
 _FORMS: Final = {
-    "convnet": _Form(
+    "convnet": _GooglenetForm(
         source="soumith/convnet-benchmarks, torch7/imagenet_winners/googlenet.lua",
         batch=128,
         classes=1000,
         first=3,
         pool={"padding": 1},
     ),
-    "tfcnn": _Form(
+    "tfcnn": _GooglenetForm(
         source="tensorflow/benchmarks, scripts/tf_cnn_benchmarks/models/googlenet_model.py",
         batch=32,
         classes=1001,
         first="SAME",
         pool={"padding": "SAME"},
     ),
-    "torchvision": _Form(
+    "torchvision": _GooglenetForm(
         source="torchvision, models/googlenet.py",
         batch=128,
         classes=1000,
@@ -94,43 +93,43 @@ _FORMS: Final = {
 
 @family("googlenet")
 def build(name: str, batch: int | None, *, form: str = "convnet", classes: int = 0) -> Model:
-    """Build one form.
+    """Build a form of the model.
 
     Args:
-        name: Of the model.
-        batch: Images; those of the form if None.
+        name: Name of the model.
+        batch: Images; the form's default if None.
         form: ``convnet``, ``tfcnn`` or ``torchvision``.
-        classes: Outputs; 0 for the form's own number.
+        classes: Outputs; 0 for the form's default.
     """
-    what = _FORMS[choice("form", form, tuple(_FORMS))]
-    # torchvision's epsilon; biased forms have no use for it.
-    net = Builder(name, batch or what.batch, (3, 224, 224), epsilon=1e-3)
-    _conv(net, what, "conv1", 64, 7, 2, what.first)
-    net.pool("pool1", 3, 2, **what.pool)
-    _conv(net, what, "conv2/reduce", 64, 1)
-    _conv(net, what, "conv2", 192, 3, 1, 1)
-    net.pool("pool2", 3, 2, **what.pool)
+    settings = _FORMS[choice("form", form, tuple(_FORMS))]
+    # torchvision's epsilon; the other forms have no normalisations.
+    net = Builder(name, batch or settings.batch, (3, 224, 224), epsilon=1e-3)
+    _conv(net, settings, "conv1", 64, 7, 2, settings.first)
+    net.pool("pool1", 3, 2, **settings.pool)
+    _conv(net, settings, "conv2/reduce", 64, 1)
+    _conv(net, settings, "conv2", 192, 3, 1, 1)
+    net.pool("pool2", 3, 2, **settings.pool)
     for module, channels in _MODULES.items():
         if module == "4a":
-            net.pool("inception4/pool", 3, 2, **what.pool)
+            net.pool("inception4/pool", 3, 2, **settings.pool)
         if module == "5a":
-            net.pool("inception5/pool", what.last, 2, **what.pool)
-        _module(net, what, f"inception{module}", channels)
+            net.pool("inception5/pool", settings.last, 2, **settings.pool)
+        _module(net, settings, f"inception{module}", channels)
     net.global_pool("avgpool")
     net.flatten()
-    if what.dropout < 1:
-        net.dropout("dropout", what.dropout)
-    net.linear("fc", classes or what.classes)
+    if settings.dropout < 1:
+        net.dropout("dropout", settings.dropout)
+    net.linear("fc", classes or settings.classes)
     return net.model(
         title="GoogLeNet",
-        source=_PAPER + what.source,
+        source=_PAPER + settings.source,
         optimizer=Optimizer(kind="sgd", rate=0.005),
     )
 
 
 def _conv(
     net: Builder,
-    form: _Form,
+    form: _GooglenetForm,
     name: str,
     channels: int,
     kernel: int,
@@ -138,15 +137,15 @@ def _conv(
     padding: Pad = 0,
     after: str | None = None,
 ) -> str:
-    """Add a convolution with its bias or normalisation and its rectifier."""
+    """Add a convolution, with a bias or a normalisation, and a rectifier."""
     if form.norm:
         return net.conv_bn(name, channels, kernel, stride, padding, after=after)
     net.conv(name, channels, kernel, stride, padding, after=after)
     return net.relu()
 
 
-def _module(net: Builder, form: _Form, name: str, channels: tuple[int, ...]) -> None:
-    """Add the four branches and their concatenation."""
+def _module(net: Builder, form: _GooglenetForm, name: str, channels: tuple[int, ...]) -> None:
+    """Add the four branches and their concat."""
     source = net.last
     single, reduce3, three, reduce5, five, projected = channels
     branches = [_conv(net, form, f"{name}/1x1", single, 1)]

@@ -1,7 +1,7 @@
 """Inception-v3 (arXiv:1512.00567) on images of 299x299, without the auxiliary classifier.
 
-tf_cnn_benchmarks and Keras train no factor in its batch normalisations (``scale=off``); torchvision
-does. Averages leave padding out, as TensorFlow's do.
+Batch normalisations of tf_cnn_benchmarks and Keras have no trained factor (``scale=off``);
+torchvision's have. Averages exclude padding, as in TensorFlow.
 """
 
 from __future__ import annotations
@@ -10,24 +10,22 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pydlbench.models import family
 from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Optimizer
+from pydlbench.models.graph import Model, Optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from pydlbench.models.graph import Model
 
     Step: TypeAlias = tuple[int, int | tuple[int, int]]
 
 _BATCH: Final = 32
 _DECAY: Final = 4e-5
-_ACROSS: Final = (1, 7)
-_DOWN: Final = (7, 1)
+_ROW_KERNEL: Final = (1, 7)
+_COLUMN_KERNEL: Final = (7, 1)
 
 
 @family("inception-v3")
 def build(name: str, batch: int | None, *, scale: bool = True, classes: int = 1000) -> Model:
-    """Build it; ``scale`` says whether batch normalisations have a trained factor."""
+    """Build the model; ``scale``: whether batch normalisations have a trained factor."""
     net = Builder(name, batch or _BATCH, (3, 299, 299), epsilon=1e-3, momentum=1e-3, scale=scale)
     net.conv_bn("stem/conv1", 32, 3, 2)
     net.conv_bn("stem/conv2", 32, 3)
@@ -65,7 +63,7 @@ def _branch(
     *,
     halve: bool = False,
 ) -> str:
-    """Add convolutions (channels, kernel) one behind another; the last may halve the map."""
+    """Add a chain of convolutions (channels, kernel); the last one may halve the maps."""
     for number, (channels, kernel) in enumerate(steps, start=1):
         height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
         node = f"{name}{number}_{height}x{width}"
@@ -76,7 +74,7 @@ def _branch(
     return source
 
 
-def _pooled(net: Builder, name: str, source: str, channels: int) -> str:
+def _pool_branch(net: Builder, name: str, source: str, channels: int) -> str:
     net.pool(f"{name}/pool", 3, 1, "SAME", mode="avg", after=source)
     return net.conv_bn(f"{name}/pool_1x1", channels, 1)
 
@@ -87,7 +85,7 @@ def _grid35(net: Builder, name: str, projected: int) -> None:
         _branch(net, f"{name}/a", source, [(64, 1)]),
         _branch(net, f"{name}/b", source, [(48, 1), (64, 5)]),
         _branch(net, f"{name}/c", source, [(64, 1), (96, 3), (96, 3)]),
-        _pooled(net, name, source, projected),
+        _pool_branch(net, name, source, projected),
     ]
     net.concat(f"{name}/concat", branches)
 
@@ -104,25 +102,27 @@ def _to_grid17(net: Builder, name: str) -> None:
 
 def _grid17(net: Builder, name: str, width: int) -> None:
     source = net.last
-    twice: list[Step] = [
+    factors: list[Step] = [
         (width, 1),
-        (width, _DOWN),
-        (width, _ACROSS),
-        (width, _DOWN),
-        (192, _ACROSS),
+        (width, _COLUMN_KERNEL),
+        (width, _ROW_KERNEL),
+        (width, _COLUMN_KERNEL),
+        (192, _ROW_KERNEL),
     ]
     branches = [
         _branch(net, f"{name}/a", source, [(192, 1)]),
-        _branch(net, f"{name}/b", source, [(width, 1), (width, _ACROSS), (192, _DOWN)]),
-        _branch(net, f"{name}/c", source, twice),
-        _pooled(net, name, source, 192),
+        _branch(
+            net, f"{name}/b", source, [(width, 1), (width, _ROW_KERNEL), (192, _COLUMN_KERNEL)]
+        ),
+        _branch(net, f"{name}/c", source, factors),
+        _pool_branch(net, name, source, 192),
     ]
     net.concat(f"{name}/concat", branches)
 
 
 def _to_grid8(net: Builder, name: str) -> None:
     source = net.last
-    factors: list[Step] = [(192, 1), (192, _ACROSS), (192, _DOWN), (192, 3)]
+    factors: list[Step] = [(192, 1), (192, _ROW_KERNEL), (192, _COLUMN_KERNEL), (192, 3)]
     branches = [
         _branch(net, f"{name}/a", source, [(192, 1), (320, 3)], halve=True),
         _branch(net, f"{name}/b", source, factors, halve=True),
@@ -132,7 +132,7 @@ def _to_grid8(net: Builder, name: str) -> None:
 
 
 def _grid8(net: Builder, name: str) -> None:
-    """Add a module whose second and third branch end in two convolutions side by side."""
+    """Add a module whose second and third branch end in two parallel convolutions."""
     source = net.last
     second = _branch(net, f"{name}/b", source, [(384, 1)])
     third = _branch(net, f"{name}/c", source, [(448, 1), (384, 3)])
@@ -142,6 +142,6 @@ def _grid8(net: Builder, name: str) -> None:
         net.conv_bn(f"{name}/b_3x1", 384, (3, 1), 1, "SAME", after=second),
         net.conv_bn(f"{name}/c_1x3", 384, (1, 3), 1, "SAME", after=third),
         net.conv_bn(f"{name}/c_3x1", 384, (3, 1), 1, "SAME", after=third),
-        _pooled(net, name, source, 192),
+        _pool_branch(net, name, source, 192),
     ]
     net.concat(f"{name}/concat", branches)

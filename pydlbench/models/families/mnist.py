@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.models import family
 from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Decay, Init, Optimizer
-
-if TYPE_CHECKING:
-    from pydlbench.models.graph import Model
+from pydlbench.models.graph import Decay, Init, Model, Optimizer
 
 _BATCH: Final = 64
 _DECAY: Final = 5e-4
@@ -19,7 +16,7 @@ _BIAS: Final = Init(kind="constant", value=0.1)
 
 @family("mnist")
 def build(name: str, batch: int | None, *, classes: int = 10) -> Model:
-    """Build it; only the fully connected layers have L2 terms, and their biases have them too."""
+    """Build the model; only fully connected layers have L2 terms, for weights and biases."""
     net = Builder(name, batch or _BATCH, (1, 28, 28))
     net.conv("conv1", 32, 5, 1, "SAME", weights_init=_WEIGHTS)
     net.relu()

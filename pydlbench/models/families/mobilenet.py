@@ -1,11 +1,12 @@
 """MobileNetV2 (arXiv:1801.04381) and MobileNetV3-Large (arXiv:1905.02244), both of width 1.0.
 
-A unit widens its maps by a 1x1 convolution, convolves each channel by itself and narrows them
-again. Where it changes neither size nor channels, its input is added. Some units of the third
-version scale each channel by what a small network makes of its mean (squeeze and excitation).
+A unit widens its maps by a 1x1 convolution, convolves each channel separately and narrows the maps
+again. If it changes neither size nor channels, its input is added. Some units of the third version
+scale each channel by a factor that a small network computes from the channels' means (squeeze and
+excitation).
 
-Both are torchvision's, which are the papers' but for what classifies in the third version: the
-paper has 1x1 convolutions there, which compute the same as products.
+Both are torchvision's versions, which are those of the papers except for the classifier of the
+third version: the paper has 1x1 convolutions there, which compute the same as products.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pydlbench.models import family
 from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Optimizer
+from pydlbench.models.graph import Model, Optimizer
 
 if TYPE_CHECKING:
     from pydlbench.models.builder import Activation
-    from pydlbench.models.graph import Model
 
 _BATCH: Final = 64
-# The papers train with RMSProp; this is descent with the same momentum, at the rate that the first
-# of them has for 96 images.
+# The papers train with RMSProp; this is SGD with the same momentum, at the first paper's rate for
+# 96 images.
 _RATE: Final = 0.045 / 96
 _DECAY: Final = 4e-5
 
@@ -31,23 +31,23 @@ class _Unit(NamedTuple):
     """One inverted residual.
 
     Attributes:
-        kernel: Taps of the convolution of each channel, on both sides.
-        wide: Channels between.
-        channels: Of the output.
-        stride: Of that convolution.
+        kernel: Taps of the depthwise convolution, for both sides.
+        width: Channels of the depthwise convolution.
+        channels: Channels of the output.
+        stride: Stride of the depthwise convolution.
         squeezes: Whether channels are scaled.
-        activation: Behind the first two convolutions.
+        activation: Activation behind the first two convolutions.
     """
 
     kernel: int
-    wide: int
+    width: int
     channels: int
     stride: int
     squeezes: bool
     activation: Activation
 
 
-# Table 2 of the paper: how much wider, channels, units, stride of the first one.
+# Table 2 of the paper: expansion factor, channels, units, stride of the first unit.
 _V2: Final = (
     *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
     *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
@@ -74,7 +74,7 @@ _V3: Final = (
 
 @family("mobilenet-v2", "mobilenet-v3-large")
 def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
-    """Build one of them."""
+    """Build a model."""
     batch = batch or _BATCH
     if name == "mobilenet-v2":
         net = _v2(name, batch, classes)
@@ -105,9 +105,9 @@ def _v2(name: str, batch: int, classes: int) -> Builder:
     for factor, channels, count, first in _V2:
         for index in range(count):
             number += 1
-            wide = factor * net.shape()[0]
+            width = factor * net.shape()[0]
             stride = 1 if index else first
-            _unit(net, f"unit{number}", _Unit(3, wide, channels, stride, False, "relu6"))
+            _unit(net, f"unit{number}", _Unit(3, width, channels, stride, False, "relu6"))
     net.conv_bn("conv_last", 1280, 1, activation="relu6")
     net.global_pool("avgpool")
     net.flatten()
@@ -132,17 +132,17 @@ def _v3(name: str, batch: int, classes: int) -> Builder:
 
 
 def _unit(net: Builder, name: str, unit: _Unit) -> None:
-    """Add a unit; one that widens nothing has no first convolution."""
+    """Add a unit; without expansion, it has no first convolution."""
     source = net.last
-    if unit.wide != net.shape()[0]:
-        net.conv_bn(f"{name}/expand", unit.wide, 1, activation=unit.activation)
+    if unit.width != net.shape()[0]:
+        net.conv_bn(f"{name}/expand", unit.width, 1, activation=unit.activation)
     net.conv_bn(
         f"{name}/depthwise",
-        unit.wide,
+        unit.width,
         unit.kernel,
         unit.stride,
         unit.kernel // 2,
-        groups=unit.wide,
+        groups=unit.width,
         activation=unit.activation,
     )
     if unit.squeezes:
@@ -153,18 +153,18 @@ def _unit(net: Builder, name: str, unit: _Unit) -> None:
 
 
 def _squeeze(net: Builder, name: str) -> None:
-    """Add the scaling of each channel, by two 1x1 convolutions of the channels' means."""
+    """Add the scaling of channels by factors from two 1x1 convolutions of their means."""
     source = net.last
     channels = net.shape()[0]
     net.global_pool(f"{name}/pool")
-    net.conv(f"{name}/reduce", _eighths(channels // 4), 1)
+    net.conv(f"{name}/reduce", _round_channels(channels // 4), 1)
     net.relu()
     net.conv(f"{name}/restore", channels, 1)
     factors = net.activation("hardsigmoid")
     net.scale(f"{name}/scale", source, factors)
 
 
-def _eighths(channels: int) -> int:
-    """Return the multiple of 8 next to a number, never less than nine tenths of it."""
+def _round_channels(channels: int) -> int:
+    """Return the nearest multiple of 8 that is at least 0.9 times a number."""
     rounded = max(8, (channels + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * channels else rounded

@@ -1,37 +1,34 @@
 """NASNet-A mobile and large (arXiv:1707.07012), without auxiliary head and dropped paths.
 
-A cell has two inputs, the last cell's output and the one before. It keeps a list of states, these
-two at first; each of five blocks applies an operation to one state and another operation to
-another, and appends the sum. The states that no block took are joined.
+A cell has two inputs: the outputs of the two cells before. It has a list of states, which starts
+with its inputs. Each of five blocks applies an operation to one state and an operation to another
+state, and appends the sum to the list. The concat of the states that no block reads is the result.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.models import family
 from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Optimizer
-
-if TYPE_CHECKING:
-    from pydlbench.models.graph import Model
+from pydlbench.models.graph import Model, Optimizer
 
 _DECAY: Final = 4e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Form:
+class _NasnetForm:
     """One size of the network.
 
     Attributes:
-        batch: Images per step of the publication.
+        batch: Images per step in the publication.
         size: Side of an image.
         stem: Channels of the first convolution.
         cells: Normal cells in each of the three stages.
         filters: Channels of the first stage's operations.
-        skip: Whether a cell behind a reduction takes what came before the reduction's input as its
-            second input, and not the reduction's input itself.
+        skip: Whether the second input of a cell behind a reduction is the reduction's second input
+            instead of its first.
     """
 
     batch: int
@@ -44,22 +41,22 @@ class _Form:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """What the blocks of a cell do.
+    """The blocks of a kind of cell.
 
     Attributes:
-        operations: Two per block.
-        states: Which state each of them takes.
-        joined: Which states make up the output.
+        operations: Operations, two per block.
+        states: Index of the state that each operation reads.
+        outputs: Indices of the states in the output.
     """
 
     operations: tuple[str, ...]
     states: tuple[int, ...]
-    joined: tuple[int, ...]
+    outputs: tuple[int, ...]
 
 
 _FORMS: Final = {
-    "nasnet-mobile": _Form(batch=32, size=224, stem=32, cells=4, filters=44, skip=False),
-    "nasnet-large": _Form(batch=16, size=331, stem=96, cells=6, filters=168, skip=True),
+    "nasnet-mobile": _NasnetForm(batch=32, size=224, stem=32, cells=4, filters=44, skip=False),
+    "nasnet-large": _NasnetForm(batch=16, size=331, stem=96, cells=6, filters=168, skip=True),
 }
 _NORMAL: Final = _Cell(
     operations=(
@@ -70,7 +67,7 @@ _NORMAL: Final = _Cell(
         *("sep3", "none"),
     ),
     states=(0, 1, 1, 1, 0, 1, 1, 1, 0, 0),
-    joined=(1, 2, 3, 4, 5, 6),
+    outputs=(1, 2, 3, 4, 5, 6),
 )
 _REDUCTION: Final = _Cell(
     operations=(
@@ -81,13 +78,13 @@ _REDUCTION: Final = _Cell(
         *("sep3", "max3"),
     ),
     states=(0, 1, 0, 1, 0, 1, 3, 2, 2, 0),
-    joined=(3, 4, 5, 6),
+    outputs=(3, 4, 5, 6),
 )
 
 
 @family(*_FORMS)
 def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
-    """Build one of them."""
+    """Build a model."""
     form = _FORMS[name]
     net = Builder(name, batch or form.batch, (3, form.size, form.size), epsilon=1e-3, momentum=3e-4)
     before: str | None = None
@@ -126,19 +123,19 @@ def _cell(net: Builder, name: str, cell: _Cell, filters: int, before: str | None
         sides = []
         for number, side in ((2 * block, "left"), (2 * block + 1, "right")):
             state = cell.states[number]
-            # A reduction halves the maps where they enter; sums of them are small already.
+            # A reduction halves its inputs; the sums are halved already.
             stride = 2 if cell is _REDUCTION and state < 2 else 1
             where = f"{name}/block{block + 1}/{side}"
             operation = cell.operations[number]
             sides.append(_operation(net, where, operation, states[state], filters, stride))
         states.append(net.add(f"{name}/block{block + 1}/add", *sides))
-    return net.concat(f"{name}/concat", [states[number] for number in cell.joined])
+    return net.concat(f"{name}/concat", [states[number] for number in cell.outputs])
 
 
 def _operation(
     net: Builder, name: str, operation: str, source: str, filters: int, stride: int
 ) -> str:
-    """Add a separable convolution (twice), a pooling, or nothing."""
+    """Add two separable convolutions, a pooling, or nothing."""
     if operation == "none":
         return source
     kernel = int(operation[-1])
@@ -162,10 +159,10 @@ def _operation(
 
 
 def _fit(net: Builder, name: str, before: str, source: str, filters: int) -> str:
-    """Give what came before the last cell the size and channels that this cell needs.
+    """Add layers that give a cell's second input the size of its first one.
 
-    Where it is twice as large, two halves of the channels are made from it: from its even rows and
-    columns, and from its odd ones.
+    If it is twice as large, half of the channels come from its even rows and columns, and half from
+    its odd ones.
     """
     if net.shape(before)[1:] != net.shape(source)[1:]:
         relu = net.relu(f"{name}/relu", after=before)

@@ -1,22 +1,19 @@
-"""Overfeat's fast network (arXiv:1312.6229), as soumith/convnet-benchmarks has it."""
+"""Overfeat's fast network (arXiv:1312.6229) in the version of soumith/convnet-benchmarks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.models import family
 from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Optimizer
-
-if TYPE_CHECKING:
-    from pydlbench.models.graph import Model
+from pydlbench.models.graph import Model, Optimizer
 
 _BATCH: Final = 128
 
 
 @family("overfeat-fast")
 def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
-    """Build it."""
+    """Build the model."""
     net = Builder(name, batch or _BATCH, (3, 231, 231))
     net.conv("conv1", 96, 11, 4)
     net.relu()

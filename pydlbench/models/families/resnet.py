@@ -1,22 +1,18 @@
 """ResNet-18, 50, 101 and 152 (arXiv:1512.03385), in two versions.
 
-- ``resnet50`` and so on are v1.5, as torchvision has them: a bottleneck strides in its 3x3
-  convolution.
-- ``resnet50-v1`` and so on are the paper's, as tf_cnn_benchmarks has them: a bottleneck strides in
-  its first 1x1 convolution. Units of two 3x3 convolutions (ResNet-18) stride in the first one in
-  both; there only the padding of the first pooling differs.
+- ``resnet50``... are v1.5, as in torchvision: the stride of a bottleneck is in its 3x3 convolution.
+- ``resnet50-v1``... are those of the paper, as in tf_cnn_benchmarks: the stride of a bottleneck is
+  in its first 1x1 convolution. The two versions of ResNet-18, whose units have two 3x3 convolutions
+  with the stride in the first one, differ only in the padding of the first pooling.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.models import family
 from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Optimizer
-
-if TYPE_CHECKING:
-    from pydlbench.models.graph import Model
+from pydlbench.models.graph import Model, Optimizer
 
 _UNITS: Final = {
     "resnet18": (2, 2, 2, 2),
@@ -31,13 +27,13 @@ _DECAY: Final = 4e-5
 
 @family(*_UNITS, *(f"{depth}-v1" for depth in _UNITS))
 def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
-    """Build one of them."""
+    """Build a model."""
     depth, _, version = name.partition("-")
     batch = batch or _BATCH[depth]
     first = version == "v1"
     net = Builder(name, batch, (3, 224, 224))
     net.conv_bn("conv1", 64, 7, 2, 3)
-    # The two pad differently: (0, 1) and (1, 1), of which the last is never read.
+    # The versions pad differently: (0, 1) and (1, 1); the last element of the latter is never read.
     net.pool("pool1", 3, 2, "SAME" if first else 1)
     unit = _basic if depth == "resnet18" else _bottleneck
     for stage, count in enumerate(_UNITS[depth]):
@@ -68,7 +64,7 @@ def _basic(net: Builder, name: str, channels: int, stride: int, first: bool) -> 
 
 
 def _bottleneck(net: Builder, name: str, channels: int, stride: int, first: bool) -> None:
-    """Add one with the stride in the first convolution, or in the second."""
+    """Add a bottleneck with the stride in the first or the second convolution."""
     source = net.last
     net.conv_bn(f"{name}/conv1", channels, 1, stride if first else 1)
     net.conv_bn(f"{name}/conv2", channels, 3, 1 if first else stride, 1)
@@ -77,7 +73,7 @@ def _bottleneck(net: Builder, name: str, channels: int, stride: int, first: bool
 
 
 def _join(net: Builder, name: str, source: str, branch: str, stride: int) -> None:
-    """Add the shortcut, projected where shapes differ, and the sum."""
+    """Add the shortcut, projected if shapes differ, and the sum."""
     channels = net.shape(branch)[0]
     if net.shape(source) != net.shape(branch):
         source = net.conv_bn(f"{name}/shortcut", channels, 1, stride, activation=None, after=source)

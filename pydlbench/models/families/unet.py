@@ -1,27 +1,24 @@
-"""U-Net (arXiv:1505.04597), which gives each pixel of an image a class.
+"""U-Net (arXiv:1505.04597), which classifies each pixel of an image.
 
-On the way down convolutions without padding and poolings halve the maps and double the channels; on
-the way up transposed convolutions undo that, and what the way down had at the same size is cropped
-and joined to it. 572x572 pixels give classes of the 388x388 in their middle.
+On the way down, convolutions without padding and poolings halve the maps and double the channels.
+On the way up, transposed convolutions undo that, and the maps from the way down are cropped and
+concatenated. An image of 572x572 gives the classes of the 388x388 pixels in the middle.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.models import family
 from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Optimizer
-
-if TYPE_CHECKING:
-    from pydlbench.models.graph import Model
+from pydlbench.models.graph import Model, Optimizer
 
 _CHANNELS: Final = (64, 128, 256, 512, 1024)
 
 
 @family("unet")
 def build(name: str, batch: int | None, *, classes: int = 2) -> Model:
-    """Build it; the paper has one image in a batch, and a high momentum in its place."""
+    """Build the model; the paper has a single image in a batch, and a high momentum."""
     net = Builder(name, batch or 1, (1, 572, 572))
     levels = []
     for level, channels in enumerate(_CHANNELS[:-1], start=1):
@@ -47,7 +44,7 @@ def build(name: str, batch: int | None, *, classes: int = 2) -> Model:
 
 
 def _twice(net: Builder, name: str, channels: int) -> str:
-    """Add two convolutions of 3x3 with their rectifiers."""
+    """Add two 3x3 convolutions with rectifiers."""
     for number in (1, 2):
         net.conv(f"{name}/conv{number}", channels, 3)
         net.relu()

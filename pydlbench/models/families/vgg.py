@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.models import family
 from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Optimizer
-
-if TYPE_CHECKING:
-    from pydlbench.models.graph import Model
+from pydlbench.models.graph import Model, Optimizer
 
 _BATCH: Final = 64
 _CHANNELS: Final = (64, 128, 256, 512, 512)
@@ -24,7 +21,7 @@ _STAGES: Final = {
 
 @family(*_STAGES)
 def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
-    """Build one of them."""
+    """Build a model."""
     stages, column = _STAGES[name]
     net = Builder(name, batch or _BATCH, (3, 224, 224))
     for stage, (count, channels) in enumerate(zip(stages, _CHANNELS, strict=True), start=1):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.frameworks.operands import Lie
     from pydlbench.backends.steps.network import NetworkRun
-    from pydlbench.models.graph import Model, Node
+    from pydlbench.models.graph import GraphNode, Model
     from pydlbench.ops.op import Layer
 
 
@@ -104,13 +104,15 @@ class Net(Network):
         added = [(max(before, 0), max(behind, 0)) for before, behind in pads]
         return tf.pad(kept, added) if any(map(any, added)) else kept
 
-    def dropped(self, node: Node, images: Any, run: NetworkRun) -> Any:
+    def dropped(self, node: GraphNode, images: Any, run: NetworkRun) -> Any:
         """Return images of which a dropout has dropped some elements."""
         del run
         assert node.layer is not None, "a dropout is a layer"
         return self.function(node.layer)(images)
 
-    def normalised(self, node: Node, images: Any, own: Mapping[str, Any], run: NetworkRun) -> Any:
+    def normalised(
+        self, node: GraphNode, images: Any, own: Mapping[str, Any], run: NetworkRun
+    ) -> Any:
         """Return normalised images.
 
         In training the running statistics, which are variables, are moved as the scripts of version

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.steps.definition import FrameworkStep
     from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.models.graph import Node
+    from pydlbench.models.graph import GraphNode
     from pydlbench.records.operator import RecordedCall
     from pydlbench.records.step import StepSpec
 
@@ -523,7 +523,9 @@ class _Passes:
             for name, gradient in zip(own, added, strict=True):
                 names[name].assign_add(gradient)
 
-    def _through(self, node: Node, values: dict[str, Any], wanted: list[str], given: Any) -> Any:
+    def _through(
+        self, node: GraphNode, values: dict[str, Any], wanted: list[str], given: Any
+    ) -> Any:
         """Return the gradients of a node's inputs from that of its output."""
         inputs = [values[name] for name in node.inputs]
         if node.layer is not None and op_of(node.layer) in _OF_RESULT:

@@ -21,7 +21,7 @@ from pydlbench.backends.torch.layers.operator import (
     empty,
 )
 from pydlbench.errors import UnsupportedError
-from pydlbench.models.user_model import is_own
+from pydlbench.models.user_model import is_user_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ def ways_to_run(
     Raises:
         UnsupportedError: PyTorch has no such operator, mode or precision here.
     """
-    if is_own(spec.mode or ""):
+    if is_user_model(spec.mode or ""):
         if spec.fuse != "none":
             raise UnsupportedError(f"torch: --fuse {spec.fuse} is for PyTorch's own operators")
         place = TensorPlace(device, settings.DTYPES[spec.precision])
@@ -127,7 +127,7 @@ class TorchBackend(FrameworkBackend):
         Raises:
             UnsupportedError: There is no such mode.
         """
-        known = MODES[0] if is_own(mode or "") else checked_mode("torch", MODES, mode)
+        known = MODES[0] if is_user_model(mode or "") else checked_mode("torch", MODES, mode)
         return empty(self._place, known, torch.inference_mode, self.wait)
 
     def clock(self, operator: Operator, cache: str = "hot") -> HostClock:

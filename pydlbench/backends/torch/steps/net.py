@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.torch.steps.recording import DispatchRecorder, Naming
-    from pydlbench.models.graph import Model, Node
+    from pydlbench.models.graph import GraphNode, Model
     from pydlbench.ops.op import Layer
 
 # Our roles by PyTorch's names.
@@ -88,7 +88,7 @@ class TorchNet:
         array: NDArray[Any] = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
         return array.T if array.ndim == 2 and name.endswith("/weights") else array
 
-    def _add(self, node: Node, inputs: tuple[fx.Node, ...]) -> fx.Node:
+    def _add(self, node: GraphNode, inputs: tuple[fx.Node, ...]) -> fx.Node:
         """Add what is called for a node, and return what stands for its output."""
         if node.layer is None:
             return self._moved(node, inputs[0])
@@ -102,7 +102,7 @@ class TorchNet:
         self._modules[path] = target
         return self._graph.call_module(path, inputs)
 
-    def _moved(self, node: Node, image: fx.Node) -> fx.Node:
+    def _moved(self, node: GraphNode, image: fx.Node) -> fx.Node:
         """Add a node without a layer, which computes nothing."""
         if node.op == "flatten":
             return self._graph.call_function(torch.flatten, (image, 1))
@@ -111,7 +111,7 @@ class TorchNet:
         sides = tuple(-side for side in dropped)
         return self._graph.call_function(F.pad, (image, sides, "constant", 0.0))
 
-    def _may_overwrite(self, node: Node) -> bool:
+    def _may_overwrite(self, node: GraphNode) -> bool:
         """Whether a node may overwrite its first input, which nobody else reads, nor a gradient."""
         first = node.inputs[0]
         if not self._overwriting or first == INPUT or len(self._readers[first]) > 1:
@@ -183,7 +183,7 @@ class ScaledAverage(nn.Module):  # type: ignore[misc]  # an unknown class to myp
         return average.mul(scale.to(x.dtype))
 
 
-def _target(node: Node, layer: Any, *, overwrites: bool) -> nn.Module | Callable[..., Any]:
+def _target(node: GraphNode, layer: Any, *, overwrites: bool) -> nn.Module | Callable[..., Any]:
     """Return what a network calls for a layer: a module with its parameters, or a function.
 
     Args:
