@@ -183,19 +183,13 @@ class _Gate:
 
     def _stored(self, specs: Sequence[KernelSpec | StepSpec]) -> Comparison:
         """Measure, and compare with a stored run."""
+        from pydlbench.cli.machine import reading_store
         from pydlbench.compare.rows import read_side
         from pydlbench.compare.stored import compare_sides
-        from pydlbench.store.place import chosen_path
-        from pydlbench.store.store import Store
 
-        path, _ = chosen_path(None)
-        store = None if path is None or not path.exists() else Store.open(path, readonly=True)
-        try:
+        with reading_store(None) as store:
             baseline = read_side(self._baseline, store)
             return compare_sides(baseline, _measured(specs), store)
-        finally:
-            if store is not None:
-                store.close()
 
 
 def _measured(specs: Sequence[KernelSpec | StepSpec]) -> Side:

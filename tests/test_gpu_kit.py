@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from invented_card import PLANTED, make_site
 
-from pydlbench.cli.layers import read_request
+from pydlbench.cli.layer_request import read_request
 from pydlbench.cli.parser import read
 
 _FOLDER = Path(__file__).parents[1] / "benchmarks"

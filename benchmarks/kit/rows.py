@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from journal import Journal
 
 from kit.steps import row_of
-from pydlbench.cli.layers import read_request
+from pydlbench.cli.layer_request import read_request
 from pydlbench.cli.parser import read
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session

@@ -24,7 +24,7 @@ from pydlbench.analysis.effort import half_width_s, sharing
 from pydlbench.grouping import grouped, summed
 from pydlbench.models.passes import LOSS, step_passes
 from pydlbench.ops.table import ITEM_BYTES, MEMORY_BOUND
-from pydlbench.records.estimate import EstimatedLayer, EstimatedStep, StepEstimate, joined
+from pydlbench.records.estimate import EstimatedLayer, EstimatedStep, StepEstimate, group_layers
 from pydlbench.records.measurement import MATERIAL, disturbed_share
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.statistics import sum_known
@@ -109,7 +109,7 @@ def estimate(
     reasons = {term.hot: _reason(rows[term.cold]) for term in kept}
     without_cold = [reason for reason in reasons.values() if reason is not None]
     kinds = summed((layer.kind, layer.time_s) for layer in layers)
-    groups = joined(layers)
+    groups = group_layers(layers)
     largest = max(groups, key=lambda layer: layer.time_s, default=None)
     slowest = max(layers, key=lambda layer: layer.time_s, default=None)
     leads = _leads(layers, timed, rows)

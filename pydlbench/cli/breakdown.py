@@ -78,7 +78,7 @@ def run(
 
     Args:
         args: the command's options.
-        session_factory: gives a session for the options of ``session.Options`` as keywords.
+        session_factory: opens a session; its keywords are the session's options.
         measurer: takes the place of ``pydlbench.analysis.breakdown_run.break_down_step``.
 
     Returns:

@@ -1,8 +1,7 @@
-"""``pydlbench compare``: two runs row by row with a verdict, or own results beside published."""
+"""``pydlbench compare``: two runs row by row with a verdict, or results beside published ones."""
 
 from __future__ import annotations
 
-import contextlib
 import random
 import sys
 from functools import partial
@@ -37,23 +36,23 @@ if TYPE_CHECKING:
     from pydlbench.compare.match import Matching
     from pydlbench.compare.rerun import RerunPair
     from pydlbench.compare.rows import Row, Side
-    from pydlbench.records.published import OwnFigure
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
     from pydlbench.store.documents import Loaded
 
-# Of measuring again; and what else has nothing to do with published figures.
-_MEASURING = ("repetitions", "budget", "seed")
-# What two installations are to measure: read by the command that measures it alone.
-_OF_LAYERS_OR_STEP = (
+#: Options of ``--interleave`` and ``--python``.
+_MEASURING: Final = ("repetitions", "budget", "seed")
+#: Options of ``layers`` and ``step`` that name what two installations measure.
+_LAYERS_OR_STEP: Final = (
     *("shape", "batch", "pass_", "precision", "backend", "framework", "mode", "phase", "input"),
     "threads",
 )
-_NOT_PUBLISHED = (
+#: Options that have no meaning with ``--published``.
+_NOT_PUBLISHED: Final = (
     *("interleave", "python", "fail_on", "same", "all"),
-    *(*_MEASURING, *_OF_LAYERS_OR_STEP),
+    *(*_MEASURING, *_LAYERS_OR_STEP),
 )
-# Options of layers and step: their texts go to those commands.
+# Their texts are passed on to ``layers`` or ``step``.
 _PASSED_ON: Final = Option(
     help="as layers and step take it",
     group="what is measured with --python",
@@ -61,8 +60,8 @@ _PASSED_ON: Final = Option(
     read=as_given,
     default=(),
 )
-# What counts as a change of a node, as it does for being slow.
-_FLEETS_BEYOND = 0.03
+#: Least change of a node, as a fraction: the margin of ``fleet``.
+_FLEET_MARGIN: Final = 0.03
 
 
 def _repetitions(option: str, text: str) -> int:
@@ -72,7 +71,7 @@ def _repetitions(option: str, text: str) -> int:
 
 
 class CompareOptions(Measuring, MarkdownOutput):
-    """The command's options."""
+    """The options of ``compare``."""
 
     description = (
         "Compare run B with run A row by row: SAME, FASTER, SLOWER or UNCLEAR. A run is in the "
@@ -137,7 +136,7 @@ class CompareOptions(Measuring, MarkdownOutput):
 
 
 def run(args: CompareOptions, open_host: Callable[..., Any] | None = None) -> int:
-    """Compare what ``args`` ask for and show it.
+    """Compare two runs or installations, or show published figures.
 
     Args:
         args: the command's options.
@@ -172,22 +171,19 @@ def run(args: CompareOptions, open_host: Callable[..., Any] | None = None) -> in
         if args.interleave:
             comparison, interrupted = _interleaved(args, margin, open_host)
         else:
-            with (
-                reading_runs(args.runs),
-                reading_store(args.store) or contextlib.nullcontext() as store,
-            ):
+            with reading_runs(args.runs), reading_store(args.store) as store:
                 runs = [load(text, store) for text in args.runs]
-                if any(each.info.kind == "fleet" for each in runs):
-                    return _fleets(args, runs, outputs)
+                if any(item.info.kind == "fleet" for item in runs):
+                    return _compare_fleets(args, runs, outputs)
                 a, b = map(side_of, args.runs, runs)
                 comparison, interrupted = compare_sides(a, b, store, margin), False
         if not comparison.rows:
-            raise PydlbenchError(_nothing(comparison))
+            raise PydlbenchError(_no_rows_text(comparison))
         with reading_runs([] if args.interleave else args.runs):
             show(comparison, outputs, everything=args.all)
         if interrupted:
             return 130
-        return 0 if args.fail_on is None else _judged(comparison, args.fail_on[1])
+        return _exit_code(args, comparison)
 
 
 def _refuse(args: CompareOptions) -> None:
@@ -203,12 +199,12 @@ def _refuse(args: CompareOptions) -> None:
     if args.python:
         args.refuse(("interleave",), "with --python")
         return
-    args.refuse(_OF_LAYERS_OR_STEP, "without --python")
+    args.refuse(_LAYERS_OR_STEP, "without --python")
     if not args.interleave:
         args.refuse(_MEASURING, "without --interleave", "--interleave")
 
 
-def _fleets(args: CompareOptions, runs: Sequence[Loaded], outputs: Outputs) -> int:
+def _compare_fleets(args: CompareOptions, runs: Sequence[Loaded], outputs: Outputs) -> int:
     """Compare two runs of a fleet node by node; return the exit code.
 
     Raises:
@@ -218,7 +214,7 @@ def _fleets(args: CompareOptions, runs: Sequence[Loaded], outputs: Outputs) -> i
     from pydlbench.fleet.gather import TABLE
     from pydlbench.report.fleet import fleet_comparison, judge_changes
 
-    other = next((each.info for each in runs if each.info.kind != "fleet"), None)
+    other = next((item.info for item in runs if item.info.kind != "fleet"), None)
     if other is not None:
         raise UsageError(
             f"run {other.id}: is of {other.kind}, the other one of fleet; nearest: two of fleet"
@@ -228,10 +224,10 @@ def _fleets(args: CompareOptions, runs: Sequence[Loaded], outputs: Outputs) -> i
             raise UsageError(
                 f"{text}: a verdict has no times of nodes; nearest: the run itself, {item.info.id}"
             )
-    before, after = ([entry.document for entry in each.table(TABLE)] for each in runs)
-    beyond = _FLEETS_BEYOND if args.same is None else args.same
+    before, after = ([entry.document for entry in item.table(TABLE)] for item in runs)
+    beyond = _FLEET_MARGIN if args.same is None else args.same
     comparison = compare_fleets(before, after, beyond)
-    head = {"kind": "compare-fleets", "runs": [each.info.id for each in runs]}
+    head = {"kind": "compare-fleets", "runs": [item.info.id for item in runs]}
     outputs.write(
         lambda: {**head, **comparison.to_dict()},
         lambda: fleet_comparison(comparison),
@@ -239,13 +235,14 @@ def _fleets(args: CompareOptions, runs: Sequence[Loaded], outputs: Outputs) -> i
     if args.fail_on is None:
         return 0
     threshold = args.fail_on[1]
-    wide = comparison if threshold <= beyond else compare_fleets(before, after, threshold)
-    return gate(*judge_changes(wide))
+    if threshold > beyond:
+        comparison = compare_fleets(before, after, threshold)
+    return gate(*judge_changes(comparison))
 
 
-def _nothing(comparison: Comparison) -> str:
+def _no_rows_text(comparison: Comparison) -> str:
     untimed = comparison.matching.untimed
-    reason = next((note for note in comparison.notes), "")
+    reason = next(iter(comparison.notes), "")
     if not untimed:
         return f"nothing to compare: {reason or 'no row is in both runs'}"
     pair = untimed[0]
@@ -257,25 +254,21 @@ def _nothing(comparison: Comparison) -> str:
 
 
 def _status(row: Row) -> str:
-    """Return a row's status; of one whose time no ratio can be made of, that time."""
+    """Return a row's status, or its time if that has no ratio to another."""
     if row.status == "failed" and row.median is not None:
         return f"{row.median:g} s, which is no time,"
     return row.status
 
 
-def _judged(comparison: Comparison, threshold: float) -> int:
-    """Return the exit code under ``--fail-on``, and say on stderr what it comes from."""
+def _exit_code(args: CompareOptions, comparison: Comparison) -> int:
+    """Return the exit code; under ``--fail-on`` the reason is printed on standard error."""
     from pydlbench.report.compare import judge
 
-    return gate(*judge(comparison, threshold))
-
-
-# -----------------------------------------------------------------------------
-# Where ``compare`` puts its results: files first, then standard output.
+    return 0 if args.fail_on is None else gate(*judge(comparison, args.fail_on[1]))
 
 
 def show(comparison: Comparison, outputs: Outputs, *, everything: bool) -> None:
-    """Write the files, then print the table, or the format that goes to standard output.
+    """Write the files, then print the table, or the format of standard output.
 
     Raises:
         PydlbenchError: a file could not be written after all; the table is printed before.
@@ -290,26 +283,29 @@ def show(comparison: Comparison, outputs: Outputs, *, everything: bool) -> None:
 
 
 # -----------------------------------------------------------------------------
-# ``compare --published``: own results beside published figures, or the figures alone.
+# ``compare --published``: results beside published figures, or the figures alone.
 
 
 def run_published(args: CompareOptions, outputs: Outputs) -> int:
     """Show the figures of ``--model``, each with the results of the given runs.
 
-    Args:
-        args: the command's options.
-        outputs: where to.
-
     Returns:
-        0; 1 if runs were given and no figure has a result of them beside it.
+        0; 1 if runs were given and none of their results has a figure.
 
     Raises:
         UsageError: no such run, no such model.
     """
-    from pydlbench.compare.published import find_figures, match_figures
+    from pydlbench.compare.published import find_figures, match_figures, own_figures
     from pydlbench.report.published import published_report
+    from pydlbench.store.documents import load
 
-    figures = match_figures(find_figures(args.model), _own(args))
+    with reading_store(args.store) as store:
+        results = [
+            figure
+            for name in args.runs
+            for figure in own_figures(name, load(name, store), _script_batch)
+        ]
+    figures = match_figures(find_figures(args.model), results)
     given = bool(args.runs)
     outputs.write(
         lambda: {
@@ -321,27 +317,13 @@ def run_published(args: CompareOptions, outputs: Outputs) -> int:
     return 1 if given and not any(figure.own for figure in figures) else 0
 
 
-def _own(args: CompareOptions) -> list[OwnFigure]:
-    from pydlbench.compare.published import own_figures
-    from pydlbench.store.documents import load
-
-    if not args.runs:
-        return []
-    with reading_store(args.store) or contextlib.nullcontext() as store:
-        return [
-            own_figure
-            for name in args.runs
-            for own_figure in own_figures(name, load(name, store), _script_batch)
-        ]
-
-
 def _script_batch(protocol: str, model: str) -> int | None:
-    """Return the batch that a script gives a model by itself."""
+    """Return a script's default batch of a model."""
     from pydlbench.protocols.scripts import find_protocol
 
     try:
         return find_protocol(protocol).settings(model).batch
-    except UsageError:  # of a pydlbench that knows more protocols
+    except UsageError:  # the run is of a pydlbench that knows more protocols
         return None
 
 
@@ -350,7 +332,7 @@ def _script_batch(protocol: str, model: str) -> int | None:
 
 
 def _run_installations(args: CompareOptions, outputs: Outputs, margin: float) -> int:
-    """Have two installations measure in turn, and show what came of it; return the exit code.
+    """Compare two installations, measured interleaved; return the exit code.
 
     Raises:
         UsageError: bad input, or an interpreter that cannot measure.
@@ -365,7 +347,7 @@ def _run_installations(args: CompareOptions, outputs: Outputs, margin: float) ->
             f"--python: {len(args.python)} given, two are compared; nearest: --python "
             f"{args.python[0]} --python {sys.executable}"
         )
-    specs, threads, notes = _wanted(args)
+    specs, threads, notes = _read_specs(args)
     outputs.note(*notes)
     a, b = map(read_installation, args.python)
     pairs = pairs_of(specs, threads)
@@ -380,23 +362,25 @@ def _run_installations(args: CompareOptions, outputs: Outputs, margin: float) ->
     show(comparison, outputs, everything=args.all)
     if interrupted:
         return 130
-    return 0 if args.fail_on is None else _judged(comparison, args.fail_on[1])
+    return _exit_code(args, comparison)
 
 
-def _wanted(
+def _read_specs(
     args: CompareOptions,
 ) -> tuple[list[KernelSpec | StepSpec], int | None, tuple[str, ...]]:
-    """Return what is to be measured, with how many threads, and notes.
+    """Return layers or steps, the number of threads, and notes.
 
     Raises:
-        UsageError: nothing is, or a word that the measuring command does not take.
+        UsageError: none is named, or an option is one that the measuring command does not take.
     """
-    from pydlbench.cli import layers, step
+    from pydlbench.cli import step
+    from pydlbench.cli.layer_request import read_request
+    from pydlbench.cli.layers import LayersOptions
     from pydlbench.cli.steps import ModelTask
 
     words = [
         word
-        for name in _OF_LAYERS_OR_STEP
+        for name in _LAYERS_OR_STEP
         for value in getattr(args, name)
         for word in (flag_of(name), value)
     ]
@@ -412,7 +396,7 @@ def _wanted(
         return [row.spec for task in tasks for row in task.rows], given.threads, notes
     if not args.shape:
         raise UsageError("--python: nothing to measure is named; nearest: --shape conv3")
-    request = layers.read_request(layers.LayersOptions.parse(words))
+    request = read_request(LayersOptions.parse(words))
     threads, *others = request.threads
     if others:
         raise UsageError(f"--threads {others[0]}: one number at a time; nearest: leave it out")
@@ -434,19 +418,19 @@ def _interleaved(
         open_host: opens a session for a ``side`` (0 is A) with ``threads`` and ``seed``.
 
     Returns:
-        The comparison of all passes that were finished, and whether Ctrl-C ended it.
+        The comparison of all finished passes, and whether Ctrl-C ended it.
 
     Raises:
-        UsageError: bad input, or nothing that can be measured here.
-        PydlbenchError: not one pass was finished.
+        UsageError: bad input, or nothing can be measured here.
+        PydlbenchError: no pass was finished.
     """
     from pydlbench.compare.interleaved import compare_interleaved, measured_here
     from pydlbench.compare.match import match
     from pydlbench.compare.rows import read_side
 
-    with reading_store(args.store) or contextlib.nullcontext() as store:
+    with reading_store(args.store) as store:
         a, b = (read_side(name, store) for name in args.runs)
-    matching, rerun, notes = _pairs(match(a, b))
+    matching, rerun, notes = _measurable_pairs(match(a, b))
     opened = open_host or _open_session
     if open_host is None:
         _check_memory(rerun)
@@ -455,14 +439,16 @@ def _interleaved(
         raise PydlbenchError("interrupted before both sides were measured once; nothing to compare")
     with opened(side=0, threads=None, seed=args.seed) as session:
         here = session.run
-    notes += _elsewhere(a, b, here.device.get("name"))
+    notes += _other_machines(a, b, here.device.get("name"))
     a, b = (measured_here(side, here) for side in (a, b))
     comparison = compare_interleaved(a, b, matching, rerun, margin, done, notes)
     return comparison, interrupted
 
 
-def _pairs(matching: Matching) -> tuple[Matching, list[RerunPair], tuple[str, ...]]:
-    """Return the pairs that can be measured, what they measure, and notes on the others."""
+def _measurable_pairs(
+    matching: Matching,
+) -> tuple[Matching, list[RerunPair], tuple[str, ...]]:
+    """Return the pairs that can be measured again, their specs, and notes on the others."""
     import dataclasses
 
     from pydlbench.compare.match import Pair
@@ -488,21 +474,21 @@ def _pairs(matching: Matching) -> tuple[Matching, list[RerunPair], tuple[str, ..
 
 
 def _check_memory(rerun: Sequence[RerunPair]) -> None:
-    """Make sure that both kernels of each pair have room beside each other.
+    """Make sure that both kernels of each pair fit into memory together.
 
     Raises:
-        UsageError: they have not.
+        UsageError: they do not.
     """
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.kernels import check_memory
 
     with _open_session(side=0, threads=None, seed=0) as session:
         available = session.facts.memory_available_bytes
-        # As much as a session takes for the rotating copies of a cold cache state.
+        # A session's rotating copies for a cold cache.
         cold = 3 * session.cache_bytes()
-    for each in rerun if available is not None else ():
+    for pair in rerun if available is not None else ():
         try:
-            specs = [side.spec for side in each.sides if isinstance(side.spec, KernelSpec)]
+            specs = [side.spec for side in pair.sides if isinstance(side.spec, KernelSpec)]
             check_memory(specs, available, cold)
         except UsageError as error:
             raise UsageError(f"--interleave: {error}") from None
@@ -550,8 +536,8 @@ def _measure(
     return done, False
 
 
-def _elsewhere(a: Side, b: Side, here: Any) -> tuple[str, ...]:
-    """Say whose stored run came from another machine: what it measured there is not compared."""
+def _other_machines(a: Side, b: Side, here: Any) -> tuple[str, ...]:
+    """Return notes on runs of other machines, whose stored times are not compared."""
     return tuple(
         f"{side.name} was stored on {side.machine}; it was measured here again, on {here}"
         for side in (a, b)

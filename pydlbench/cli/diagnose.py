@@ -54,7 +54,7 @@ def run(args: DiagnoseOptions, session_factory: Callable[..., Any] | None = None
 
     Args:
         args: the command's options.
-        session_factory: gives a session for the options of ``session.Options`` as keywords.
+        session_factory: opens a session; its keywords are the session's options.
 
     Returns:
         0; 3 under ``--fail-on`` with such a finding; 130 after Ctrl-C, with what was found by then.

@@ -96,7 +96,7 @@ def run(args: EstimateOptions, session_factory: Callable[..., Any] | None = None
 
     Args:
         args: the command's options.
-        session_factory: gives a session for the options of ``session.Options`` as keywords.
+        session_factory: opens a session; its keywords are the session's options.
 
     Returns:
         0; 1 if something is missing in the sum; 3 under ``--fail-on``; 130 after Ctrl-C.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.cli.machine import reading_store
 from pydlbench.cli.options import OUTPUT, RUNS, TO, Stored, flag, option
 from pydlbench.cli.output import reading_runs
+from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import one_of
-from pydlbench.errors import BackendMissingError, UsageError
+from pydlbench.errors import BackendMissingError, PydlbenchError, UsageError
 from pydlbench.report.blocks import run_lines
 from pydlbench.report.text import (
     STDOUT,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pydlbench.store.entry import Entry
 
 
-# By name of a format, the ending of files that means it; empty where none does.
+# File name extensions by format; empty if the format has none of its own.
 _FORMATS: Final = {
     "csv": ".csv",
     "long": "",
@@ -72,7 +72,7 @@ class ExportOptions(Stored):
 
 
 def run(args: ExportOptions) -> int:
-    """Write what was asked for.
+    """Write runs in a format, or print a schema.
 
     Raises:
         UsageError: no such run, format or schema; nothing of that kind in the runs; a file that
@@ -90,29 +90,17 @@ def run(args: ExportOptions) -> int:
     if not args.runs:
         raise UsageError("RUN: none given; nearest: pydlbench export last")
     _check_installed(chosen)
+    content: str | bytes
     if any(name.startswith("@") for name in args.runs):
         from pydlbench.cli.recorded import export_recorded
 
-        return _written(args, *export_recorded(args.runs, chosen))
-    with reading_runs(args.runs):
-        loaded = _load(args)
-    if not any(each.entries for each in loaded):
-        raise UsageError(
-            f"{loaded[0].info.id}: nothing was finished in it; nearest: pydlbench runs"
-        )
-    with reading_runs(args.runs):
-        content, notes = _content(chosen, loaded, samples=args.samples)
-    return _written(args, content, notes)
-
-
-def _written(args: ExportOptions, content: str | bytes, notes: Sequence[str]) -> int:
-    """Write a file's content and say what is not in it."""
+        content, notes = export_recorded(args.runs, chosen)
+    else:
+        with reading_runs(args.runs):
+            content, notes = _content(chosen, _load(args), samples=args.samples)
     _write(args.output, content)
-    if not args.quiet:
-        from pydlbench.cli.terminal import tell
-
-        for note in notes:
-            tell(f"note: {note}")
+    for note in () if args.quiet else notes:
+        tell(f"note: {note}")
     return 0
 
 
@@ -135,16 +123,16 @@ def _format(given: str | None, output: str) -> str:
     if chosen is None:
         endings = ", ".join(filter(None, _FORMATS.values()))
         raise UsageError(
-            f"--output {output}: its ending says no format; nearest: {endings}, or --format csv"
+            f"--output {output}: no format has this ending; nearest: {endings}, or --format csv"
         )
     return chosen
 
 
 def _check_installed(chosen: str) -> None:
-    """Make sure that a format can be written, before anything is read.
+    """Make sure that the package of a format is installed, before anything is read.
 
     Raises:
-        BackendMissingError: it cannot; with the command that changes it.
+        BackendMissingError: it is missing; with the command that installs it.
     """
     if chosen != "parquet":
         return
@@ -158,34 +146,40 @@ def _check_installed(chosen: str) -> None:
 
 
 def _load(args: ExportOptions) -> list[Loaded]:
+    """Return the runs, completely read while the store is open.
+
+    Raises:
+        UsageError: there is no such run, or all are empty.
+    """
     from pydlbench.store.documents import Loaded, load
 
-    with reading_store(args.store) or contextlib.nullcontext() as store:
+    with reading_store(args.store) as store:
         runs = [load(text, store) for text in args.runs]
-        # They are read while the store is open.
-        return [Loaded(each.info, each.record, each.entries) for each in runs]
+        loaded = [Loaded(run.info, run.record, run.entries) for run in runs]
+    if not any(run.entries for run in loaded):
+        raise UsageError(
+            f"{loaded[0].info.id}: nothing was finished in it; nearest: pydlbench runs"
+        )
+    return loaded
 
 
 def _content(
     chosen: str, loaded: Sequence[Loaded], *, samples: bool
 ) -> tuple[str | bytes, list[str]]:
-    """Return the file's content, and notes on what it cannot hold."""
+    """Return the file's content, and notes on results that the format has no place for."""
     from pydlbench.report.csv import to_long, to_parquet
     from pydlbench.report.exports import EXPORTS
 
+    pairs = [(run.record, run.entries) for run in loaded]
     if chosen in ("long", "parquet"):
-        pairs = [(each.record, each.entries) for each in loaded]
         return (to_long if chosen == "long" else to_parquet)(pairs), []
     if chosen in EXPORTS:
-        return EXPORTS[chosen]([(each.record, each.entries) for each in loaded])
+        return EXPORTS[chosen](pairs)
     if chosen == "json":
         return _json(loaded, samples=samples), []
     if chosen == "md":
         return "\n".join(map(run_markdown, loaded)), []
-    if chosen == "dlb":
-        return _dlb(loaded)
-    columns, rows, notes = _sheet(loaded)
-    return csv_text(columns, rows), notes
+    return _dlb(loaded) if chosen == "dlb" else _csv(loaded)
 
 
 def _json(loaded: Sequence[Loaded], *, samples: bool) -> str:
@@ -193,13 +187,9 @@ def _json(loaded: Sequence[Loaded], *, samples: bool) -> str:
 
     documents = [
         run_document(
-            each.info.kind,
-            each.record,
-            each.entries,
-            interrupted=each.info.early,
-            samples=samples,
+            run.info.kind, run.record, run.entries, interrupted=run.info.early, samples=samples
         )
-        for each in loaded
+        for run in loaded
     ]
     return dump(documents[0] if len(documents) == 1 else {"documents": documents})
 
@@ -207,24 +197,18 @@ def _json(loaded: Sequence[Loaded], *, samples: bool) -> str:
 def _dlb(loaded: Sequence[Loaded]) -> tuple[str, list[str]]:
     from pydlbench.report.csv import batches, to_dlb
 
-    sizes = batches(entry for each in loaded for entry in each.entries)
+    sizes = batches(entry for run in loaded for entry in run.entries)
     if not sizes:
         raise UsageError(
             f"{loaded[0].info.id}: has no timed step of a framework, and --format dlb has columns "
             "for nothing else; nearest: --format csv"
         )
-    shown = [str(each) for each in sorted(size or 0 for size in sizes) if each]
-    notes = (
-        []
-        if len(shown) <= 1
-        else [f"there are batches {', '.join(shown)}; dlb has no column for them"]
-    )
-    return to_dlb((each.record, each.entries) for each in loaded), notes
+    shown = ", ".join(map(str, sorted(filter(None, sizes))))
+    notes = [f"there are batches {shown}; dlb has no column for them"] if ", " in shown else []
+    return to_dlb((run.record, run.entries) for run in loaded), notes
 
 
 def _write(target: str, content: str | bytes) -> None:
-    from pydlbench.errors import PydlbenchError
-
     try:
         if isinstance(content, str):
             write_text(target, content)
@@ -238,13 +222,11 @@ def _write(target: str, content: str | bytes) -> None:
         ) from error
 
 
-def _sheet(loaded: Sequence[Loaded]) -> tuple[Sequence[str], list[list[Any]], list[str]]:
-    """Return columns and lines of all layers, or, where there is none, of all steps; and notes.
-
-    The notes say what is left out.
+def _csv(loaded: Sequence[Loaded]) -> tuple[str, list[str]]:
+    """Return a line for each layer or, without layers, for each step; and notes on the rest.
 
     Raises:
-        UsageError: there is neither.
+        UsageError: there are neither layers nor steps.
     """
     from pydlbench.report import csv, step
 
@@ -253,16 +235,16 @@ def _sheet(loaded: Sequence[Loaded]) -> tuple[Sequence[str], list[list[Any]], li
         ("step", step.CSV_COLUMNS, _steps),
     ):
         rows: list[list[Any]] = []
-        for item in loaded:
-            documents = (record.to_dict() for record in read(item.entries))
-            rows += csv.flat_lines(item.record, table, columns, documents)
+        for run in loaded:
+            documents = (record.to_dict() for record in read(run.entries))
+            rows += csv.flat_lines(run.record, table, columns, documents)
         if rows:
-            rest = sum(entry.table != table for each in loaded for entry in each.entries)
+            rest = sum(entry.table != table for run in loaded for entry in run.entries)
             others = "1 entry of another kind is"
             if rest > 1:
                 others = f"{rest} entries of other kinds are"
             left_out = f"{others} not in it; --format json has all"
-            return columns, rows, [left_out] if rest else []
+            return csv_text(columns, rows), [left_out] if rest else []
     raise UsageError(
         f"{loaded[0].info.id}: has neither layers nor steps, and csv has columns for nothing "
         "else; nearest: --format long"
@@ -270,7 +252,7 @@ def _sheet(loaded: Sequence[Loaded]) -> tuple[Sequence[str], list[list[Any]], li
 
 
 def run_markdown(run: Loaded) -> str:
-    """Return a run as a section that can be pasted into a page: what its commands report."""
+    """Return the report of a run as Markdown."""
     from pydlbench.cli.runs import stored_report
 
     return as_markdown([*stored_report(run), run_lines(run.record)])

@@ -1,4 +1,4 @@
-"""``pydlbench fleet``: one sweep on many nodes, and what it says of each of them."""
+"""``pydlbench fleet``: one sweep on many nodes, and a verdict on each of them."""
 
 from __future__ import annotations
 
@@ -46,35 +46,39 @@ if TYPE_CHECKING:
 
 __all__ = ["SUBCOMMANDS", "judged", "stored_report"]
 
-_MOST_SLOTS: Final = 4096
-#: What a node is said to be slow beyond.
-_BEYOND: Final = 0.03
-# Seconds to wait for what is not there: a worker comes at once or not at all, a job is queued.
-_WAIT_S: Final = 60.0
-_QUEUED_S: Final = 3600.0
+_MAX_SLOTS: Final = 4096
+#: Least slowdown of a node that is SLOW, as a fraction.
+_MARGIN: Final = 0.03
+# A worker connects at once or not at all; a job may be queued.
+_WORKER_WAIT_S: Final = 60.0
+_JOB_WAIT_S: Final = 3600.0
+#: Options of ``fleet run`` that a resumed run has already.
+_RUN_OPTIONS: Final = (
+    *("on", "slots", "nodes", "slurm", "rounds", "tries", "time_limit", "wait", "seed"),
+)
 
 
 def _slots(option: str, text: str) -> str:
     if text == "gpus":
         return text
     count = whole_number(option, text, 1)
-    if count > _MOST_SLOTS:
-        raise UsageError(f"{option} {text}: more than there are cores; nearest: {_MOST_SLOTS}")
+    if count > _MAX_SLOTS:
+        raise UsageError(f"{option} {text}: more than there are cores; nearest: {_MAX_SLOTS}")
     return str(count)
 
 
 class VerdictOptions(Stored, MarkdownOutput):
-    """Options of what is shown of a fleet."""
+    """Options of all sub-commands, which print a verdict."""
 
     beyond: float = option(
         "P%",
         "a node is slow if it is certainly slower than the others by more than P % (default: 3%)",
         group=OUTPUT,
         read=percentage,
-        default=_BEYOND,
+        default=_MARGIN,
     )
     model: str | None = option(
-        "MODEL", "what a synchronous step of this model only loses", group=OUTPUT
+        "MODEL", "list what synchronous steps lose for this model only", group=OUTPUT
     )
     fail_on: str | None = FAIL_ON(
         metavar="slow",
@@ -87,12 +91,12 @@ class RunOptions(VerdictOptions):
     """Options of ``fleet run``."""
 
     description = (
-        "Run the sweep of one file on every node or slot in several rounds, and say which of them "
-        "are slow."
+        "Run the sweep of one file on every node or slot in several rounds, and print which of "
+        "them are slow."
     )
     epilog = (
         "Each round runs on all nodes, in random order, and has a reference kernel besides the "
-        "file's rows. What a node brings back lies in a store of its own in the folder fleet "
+        "file's rows. The results of each node are in a store of its own, in the folder fleet "
         "beside the store."
     )
     file: str | None = argument("FILE", "the TOML file of the sweep", "?")
@@ -153,8 +157,8 @@ class CollectOptions(VerdictOptions):
     """Options of ``fleet collect``."""
 
     description = (
-        "Store what nodes have left in a folder, whose sweeps something else has started, and say "
-        "which of them are slow."
+        "Store the results of sweeps that something else has started, one store per node in a "
+        "folder, and print which nodes are slow."
     )
     folder: str = argument("FOLDER", "the folder with the nodes' results")
 
@@ -162,69 +166,62 @@ class CollectOptions(VerdictOptions):
 class ShownOptions(VerdictOptions):
     """Options of ``fleet verdict``."""
 
-    description = "Say which nodes of a stored run are slow."
+    description = "Print which nodes of a stored run are slow."
     run: str = RUN(help="an id or its beginning, a tag, or last: the last run of a fleet")
 
 
-# Of the measurement itself.
-_OF_THE_RUN: Final = (
-    "on",
-    "slots",
-    "nodes",
-    "slurm",
-    "rounds",
-    "tries",
-    "time_limit",
-    "wait",
-    "seed",
-)
-
-
-def run(args: RunOptions) -> int:
+def run_fleet(args: RunOptions) -> int:
     """Visit the nodes, and judge them.
 
     Returns:
-        0; 1 if no visit is whole; 3 and 4 under ``--fail-on``; 130 after Ctrl-C.
+        0; 1 if no visit is complete; 3 and 4 under ``--fail-on``; 130 after Ctrl-C.
 
     Raises:
         UsageError: bad input, no engine, or no such run.
-        PydlbenchError: the engine is gone, or nothing can be kept; what was finished is.
+        PydlbenchError: the engine is gone, or nothing can be stored; finished visits are.
     """
     outputs = Outputs.from_options(args)
     code, name = _measure(args, outputs)
     return code or _judge(args, name, outputs)
 
 
-def collect(args: CollectOptions) -> int:
-    """Keep what nodes have left in a folder, and judge them; see :func:`run`."""
+def collect_stores(args: CollectOptions) -> int:
+    """Store the results of a folder, and judge the nodes; see :func:`run_fleet`."""
     outputs = Outputs.from_options(args)
     return _judge(args, _collect(args, outputs), outputs)
 
 
-def verdict(args: ShownOptions) -> int:
-    """Judge the nodes of a run; see :func:`run`."""
+def show_verdict(args: ShownOptions) -> int:
+    """Judge the nodes of a run; see :func:`run_fleet`."""
     return _judge(args, args.run, Outputs.from_options(args))
 
 
 def _judge(args: VerdictOptions, name: str, outputs: Outputs) -> int:
+    from pydlbench.report.fleet import judge_nodes
+    from pydlbench.store.documents import Loaded
 
-    store = reading_store(args.store)
-    if store is None:
-        raise UsageError(f"run {name}: no runs are stored yet; start with: pydlbench fleet run")
-    with store, reading_runs([name]):
-        return _verdict(args, store, _find(store, name).id, outputs)
+    with reading_store(args.store) as store, reading_runs([name]), without_collection():
+        if store is None:
+            raise UsageError(f"run {name}: no runs are stored yet; start with: pydlbench fleet run")
+        info = _find(store, name)
+        loaded = Loaded(info, store.record(info.id), store)
+        verdict = judged(loaded, args.beyond, args.model)
+        report = _blocks(loaded, verdict)
+        head = {"kind": "fleet", "interrupted": info.early, "run": loaded.record.to_dict()}
+        outputs.write(lambda: {**head, **verdict.to_dict()}, lambda: report)
+    return 0 if args.fail_on is None else gate(*judge_nodes(verdict))
 
 
 def _find(store: Store, text: str) -> RunInfo:
-    """Return the fleet's run that is meant; ``last`` is the last of a fleet.
+    """Return a fleet's run; ``last`` is the last one of a fleet.
 
     Raises:
         UsageError: there is none, or it is another command's.
     """
     if text == "last":
-        fleets = [each for each in store.runs() if each.kind == "fleet"]
-        if fleets:
-            return fleets[0]
+        fleets = (info for info in store.runs() if info.kind == "fleet")
+        if (last := next(fleets, None)) is not None:
+            return last
     info = store.find(text)
     if info.kind != "fleet":
         raise UsageError(f"run {text}: is of {info.kind}, not of fleet; nearest: last")
@@ -236,42 +233,37 @@ def _find(store: Store, text: str) -> RunInfo:
 
 
 def _measure(args: RunOptions, outputs: Outputs) -> tuple[int, str]:
-    """Visit the nodes; return an exit code unless there is something to judge, and the run."""
+    """Visit the nodes; return the exit code, 0 if there are results to judge, and the run."""
     from pydlbench.fleet.engines import open_engine
     from pydlbench.fleet.run import FleetPlan, run_rounds, with_reference
     from pydlbench.runner.recorder import OneInterrupt
     from pydlbench.store.store import Store
 
-    path, by = chosen_path(args.store)
-    if path is None:
-        raise UsageError(
-            f"{by} none: what the nodes of a fleet measure has to be kept; nearest: leave it out"
-        )
+    path, opened = _store_path(args)
     request, name = _request(args)
     with contextlib.ExitStack() as stack:
         interrupts = stack.enter_context(OneInterrupt())
         record = _record()
         folder = (path.parent / "fleet" / (name or record.id)).absolute()
-        options = dict(each.split("=", 1) for each in request["slurm"])
         engine = open_engine(
             request["on"],
             slots=request["slots"],
             nodes=request["nodes"],
-            options=options,
+            options=dict(text.split("=", 1) for text in request["slurm"]),
             folder=folder,
-            patience_s=request["wait"] or _QUEUED_S,
+            patience_s=request["wait"] or _JOB_WAIT_S,
         )
         stack.callback(engine.close)
         outputs.note(*engine.notes)
-        store = stack.enter_context(Store.open(path if by else None))
-        _folder(folder)
+        store = stack.enter_context(Store.open(opened))
+        _create(folder)
         if name is None:
             store.begin(record, "fleet", request=request)
         else:
             record = store.record(name)
             store.resume(name)
         where = f" --store {args.store}" if args.store else ""
-        again = f"go on with: pydlbench fleet run --resume {record.id}{where}"
+        again = f"continue with: pydlbench fleet run --resume {record.id}{where}"
         plan = FleetPlan(
             fleet=record.id,
             text=with_reference(request["text"]),
@@ -279,12 +271,12 @@ def _measure(args: RunOptions, outputs: Outputs) -> tuple[int, str]:
             rounds=request["rounds"],
             tries=request["tries"],
             limit_s=request["time_limit"],
-            patience_s=request["wait"] or _WAIT_S,
+            patience_s=request["wait"] or _WORKER_WAIT_S,
             seed=request["seed"],
         )
         status = "failed"
         try:
-            whole, failed = run_rounds(engine, store, plan, outputs.note)
+            complete, failed = run_rounds(engine, store, plan, outputs.note)
             status = "done"
         except KeyboardInterrupt:
             interrupts.ignore()
@@ -297,18 +289,32 @@ def _measure(args: RunOptions, outputs: Outputs) -> tuple[int, str]:
         finally:
             with contextlib.suppress(PydlbenchError):
                 store.finish(record, status)
-    if not whole:
+    if not complete:
         raise PydlbenchError(
             f"run {record.id}: none of {failed} sweeps of nodes was finished; {again}"
         )
     return 0, record.id
 
 
-def _request(args: RunOptions) -> tuple[dict[str, Any], str | None]:
-    """Return what is asked for, checked, and the run that it goes on with.
+def _store_path(args: VerdictOptions) -> tuple[Path, Path | None]:
+    """Return the path of the store, and the argument of ``Store.open``: None for the default.
 
     Raises:
-        UsageError: the file or an option is no good, or there is no such run.
+        UsageError: nothing is stored, with ``--store none``.
+    """
+    path, by = chosen_path(args.store)
+    if path is None:
+        raise UsageError(
+            f"{by} none: the results of the nodes have to be stored; nearest: leave it out"
+        )
+    return path, path if by else None
+
+
+def _request(args: RunOptions) -> tuple[dict[str, Any], str | None]:
+    """Return the checked request, and the run that is resumed, if any.
+
+    Raises:
+        UsageError: the file or an option is invalid, or there is no such run.
     """
     from pydlbench.cli.sweep import read_file, read_text, table_keys
     from pydlbench.runner.sweep import parse_sweep
@@ -317,34 +323,33 @@ def _request(args: RunOptions) -> tuple[dict[str, Any], str | None]:
         return _resumed(args, args.resume)
     if args.file is None:
         raise UsageError("FILE: none given; nearest: pydlbench fleet run FILE.toml")
-    request = {name: getattr(args, name) for name in _OF_THE_RUN}
+    request = {name: getattr(args, name) for name in _RUN_OPTIONS}
     for name, engine in (("slots", "local"), ("nodes", "slurm"), ("slurm", "slurm")):
         if request["on"] != engine:
             args.refuse([name], f"with --on {request['on']}", f"--on {engine}")
-    for each in request["slurm"]:
-        if "=" not in each:
+    for pair in request["slurm"]:
+        if "=" not in pair:
             raise UsageError(
-                f"--slurm {each}: expected NAME=VALUE; nearest: --slurm partition={each}"
+                f"--slurm {pair}: expected NAME=VALUE; nearest: --slurm partition={pair}"
             )
     file, text = read_text(args.file)
     parsed = parse_sweep(file, text, table_keys())
     _check_model(args.model, parsed)
-    if request["on"] == "local":  # what other machines have is theirs to know
+    if request["on"] == "local":  # other machines may have other devices and backends
         read_file(parsed)
     return {"file": file, "text": text, **request}, None
 
 
 def _resumed(args: RunOptions, resume: str) -> tuple[dict[str, Any], str]:
-    """Return what a run was begun with, on the engine that is named now, and the run."""
+    """Return the request of the resumed run, with the engine of ``args``, and the run."""
     from pydlbench.cli.sweep import read_text, table_keys
     from pydlbench.runner.sweep import parse_sweep
     from pydlbench.store.entry import BEING_WRITTEN
 
-    args.refuse([name for name in _OF_THE_RUN if name != "on"], "with --resume")
-    store = reading_store(args.store)
-    if store is None:
-        raise UsageError(f"--resume {resume}: no runs are stored yet")
-    with store:
+    args.refuse([name for name in _RUN_OPTIONS if name != "on"], "with --resume")
+    with reading_store(args.store) as store:
+        if store is None:
+            raise UsageError(f"--resume {resume}: no runs are stored yet")
         info = _find(store, resume)
         if info.status == "running":
             raise UsageError(f"--resume {resume}: {BEING_WRITTEN.format(info.id)}")
@@ -364,10 +369,10 @@ def _resumed(args: RunOptions, resume: str) -> tuple[dict[str, Any], str]:
 
 
 def _check_model(model: str | None, file: SweepFile) -> None:
-    """Make sure that a model whose steps are asked for has some.
+    """Make sure that a file times steps of a model, if one is named.
 
     Raises:
-        UsageError: the file times no step of it.
+        UsageError: it does not.
     """
     tables = [table for table in file.tables if table.kind != "layers"]
     timed = sorted({words[-1] for table in tables for words in table.requests if words})
@@ -390,12 +395,12 @@ def _record() -> RunRecord:
     )
 
 
-def _folder(path: Path) -> None:
+def _create(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"{path}: cannot be made ({error.strerror}); nearest: --store FILE in another folder"
+            f"{path}: cannot be created ({error.strerror}); nearest: --store FILE in another folder"
         ) from error
 
 
@@ -404,30 +409,23 @@ def _folder(path: Path) -> None:
 
 
 def _collect(args: CollectOptions, outputs: Outputs) -> str:
-    """Keep what nodes have left in a folder as a run of a fleet."""
+    """Store the results in a folder as a run of a fleet, and return its id."""
     from pydlbench.fleet.gather import TABLE, collected, visit_key
     from pydlbench.store.entry import Entry
     from pydlbench.store.store import Store
 
-    path, by = chosen_path(args.store)
-    if path is None:
-        raise UsageError(
-            f"{by} none: what the nodes of a fleet measure has to be kept; nearest: leave it out"
-        )
+    _, opened = _store_path(args)
     visits = collected(user_path(args.folder))
-    for each in visits:
-        if each.reason is not None:
-            outputs.note(f"round {each.round + 1}: {each.node}: not whole: {each.reason}")
+    for visit in visits:
+        if visit.reason is not None:
+            outputs.note(f"round {visit.round + 1}: {visit.node}: incomplete: {visit.reason}")
+    entries = [
+        Entry(TABLE, visit.to_dict(), key=visit_key(visit.node, visit.round)) for visit in visits
+    ]
     record = _record()
-    with Store.open(path if by else None) as store:
+    with Store.open(opened) as store:
         store.begin(record, "fleet", request={"folder": args.folder})
-        store.add_all(
-            record.id,
-            [
-                Entry(TABLE, visit.to_dict(), key=visit_key(visit.node, visit.round))
-                for visit in visits
-            ],
-        )
+        store.add_all(record.id, entries)
         store.finish(record, "done")
     return record.id
 
@@ -436,26 +434,17 @@ def _collect(args: CollectOptions, outputs: Outputs) -> str:
 # ``fleet verdict``.
 
 
-def _verdict(args: VerdictOptions, store: Store, name: str, outputs: Outputs) -> int:
-    from pydlbench.report.fleet import judge_nodes
-    from pydlbench.store.documents import Loaded
-
-    loaded = Loaded(store.info(name), store.record(name), store)
-    with without_collection():
-        verdict = _show(loaded, outputs, args.beyond, args.model)
-    return 0 if args.fail_on is None else gate(*judge_nodes(verdict))
-
-
-def judged(run: Loaded, beyond: float = _BEYOND, model: str | None = None) -> FleetVerdict:
-    """Return what is said of a fleet's nodes.
+def judged(run: Loaded, beyond: float = _MARGIN, model: str | None = None) -> FleetVerdict:
+    """Return the verdict on a fleet's nodes.
 
     Args:
-        run: of a store, or the document that ``fleet verdict --json`` wrote, which is as it is.
-        beyond: what counts as slow, as a fraction.
-        model: of the steps that are told of; all by default.
+        run: run of a store, or the document that ``fleet verdict --json`` wrote, whose verdict is
+            returned unchanged.
+        beyond: least slowdown, as a fraction.
+        model: model whose steps are listed; all by default.
 
     Raises:
-        UsageError: no visit is whole, or no metric is a step of the model.
+        UsageError: no visit is complete, or no metric is a step of the model.
     """
     from pydlbench.fleet.gather import TABLE
     from pydlbench.fleet.verdict import judge_visits
@@ -466,15 +455,6 @@ def judged(run: Loaded, beyond: float = _BEYOND, model: str | None = None) -> Fl
     return judge_visits([entry.document for entry in run.table(TABLE)], beyond, model)
 
 
-def _show(loaded: Loaded, outputs: Outputs, beyond: float, model: str | None) -> FleetVerdict:
-    verdict = judged(loaded, beyond, model)
-    report = _blocks(loaded, verdict)
-
-    head = {"kind": "fleet", "interrupted": loaded.info.early, "run": loaded.record.to_dict()}
-    outputs.write(lambda: {**head, **verdict.to_dict()}, lambda: report)
-    return verdict
-
-
 def _blocks(loaded: Loaded, verdict: FleetVerdict) -> list[Block]:
     from pydlbench.report.fleet import fleet_report
 
@@ -483,12 +463,12 @@ def _blocks(loaded: Loaded, verdict: FleetVerdict) -> list[Block]:
 
 
 def stored_report(run: Loaded) -> list[Block]:
-    """Return a fleet's verdict with the usual margin."""
+    """Return the report of a stored run, with the default margin."""
     return _blocks(run, judged(run))
 
 
 SUBCOMMANDS: Final = {
-    "run": (RunOptions, run),
-    "verdict": (ShownOptions, verdict),
-    "collect": (CollectOptions, collect),
+    "run": (RunOptions, run_fleet),
+    "verdict": (ShownOptions, show_verdict),
+    "collect": (CollectOptions, collect_stores),
 }

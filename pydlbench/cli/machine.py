@@ -1,26 +1,27 @@
-"""What commands need to know of this machine: the device they run on, and its store of runs."""
+"""This machine, for commands: the device they run on, and the store of runs."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from pydlbench.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pydlbench.store.store import Store
 
 
 def device_of(named: str | None) -> tuple[str, tuple[str, ...]]:
-    """Return the device that is named, or the default one and notes on it."""
+    """Return the named device, or the default one with notes on it."""
     from pydlbench.backends.capabilities import default_device
 
     return default_device() if named is None else (named, ())
 
 
 def check_threads(threads: int | Sequence[int] | None, device: str) -> None:
-    """Refuse ``--threads`` where the device is no CPU.
+    """Refuse ``--threads`` on a GPU.
 
     Raises:
         UsageError: it was given.
@@ -30,11 +31,12 @@ def check_threads(threads: int | Sequence[int] | None, device: str) -> None:
         raise UsageError(f"--threads {first}: for CPUs only; nearest: leave it out")
 
 
-def reading_store(named: str | None) -> Store | None:
-    """Open the store for reading; None where there is none yet, or it is ``none``.
+@contextlib.contextmanager
+def reading_store(named: str | None) -> Iterator[Store | None]:
+    """Open the store for reading; yield None if there is none yet, or it is ``none``.
 
     Args:
-        named: by ``--store``.
+        named: value of ``--store``.
 
     Raises:
         UsageError: a file that was named is missing, or is no store that can be read.
@@ -44,15 +46,16 @@ def reading_store(named: str | None) -> Store | None:
     from pydlbench.store.store import Store
 
     path, by = chosen_path(named)
-    if path is None:
-        return None
-    if not path.exists():
-        if by == "--store":
+    if path is None or not path.exists():
+        if by == "--store" and path is not None:
             raise UsageError(f"--store {path}: no such file; nearest: leave it out")
-        return None
+        yield None
+        return
     try:
-        return Store.open(path, readonly=True)
+        store = Store.open(path, readonly=True)
     except StoreError as error:
         if by == "--store":
             raise UsageError(str(error)) from error
         raise
+    with store:
+        yield store

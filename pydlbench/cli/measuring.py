@@ -1,4 +1,4 @@
-"""What every command that measures does with its tasks: keep, execute, show, say how it ended."""
+"""Measuring commands: execute the tasks, store and show the results, return the exit code."""
 
 from __future__ import annotations
 
@@ -49,28 +49,29 @@ def answer(
 
     Args:
         args: the command's options.
-        kind: the command.
-        tasks: what is wanted.
-        notes: on it.
-        report: makes what is printed of what came of it, of which there is something.
-        document: makes its JSON where that is not the documents of its rows; it may be of none.
-        csv: makes its table of values.
-        warnings: on its rows.
-        parts: rows that its JSON has behind the answers.
+        kind: name of the command.
+        tasks: tasks to measure.
+        notes: notes on the tasks.
+        report: returns the blocks of a run with results.
+        document: returns the JSON object of a run, also of one without results; by default the
+            documents of the rows.
+        csv: returns the CSV text.
+        warnings: returns warnings on the rows.
+        parts: returns rows that follow the answers in the default JSON object.
         how: further keywords of :func:`measure`.
 
     Returns:
-        The command's exit code, and what came of the run.
+        The command's exit code, and the results.
 
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
-        PydlbenchError: what has ended the run early, or a file could not be written after all; the
-            report is printed before.
+        PydlbenchError: the run ended early, or a file could not be written after all; the report is
+            printed before.
     """
     outputs = Outputs.from_options(args)
     outputs.note(*notes)
 
-    def plain(results: Results) -> dict[str, Any]:
+    def row_documents(results: Results) -> dict[str, Any]:
         entries = [
             Entry.from_document(outcome.table, outcome.document) for outcome in results.outcomes
         ]
@@ -78,20 +79,20 @@ def answer(
         return run_document(kind, results.run, entries, interrupted=results.early, samples=True)
 
     def show(results: Results) -> None:
-        nothing = not results.outcomes
-        if nothing and document is None:
+        empty = not results.outcomes
+        if empty and document is None:
             return
 
         def blocks() -> list[Block]:
-            return [] if nothing else report(results.run, results)
+            return [] if empty else report(results.run, results)
 
         outputs.write(
-            lambda: (document or plain)(results),
+            lambda: (document or row_documents)(results),
             blocks,
             markdown=lambda: [*blocks(), run_lines(results.run)],
             csv=None if csv is None else lambda: csv(results),
             warnings=warnings(results),
-            keep_files=nothing,
+            keep_files=empty,
         )
 
     return measure(args, kind, tasks, show, **how)
@@ -108,24 +109,23 @@ def measure(
     what: str = "rows",
     **how: Any,
 ) -> tuple[int, Results]:
-    """Measure tasks, keep what is finished at once, and show it, however the run has ended.
+    """Measure tasks, store each result when it is finished, and show all when the run has ended.
 
     Args:
-        args: the command's options; of a command that has them also ``resume`` and ``fail_on``.
-        kind: the command.
-        tasks: what is wanted.
-        show: called with what came of it.
-        sessions: takes the place of the tasks' own sessions: gives one for the options of
-            ``session.Options`` as keywords.
-        progress: shows how far the run is; by default as the options ask for.
-        what: the rows are called.
+        args: the command's options; ``resume`` and ``fail_on`` are read if it has them.
+        kind: name of the command.
+        tasks: tasks to measure.
+        show: called with the results, also if the run ended early.
+        sessions: opens a session instead of the tasks; its keywords are the session's options.
+        progress: progress display; by default that of the options.
+        what: name of the rows in messages.
         how: further keywords of :func:`pydlbench.runner.execute.execute`.
 
     Returns:
-        The command's exit code, and what came of the run.
+        The command's exit code, and the results.
 
     Raises:
-        PydlbenchError: what has ended the run early; what was finished is shown before.
+        PydlbenchError: the run ended early; finished rows are shown before.
     """
     for line in untested_versions(_backends_of(tasks)):
         tell(f"warning: {line}")
@@ -134,26 +134,27 @@ def measure(
         shown = progress or ProgressLine.from_options(args)
         results = execute(tasks, open_session, recorder, progress=shown, **how)
         show(results)
-    return ended(results, what, getattr(args, "fail_on", None)), results
+    return _exit_code(results, what, getattr(args, "fail_on", None)), results
 
 
 def _backends_of(tasks: Sequence[Task]) -> list[str]:
-    """Return the backends and frameworks of what is measured."""
+    """Return the backends and frameworks of the tasks."""
     specs = [row.spec for task in tasks for row in task.rows]
     names = ("backend", "framework")
     return [str(getattr(spec, name)) for spec in specs for name in names if hasattr(spec, name)]
 
 
-def ended(results: Results, what: str = "rows", fail_on: tuple[str, float] | None = None) -> int:
-    """Say how a run has ended, below its results, and return the command's exit code.
+def _exit_code(results: Results, what: str, fail_on: tuple[str, float] | None) -> int:
+    """Print how a run has ended, below its results, and return the command's exit code.
 
     Args:
-        results: of the run.
-        what: its rows are called.
-        fail_on: see :func:`pydlbench.cli.values.fail_on`; only ``failed`` is looked at.
+        results: results of the run.
+        what: name of its rows in messages.
+        fail_on: see :func:`pydlbench.cli.values.fail_on`; conditions other than ``failed`` are
+            ignored.
 
     Raises:
-        PydlbenchError: what has ended the run early.
+        PydlbenchError: the error that has ended the run early.
     """
     if results.trouble is not None:
         raise results.trouble
@@ -170,25 +171,25 @@ def ended(results: Results, what: str = "rows", fail_on: tuple[str, float] | Non
 
 
 # -----------------------------------------------------------------------------
-# The store that ``--store`` names, for keeping a run in it, and the run that ``--resume`` names.
+# The store of ``--store``, for writing a run, and the run of ``--resume``.
 
 
 def recorder_of(args: Measuring, kind: str, resume: str | None = None) -> RowRecorder:
-    """Return what keeps a run in the store that a command's options name.
+    """Return a recorder that writes a run into the store of a command's options.
 
     Args:
         args: the options; ``store`` and ``quiet`` are read.
-        kind: the command.
-        resume: the run to go on with, as ``Store.find`` takes it.
+        kind: name of the command.
+        resume: the run to resume, as ``Store.find`` takes it.
 
     Raises:
-        UsageError: the file that was named cannot be written; or there is no such run, it is
-            another command's, or it is being written.
+        UsageError: the named file cannot be written; or the run to resume is missing, is another
+            command's, or is being written.
     """
     path, by = chosen_path(args.store)
     named = by == "--store"
     if resume is not None and path is not None:
-        # For reading first: opened for writing, a store is made where there is none.
+        # Opening it for writing would create a store.
         with run_to_resume(args, resume, kind):
             pass
     how: dict[str, Any] = {"tell": tell, "named": named, "quiet": args.quiet}
@@ -225,20 +226,19 @@ def _resumable(store: Store, text: str, kind: str) -> RunInfo:
 
 @contextlib.contextmanager
 def run_to_resume(args: Measuring, resume: str, kind: str) -> Iterator[tuple[Store, RunInfo]]:
-    """Open the store for reading, and find the run that ``--resume`` names.
+    """Open the store for reading, and find the run of ``--resume``.
 
     Args:
         args: the options; ``store`` is read.
         resume: the run, as ``Store.find`` takes it.
-        kind: the command.
+        kind: name of the command.
 
     Raises:
         UsageError: there is no such run, or it is another command's.
     """
-    store = reading_store(args.store)
-    if store is None:
-        raise UsageError(f"--resume {resume}: no runs are stored yet")
-    with store:
+    with reading_store(args.store) as store:
+        if store is None:
+            raise UsageError(f"--resume {resume}: no runs are stored yet")
         yield store, _find(store, resume, kind)
 
 

@@ -34,7 +34,7 @@ def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = No
 
     Args:
         args: the command's options.
-        session_factory: gives a session for the options of ``session.Options`` as keywords.
+        session_factory: opens a session; its keywords are the session's options.
 
     Returns:
         0.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.cli.machine import reading_store
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from pydlbench.report.page import PageRun
     from pydlbench.store.documents import Loaded
 
-_DEFAULT = "pydlbench-report.html"
-_KINDS = ("png", "svg")
+_DEFAULT: Final = "pydlbench-report.html"
+_KINDS: Final = ("png", "svg")
 
 
 class ReportOptions(Stored):
@@ -43,14 +42,14 @@ class ReportOptions(Stored):
 
 
 def run(args: ReportOptions) -> int:
-    """Read the runs, write the page and the figures' files.
+    """Write the page and the files of figures.
 
     Returns:
-        0; 1 if the runs hold nothing that was measured: the page says why.
+        0; 1 if nothing was measured in the runs: the page has the reasons.
 
     Raises:
-        UsageError: no such run, or something cannot be written: nothing was written.
-        PydlbenchError: a file is no results, or vl-convert, which draws figures, is missing.
+        UsageError: no such run, or a file cannot be written: nothing was written.
+        PydlbenchError: a file has no results, or vl-convert, which draws figures, is missing.
     """
     from pydlbench.report.page import runs_page
     from pydlbench.store.documents import load
@@ -59,18 +58,18 @@ def run(args: ReportOptions) -> int:
         raise UsageError("RUN: none given; nearest: pydlbench report last")
     check_writable("--output", args.output)
     for kind in _KINDS:
-        if getattr(args, kind) is not None:
-            _check_folder(f"--{kind}", getattr(args, kind))
+        if (folder := getattr(args, kind)) is not None:
+            _check_folder(f"--{kind}", folder)
     with (
         without_collection(),
         reading_runs(args.runs),
-        reading_store(args.store) or nullcontext() as store,
+        reading_store(args.store) as store,
     ):
-        runs = list(map(_page_run, (load(text, store) for text in dict.fromkeys(args.runs))))
+        runs = [_page_run(load(text, store)) for text in dict.fromkeys(args.runs)]
         html = runs_page(runs, args.title)
-        entries = [entry for run in runs for entry in run.loaded.table(None)]
+        entries = [entry for shown in runs for entry in shown.loaded.table(None)]
     write_text(args.output, html)
-    figures = [block for run in runs for block in run.blocks if isinstance(block, Figure)]
+    figures = [block for shown in runs for block in shown.blocks if isinstance(block, Figure)]
     written = _write_figures(args, figures)
     if not args.quiet and args.output != STDOUT:
         size = len(html.encode("utf-8", "backslashreplace"))
@@ -94,13 +93,13 @@ def _page_run(loaded: Loaded) -> PageRun:
 
 
 def _check_folder(option: str, text: str) -> None:
-    """Make sure that files can be written into a folder, which may have to be made."""
+    """Make sure that files can be written into a folder, or that it can be created."""
     if not text or text == "-":
         raise UsageError(f"{option} {text!r}: is no folder; nearest: {option} figures")
     folder = user_path(text)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{option} {text}: is a file; nearest: {option} {folder.parent}")
-    # Whoever can write beside the folder can make it.
+    # A folder can be created where a file can be written.
     check_writable(option, str(folder / "figure" if folder.is_dir() else folder))
 
 

@@ -1,4 +1,4 @@
-"""``pydlbench runs``: lists, shows, tags, ends and deletes what is kept."""
+"""``pydlbench runs``: lists, shows, tags, ends and deletes stored runs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.cli.machine import reading_store
-from pydlbench.cli.options import (
-    RUN,
-    RUNS,
-    JsonOutput,
-    Stored,
-    argument,
-    flag,
-    option,
-)
+from pydlbench.cli.options import RUN, RUNS, JsonOutput, Quiet, Stored, argument, flag, option
 from pydlbench.cli.output import Outputs, expecting, print_report, reading_runs, row_warnings
+from pydlbench.cli.parser import COMMANDS
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import whole_number
 from pydlbench.errors import UsageError, nearest
@@ -27,9 +20,8 @@ from pydlbench.report.text import Style, as_text
 from pydlbench.units import number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from pydlbench.cli.options import Quiet
     from pydlbench.records.run import RunInfo
     from pydlbench.store.documents import Loaded
     from pydlbench.store.entry import Entry
@@ -100,16 +92,13 @@ def list_runs(args: ListOptions) -> int:
     from pydlbench.report.runs import runs_table
 
     outputs = Outputs.from_options(args)
-    store = reading_store(args.store)
-    runs: list[RunInfo] = []
-    if store is not None:
-        with store:
-            runs = store.runs(tag=args.tag, limit=args.limit)
-            if args.tag is not None and not runs:
-                tags = sorted({tag for info in store.runs() for tag in info.tags})
-                near = ", ".join(nearest(args.tag, tags) or tags) or "pydlbench runs tag RUN NAME"
-                tag = args.tag or repr(args.tag)
-                raise UsageError(f"--tag {tag}: no run has it; nearest: {near}")
+    with reading_store(args.store) as store:
+        runs = [] if store is None else store.runs(tag=args.tag, limit=args.limit)
+        if store is not None and args.tag is not None and not runs:
+            tags = sorted({tag for info in store.runs() for tag in info.tags})
+            near = ", ".join(nearest(args.tag, tags) or tags) or "pydlbench runs tag RUN NAME"
+            tag = args.tag or repr(args.tag)
+            raise UsageError(f"--tag {tag}: no run has it; nearest: {near}")
     outputs.write(
         lambda: {"runs": [info.to_dict() for info in runs]},
         lambda: [runs_table(runs)] if runs else [],
@@ -128,32 +117,27 @@ def show_run(args: ShowOptions) -> int:
     """
     from pydlbench.store.documents import load
 
-    store = reading_store(args.store)
-    try:
-        with reading_runs([args.run]):
-            show(load(args.run, store), quiet=args.quiet)
-    finally:
-        if store is not None:
-            store.close()
+    with reading_store(args.store) as store, reading_runs([args.run]):
+        _show(load(args.run, store), quiet=args.quiet)
     return 0
 
 
 @contextlib.contextmanager
 def _writing(args: Stored, names: Sequence[str]) -> Iterator[tuple[Store, list[RunInfo]]]:
-    """Open the store for writing, and yield it with the runs of these names.
+    """Open the store for writing, and yield it with the named runs.
 
     Raises:
         UsageError: nothing is stored yet, or there is no such run.
     """
     from pydlbench.store.store import Store
 
-    store = reading_store(args.store)
-    if store is None:
-        raise UsageError(
-            f"{next(iter(names), '--store')}: no runs are stored yet; start with: pydlbench layers"
-        )
-    # Before it is opened for writing: that would make a store of an empty file.
-    with store:
+    # Opening an empty file for writing would make a store of it.
+    with reading_store(args.store) as store:
+        if store is None:
+            raise UsageError(
+                f"{next(iter(names), '--store')}: no runs are stored yet; start with: pydlbench "
+                "layers"
+            )
         path = store.path
         infos = list({info.id: info for info in map(store.find, names)}.values())
     with Store.open(path) as store:
@@ -186,7 +170,7 @@ def end_run(args: EndOptions) -> int:
 
 
 def vacuum(args: VacuumOptions) -> int:
-    """Give back the space of deleted runs."""
+    """Give the space of deleted runs back to the file system."""
     with _writing(args, ()) as (store, _):
         before = store.path.stat().st_size
         store.vacuum()
@@ -200,7 +184,7 @@ def delete_runs(args: DeleteOptions, ask: Callable[[str], str] | None = None) ->
 
     Args:
         args: the options.
-        ask: takes the place of ``input`` on a terminal.
+        ask: asks a question; ``input`` on a terminal by default.
 
     Returns:
         0; 1 if the answer was no.
@@ -214,7 +198,7 @@ def delete_runs(args: DeleteOptions, ask: Callable[[str], str] | None = None) ->
         for info in infos:
             if info.status == "running":
                 raise UsageError(f"run {info.id}: {BEING_WRITTEN.format(info.id)}")
-        if not args.yes and not _agreed(infos, ask):
+        if not args.yes and not _confirmed(infos, ask):
             tell("nothing deleted")
             return 1
         for info in infos:
@@ -233,8 +217,8 @@ SUBCOMMANDS: Final = {
 }
 
 
-def _agreed(infos: Sequence[RunInfo], ask: Callable[[str], str] | None) -> bool:
-    """Ask on a terminal; elsewhere a deletion has to be meant."""
+def _confirmed(infos: Sequence[RunInfo], ask: Callable[[str], str] | None) -> bool:
+    """Ask on a terminal; without one ``--yes`` is required."""
     from pydlbench.report.runs import runs_table
 
     names = " ".join(info.id for info in infos)
@@ -247,16 +231,11 @@ def _agreed(infos: Sequence[RunInfo], ask: Callable[[str], str] | None) -> bool:
 
 
 # -----------------------------------------------------------------------------
-# A run as its command had printed it: what ``pydlbench runs show`` and ``pydlbench report`` show.
+# A run as its command printed it, for ``pydlbench runs show`` and ``pydlbench report``.
 
 
-def show(run: Loaded, *, quiet: bool = False) -> None:
-    """Print a run, with a line above that says which it is and how it ended.
-
-    Args:
-        run: of a store or a file.
-        quiet: no warnings.
-    """
+def _show(run: Loaded, *, quiet: bool) -> None:
+    """Print a run below a line with its id and status; no warnings if ``quiet``."""
     from pydlbench.records.run import command_text
 
     info = run.info
@@ -269,12 +248,12 @@ def show(run: Loaded, *, quiet: bool = False) -> None:
     if not run.table(None):
         tell("nothing was finished")
     elif not blocks:
-        tell(f"no result yet; what was measured for it: pydlbench export {info.id} --format json")
+        tell(f"no result yet; its measurements: pydlbench export {info.id} --format json")
     print_report(blocks)
 
 
 def stored_report(run: Loaded) -> list[Block]:
-    """Return what the commands behind a run report, kind by kind; nothing where it has no result.
+    """Return the reports of the results in a run, kind by kind; empty without results.
 
     Raises:
         ValueError: a value is not of its type.
@@ -283,10 +262,8 @@ def stored_report(run: Loaded) -> list[Block]:
 
 
 def _sections(run: Loaded) -> dict[str, Callable[[Loaded], list[Block]]]:
-    """Return what reports each table of a run that has results in it."""
+    """Return the report functions of the tables that have results of a run."""
     tables = {entry.table for entry in run.table(None)}
-    # Of the other commands they are kernels behind a sum, which is shown if it came to that.
-    summed = {"estimate": "estimate"}.get(run.info.kind)
     sections: dict[str, Callable[[Loaded], list[Block]]] = {
         "layer": _layers,
         "estimate": _estimates,
@@ -294,31 +271,25 @@ def _sections(run: Loaded) -> dict[str, Callable[[Loaded], list[Block]]]:
         "protocol": _protocols,
         "findings": _findings,
     }
-    sections |= _others(sections)
+    for name, command in COMMANDS.items():
+        if command.stores and command.stores not in sections:
+            module = importlib.import_module(f"pydlbench.cli.{name}")
+            sections[command.stores] = module.stored_report
     sections["fleet"] = sections["fleet-visit"]  # a file has the verdict
-    if run.info.kind == "diagnose" or summed in tables or not _asked_for(run):
+    # The kernels of an estimate are part of its report, if it was finished.
+    summed = run.info.kind == "estimate" and "estimate" in tables
+    if run.info.kind == "diagnose" or summed or not _layer_entries(run):
         del sections["layer"]
-    if "breakdown" in tables:  # it prints the forecast that it was held against
+    if "breakdown" in tables:  # its report includes the forecast
         del sections["forecast"]
     return {name: report for name, report in sections.items() if name in tables}
-
-
-def _others(shown: Collection[str]) -> dict[str, Callable[[Loaded], list[Block]]]:
-    """Return what reports the tables of other commands, which are not ``shown``: their modules."""
-    from pydlbench.cli.parser import COMMANDS
-
-    return {
-        command.stores: importlib.import_module(f"pydlbench.cli.{name}").stored_report
-        for name, command in COMMANDS.items()
-        if command.stores and command.stores not in shown
-    }
 
 
 def _warnings(run: Loaded) -> list[str]:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.step import StepRecord
 
-    layers = _asked_for(run) if "layer" in _sections(run) else []
+    layers = _layer_entries(run) if "layer" in _sections(run) else []
     steps = [StepRecord.from_dict(entry.document) for entry in run.table("step")]
     return [
         *row_warnings([Measurement.from_dict(entry.document) for entry in layers]),
@@ -326,8 +297,8 @@ def _warnings(run: Loaded) -> list[str]:
     ]
 
 
-def _asked_for(run: Loaded) -> list[Entry]:
-    """Return the layers that are rows of their own; those behind a sum have another's key."""
+def _layer_entries(run: Loaded) -> list[Entry]:
+    """Return the layers that are rows of their own, not kernels of another row."""
     from pydlbench.runner.execute import kernel_of
 
     entries = run.table("layer", samples=True)
@@ -341,7 +312,7 @@ def _layers(run: Loaded) -> list[Block]:
 
     rows = [
         Measurement.from_dict({**entry.document, "samples_s": entry.samples})
-        for entry in _asked_for(run)
+        for entry in _layer_entries(run)
     ]
     listed = any(row.candidates for row in rows)
     rows = list(expecting(run.record, rows, run.store))
@@ -349,7 +320,7 @@ def _layers(run: Loaded) -> list[Block]:
 
 
 def _estimates(run: Loaded) -> list[Block]:
-    """Return the report on every estimate of a run, with the rows that were measured for it."""
+    """Return the reports on the estimates of a run, each with its kernels."""
     from pydlbench.records.estimate import StepEstimate
     from pydlbench.records.measurement import Measurement
     from pydlbench.report.estimate import estimate_report
@@ -358,9 +329,9 @@ def _estimates(run: Loaded) -> list[Block]:
     blocks: list[Block] = []
     for entry in run.table("estimate"):
         rows = [
-            Measurement.from_dict(each.document)
-            for each in run.table("layer")
-            if run.info.kind == "estimate" or (each.key and kernel_of(each.key) == entry.key)
+            Measurement.from_dict(kernel.document)
+            for kernel in run.table("layer")
+            if run.info.kind == "estimate" or (kernel.key and kernel_of(kernel.key) == entry.key)
         ]
         step = StepEstimate.from_dict(entry.document)
         blocks += estimate_report(run.record, step, rows)
@@ -376,7 +347,7 @@ def _steps(run: Loaded) -> list[Block]:
     for entry in run.table("step", samples=True):
         samples = entry.document.get("samples_s") or entry.samples or ()
         records.append(StepRecord.from_dict({**entry.document, "samples_s": samples}))
-    # A heading says what all steps below it share.
+    # A heading has the settings that all steps below it share.
     by_setting: dict[str, list[StepRecord]] = {}
     for setting, record in zip(settings(records), records, strict=True):
         by_setting.setdefault(setting, []).append(record)
@@ -385,16 +356,18 @@ def _steps(run: Loaded) -> list[Block]:
 
 
 def _protocols(run: Loaded) -> list[Block]:
-    """Return the numbers: what the script writes around them is not kept."""
+    """Return the numbers; the text that the script prints with them is not stored."""
     blocks: list[Block] = []
     for entry in run.table("protocol"):
         document = entry.document
         words = [document["protocol"], document.get("model"), document.get("precision")]
         lines = []
-        for each in document["numbers"]:
-            spread = f" +/- {number(each['spread'])}" if each.get("spread") is not None else ""
-            count = f"  (n {len(each['times'])})" if each.get("times") else ""
-            lines.append(f"{each['name']}  {number(each['value'])}{spread} {each['unit']}{count}")
+        for result in document["numbers"]:
+            spread = result.get("spread")
+            value = number(result["value"])
+            value += f" +/- {number(spread)}" if spread is not None else ""
+            count = f"  (n {len(result['times'])})" if result.get("times") else ""
+            lines.append(f"{result['name']}  {value} {result['unit']}{count}")
         title = "  ".join(filter(None, [*words, document.get("library")]))
         blocks.append(Lines(lines, listed=True, title=title))
     return blocks

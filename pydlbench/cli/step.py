@@ -49,7 +49,7 @@ def run(args: StepOptions, session_factory: Callable[..., Any] | None = None) ->
 
     Args:
         args: the command's options.
-        session_factory: gives a session for the options of ``session.Options`` as keywords.
+        session_factory: opens a session; its keywords are the session's options.
 
     Returns:
         0; 1 if no row is ok, or the frameworks disagree; 3 under ``--fail-on``; 130 after Ctrl-C.

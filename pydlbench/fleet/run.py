@@ -128,7 +128,7 @@ def run_rounds(
             _check_file(state, order, done)
         names = [name for name in order if not done.get((name, number))]
         for name in names:
-            tell(f"round {number + 1}: {name}: not whole: {state.reasons.get(name, 'not there')}")
+            tell(f"round {number + 1}: {name}: incomplete: {state.reasons.get(name, 'not there')}")
         spent = format_seconds(time.monotonic() - began)
         if order:
             tell(f"round {number + 1} of {plan.rounds}: {len(order) - len(names)} visits, {spent}")

@@ -1,4 +1,4 @@
-"""Where a step's time goes: levels from the hardware's limit to the step, and what lies between."""
+"""A step's breakdown: levels from the hardware's limit to the step, and the terms between them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydlbench.records.trace import CallInContext, ModuleInContext, Tracing
 from pydlbench.records.user_model import UserModelSpec
 from pydlbench.units import format_seconds, percent
 
-#: From what the hardware needs to the step itself; fields of :class:`Levels`.
+#: Levels from the hardware's limit to the step: the fields of :class:`Levels`.
 LEVELS: Final = ("limit", "native", "alone", "in_context", "step")
 
 
@@ -23,11 +23,10 @@ class Level(Record, frozen=True, kw_only=True):
     """One level of a step. Times in seconds.
 
     Attributes:
-        median: over the rounds: the mean of those in the middle, so that levels and the terms
-            between them add up.
-        ci_low: lower end of the 95 % interval, widened by interference; None of a single round.
+        median: mean of the middle rounds, so that levels and the terms between them add up.
+        ci_low: lower end of the 95 % interval, widened by interference; None with a single round.
         ci_high: upper end.
-        n: how many rounds.
+        n: number of rounds.
     """
 
     median: Annotated[float, shown("time", format_seconds, unit="s")]
@@ -44,8 +43,8 @@ class Levels(Record, frozen=True, kw_only=True):
     Attributes:
         limit: rooflines of the native layers, at the clock of each round.
         native: the fastest native kernels of the layers that stand for the calls.
-        alone: the framework's calls, each by itself, as often as the step makes it.
-        in_context: the same calls within the step: their share of a traced step, of this step.
+        alone: the framework's calls, each timed alone, times its number in the step.
+        in_context: the same calls within the step: their share of a traced step, times the step.
         step: real steps in fresh processes.
     """
 
@@ -62,18 +61,18 @@ class Term(Record, frozen=True, kw_only=True):
     """A part of a step's time. Terms sum to the step.
 
     Attributes:
-        term: what it is; the name of a cause only where an experiment stands behind it.
-        kind: ``limit``, ``difference`` (between two levels; nothing was tried to explain it, or not
-            all could be), ``experiment`` (an A/B run, a counter or a log) or ``unexplained`` (what
-            the experiments leave of a difference).
-        seconds: of the step; below zero where something is saved.
-        ci_low: lower end of its 95 % interval over the rounds; None of a single one.
+        term: name; that of a cause only if an experiment supports it.
+        kind: ``limit``, ``difference`` (between two levels; no experiment explains it, or not all
+            could be made), ``experiment`` (an A/B run, a counter or a log) or ``unexplained`` (the
+            rest of a difference after its experiments).
+        seconds: its part of the step; negative where time is saved.
+        ci_low: lower end of its 95 % interval over the rounds; None with a single round.
         ci_high: upper end.
-        share: of the step.
-        how: it was measured.
-        level: it lies below this level and above the next lower one that is known.
-        detail: calls that stand out in it; of an ``unexplained`` term, those with the largest whole
-            difference. Empty where none does.
+        share: share of the step.
+        how: how it was measured.
+        level: the level that it leads to from the next lower known one.
+        detail: calls that stand out in it; for an ``unexplained`` term, those with the largest
+            whole difference. Empty if none does.
     """
 
     term: Annotated[str, shown("term", right=False)]
@@ -94,20 +93,20 @@ class Term(Record, frozen=True, kw_only=True):
 
 
 class Alternative(Record, frozen=True, kw_only=True):
-    """The step with one thing changed, in other processes beside it (A/B). Times in seconds.
+    """The step with one change, in other processes beside it (A/B). Times in seconds.
 
-    It stands beside the terms: what it saves may be a part of several. What kept pages save is also
-    behind the terms ``fresh memory`` and ``returned memory``, which are not to be added to it.
+    It is no term: its saving may be a part of several. The saving of kept pages is also in
+    ``fresh memory`` and ``returned memory``, and must not be added to these terms.
 
     Attributes:
-        change: what is not as in the step.
-        median: of the changed step, over its rounds.
-        saved: what the step takes longer in the same rounds, the median; below zero where the
-            changed one takes longer.
-        ci_low: lower end of its 95 % interval; None of a single round.
+        change: the change.
+        median: median of the changed step.
+        saved: median over the rounds of the step's time less the changed step's; negative if the
+            changed step takes longer.
+        ci_low: lower end of its 95 % interval; None with a single round.
         ci_high: upper end.
-        n: how many rounds.
-        how: it differs.
+        n: number of rounds.
+        how: how the change was made.
     """
 
     change: str
@@ -125,10 +124,11 @@ class BrokenDownCall(CallInContext, frozen=True, kw_only=True):
     """Calls of one operator, module and direction, on all levels. Times in seconds.
 
     Attributes:
-        alone_s: of all of them together, each by itself; None where it could not be run so.
-        native_s: of the native layers that stand for them; 0 of views, None without a layer.
-        faults: page faults of them all in the step; None where nobody counted them by call.
-        signatures: of the calls, see :class:`~pydlbench.records.operator.RecordedCall`.
+        alone_s: time of all of them together, each alone; None if one could not be run alone.
+        native_s: time of the native layers that stand for them; 0 for views, None without a layer.
+        faults: page faults of all of them in the step; None where they were not counted by call.
+        signatures: signatures of the calls, see
+            :class:`~pydlbench.records.operator.RecordedCall`.
     """
 
     alone_s: float | None = None
@@ -143,8 +143,8 @@ class BrokenDownModule(ModuleInContext, frozen=True, kw_only=True):
     """A module's calls on all levels. Times in seconds.
 
     Attributes:
-        alone_s: of its calls, each by itself; None where one could not be run so.
-        native_s: of the native layers that stand for them; None where a call has none.
+        alone_s: time of its calls, each alone; None if one could not be run alone.
+        native_s: time of the native layers that stand for them; None where a call has none.
     """
 
     alone_s: Annotated[float | None, shown("alone", format_seconds, unit="s")] = None
@@ -152,26 +152,26 @@ class BrokenDownModule(ModuleInContext, frozen=True, kw_only=True):
 
 
 class Breakdown(Record, frozen=True, kw_only=True):
-    """Where a step's time goes, by what was measured. Times in seconds.
+    """The levels and terms of a step, without its settings. Times in seconds.
 
     Attributes:
         levels: each with its interval; null where it is not known.
-        reasons: by level, why it is null; and why ``faults`` of calls are.
+        reasons: why a level is null, by level; and why ``faults`` of calls are.
         terms: they sum to the step.
         calls: the longest first.
-        modules: likewise.
-        alternatives: steps with one thing changed.
-        between_calls_s: what is between calls in the step.
-        not_measured: what no experiment was made on, with the reason; it is not in ``unexplained``.
-        without_layer: operators of calls that no native layer stands for, with what these take and
-            why; they have a term of their own, which no experiment is about.
-        unexplained: what experiments leave of differences, as a signed share of the step; null
-            where no difference was explained.
-        unexplained_low: lower end of its 95 % interval; null of a single round.
+        modules: the longest first.
+        alternatives: steps with one change.
+        between_calls_s: time between calls in the step.
+        not_measured: parts without an experiment, with the reason; they are not in ``unexplained``.
+        without_layer: operators of calls without a native layer, with their times and reasons; they
+            have a term of their own, without experiments.
+        unexplained: the rest of the differences after all experiments, as a signed share of the
+            step; null where there were no experiments.
+        unexplained_low: lower end of its 95 % interval; null with a single round.
         unexplained_high: upper end.
         contradictions: measurements that cannot all be right, in words.
-        disturbed: beside how many rounds somebody else used the machine.
-        disturbance: what was seen there, in words; empty without any.
+        disturbed: number of rounds during which other processes used the machine.
+        disturbance: the observed interference in words; empty without any.
     """
 
     levels: Levels
@@ -192,32 +192,31 @@ class Breakdown(Record, frozen=True, kw_only=True):
 
 
 class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": "measured_s"}):
-    """A step of a model in a framework, broken down.
+    """The breakdown of a model's step in a framework.
 
     Attributes:
-        measured: the step: the same number as the level of that name (JSON: ``measured_s``).
-        model: its name.
-        options: of the model.
-        own: how a model of the user's own is fed and run; None of one of the catalogue.
+        measured: time of the step, equal to the level ``step`` (JSON: ``measured_s``).
+        model: name of the model.
+        options: options of the model.
+        own: inputs, loss and optimizer of a user's model; None for a model of the catalogue.
         batch: images per step.
         phase: ``forward``, ``forward-backward`` or ``training``.
-        precision: of the products.
-        framework: its name.
-        mode: of the framework.
+        precision: precision of the products.
+        framework: name of the framework.
+        mode: mode of the framework.
         device: ``cpu`` or ``cuda:N``.
-        layout: of images: ``nhwc`` or ``nchw``.
+        layout: layout of images: ``nhwc`` or ``nchw``.
         feed: ``resident`` images and labels, or new ones from the ``host`` in each step.
         library: name and version of the framework.
-        threads: that computed; on a GPU the host's.
-        processes: fresh ones in which the step was timed.
+        threads: number of threads; on a GPU the host's.
+        processes: number of fresh processes in which the step was timed.
         program: a hash of its calls.
         trace: how calls were timed in their step.
-        forecast_s: what stored rows said of the step before it was timed; null without.
-        lines: by the user's module, where the user's code made its first call:
-            ``my_model.py:15``.
-        types: what an ONNX file computes in, see ``StepFacts``; None of all else.
-        notes: what a reader has to know.
-        seconds: that the breakdown took.
+        forecast_s: forecast from stored rows, made before the step was timed; null without.
+        lines: source line of the first call in the user's code, by module: ``my_model.py:15``.
+        types: types of an ONNX file, see ``StepFacts``; else None.
+        notes: remarks for the reader.
+        seconds: duration of the breakdown.
     """
 
     measured: Level
@@ -254,13 +253,13 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": 
 
     @property
     def additivity_error(self) -> float | None:
-        """How far calls alone are off the step, as a signed fraction of it; null without them."""
-        return None if self.levels.alone is None else self._off(self.levels.alone.median)
+        """Error of the sum of calls alone, as a signed fraction of the step; null without it."""
+        return None if self.levels.alone is None else self._error(self.levels.alone.median)
 
     @property
     def forecast_error(self) -> float | None:
-        """How far the forecast is off the step, likewise; null without one."""
-        return None if self.forecast_s is None else self._off(self.forecast_s)
+        """Error of the forecast, as a signed fraction of the step; null without a forecast."""
+        return None if self.forecast_s is None else self._error(self.forecast_s)
 
-    def _off(self, predicted_s: float) -> float:
+    def _error(self, predicted_s: float) -> float:
         return (predicted_s - self.measured.median) / self.measured.median

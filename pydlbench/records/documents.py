@@ -1,9 +1,8 @@
 """The documents that commands write with ``--json``: a struct for each, and for their parts.
 
-What is timed has its record elsewhere in this folder; the structs here describe what commands
-put together from several of them, or from what is no record. Commands write plain objects; the
-schemas that are made of these structs (:mod:`pydlbench.records.schema`) say what they hold. A field
-with a default may be absent.
+Measurements have their records elsewhere in this folder; these structs describe the objects that
+commands compose from several of them. Commands write plain objects, of which these structs give the
+schemas (:mod:`pydlbench.records.schema`). A field with a default may be absent.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ def _count(number: int) -> str:
 
 
 class RunDocument(Document, frozen=True, kw_only=True):
-    """What a run has measured.
+    """The measurements of a run.
 
     Attributes:
-        interrupted: more was asked for than is here.
+        interrupted: whether the run ended before it had measured everything that was requested.
         run: one run of a command: when, where, and with which libraries.
     """
 
@@ -56,16 +55,16 @@ class BackendEntry(Record, frozen=True, kw_only=True):
     """A backend on a device.
 
     Attributes:
-        backend: its name.
+        backend: name of the backend.
         device: cpu or cuda:N.
-        title: in words.
-        modes: how it runs a layer.
-        precisions: that it knows.
+        title: name in words.
+        modes: modes in which it runs a layer.
+        precisions: supported precisions.
         version: installed version.
-        install: the command that gets it.
+        install: the command that installs it.
         usable: whether its worker started.
         reason: why not.
-        about: what the worker says of itself.
+        about: facts that the worker reports.
     """
 
     backend: str
@@ -81,7 +80,7 @@ class BackendEntry(Record, frozen=True, kw_only=True):
 
 
 class BackendsDocument(Document, frozen=True, kw_only=True):
-    """What is installed, what it supports.
+    """Installed backends, and what they support.
 
     Attributes:
         backends: one for each backend and device.
@@ -91,7 +90,7 @@ class BackendsDocument(Document, frozen=True, kw_only=True):
 
 
 class StepAnswer(Record, frozen=True, kw_only=True):
-    """What came of a step in a framework; of one without a result only why.
+    """The result of a step in a framework, or the reason why there is none.
 
     Attributes:
         status: whether there is a result.
@@ -108,7 +107,7 @@ _NAMES: Final = ("model", "batch", "phase", "precision", "framework", "mode")
 
 
 def _answer(*results: str, names: Sequence[str] = _NAMES) -> dict[str, Any]:
-    """Return the rules of an answer: its names, and the results where its status is ok."""
+    """Return the schema rules of an answer: names, and results that an ok status requires."""
     return {
         "required": list(names),
         "if": {"properties": {"status": {"const": "ok"}}},
@@ -117,10 +116,10 @@ def _answer(*results: str, names: Sequence[str] = _NAMES) -> dict[str, Any]:
 
 
 class BrokenDownStep(StepAnswer, frozen=True, kw_only=True):
-    """A step of a model in a framework, broken down; or why it is not.
+    """The breakdown of a model's step in a framework, or the reason why there is none.
 
     Attributes:
-        record: its fields stand in the object itself, where the status is ok.
+        record: its fields are merged into the object, if the status is ok.
     """
 
     record: BreakdownRecord
@@ -146,10 +145,10 @@ class BreakdownDocument(RunDocument, frozen=True, kw_only=True):
 
 
 class ForecastStep(StepAnswer, frozen=True, kw_only=True):
-    """A forecast of a step in a framework; or why there is none: what is missing.
+    """The forecast of a step in a framework, or the reason why there is none.
 
     Attributes:
-        record: its fields stand in the object itself.
+        record: its fields are merged into the object.
     """
 
     record: ForecastRecord
@@ -168,11 +167,11 @@ class ForecastDocument(RunDocument, frozen=True, kw_only=True):
 
 
 class Advice(Record, frozen=True, kw_only=True):
-    """An advice.
+    """An observation with its remedy.
 
     Attributes:
-        symptom: what was seen.
-        remedy: what to do.
+        symptom: the observation.
+        remedy: the remedy.
     """
 
     symptom: str
@@ -188,14 +187,14 @@ class DeviceEntry(Record, frozen=True, kw_only=True):
         threads: threads of a CPU's probes.
         cores: physical cores in use.
         clock_hz: core clock during the probes, in Hz.
-        facts: what the system or the driver tells.
-        peaks: by precision: measured_flops_per_s, theoretical with its derivation, reason
-            where there is none.
+        facts: facts from the system or the driver.
+        peaks: by precision: measured_flops_per_s, theoretical with its derivation, and the reason
+            if there is none.
         bandwidths: by level of the memory and pattern, in bytes per second.
         bandwidth_reason: why there are none.
         launch_s: seconds to start and join all threads, or to launch a kernel.
-        libraries: versions.
-        warnings: what makes measurements less reliable: symptom and remedy.
+        libraries: versions of the libraries.
+        warnings: circumstances that make measurements less reliable: symptom and remedy.
     """
 
     kind: str
@@ -217,7 +216,7 @@ class DeviceDocument(Document, frozen=True, kw_only=True):
 
     Attributes:
         device: the device that was probed.
-        environment: python, system, packages and variables.
+        environment: Python, system, packages and variables.
     """
 
     device: DeviceEntry
@@ -225,18 +224,18 @@ class DeviceDocument(Document, frozen=True, kw_only=True):
 
 
 class DiagnosisObject(Record, frozen=True, kw_only=True):
-    """What was diagnosed, before what was found.
+    """A diagnosed step with its findings.
 
     Attributes:
         model: name of the model.
         batch: images per step.
-        phase: what a step computes.
-        precision: of the products.
-        framework: who ran it.
-        mode: how the framework ran it.
-        layout: of PyTorch's images.
-        options: variant of the model.
-        diagnosis: its fields stand in the object itself.
+        phase: phase of the step.
+        precision: precision of the products.
+        framework: name of the framework.
+        mode: mode of the framework.
+        layout: layout of PyTorch's images.
+        options: options of the model.
+        diagnosis: its fields are merged into the object.
     """
 
     model: str
@@ -257,7 +256,7 @@ class DiagnoseDocument(Document, frozen=True, kw_only=True):
 
     Attributes:
         run: one run of a command: when, where, and with which libraries.
-        diagnosis: its fields stand in the document itself.
+        diagnosis: its fields are merged into the document.
     """
 
     run: RunRecord
@@ -267,11 +266,11 @@ class DiagnoseDocument(Document, frozen=True, kw_only=True):
 
 
 class ProtocolDocument(Document, frozen=True, kw_only=True):
-    """What a published script's protocol came to.
+    """The results of a published script's protocol.
 
     Attributes:
         run: one run of a command: when, where, and with which libraries.
-        result: its fields stand in the document itself.
+        result: its fields are merged into the document.
     """
 
     run: RunRecord
@@ -281,14 +280,14 @@ class ProtocolDocument(Document, frozen=True, kw_only=True):
 
 
 class AgreementRow(Record, frozen=True, kw_only=True):
-    """How far two frameworks' numbers are apart, with the same weights.
+    """Differences between two frameworks' results with the same weights.
 
     Attributes:
         batch: images per step.
-        phase: what the step computes.
+        phase: phase of the step.
         status: whether they agree.
-        detail: what was found.
-        record: its fields stand in the object itself, where there are numbers of both.
+        detail: the differences in words.
+        record: its fields are merged into the object, if both frameworks have results.
     """
 
     batch: int | None = None
@@ -309,9 +308,8 @@ class StepsDocument(RunDocument, frozen=True, kw_only=True):
     Attributes:
         model: name of the model.
         steps: the rows.
-        agreements: with --agree: how far the frameworks' numbers are apart, by batch and
-            phase.
-        conclusion: sentences.
+        agreements: with --agree: differences between the frameworks' results, by batch and phase.
+        conclusion: conclusions in sentences.
     """
 
     model: str | None = None
@@ -325,7 +323,7 @@ class LayersDocument(RunDocument, frozen=True, kw_only=True):
 
     Attributes:
         measurements: the rows.
-        recorded: the log whose problems they are; absent where layers were named.
+        recorded: the log from which the problems were taken; absent if layers were named.
     """
 
     measurements: tuple[Measurement, ...]
@@ -333,15 +331,15 @@ class LayersDocument(RunDocument, frozen=True, kw_only=True):
 
 
 class SummaryNode(Record, frozen=True, kw_only=True):
-    """A node.
+    """A node of a model.
 
     Attributes:
-        name: of the node.
+        name: name of the node.
         op: its operation.
         inputs: nodes that it reads.
-        shape: of its output for one image.
-        problem: descriptor; null where nothing is computed.
-        parameters: trained numbers.
+        shape: shape of its output for one image.
+        problem: descriptor; null if it computes nothing.
+        parameters: number of trained elements.
         macs_forward: multiply-adds of one image.
     """
 
@@ -355,15 +353,15 @@ class SummaryNode(Record, frozen=True, kw_only=True):
 
 
 class SummaryDocument(Document, frozen=True, kw_only=True):
-    """A model in numbers; nothing is timed.
+    """Size of a model; nothing is timed.
 
     Attributes:
         model: name of the model.
-        title: the model in words.
-        source: where it was published.
+        title: title of the model.
+        source: publication of the model.
         batch: images per step, as published.
         image: channels, height, width.
-        parameters: trained numbers.
+        parameters: number of trained elements.
         macs_forward: multiply-adds of convolutions and products for one image, padding
             counted.
         macs_training: the same with the gradients.
@@ -387,7 +385,7 @@ class EstimateDocument(Document, frozen=True, kw_only=True):
     Attributes:
         run: one run of a command: when, where, and with which libraries.
         measurements: the rows.
-        estimated: its fields stand in the document itself.
+        estimated: its fields are merged into the document.
     """
 
     run: RunRecord
@@ -398,7 +396,7 @@ class EstimateDocument(Document, frozen=True, kw_only=True):
 
 
 class RunsDocument(Document, frozen=True, kw_only=True):
-    """Runs of the store, the newest first.
+    """Stored runs, the newest first.
 
     Attributes:
         runs: the runs.
@@ -408,12 +406,12 @@ class RunsDocument(Document, frozen=True, kw_only=True):
 
 
 class ShapePass(Record, frozen=True, kw_only=True):
-    """What a pass of a layer computes and moves at the least.
+    """FLOPs and least bytes of a pass of a layer.
 
     Attributes:
         flops: two per multiply-add, padding counted.
-        flops_executed: those on real elements.
-        bytes: to be moved, in fp32.
+        flops_executed: FLOPs without taps on padding.
+        bytes: least traffic in fp32.
     """
 
     flops: Annotated[int, shown("FLOPs", format_flops, unit="FLOP")]
@@ -422,7 +420,7 @@ class ShapePass(Record, frozen=True, kw_only=True):
 
     @property
     def executed(self) -> Annotated[str, shown("executed")]:
-        """The part of the FLOPs that is on real elements."""
+        """The share of FLOPs that are not on padding."""
         return f"{100 * self.flops_executed / self.flops:.1f} %" if self.flops else "-"
 
     @property
@@ -435,12 +433,12 @@ class ShapeEntry(Record, frozen=True, kw_only=True):
     """A layer.
 
     Attributes:
-        layer: name.
-        kind: of layer: conv2d, gemm, pool2d, pointwise and so on.
+        layer: name of the layer.
+        kind: kind of the layer: conv2d, gemm, pool2d, pointwise and so on.
         problem: descriptor, batch included.
         pool: max, avg or avg_p; null unless a pooling.
         batch: images, or rows of a product.
-        weight_elements: numbers in the weights.
+        weight_elements: number of weights.
         passes: by pass: flops, flops_executed and bytes.
     """
 
@@ -454,12 +452,12 @@ class ShapeEntry(Record, frozen=True, kw_only=True):
 
     @property
     def pooled(self) -> Annotated[str, _words("problem")]:
-        """The descriptor, with what pooling does, which descriptors leave to an option."""
+        """The descriptor, followed by the kind of pooling, which a descriptor does not contain."""
         return " ".join(filter(None, (self.problem, self.pool)))
 
     @property
     def forward(self) -> ShapePass:
-        """The pass that all layers have."""
+        """The forward pass, which all layers have."""
         return self.passes["forward"]
 
 
@@ -474,12 +472,12 @@ class ShapesDocument(Document, frozen=True, kw_only=True):
 
 
 class PlannedTime(Record, frozen=True, kw_only=True):
-    """Forecast in seconds.
+    """Forecast of a sweep's duration in seconds.
 
     Attributes:
-        low: at least.
-        high: at most.
-        source: where it comes from.
+        low: lower end.
+        high: upper end.
+        source: basis of the forecast.
     """
 
     low: float
@@ -488,14 +486,14 @@ class PlannedTime(Record, frozen=True, kw_only=True):
 
 
 class PlannedJob(Record, frozen=True, kw_only=True):
-    """A job.
+    """A job of a sweep.
 
     Attributes:
         kind: the command.
         table: number of the table in the file.
-        command: that asks for the same.
+        command: command line of the same measurement.
         time_s: low and high, in seconds.
-        rows: what tells each row from the others.
+        rows: the settings in which rows differ, for each row.
     """
 
     kind: str
@@ -506,12 +504,12 @@ class PlannedJob(Record, frozen=True, kw_only=True):
 
 
 class SweepPlanDocument(Document, frozen=True, kw_only=True):
-    """What a sweep would measure.
+    """The plan of a sweep, which would be measured.
 
     Attributes:
         file: name of the file.
-        title: what it is for.
-        rows: how many there are.
+        title: title of the sweep.
+        rows: number of rows.
         time_s: forecast in seconds.
         jobs: rows that are measured together.
     """
@@ -526,13 +524,13 @@ class SweepPlanDocument(Document, frozen=True, kw_only=True):
 
 
 class PlayedProtocol(ProtocolOptions, frozen=True, kw_only=True):
-    """A published script's protocol, played.
+    """A run of a published script's protocol.
 
     Attributes:
-        data: where the images are from; null without any.
+        data: source of the images; null without any.
         library: name and version of the framework.
-        numbers: what the script prints.
-        environment: what the framework says of itself.
+        numbers: numbers that the script prints.
+        environment: the framework's version, threads and settings.
     """
 
     data: str | None = None
@@ -542,18 +540,18 @@ class PlayedProtocol(ProtocolOptions, frozen=True, kw_only=True):
 
 
 class SweepDocument(RunDocument, frozen=True, kw_only=True):
-    """A run with everything in it, by kind; also what export writes of it.
+    """A complete run, by kind of entry; also written by export.
 
     Attributes:
         kind: the command that measured it.
         measurements: the rows.
         estimates: estimates of steps.
         steps: timed steps.
-        breakdowns: of steps.
+        breakdowns: breakdowns of steps.
         findings: diagnoses.
         not_estimated: rows of [[estimate]] without an estimate, with the reason.
-        agreements: what came of comparing frameworks.
-        protocols: published protocols that were played.
+        agreements: comparisons between frameworks.
+        protocols: runs of published protocols.
     """
 
     kind: str
@@ -569,11 +567,11 @@ class SweepDocument(RunDocument, frozen=True, kw_only=True):
 
 
 class FleetDocument(RunDocument, frozen=True, kw_only=True):
-    """Which nodes of a fleet are slow.
+    """The verdict on the nodes of a fleet.
 
     Attributes:
         kind: fleet.
-        verdict: its fields stand in the document itself.
+        verdict: its fields are merged into the document.
     """
 
     kind: str
@@ -587,8 +585,8 @@ class FleetComparisonDocument(Document, frozen=True, kw_only=True):
 
     Attributes:
         kind: compare-fleets.
-        runs: ids of the two.
-        comparison: its fields stand in the document itself.
+        runs: ids of the two runs.
+        comparison: its fields are merged into the document.
     """
 
     kind: str
@@ -598,7 +596,7 @@ class FleetComparisonDocument(Document, frozen=True, kw_only=True):
     embedded = ("comparison",)
 
 
-#: By the name that ``export --schema`` knows them by.
+#: Documents by their name in ``export --schema``.
 DOCUMENTS: Final[Mapping[str, type[Document]]] = MappingProxyType(
     {
         "backends": BackendsDocument,

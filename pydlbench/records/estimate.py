@@ -1,4 +1,4 @@
-"""What ``estimate`` says of a step: the sum of its layers, and what dominates it. In seconds."""
+"""The estimate of a step: the sum of its layers, and the layer that dominates it. In seconds."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class EstimatedStep(Record, frozen=True, kw_only=True):
         high: upper end, in seconds.
         hot_s: sum with hot caches, in seconds.
         cold_s: sum with cold caches, in seconds.
-        half_width_s: of the statistical interval around time_s, in seconds.
+        half_width_s: half width of the statistical interval around time_s, in seconds.
         images_per_s: batch over time_s.
         roof_s: sum of the rooflines, in seconds.
-        kernels_measured: distinct kernels that were measured.
-        kernels_in_step: kernels in a step.
-        kernels_without_cold: distinct kernels without a time with cold caches: their hot
-            time stands for both.
+        kernels_measured: number of distinct kernels that were measured.
+        kernels_in_step: number of kernels in a step.
+        kernels_without_cold: number of distinct kernels without a time with cold caches: their hot
+            time is used for both.
         without_cold: why the first of these has none; empty without them.
     """
 
@@ -53,23 +53,22 @@ class EstimatedLayer(Record, frozen=True, kw_only=True):
     """One node's part in an estimated step, all its passes together; seconds.
 
     Attributes:
-        name: of the node; of several alike the first one's.
+        name: name of the node; of a group, the first one's.
         kind: conv2d, gemm, pool2d, or the operation of a pointwise layer.
-        time_s: middle of hot and cold, in seconds.
-        low: the lower of both, in seconds.
-        high: the higher of both, in seconds.
-        hot_s: with hot caches, in seconds.
-        cold_s: with cold caches, in seconds.
-        share: of the step, 0 to 1.
-        bound: what bounds its slowest pass: compute, memory or launch.
-        roof_s: what the roofline of the measured peaks allows, in seconds.
+        time_s: mean of hot and cold, in seconds.
+        low: the smaller of both, in seconds.
+        high: the larger of both, in seconds.
+        hot_s: time with hot caches, in seconds.
+        cold_s: time with cold caches, in seconds.
+        share: share of the step, 0 to 1.
+        bound: limit of its slowest pass: compute, memory or launch.
+        roof_s: least time by the roofline of the measured peaks, in seconds.
         efficiency: roof over time: 1 is as fast as the hardware allows.
-        passes: seconds by pass; of l2 and update, the terms and updates that training has
-            besides.
-        algorithms: the kernels behind it, by pass.
-        like: the model's first layer that runs the same kernels; its own name for itself.
-        contended: other work disturbed more than 5 % of its time.
-        count: how many layers these are, where it stands for all alike.
+        passes: seconds by pass; l2 and update are the L2 terms and weight updates of training.
+        algorithms: its kernels, by pass.
+        like: the model's first layer that runs the same kernels; its own name if it is the first.
+        contended: whether other work disturbed more than 5 % of its time.
+        count: number of layers, where it is a group of equal ones.
     """
 
     name: str
@@ -95,7 +94,7 @@ class EstimatedLayer(Record, frozen=True, kw_only=True):
 
     @property
     def alike(self) -> Annotated[str, shown("layer", right=False)]:
-        """The name, with the number of layers where it stands for several."""
+        """The name, with the number of layers of a group."""
         return self.name if self.count == 1 else f"{self.name} x{self.count}"
 
     @property
@@ -105,29 +104,29 @@ class EstimatedLayer(Record, frozen=True, kw_only=True):
 
     @property
     def note(self) -> Annotated[str, shown("note", right=False)]:
-        """A word on what makes the time less certain."""
+        """A remark on the time's reliability."""
         return "contended" if self.contended else ""
 
     @property
     def at_roof_s(self) -> float:
-        """Its time if it ran at its roof; that which it takes where the roof is not known."""
+        """Its time if it ran at its roof; the measured time where the roof is not known."""
         return self.time_s if self.roof_s is None else self.roof_s
 
     @property
     def excess_s(self) -> float:
-        """What it takes above its roof; nothing where it is faster than that."""
+        """Its time above the roof; 0 where it is faster than that."""
         return max(0.0, self.time_s - self.at_roof_s)
 
 
-def joined(layers: Iterable[EstimatedLayer]) -> list[EstimatedLayer]:
-    """Return one for all layers that run the same kernels, in the order of the first ones."""
-    alike: dict[str, list[EstimatedLayer]] = {}
+def group_layers(layers: Iterable[EstimatedLayer]) -> list[EstimatedLayer]:
+    """Merge layers that run the same kernels, in the order of the first ones."""
+    groups: dict[str, list[EstimatedLayer]] = {}
     for layer in layers:
-        alike.setdefault(layer.like, []).append(layer)
-    return [_together(group) for group in alike.values()]
+        groups.setdefault(layer.like, []).append(layer)
+    return [_merge(group) for group in groups.values()]
 
 
-def _together(group: list[EstimatedLayer]) -> EstimatedLayer:
+def _merge(group: list[EstimatedLayer]) -> EstimatedLayer:
     sums = ("time_s", "low", "high", "hot_s", "cold_s", "share")
     known = all(layer.roof_s is not None for layer in group)
     passes = dict.fromkeys((name for layer in group for name in layer.passes), 0.0)
@@ -148,18 +147,18 @@ def _together(group: list[EstimatedLayer]) -> EstimatedLayer:
 
 
 class Recorded(Record, frozen=True, kw_only=True):
-    """The calls that a step without a graph was recorded as, and how much of it layers stand for.
+    """The recorded calls of a user's model, and the part of them that layers stand for.
 
-    A call that makes no kernel run, as of a view, is in no share.
+    Calls that launch no kernel, as views, are not counted.
 
     Attributes:
-        calls: each distinct one once.
-        native_calls: for which part of the calls kinds of layers stand, timed or not, 0 to 1.
-        native_bytes: the same of the bytes of all operands and results.
-        unmapped: by operator, why no layer stands for it; several reasons follow each other
-            behind semicolons.
-        notes: what a reader has to know.
-        types: what an ONNX file computes in, see ``StepFacts``; empty of all else.
+        calls: the distinct calls.
+        native_calls: share of the calls for which kinds of layers stand, timed or not, 0 to 1.
+        native_bytes: the same share of the bytes of all operands and results.
+        unmapped: why no layer stands for an operator, by operator; reasons are separated by
+            semicolons.
+        notes: remarks for the reader.
+        types: types of an ONNX file, see ``StepFacts``; else empty.
     """
 
     calls: tuple[RecordedCall, ...]
@@ -171,40 +170,39 @@ class Recorded(Record, frozen=True, kw_only=True):
 
 
 class StepEstimate(Record, frozen=True, kw_only=True):
-    """What a step should take if it were its layers and nothing else.
+    """The time of a step if it consisted of its layers only.
 
     Attributes:
         model: name of the model.
-        title: what it is, in words.
+        title: title of the model.
         batch: images per step.
-        phase: what a step computes.
-        precision: of all layers.
+        phase: phase of the step.
+        precision: precision of all layers.
         estimate: the sum of the layers.
         layers: in the order of the model.
         dominant: the single layer that takes most time.
-        dominant_group: what takes most time where layers that run the same kernels count
-            together: the first of them (layer), how many they are (layers), their share of
-            the step (share).
-        dominant_share: of that group in the step: median, ci_low and ci_high, 0 to 1, and the
-            confidence of these; from the intervals of all rows, taken as independent, and without
+        dominant_group: the group of layers with the same kernels that takes most time: its first
+            layer (layer), the number of its layers (layers), its share of the step (share).
+        dominant_share: that group's share of the step: median, ci_low and ci_high, 0 to 1, and
+            their confidence; from the intervals of all rows, taken as independent, and without
             ends where a row has none. Null where nothing was timed.
-        dominant_clear: whether that group is larger than every other beyond their intervals.
-        dominant_rivals: first layers of the groups that cannot be told from it.
-        disturbed_share: which part of the sum other work disturbed, 0 to 1; above 0.05 nothing is
-            concluded from it.
-        dominant_kind: the kind of layer that does.
+        dominant_clear: whether that group is significantly larger than every other.
+        dominant_rivals: first layers of the groups that do not differ significantly from it.
+        disturbed_share: share of the sum that other work disturbed, 0 to 1; above 0.05 there are no
+            conclusions from it.
+        dominant_kind: the kind of layer that takes most time.
         kinds: seconds of the step by kind of layer.
-        what_if: the step if its largest layers ran at their roofs: layer, how many layers
-            run the same kernels (layers), and step_at_its_roof_s in seconds.
-        missing: what could not be measured and is in no sum: layer, pass and reason.
-        memory_bytes: bytes that a step needs: weights, gradients, optimizer, activations.
-        options: variant of the model, as given; what the user's callable is called with.
-        own: how a model of the user's own is fed and run; None of one of the catalogue.
-        recorded: the calls of such a model's step, whose layers are named after its modules.
+        what_if: the step if its largest layers ran at their roofs: layer, the number of layers
+            with the same kernels (layers), and step_at_its_roof_s in seconds.
+        missing: parts that could not be measured and are in no sum: layer, pass and reason.
+        memory_bytes: memory of a step: weights, gradients, optimizer, activations.
+        options: options of the model, as given; arguments of the user's callable.
+        own: inputs, loss and optimizer of a user's model; None for a model of the catalogue.
+        recorded: the calls of a user's model, whose layers are named after its modules.
         device: cpu or cuda:N.
-        threads: number of threads that its kernels ran with; null on a GPU.
-        cache_bytes: size of the last cache before memory; kernels of four times that are
-            measured once only.
+        threads: number of threads of its kernels; null on a GPU.
+        cache_bytes: size of the last-level cache; kernels of four times that size are only measured
+            once.
     """
 
     model: str
@@ -236,10 +234,10 @@ class StepEstimate(Record, frozen=True, kw_only=True):
 
     @property
     def groups(self) -> list[EstimatedLayer]:
-        """The layers, those that run the same kernels as one: ResNet-152 has 700, and 60 kinds."""
-        return joined(self.layers)
+        """The layers, merged by kernels: ResNet-152 has 700 layers in 60 groups."""
+        return group_layers(self.layers)
 
     @property
     def tells(self) -> bool:
-        """Whether so little of the sum was disturbed that something can be concluded from it."""
+        """Whether the disturbed part of the sum is small enough for conclusions."""
         return self.disturbed_share <= MATERIAL

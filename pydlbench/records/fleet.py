@@ -1,4 +1,4 @@
-"""What is kept of a fleet's visits, and what a verdict says of its nodes."""
+"""Stored visits of a fleet, and the verdict on its nodes."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from pydlbench.records.fields import shown
 from pydlbench.records.record import Record, one_of
 from pydlbench.units import cut, format_seconds, percent
 
-#: Formats a fraction in per cent with its sign.
+#: Formats a fraction as a signed percentage.
 SIGNED: Final = partial(percent, signed=True)
-_WIDE: Final = 48  # characters of a metric in tables
+_METRIC_WIDTH: Final = 48  # characters of a metric in tables
 
 
 class FleetVisit(Record, frozen=True, kw_only=True):
-    """One sweep on one slot in one round; the rows themselves lie in a store beside the fleet's.
+    """One sweep on one slot in one round; its rows are in a store beside the fleet's.
 
     Attributes:
-        node: the slot's name: host and what of it is used.
-        round: counted from 0.
-        tries: how often it was begun.
-        status: whether it has taken all that was asked for.
+        node: name of the slot: the host and the used part of it.
+        round: number of the round, from 0.
+        tries: number of attempts.
+        status: whether everything that was requested was measured.
         reason: why not.
-        started_utc: by the node's own clock, in ISO 8601.
-        seconds: that the visit took.
-        clock_offset_s: the node's clock less that of whoever started the fleet, in seconds.
+        started_utc: start by the node's clock, in ISO 8601.
+        seconds: duration of the visit.
+        clock_offset_s: the node's clock less that of the host that started the fleet, in seconds.
         machine: short name of the CPU or GPU.
-        host: of a GPU, short name of the CPU beside it; it is not in the kind.
+        host: short name of a GPU's CPU; it is not part of the kind.
         kind: digest of the hardware and of all versions: nodes of one kind can be compared.
-        versions: of the libraries, and the digest of the code that times.
-        prefix: what stands before a command line that is to run on this slot.
-        store: file name of the store that was brought back.
+        versions: versions of the libraries, and the digest of the timing code.
+        prefix: prefix of a command line that is to run on this slot.
+        store: file name of the store that was copied from the node.
         values: by metric: ``time_s`` and, where they are known, ``clock_hz``, ``contended``,
             ``bandwidth_gbps``, ``temperature_c``, ``power_w`` and ``throttle``.
     """
@@ -60,14 +60,14 @@ class FleetNode(Record, frozen=True, kw_only=True):
     """One node, or one slot of it.
 
     Attributes:
-        node: its name.
+        node: name of the node.
         machine: short name of its CPU or GPU.
-        group: number of the nodes that it is compared with; null where it was never heard of.
-        rounds: how many of its rounds are whole.
-        failed: how many are not.
-        reason: why the last of these is not.
-        versions: of its libraries, and the digest of the code that times.
-        verdict: SLOW if it is in any metric; UNCLEAR if nothing else can be said.
+        group: number of its kind, with which it is compared; null if it never answered.
+        rounds: number of complete rounds.
+        failed: number of incomplete ones.
+        reason: why the last of these failed.
+        versions: versions of its libraries, and the digest of the timing code.
+        verdict: SLOW if it is slow in any metric; UNCLEAR if there is no other verdict.
     """
 
     node: str
@@ -81,20 +81,20 @@ class FleetNode(Record, frozen=True, kw_only=True):
 
 
 class FleetMetric(Record, frozen=True, kw_only=True):
-    """How one metric comes out over the nodes of a kind.
+    """One metric over the nodes of a kind.
 
     Attributes:
-        metric: what was timed; of several the last is all of them together.
+        metric: name of the timed step, estimate or layer; with several, the last is all together.
         group: number of the kind of nodes.
-        nodes: how many have a value.
-        median_s: median of the nodes, in seconds; null of all metrics together.
+        nodes: number of nodes with a value.
+        median_s: median of the nodes, in seconds; null for all metrics together.
         spread: standard deviation between nodes as a fraction, from the median deviation.
         least: effect of the fastest node, as a fraction.
         most: effect of the slowest.
         resolution: the slowdown of a single node that is found in 99 of 100 fleets, a fraction.
     """
 
-    metric: Annotated[str, shown("metric", partial(cut, width=_WIDE), right=False)]
+    metric: Annotated[str, shown("metric", partial(cut, width=_METRIC_WIDTH), right=False)]
     group: int
     nodes: Annotated[int, shown("nodes")]
     median_s: Annotated[float | None, shown("median", format_seconds, unit="s")]
@@ -110,12 +110,12 @@ class FleetMetric(Record, frozen=True, kw_only=True):
 
 
 class FleetEvidence(Record, frozen=True, kw_only=True):
-    """What was read beside a slow node's rows.
+    """A reading beside a slow node's rows that may explain them.
 
     Attributes:
         what: clock, power cap, temperature, memory bandwidth, other work or unexplained.
-        share: of the slowdown that it accounts for, 1 is all; null where that cannot be said.
-        text: with its numbers.
+        share: share of the slowdown that it explains, 1 is all; null where that is not known.
+        text: description with numbers.
     """
 
     what: str
@@ -124,27 +124,27 @@ class FleetEvidence(Record, frozen=True, kw_only=True):
 
 
 def _texts(evidence: Iterable[FleetEvidence]) -> str:
-    return "; ".join(each.text for each in evidence)
+    return "; ".join(reading.text for reading in evidence)
 
 
 class FleetEffect(Record, frozen=True, kw_only=True):
     """One node in one metric, against the median of the other nodes of its kind.
 
     Attributes:
-        node: its name.
-        metric: what was timed.
-        effect: by which fraction it is slower; negative where it is faster.
+        node: name of the node.
+        metric: name of the metric.
+        effect: fraction by which it is slower; negative if it is faster.
         ci_low: lower end of a 95 % interval, for this node and metric alone.
         ci_high: upper end.
-        rounds: behind it.
-        q: the least rate of false discoveries at which it would be called slow.
+        rounds: number of rounds.
+        q: the lowest false discovery rate at which it would be called slow.
         verdict: SLOW, FAST, SAME or UNCLEAR.
-        evidence: why, where it is slow.
-        command: what shows it again on that node.
+        evidence: readings that explain a slow node.
+        command: command that repeats the measurement on that node.
     """
 
     node: Annotated[str, shown("slow node", right=False)]
-    metric: Annotated[str, shown("metric", partial(cut, width=_WIDE), right=False)]
+    metric: Annotated[str, shown("metric", partial(cut, width=_METRIC_WIDTH), right=False)]
     effect: Annotated[float | None, shown("slower by", SIGNED)]
     ci_low: Annotated[float | None, shown("95 % CI", SIGNED)]
     ci_high: float | None
@@ -158,15 +158,15 @@ class FleetEffect(Record, frozen=True, kw_only=True):
 
 
 class FleetStep(Record, frozen=True, kw_only=True):
-    """What a synchronous data-parallel step loses to its slowest node, communication apart.
+    """Loss of a synchronous data-parallel step to its slowest node, without communication.
 
     Attributes:
         metric: the step or estimate.
-        nodes: how many take part.
-        median_s: of the other nodes, in seconds.
-        slowest: the node that all wait for.
-        slowest_s: its seconds.
-        loss: by which fraction the step is longer than on the median of the others.
+        nodes: number of nodes.
+        median_s: median of the other nodes, in seconds.
+        slowest: the slowest node, which all others wait for.
+        slowest_s: its time in seconds.
+        loss: fraction by which the step is longer than the median of the others.
         ci_low: lower end of its interval, from the slowest node's.
         ci_high: upper end.
         without_slow: the same loss without the nodes that are SLOW.
@@ -184,15 +184,15 @@ class FleetStep(Record, frozen=True, kw_only=True):
 
 
 class FleetVerdict(Record, frozen=True, kw_only=True):
-    """What is said of a fleet.
+    """The verdict on a fleet.
 
     Attributes:
-        beyond: what counts as slow, as a fraction: an effect has to lie beyond it.
+        beyond: threshold of slowness, as a fraction.
         nodes: in the order of their first visits.
         metrics: by kind of nodes.
-        effects: of each node in each metric that it has.
-        steps: what a synchronous step loses.
-        notes: what a reader has to know.
+        effects: effect of each node in each of its metrics.
+        steps: loss of synchronous steps.
+        notes: remarks for the reader.
     """
 
     beyond: float
@@ -204,35 +204,35 @@ class FleetVerdict(Record, frozen=True, kw_only=True):
 
     @property
     def slow(self) -> list[FleetEffect]:
-        """Those that are SLOW, the slowest first."""
+        """The effects whose verdict is SLOW, the slowest first."""
         effects = [effect for effect in self.effects if effect.verdict == "SLOW"]
-        return sorted(effects, key=lambda each: -(each.effect or 0.0))
+        return sorted(effects, key=lambda effect: -(effect.effect or 0.0))
 
     @property
     def whole(self) -> list[FleetEffect]:
-        """The nodes' effects in all metrics together, or in the only one."""
+        """The nodes' effects in all metrics together, or in the only metric."""
         groups = {node.node: node.group for node in self.nodes}
         last: dict[int | None, str] = {metric.group: metric.metric for metric in self.metrics}
         return [effect for effect in self.effects if last.get(groups[effect.node]) == effect.metric]
 
 
 class FleetChange(Record, frozen=True, kw_only=True):
-    """What became of a node in a metric from one fleet to another.
+    """The change of a node in a metric from one fleet to another.
 
     Attributes:
-        node: its name.
-        metric: what was timed.
-        before_s: mean of its rounds in the first fleet, in seconds; null of all metrics together.
-        after_s: in the second.
-        change: by which fraction it became slower against the others of its kind.
+        node: name of the node.
+        metric: name of the metric.
+        before_s: mean of its rounds in the first fleet, in seconds; null for all metrics together.
+        after_s: mean in the second.
+        change: fraction by which it became slower than the others of its kind.
         ci_low: lower end of a 95 % interval, for this node and metric alone.
         ci_high: upper end.
-        q: the least rate of false discoveries at which it would be called slower.
+        q: the lowest false discovery rate at which it would be called slower.
         verdict: SLOWER, FASTER, SAME or UNCLEAR.
     """
 
     node: Annotated[str, shown("node", right=False)]
-    metric: Annotated[str, shown("metric", partial(cut, width=_WIDE), right=False)]
+    metric: Annotated[str, shown("metric", partial(cut, width=_METRIC_WIDTH), right=False)]
     before_s: Annotated[float | None, shown("before", format_seconds, unit="s")]
     after_s: Annotated[float | None, shown("after", format_seconds, unit="s")]
     change: Annotated[float | None, shown("against the others", SIGNED)]
@@ -247,18 +247,20 @@ class FleetChange(Record, frozen=True, kw_only=True):
 
 
 class FleetCommon(Record, frozen=True, kw_only=True):
-    """What all nodes of a kind changed by together, which is in none of their changes.
+    """The common change of all nodes of a kind, which is not part of their own changes.
 
     Attributes:
-        metric: what was timed.
+        metric: name of the metric.
         group: number of the kind of nodes.
-        nodes: how many are in both fleets.
+        nodes: number of nodes in both fleets.
         change: median over them of the fraction by which they became slower.
-        least: of the node with the least.
-        most: of the one with the most.
+        least: smallest change of a node.
+        most: largest change of a node.
     """
 
-    metric: Annotated[str, shown("all nodes together", partial(cut, width=_WIDE), right=False)]
+    metric: Annotated[
+        str, shown("all nodes together", partial(cut, width=_METRIC_WIDTH), right=False)
+    ]
     group: int
     nodes: Annotated[int, shown("nodes")]
     change: Annotated[float, shown("median change", SIGNED)]
@@ -275,13 +277,13 @@ class FleetComparison(Record, frozen=True, kw_only=True):
     """Two runs of a fleet, node by node.
 
     Attributes:
-        beyond: what counts as a change, as a fraction.
-        nodes: those that are in both, by name and by CPU or card.
-        gone: those that are in the first one only.
-        came: those that are in the second one only.
-        changes: of each node in each metric that both fleets have.
-        common: what all nodes changed by.
-        notes: what a reader has to know: versions that differ.
+        beyond: threshold of a change, as a fraction.
+        nodes: nodes in both fleets, by name and by CPU or card.
+        gone: nodes in the first fleet only.
+        came: nodes in the second fleet only.
+        changes: change of each node in each metric that both fleets have.
+        common: common change of all nodes.
+        notes: remarks for the reader: versions that differ.
     """
 
     beyond: float
@@ -293,6 +295,6 @@ class FleetComparison(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
     def with_verdict(self, verdict: str) -> list[FleetChange]:
-        """Return the changes of a verdict, the largest first."""
+        """Return the changes with a verdict, the largest first."""
         changes = [change for change in self.changes if change.verdict == verdict]
-        return sorted(changes, key=lambda each: -abs(each.change or 0.0))
+        return sorted(changes, key=lambda change: -abs(change.change or 0.0))

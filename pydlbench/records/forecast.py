@@ -1,4 +1,4 @@
-"""What a forecast is made of, and what it says: operators' times, page faults, their sum."""
+"""A forecast of a step: stored times of operators, page faults, and their sum."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from pydlbench.records.user_model import UserModelSpec
 from pydlbench.timing.statistics import median, median_interval
 from pydlbench.units import cut, format_seconds, percent
 
-# Raised when times are taken in another way: older rows are not used then.
+# Version of the timing method: rows of older methods are not used.
 _METHOD: Final = 3
-# Characters of the names of an operator's nodes.
-_WIDE: Final = 36
-# Three visits, the default, would have an interval of 2.7 times their range.
-_FEW: Final = 4
+_NAMES_WIDTH: Final = 36  # characters of the names of an operator's nodes
+# The median's interval of three visits, the default, would be 2.7 times their range.
+_MIN_INTERVAL_VISITS: Final = 4
 
 
-def _joined(names: tuple[str, ...]) -> str:
-    return cut(", ".join(names), _WIDE)
+def _names_text(names: tuple[str, ...]) -> str:
+    return cut(", ".join(names), _NAMES_WIDTH)
 
 
 def _plus_minus(share: float) -> str:
@@ -38,11 +37,11 @@ class Place(Record, frozen=True, kw_only=True):
 
     Attributes:
         framework: ``torch`` or ``tensorflow``.
-        mode: one of the framework's.
-        precision: of the products.
+        mode: mode of the framework.
+        precision: precision of the products.
         device: ``cpu`` or ``cuda:N``.
-        threads: that computed.
-        processor: the CPU's name; the GPU's before it where the calls run on one.
+        threads: number of threads.
+        processor: name of the CPU; on a GPU, the GPU's name before it.
         library: name and version of the framework.
     """
 
@@ -54,30 +53,30 @@ class Place(Record, frozen=True, kw_only=True):
     processor: str = ""
     library: str = ""
 
-    def key(self, table: str, what: str) -> str:
-        """Return what a row of this place is found by.
+    def key(self, table: str, row: str) -> str:
+        """Return the store's key of a row of this place.
 
         Args:
             table: ``operator`` or ``faults``.
-            what: the signature, or what else tells rows of one place apart.
+            row: the signature of an operator, or another key within this place.
         """
-        text = json.dumps([_METHOD, self.to_dict(), what], sort_keys=True)
+        text = json.dumps([_METHOD, self.to_dict(), row], sort_keys=True)
         return f"{table}/{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 class OperatorTime(Record, frozen=True, kw_only=True):
-    """The time of one operator, whatever model it is from.
+    """The time of one operator, of any model.
 
     Attributes:
-        signature: canonical text of what it computes, see :class:`RecordedCall`.
-        operator: its name.
+        signature: canonical text of the call, see :class:`RecordedCall`.
+        operator: name of the operator.
         place: where it was timed.
-        created_utc: when the last visit was, in ISO 8601.
-        visits_s: seconds of an execution in each visit, a process of its own each: the mean of the
-            rounds in the middle, see :func:`~pydlbench.timing.statistics.middle_rounds`.
-        enqueue_s: on a GPU, what the host needs to enqueue one, likewise.
-        samples: of all visits together.
-        disturbed: visits during which somebody else used the cores.
+        created_utc: time of the last visit, in ISO 8601.
+        visits_s: seconds of an execution in each visit, which is a fresh process: the mean of the
+            middle rounds, see :func:`~pydlbench.timing.statistics.middle_rounds`.
+        enqueue_s: on a GPU, the host's time to enqueue it in each visit.
+        samples: number of samples of all visits together.
+        disturbed: number of visits during which other processes used the cores.
     """
 
     signature: str
@@ -93,51 +92,47 @@ class OperatorTime(Record, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """What it is found by in a store."""
+        """Key of the row in the store."""
         return self.place.key("operator", self.signature)
 
     @property
     def seconds(self) -> float:
-        """Of an execution: the median of the visits."""
+        """Time of an execution: the median of the visits."""
         return median(self.visits_s)
 
     @property
     def ci_low(self) -> float | None:
-        """Lower end of the interval: 95 % from four visits on, else the fastest visit."""
+        """Lower end of the interval: 95 % with four visits or more, else the fastest visit."""
         return self._interval()[0]
 
     @property
     def ci_high(self) -> float | None:
-        """Upper end; both are None with a single visit of an operator."""
+        """Upper end; both are None with a single visit."""
         return self._interval()[1]
 
     @property
     def host_s(self) -> float:
-        """Of the host, to enqueue an execution: the median of the visits; 0 of a CPU."""
+        """The host's time to enqueue an execution: the median of the visits; 0 on a CPU."""
         return median(self.enqueue_s) if self.enqueue_s else 0.0
 
     def _interval(self) -> tuple[float | None, float | None]:
-        ends = _ends(self.visits_s)
-        return (min(ends), max(ends)) if ends else (None, None)
-
-
-def _ends(visits: tuple[float, ...]) -> list[float]:
-    """Return the ends of a median's interval, below four visits all of them; none of one."""
-    interval = median_interval(visits)
-    if interval is None:
-        return []
-    return [*visits] if len(visits) < _FEW else [interval.low, interval.high]
+        interval = median_interval(self.visits_s)
+        if interval is None:
+            return None, None
+        if len(self.visits_s) < _MIN_INTERVAL_VISITS:
+            return min(self.visits_s), max(self.visits_s)
+        return interval.low, interval.high
 
 
 class StepFaults(Record, frozen=True, kw_only=True):
-    """How many page faults a step has, counted in processes of their own.
+    """Page faults of a step, counted in fresh processes.
 
     Attributes:
         place: where it ran.
         step: the step, as JSON.
-        program: a hash of its recorded calls: a user's file may be another one today.
+        program: a hash of its recorded calls, because a user's file may have changed.
         created_utc: when, in ISO 8601.
-        counts: page faults of a step, one of each process.
+        counts: page faults of a step in each process.
     """
 
     place: Place
@@ -148,7 +143,7 @@ class StepFaults(Record, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """What it is found by in a store."""
+        """Key of the row in the store."""
         return self.place.key("faults", f"{self.step} {self.program}")
 
 
@@ -156,23 +151,23 @@ class ForecastTerm(Record, frozen=True, kw_only=True):
     """A distinct operator of a forecast step.
 
     Attributes:
-        operator: its name.
-        signature: of what it computes.
-        names: of the model's nodes or modules.
-        count: how often it is in a step.
+        operator: name of the operator.
+        signature: signature of the call.
+        names: nodes or modules of the model that it belongs to.
+        count: calls in a step.
         direction: ``forward``, ``loss``, ``backward`` or ``optimizer``.
-        seconds: of one execution, a GPU's on the device; None where there is no row.
-        enqueue_s: what the host needs to enqueue one; None of a CPU.
+        seconds: time of one execution, on a GPU the device's; None without a row.
+        enqueue_s: the host's time to enqueue one; None on a CPU.
         ci_low: lower end of its interval; None with a single visit or no row.
         ci_high: upper end.
-        share: of the forecast, all its executions together.
+        share: share of all its executions in the forecast.
         source: ``stored``, ``measured`` (for this forecast) or ``missing``.
         created_utc: when it was timed.
     """
 
     operator: Annotated[str, shown("operator", right=False)]
     signature: str
-    names: Annotated[tuple[str, ...], shown("of", _joined, right=False)] = ()
+    names: Annotated[tuple[str, ...], shown("of", _names_text, right=False)] = ()
     count: Annotated[int, shown("calls")] = 1
     direction: Annotated[str, shown("direction", right=False)] = "forward"
     seconds: Annotated[float | None, shown("each", format_seconds, unit="s")] = None
@@ -187,54 +182,54 @@ class ForecastTerm(Record, frozen=True, kw_only=True):
 
     @property
     def half_width(self) -> Annotated[float | None, shown("processes", _plus_minus)]:
-        """Half of the interval over the time; None without one."""
+        """Half of the interval's width over the time; None without an interval."""
         if not self.seconds or self.ci_low is None or self.ci_high is None:
             return None
         return (self.ci_high - self.ci_low) / 2 / self.seconds
 
 
 class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "forecast_s"}):
-    """A step's time from operators that were timed before, or apart; the step was not timed.
+    """A step's time, predicted from stored times of its operators without timing the step.
 
     Attributes:
-        model: its name.
-        options: of the model.
-        own: how a model of the user's own is fed and run; None of one of the catalogue.
+        model: name of the model.
+        options: options of the model.
+        own: inputs, loss and optimizer of a user's model; None for a model of the catalogue.
         batch: images per step.
         phase: ``forward``, ``forward-backward`` or ``training``.
-        layout: of images.
+        layout: layout of images.
         feed: ``resident`` or ``host``.
         program: a hash of its recorded calls, see :class:`StepFaults`.
-        place: framework, mode, precision, library, threads and processor; its fields stand in the
-            object itself.
+        place: framework, mode, precision, library, threads and processor; its fields are merged
+            into the object.
         created_utc: when the forecast was made, in ISO 8601.
-        seconds: of a step (JSON: ``forecast_s``).
-        ci_low: lower end of its 90 % interval: by so much were earlier forecasts off, or where
-            fewer than nine were scored, :data:`pydlbench.analysis.scores.ASSUMED`.
+        seconds: time of a step (JSON: ``forecast_s``).
+        ci_low: lower end of its 90 % interval, from the errors of earlier forecasts, or from
+            :data:`pydlbench.analysis.scores.ASSUMED` if fewer than nine were scored.
         ci_high: upper end.
         operators_s: sum of the operators.
-        host_s: on a GPU, what the host needs to enqueue a step; the step is the makespan of host
-            and device. None of a CPU.
-        graph_s: the same step in a CUDA graph: the device's seconds, and nothing of the host's.
-        faults: page faults of a step, counted where it ran untimed; None where nobody counted.
-        faults_s: of these; None where they, or what one costs, are not known.
-        scored: how many earlier forecasts the interval is of.
-        factors: by class of rows (``cache``, ``memory``, ``faults``), by what stored ones were
-            multiplied, as some of them took now over what is stored; empty where none was timed.
-        calls: operators of a step, each as often as it occurs.
-        stored: distinct operators whose rows came from the store.
-        measured: distinct operators that were timed for this forecast.
-        missing: distinct operators without a row: the forecast is too small by them.
-        missing_calls: share of the calls that have no row.
-        missing_bytes: share of the bytes of operands and results that have none; None where bytes
+        host_s: on a GPU, the host's time to enqueue a step; the step is the makespan of host and
+            device. None on a CPU.
+        graph_s: the same step in a CUDA graph: the device's time without the host's.
+        faults: page faults of a step, counted in an untimed one; None where they were not counted.
+        faults_s: time of the page faults; None where their number or cost is not known.
+        scored: number of earlier forecasts behind the interval.
+        factors: corrections by class of rows (``cache``, ``memory``, ``faults``): present time of a
+            few rows over their stored time; empty where none was timed.
+        calls: number of calls in a step.
+        stored: number of distinct operators with a stored row.
+        measured: number of distinct operators that were timed for this forecast.
+        missing: number of distinct operators without a row, which the forecast lacks.
+        missing_calls: share of the calls without a row.
+        missing_bytes: share of the bytes of operands and results without a row; None where bytes
             are not known.
         oldest_utc: when the oldest row was timed.
         newest_utc: when the newest row was timed.
         terms: the distinct operators, the slowest first.
         status: ``ok``; ``failed`` where operators are missing.
-        reason: what is missing.
-        types: what an ONNX file computes in, see ``StepFacts``; None of all else.
-        notes: what a reader has to know.
+        reason: the missing operators, in words.
+        types: types of an ONNX file, see ``StepFacts``; else None.
+        notes: remarks for the reader.
     """
 
     embedded = ("place",)

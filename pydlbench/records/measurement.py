@@ -1,4 +1,4 @@
-"""The record of a row: what was timed, how long it took, against which limit, and was it right."""
+"""The record of a row: the timed kernel, its time, its limit and its verification."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ from pydlbench.records.specs import Cache, LayerKind, PassName, Precision, Propa
 from pydlbench.timing.statistics import median, median_interval, quantile
 from pydlbench.units import cut, format_bytes, format_seconds, number, percent, scientific, si
 
-# As libraries name them: wino, winograd, jit_wino_4x3; fft, FFT_TILING; no part of another word.
+# Names in libraries: wino, winograd, jit_wino_4x3; fft, FFT_TILING; not within another word.
 _FEWER_FLOPS: Final = (("Winograd", r"(?<![a-z])wino"), ("FFT", r"(?<![a-z])fft(?![a-z])"))
 
 
 def fewer_flops(*names: str | None) -> str | None:
-    """Return ``Winograd`` or ``FFT`` where an algorithm's name or notes tell of one, else None."""
+    """Return ``Winograd`` or ``FFT`` if an algorithm's name or notes contain it, else None."""
     words = " ".join(filter(None, names)).lower()
     return next((name for name, sign in _FEWER_FLOPS if re.search(sign, words)), None)
 
 
-# The kernel's own name among the arguments of a template that stands for many.
+# Name of a CUTLASS kernel, which is an argument of a generic template.
 _CUTLASS: Final = re.compile(r"cutlass::\w+<(\w+)")
 _NAME_LENGTH: Final = 100
 
 
 def kernel_name(kernel: Mapping[str, Any]) -> str:
-    """Return a GPU's kernel by name: without result, parameters and the template's arguments."""
+    """Return the name of a GPU's kernel, without result type, parameters and template arguments."""
     name = str(kernel["name"]).removeprefix("void ").replace("(anonymous namespace)::", "")
     if named := _CUTLASS.search(name):
         return named[1]
     return name.partition("<")[0].partition("(")[0][:_NAME_LENGTH]
 
 
-#: A kernel with so much of its roof is near it: another one would bring little.
+#: Efficiency from which on a kernel is near its roof: a better one would gain little.
 NEAR_ROOF: Final = 0.8
 
-#: What became of a row.
+#: Result of measuring a row.
 Status = Annotated[str, one_of("ok", "skipped", "failed")]
 
 
 def _sampled(rows: Sequence[Any]) -> bool:
-    """Whether rows have their samples, and so many that a percentile says something."""
+    """Whether a row has its samples, and enough of them for a percentile."""
     return any(row.samples_s and row.time and row.time.p90 for row in rows)
 
 
 def _repeated(rows: Sequence[Any]) -> bool:
-    """Whether a row was made ready several times: its interval is that of its repetitions then."""
+    """Whether a row was prepared several times, so that its interval is that of repetitions."""
     return any(row.time is not None and row.time.repetitions > 1 for row in rows)
 
 
 def _confidence(rows: Sequence[Any]) -> str:
-    """Return what the intervals of rows are called: ``95 % CI``."""
+    """Return the header of the rows' intervals: ``95 % CI``."""
     levels = {row.time.confidence for row in rows if row.time is not None}
     return f"{100 * levels.pop():g} % CI" if len(levels) == 1 else "CI"
 
 
 def _moves(rows: Sequence[Any]) -> bool:
-    """Whether the time of some rows is not that of their arithmetic."""
+    """Whether some rows are not bound by compute."""
     return any(row.roofline is not None and row.roofline.bound != "compute" for row in rows)
 
 
@@ -71,23 +71,23 @@ class TimeSummary(Record, frozen=True, kw_only=True):
 
     Attributes:
         median: Median of the samples.
-        ci_low: Lower end of the confidence interval of the median, which takes two to five values
-            for normal and assumes nothing of more; ``None`` of a single one.
+        ci_low: Lower end of the confidence interval of the median, which assumes a normal
+            distribution of two to five values and none of more; ``None`` with a single value.
         ci_high: Upper end.
         q1: First quartile.
         q3: Third quartile.
         min: Fastest sample.
         n: Samples.
         confidence: Level of the interval.
-        p90: Tenth of the samples, or fewer, are above it; None where there are fewer than 10. A
-            sample is the mean of ``inner`` executions: single ones scatter more.
-        p99: Likewise a hundredth; None where there are fewer than 100.
-        repetitions: How often the row was made ready anew over the run, each time with new memory.
-            The median and its interval are those of the rounds' medians, of which each repetition
-            has one; a single one has several.
+        p90: 90th percentile of the samples; None with fewer than 10. A sample is the mean of
+            ``inner`` executions: single executions scatter more.
+        p99: 99th percentile; None with fewer than 100 samples.
+        repetitions: Number of preparations of the row, each with new memory. The median and its
+            interval are those of the rounds' medians: one per repetition, or several rounds of a
+            single repetition.
         visit_s: Median of each repetition, by lap over the run's rows; empty with a single one.
-            Rows of one run that were visited in the same laps share what the machine did then.
-        processes: How many processes the repetitions were made in.
+            Rows of one run that were visited in the same lap ran under the same conditions.
+        processes: Number of processes of the repetitions.
     """
 
     median: Annotated[float, shown("median", format_seconds, unit="s")]
@@ -106,14 +106,14 @@ class TimeSummary(Record, frozen=True, kw_only=True):
 
     @property
     def half_width(self) -> float | None:
-        """Half of the interval's width relative to the median; ``None`` without an interval."""
+        """Half of the interval's width over the median; ``None`` without an interval."""
         if self.ci_low is None or self.ci_high is None or not self.median > 0:
             return None
         return (self.ci_high - self.ci_low) / 2 / self.median
 
     @property
     def spread(self) -> Annotated[str, shown(_confidence)]:
-        """The interval's half width in per cent, or what there is where there is no interval."""
+        """The interval's half width in per cent; without an interval, the interquartile range."""
         if self.half_width is not None:
             return percent(self.half_width)
         return "no spread" if self.iqr is None else f"IQR {percent(self.iqr)}"
@@ -138,7 +138,7 @@ class Peaks(Record, frozen=True, kw_only=True):
 
     Attributes:
         theoretical: FLOP per cycle of the device's units times its clock.
-        measured: What a probe kernel reached, at this clock.
+        measured: Rate of a probe kernel, at this clock.
     """
 
     theoretical: Annotated[float | None, shown(unit="TFLOP/s")] = None
@@ -149,18 +149,18 @@ class Roofline(Record, frozen=True, kw_only=True):
     """The measured limit of one kernel.
 
     Attributes:
-        bound: ``compute``, ``memory`` or ``launch``: which limit is the highest.
+        bound: ``compute``, ``memory`` or ``launch``: the highest limit.
         time_s: Least time under that limit, in seconds.
         efficiency: ``time_s`` over the measured median: 1 is the roof. Kernels that need fewer
             FLOPs than a direct one (Winograd, FFT) can exceed it.
         bandwidth: The slowest level of the memory roof: ``memory``, ``llc`` or ``l2``.
-        bandwidth_gbps: Its measured bandwidth in GB/s: what the fastest probe reached.
-        bandwidth_low_gbps: What the slowest undisturbed probe reached; null where there was one.
+        bandwidth_gbps: Its measured bandwidth in GB/s, of the fastest probe.
+        bandwidth_low_gbps: Bandwidth of the slowest undisturbed probe; null if there was only one.
     """
 
     bound: Annotated[str, one_of("compute", "memory", "launch"), shown("bound", right=False)]
     time_s: Annotated[float, shown(unit="s")]
-    # Of two peaks a memory-bound kernel can reach neither; its own roof says what is left.
+    # A memory-bound kernel reaches neither compute peak: this is the fraction of its own roof.
     efficiency: Annotated[float, shown("of roof", percent, when=_moves)]
     bandwidth: str = "memory"
     bandwidth_gbps: Annotated[float | None, shown(unit="GB/s")] = None
@@ -168,9 +168,9 @@ class Roofline(Record, frozen=True, kw_only=True):
 
     @property
     def efficiency_high(self) -> float:
-        """The efficiency where only the slowest probe's bandwidth is to be had.
+        """The efficiency by the slowest probe's bandwidth.
 
-        The same as ``efficiency`` where no bandwidth is the limit, or it was probed once.
+        Equal to ``efficiency`` if no bandwidth is the limit, or if it was probed once.
         """
         low, high = self.bandwidth_low_gbps, self.bandwidth_gbps
         if self.bound != "memory" or not low or not high:
@@ -178,20 +178,20 @@ class Roofline(Record, frozen=True, kw_only=True):
         return self.efficiency * high / low
 
 
-#: Fewer runs know badly what the next one brings.
+#: Smallest number of runs from which a later one is predicted.
 OCCASIONS: Final = 3
-#: The share of later runs in which a row's median lies within what is expected.
+#: The share of later runs in which a row's median lies within the predicted interval.
 LATER_LEVEL: Final = 0.9
 _LATER: Final = f"{100 * LATER_LEVEL:g} % of later runs"
 
 
 class Expected(Record, frozen=True, kw_only=True):
-    """Where a row's median lies in a later run: an interval from stored runs of the same code.
+    """Prediction interval of a row's median in a later run, from stored runs of the same code.
 
     Attributes:
-        low: its lower end, in seconds.
-        high: its upper end.
-        occasions: of how many runs are known, half an hour apart or more.
+        low: lower end, in seconds.
+        high: upper end.
+        occasions: number of stored runs, at least half an hour apart.
         level: the share of later runs in which the median lies within.
     """
 
@@ -202,13 +202,13 @@ class Expected(Record, frozen=True, kw_only=True):
 
 
 class Correctness(Record, frozen=True, kw_only=True):
-    """Verdict of the verification.
+    """Result of the verification.
 
     Attributes:
         status: ``ok``, ``failed`` or ``unchecked``.
-        rel_error: Largest relative error found.
-        tolerance: Largest one allowed.
-        detail: What was checked, or where it went wrong.
+        rel_error: Largest relative error.
+        tolerance: Largest allowed relative error.
+        detail: The checked elements, or the place of an error.
     """
 
     status: Annotated[str, one_of("ok", "failed", "unchecked")] = "unchecked"
@@ -220,11 +220,12 @@ class Correctness(Record, frozen=True, kw_only=True):
 
 
 def _kernel(algorithm: str) -> str:
-    """Return the kernel behind a framework's function, which says more than the function."""
-    behind = _BEHIND.fullmatch(algorithm)
-    text = behind.group(1) if behind else algorithm
+    """Return the kernel in parentheses after a framework's function, else the whole name."""
+    in_parentheses = _IN_PARENTHESES.fullmatch(algorithm)
+    text = in_parentheses.group(1) if in_parentheses else algorithm
     # "Pad, Conv2D: _MklNativeFusedConv2D"
-    return cut(text.rpartition(": ")[2] if len(text) > _ALGORITHM else text, _ALGORITHM)
+    short = text.rpartition(": ")[2] if len(text) > _ALGORITHM_WIDTH else text
+    return cut(short, _ALGORITHM_WIDTH)
 
 
 def _yes(flag: bool) -> str:
@@ -248,32 +249,32 @@ def _joules(energy: float) -> str:
 
 
 def _of_traffic(rows: Sequence[Any]) -> bool:
-    """Whether rows are bound by memory: of others their traffic says nothing."""
+    """Whether some rows with a known bandwidth are bound by memory."""
     known = [row for row in rows if row.of_bandwidth is not None]
     return any(row.roofline.bound == "memory" for row in known)
 
 
 _GPU: Final = "sm_clock_hz memory_clock_hz power_w temperature_c reasons others readings"
 _ROLE: Final = re.compile(r"(src|weights|dst) ([^,]+)")
-_BEHIND: Final = re.compile(r"\S+ \((.+)\)")
-_ALGORITHM: Final = 40  # characters of an algorithm in tables
+_IN_PARENTHESES: Final = re.compile(r"\S+ \((.+)\)")
+_ALGORITHM_WIDTH: Final = 40  # characters of an algorithm in tables
 
 
 class Candidate(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
-    """An implementation that a search tried; what it did not know is absent.
+    """An implementation that a search tried; unknown fields are absent.
 
     Attributes:
-        algorithm: as the library names it.
+        algorithm: the library's name of the implementation.
         layout: memory formats.
-        chosen: whether the row's kernel is this one.
+        chosen: whether it is the row's kernel.
         status: ``ok``, ``skipped`` or ``failed``.
         reason: why it was skipped or failed.
-        time: a trial's seconds per execution, with what is known of their spread.
+        time: a trial's seconds per execution, with their spread if known.
         reorder_s: seconds to bring each operand into its layout, by role.
         workspace_bytes: scratch memory.
-        tensor_cores: whether a GPU's tensor cores did it.
+        tensor_cores: whether it uses a GPU's tensor cores.
         setup_s: seconds to create it.
-        correct: verdict of the verification: status and rel_error.
+        correct: result of the verification: status and rel_error.
     """
 
     algorithm: Annotated[str | None, shown("algorithm", right=False)] = None
@@ -290,12 +291,12 @@ class Candidate(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
 
     @property
     def star(self) -> Annotated[str, shown("", right=False)]:
-        """A mark at the row's kernel."""
+        """The mark of the row's kernel."""
         return "*" if self.chosen else ""
 
     @property
     def summary(self) -> TimeSummary | None:
-        """Its time; trials are short, and what they do not know is shown as unknown."""
+        """Its time; statistics that a short trial does not have are unknown."""
         if self.status != "ok" or not self.time:
             return None
         unknown = dict.fromkeys(("q1", "q3", "min"), math.nan) | {"ci_low": None, "ci_high": None}
@@ -304,18 +305,18 @@ class Candidate(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
 
     @property
     def reorders(self) -> Annotated[float | None, shown("reorders", format_seconds)]:
-        """Seconds to bring all operands into its layout; None where that is nothing."""
+        """Seconds to bring all operands into its layout; None if it is zero."""
         return sum(self.reorder_s.values()) or None
 
     @property
     def verdict(self) -> Annotated[str, shown("verdict", right=False)]:
-        """Whether it is right, and how far off; or why it has no time."""
+        """Status with the error of the verification, or the reason why it has no time."""
         if self.reason:
             return f"{self.status}: {' '.join(self.reason.split())}"
         if self.status != "ok" or self.correct:
             error = (self.correct or {}).get("rel_error")
             return f"{self.status} {scientific(error)}" if error else self.status
-        # Candidates that cannot win are not worth a verification unless asked for.
+        # Candidates that cannot win are only verified on request.
         return f"{self.status}, unchecked"
 
 
@@ -340,8 +341,8 @@ class Measurement(
         mode: How a framework ran it (``eager``, ``compiled``, ``graph``, ``xla``).
         library: Name and version: ``oneDNN 3.2.0``.
         algorithm: The implementation as the library names it.
-        layout: Memory formats that the kernel really used.
-        layout_request: The layout that was asked for: ``best``, ``any``, ``nhwc``...
+        layout: Memory formats that the kernel used.
+        layout_request: The requested layout: ``best``, ``any``, ``nhwc``...
         cache: ``hot``, ``weights-cold`` or ``all-cold``.
         timing: ``steady``, ``events``, ``cuda-graph`` or ``host-sync``.
         status: ``ok``, ``skipped`` or ``failed``.
@@ -354,12 +355,12 @@ class Measurement(
         gbps: ``bytes`` over the median, in GB/s.
         arithmetic_intensity: ``flops_executed`` over ``bytes``.
         clock_hz: Core clock read beside the samples, in Hz.
-        clock_from: Whose samples it was read beside, in the same rounds and on the same cores,
-            where this backend's process reads none; ``None`` where it is the row's own.
+        clock_from: The row beside whose samples the clock was read, in the same rounds and on the
+            same cores, if this backend's process reads none; ``None`` for its own samples.
         peak: Compute peaks at this clock, precision and number of threads (JSON:
             ``peak_tflops``).
-        roofline: The roof over this kernel, and how much of it was reached.
-        correct: Verdict of the verification.
+        roofline: The roof of this kernel with its efficiency.
+        correct: Result of the verification.
         contended: Other work disturbed half of the rounds or more, and the others were shorter; the
             time is an upper bound.
         stop_reason: Why sampling stopped, in words.
@@ -373,37 +374,36 @@ class Measurement(
             ``algorithm``, ``layout``, ``status``, ``reason``, ``time_s`` (as above), ``chosen``,
             ``workspace_bytes``, ``reorder_s``.
         samples_s: With ``--samples``, the raw samples in seconds.
-        warnings: What makes this row less reliable, in words.
+        warnings: Circumstances that make this row less reliable, in words.
         contention_reason: The counters behind ``contended``, in words.
-        stop_rule: ``rounds``, or ``interrupted`` where it was to have more of them.
+        stop_rule: ``rounds``, or ``interrupted`` if it has fewer rounds than requested.
         inner: Executions per sample.
         cycles: Core cycles per execution: the median in seconds times ``clock_hz``.
-        fuse: What the same kernel computed besides: ``none`` or ``bias-relu``.
-        tensor_cores: Whether a GPU's tensor cores did it; ``None`` where the library does not say.
+        fuse: Operations fused into the kernel: ``none`` or ``bias-relu``.
+        tensor_cores: Whether it uses a GPU's tensor cores; ``None`` if the library does not tell.
         notes: The library's numerical and behaviour notes on the algorithm.
         launch_s: Seconds per execution by three clocks: ``event`` (between CUDA events), ``graph``
             (in a CUDA graph), ``host`` (launched one by one, on the host's clock); and ``enqueue``,
-            what the host needs to launch one.
-        kernels: What a GPU runs for one execution, by the driver's word: dicts with ``name``,
-            ``grid`` and ``block`` (three numbers each), ``shared_bytes`` of a block and
-            ``registers`` of a thread; of what cannot be captured into a CUDA graph none.
+            the host's time of a launch.
+        kernels: Kernels that the driver reports for one execution: dicts with ``name``, ``grid``
+            and ``block`` (three numbers each), ``shared_bytes`` of a block and ``registers`` of a
+            thread; empty if it cannot be captured into a CUDA graph.
         energy_j: Energy of one execution in joules, with ``--energy``.
         power_w: Mean power during that measurement, in watts.
-        sustained_s: Seconds of an execution among a second of them in a row, with ``--energy``:
-            what power and heat leave of a burst.
+        sustained_s: Seconds of an execution within a second of executions in a row, with
+            ``--energy``: the rate that power and heat allow permanently.
         sustained_hz: The multiprocessors' clock meanwhile.
-        gpu: What was read from the GPU beside the samples: clocks in Hz, power in W, temperature in
-            degrees Celsius, what held the clock down.
-        ratio: Beside other backends, this one's time over the fastest one's, from rounds that both
-            were in: ``to`` (its backend and mode), ``median``, ``ci_low``, ``ci_high``, and in
-            ``rounds`` how many values these are of: visits, of each the median of its rounds'
-            ratios; of a single visit its rounds.
-        warm_s: The same call with an allocator that keeps its pages, seconds; frameworks only.
-        faults: Page faults per call, as it is and with that allocator: ``default``, ``warm``.
-        empty_call_s: Seconds of a call that does nothing, made the same way; subtracted nowhere.
-        expected_s: Where its median lies in a later run, as stored runs of the same code tell;
-            None where there are fewer than three, half an hour apart or more.
-        causes: Why this backend is slower than the fastest; dicts with ``cause``, ``seconds``,
+        gpu: Readings of the GPU beside the samples: clocks in Hz, power in W, temperature in
+            degrees Celsius, reasons for a reduced clock.
+        ratio: This backend's time over the fastest one's, from the rounds of both: ``to`` (the
+            fastest backend and mode), ``median``, ``ci_low``, ``ci_high``, and in ``rounds`` the
+            number of values: medians of visits, or the rounds of a single visit.
+        warm_s: Seconds of the same call with an allocator that keeps its pages; frameworks only.
+        faults: Page faults per call without and with that allocator: ``default``, ``warm``.
+        empty_call_s: Seconds of a call that does nothing, made the same way; never subtracted.
+        expected_s: Prediction interval of its median in a later run, from stored runs of the same
+            code; None with fewer than three runs, at least half an hour apart.
+        causes: Causes of the gap to the fastest backend: dicts with ``cause``, ``seconds``,
             ``share`` of the gap and ``how`` it was measured; then ``unexplained``.
     """
 
@@ -471,7 +471,7 @@ class Measurement(
     causes: tuple[Mapping[str, Any], ...] = ()
     clock_from: str | None = None
 
-    #: Of a table of rows, in the order of its columns.
+    #: Columns of a table of rows.
     columns: ClassVar[str] = (
         "algorithm short_layout flops time.median time.spread later_runs time.n time.repetitions "
         "time.p90 time.p99 tflops gbps of_theoretical of_measured roofline.efficiency of_bandwidth "
@@ -482,7 +482,7 @@ class Measurement(
     promised = ("device", "backend", "cache", "reason", "time", "correct")
 
     def __repr__(self) -> str:
-        """Return one line: what was measured, and its median with the interval."""
+        """Return one line: the kernel, and its median with the interval."""
         what = " ".join(
             filter(None, (self.layer, self.pass_, self.precision, self.backend, self.mode))
         )
@@ -515,7 +515,7 @@ class Measurement(
 
     @property
     def sustained_tflops(self) -> Annotated[float | None, shown("sustained TFLOP/s", number)]:
-        """Algorithmic FLOPs of an execution among a second of them, in TFLOP/s."""
+        """Algorithmic FLOPs over ``sustained_s``, in TFLOP/s."""
         return self.flops / self.sustained_s / 1e12 if self.sustained_s and self.flops else None
 
     @property
@@ -523,7 +523,7 @@ class Measurement(
         """The algorithm that needs fewer FLOPs than a direct kernel: ``Winograd`` or ``FFT``.
 
         None for all others. Rates, percentages of peaks and the compute roof count the direct
-        kernel's FLOPs, and say of such a kernel how fast it is rather than how busy its units are.
+        kernel's FLOPs: for such a kernel they tell its speed, not the utilisation of the units.
         """
         return fewer_flops(self.algorithm, *self.notes)
 
@@ -531,9 +531,9 @@ class Measurement(
     def of_bandwidth(
         self,
     ) -> Annotated[float | None, shown("of bandwidth", percent, when=_of_traffic)]:
-        """The least traffic's rate over the bandwidth of the level that has most of it.
+        """The rate of the least traffic over the bandwidth of the roof's memory level.
 
-        None where that is not known. Above 1 where another level brings a part of the bytes.
+        None where that is not known. Above 1 if another level provides a part of the bytes.
         """
         if self.gbps is None or self.roofline is None or not self.roofline.bandwidth_gbps:
             return None
@@ -541,17 +541,17 @@ class Measurement(
 
     @property
     def complete(self) -> bool:
-        """Whether it has all the visits that it was to have."""
+        """Whether it has all requested visits."""
         return self.stop_rule != "interrupted"
 
     @property
     def ok(self) -> bool:
-        """Whether the row has a time that may be believed (perhaps a contended one)."""
+        """Whether the row has a valid time (perhaps a contended one)."""
         return self.status == "ok" and self.time is not None
 
     @property
     def tflops_executed(self) -> float | None:
-        """Executed FLOPs over the median, in TFLOP/s: what percent of peak is computed from."""
+        """Executed FLOPs over the median, in TFLOP/s: the numerator of percentages of peaks."""
         if self.time is None or not self.time.median > 0:
             return None
         return self.flops_executed / self.time.median / 1e12
@@ -568,11 +568,11 @@ class Measurement(
 
     @property
     def short_layout(self) -> Annotated[str | None, shown("layout", right=False, varies=True)]:
-        """What matters of ``layout``, or all of it where it has another form.
+        """The essential part of ``layout``, or all of it if it has an unknown form.
 
-        Images: the format of source and destination (``nhwc``), or both where they differ
-        (``nchw>nChw16c``). Matrix products: whether the weights are ``packed`` (blocked), ``plain``
-        (``kn``) or in which other order.
+        Images: the format of source and destination (``nhwc``), or both if they differ
+        (``nchw>nChw16c``). Matrix products: ``packed`` (blocked weights), ``plain`` (``kn``), or
+        another order of the weights.
         """
         if not self.layout:
             return None
@@ -600,14 +600,14 @@ class Measurement(
     def later_runs(
         self,
     ) -> Annotated[str | None, shown(_LATER)]:
-        """The ends of the interval of what is expected of a later run."""
+        """The ends of the prediction interval of a later run."""
         if self.expected_s is None:
             return None
         return f"{format_seconds(self.expected_s.low)} to {format_seconds(self.expected_s.high)}"
 
     @property
     def checked(self) -> Annotated[str, shown("checked", right=False)]:
-        """The verdict of the verification: ``ok 2e-7``."""
+        """The result of the verification: ``ok 2e-7``."""
         verdict = self.correct
         if not verdict.rel_error or verdict.status == "unchecked":
             return verdict.status
@@ -615,7 +615,7 @@ class Measurement(
 
     @property
     def note(self) -> Annotated[str, shown("note", right=False)]:
-        """What makes the row another one than it seems, in words; empty where nothing does."""
+        """Remarks on the row, in words; empty without any."""
         words = ["contended"] * self.contended + ["ratio uncertain"] * is_uncertain(self)
         words += ["interrupted"] * (not self.complete)
         words += [f"{self.fewer_flops}: % of direct FLOPs"] if self.fewer_flops else []
@@ -628,15 +628,15 @@ class Measurement(
         return rate / peak if rate is not None and peak else None
 
 
-#: The part of a sum that disturbed rows may have, which are upper bounds, for the sum to tell
-#: anything; what is named in a verdict may not be disturbed at all.
+#: Largest share of disturbed rows, which are upper bounds, in a sum that conclusions are drawn
+#: from; a row that a verdict names may not be disturbed at all.
 MATERIAL: Final = 0.05
 #: The share of a step below which a layer, a call or a term is not named in a sentence.
 MIN_NAMED_SHARE: Final = 0.005
 
 
 def disturbed_share(parts: Iterable[tuple[float, bool]]) -> float:
-    """Return which part of a sum of times is disturbed, 0 to 1; none of an empty one.
+    """Return the disturbed share of a sum of times, 0 to 1; 0 for an empty sum.
 
     Args:
         parts: seconds, and whether other work disturbed them.
@@ -648,7 +648,7 @@ def disturbed_share(parts: Iterable[tuple[float, bool]]) -> float:
 
 
 def time_summary(seconds: Sequence[float]) -> TimeSummary:
-    """Summarise samples (seconds per execution); the interval is None of a single one."""
+    """Summarise samples (seconds per execution); a single one has no interval."""
     interval = median_interval(seconds)
     return TimeSummary(
         median=median(seconds),
@@ -664,9 +664,9 @@ def time_summary(seconds: Sequence[float]) -> TimeSummary:
 
 
 def _percentile(seconds: Sequence[float], percent: int) -> float | None:
-    """Return the smallest sample that so many percent of them do not exceed.
+    """Return a percentile: the smallest sample that ``percent`` of all samples do not exceed.
 
-    None where there are too few for one to be above it: fewer than 10 for 90, 100 for 99.
+    None if there are too few samples for one to be above it: 10 for 90 %, 100 for 99 %.
     """
     count = len(seconds)
     if count * (100 - percent) < 100:
@@ -675,37 +675,39 @@ def _percentile(seconds: Sequence[float], percent: int) -> float | None:
 
 
 # -----------------------------------------------------------------------------
-# Formats that sums are kept in, and which of them are less exact than others.
+# Precision of accumulators.
 
-# Bits of a significand, the implied one included.
-_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
+# Bits of a significand, including the implied one.
+_SIGNIFICAND_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 
 
 def less_exact(accumulate: str | None, than: str | None) -> bool:
     """Whether sums in one format are rounded more coarsely than those in another.
 
-    What cuts the sums of tensor cores off counts as the format that they are kept in; nobody is
-    called less exact for a format that is not known, or where there is nothing to sum.
+    Truncated sums of tensor cores count as the format that stores them. False if a format is not
+    known, or if there is nothing to sum.
 
     Args:
         accumulate: as in ``Measurement.accumulate``.
         than: likewise.
     """
-    own, other = (_BITS.get((name or "").removesuffix("-tensor")) for name in (accumulate, than))
-    return own is not None and other is not None and own < other
+    bits, other = (
+        _SIGNIFICAND_BITS.get((name or "").removesuffix("-tensor")) for name in (accumulate, than)
+    )
+    return bits is not None and other is not None and bits < other
 
 
 # -----------------------------------------------------------------------------
-# How far the ratio of a row to the fastest backend can be trusted.
+# Reliability of a row's ratio to the fastest backend.
 
-#: From this ratio to the fastest on, a row is explained.
+#: Ratio to the fastest backend from which on a row is explained.
 SLOW = 1.1
-# Half of an interval's width, as a share of the ratio.
-_WIDE = 0.05
+# Largest half width of a ratio's interval, as a share of the ratio.
+_MAX_HALF_WIDTH = 0.05
 
 UNCERTAIN_LEGEND = (
-    f"the ratio is known to no better than {100 * _WIDE:.0f} %, may lie on either side of "
-    f"{SLOW:g}x, or comes from a single repetition"
+    f"the ratio is known to no better than {100 * _MAX_HALF_WIDTH:.0f} %, may lie on either side "
+    f"of {SLOW:g}x, or comes from a single repetition"
 )
 
 
@@ -716,13 +718,13 @@ def is_uncertain(row: Measurement) -> bool:
     median, low, high = (row.ratio[name] for name in ("median", "ci_low", "ci_high"))
     if low is None or high is None:
         return True
-    return bool((high - low) / 2 > _WIDE * median or low < SLOW < high)
+    return bool((high - low) / 2 > _MAX_HALF_WIDTH * median or low < SLOW < high)
 
 
 def is_tied(row: Measurement) -> bool:
-    """Whether a row that is not the fastest cannot be told from it: its interval holds 1.
+    """Whether a row other than the fastest does not differ from it: its interval contains 1.
 
-    Without an interval, which takes two rounds, the ratio itself has to do.
+    Without an interval, which needs two rounds, the ratio itself decides.
     """
     if row.ratio is None or _is_best(row):
         return False
@@ -731,5 +733,5 @@ def is_tied(row: Measurement) -> bool:
 
 
 def _is_best(row: Measurement) -> bool:
-    """Whether the ratio is that of the fastest to itself."""
+    """Whether the row is the fastest, to which the ratios refer."""
     return row.ratio is not None and row.ratio["to"] == row.who

@@ -1,4 +1,4 @@
-"""A step of a whole model: what is run, how it was prepared, and the record of its time."""
+"""A step of a whole model: its specification, its preparation, and the record of its time."""
 
 from __future__ import annotations
 
@@ -47,37 +47,37 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# A step of a whole model: which model, which phase, in which framework, and how it is run.
+# Specification of a step: model, phase, framework and settings.
 
 
 class StepSpec(Record, frozen=True, kw_only=True):
-    """What one end-to-end row measures.
+    """Specification of an end-to-end row.
 
     Attributes:
-        model: by its name on the command line: of the catalogue, or ``FILE.py:CALLABLE``,
-            ``package.module:CALLABLE`` and ``FILE.onnx`` for one of the user's own.
-        options: of the model, as :func:`pydlbench.models.build_model` takes them; what the user's
-            callable is called with, as text.
-        own: how a model of the user's own is fed and run; None of one of the catalogue.
-        batch: images per step; None is the model's own.
-        phase: ``forward``, ``forward-backward`` (gradients of all weights) or ``training`` (L2
-            terms and an update besides).
-        framework: ``torch``, ``tensorflow`` or ``jax``; of ``FILE.onnx`` ``onnxruntime``.
+        model: name on the command line: one of the catalogue, or ``FILE.py:CALLABLE``,
+            ``package.module:CALLABLE`` or ``FILE.onnx`` for a user's model.
+        options: options of the model, as :func:`pydlbench.models.build_model` takes them; arguments
+            of the user's callable, as text.
+        own: inputs, loss and optimizer of a user's model; None for a model of the catalogue.
+        batch: images per step; None is the model's default.
+        phase: ``forward``, ``forward-backward`` (gradients of all weights) or ``training`` (with L2
+            terms and an update of the weights).
+        framework: ``torch``, ``tensorflow`` or ``jax``; ``onnxruntime`` for ``FILE.onnx``.
         mode: ``eager`` or ``compiled``, ``graph`` or ``xla``, ``optimized`` or ``unoptimized``;
             None is the first of its framework.
-        precision: of the products, one of ``pydlbench.words.PRECISIONS``.
+        precision: precision of the products, one of ``pydlbench.words.PRECISIONS``.
         cast: below float32: ``mixed`` keeps weights in float32 (PyTorch's autocast, TensorFlow's
             mixed precision), ``whole`` keeps the whole model in the narrow type.
-        layout: of images: ``nhwc`` (PyTorch's channels_last; default) or ``nchw``. A model of the
-            user's own has ``nhwc`` only where that is asked for, else ``as-built``.
+        layout: layout of images: ``nhwc`` (PyTorch's channels_last; default) or ``nchw``. A user's
+            model has ``nhwc`` only if that is requested, else ``as-built``.
         device: ``cpu`` or ``cuda:N``.
         feed: ``resident`` images and labels, or new ones from NumPy arrays of the ``host`` in each
             step.
-        fetch: bring what the step computes to the host as NumPy arrays, as ``session.run`` did:
-            the output of a forward phase, all gradients, or the loss of training.
-        dropout: whether it drops anything outside the forward phase.
+        fetch: whether results are copied to the host as NumPy arrays, as ``session.run`` did: the
+            output of a forward phase, all gradients, or the loss of training.
+        dropout: whether dropout is active outside the forward phase.
         running_statistics: normalise with the running statistics in every phase.
-        seed: of weights, images and labels.
+        seed: seed of weights, images and labels.
 
     Raises:
         UsageError: a word that is not among its choices.
@@ -135,7 +135,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
             self._check_onnx()
 
     def _check_onnx(self) -> None:
-        """Make sure that nothing is asked of an ONNX file that it does not have."""
+        """Raise an error for options that an ONNX file does not have."""
         if not is_onnx(self.model):
             raise UsageError(
                 f"--framework {self.framework}: runs FILE.onnx, not {self.model}; nearest: "
@@ -176,7 +176,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
 
     @property
     def what(self) -> str:
-        """What is computed: ``vgg11 batch 8 training fp32``."""
+        """Model, batch, phase and precision: ``vgg11 batch 8 training fp32``."""
         batch = "" if self.batch is None else f"batch {self.batch} "
         return f"{self.model} {batch}{self.phase} {self.precision}"
 
@@ -187,24 +187,24 @@ class StepSpec(Record, frozen=True, kw_only=True):
 
 
 def usual_layout(own: object) -> str:
-    """Return the layout of a step that nobody has chosen.
+    """Return the default layout of a step.
 
     Args:
-        own: None of a model of the catalogue.
+        own: how a user's model is run; None for a model of the catalogue.
     """
     return IMAGE_LAYOUTS[0] if own is None else AS_BUILT
 
 
 def options_text(options: Mapping[str, Any]) -> str:
-    """Return the options of a model's variant: ``lrn=off``; nothing of the model itself."""
+    """Return the options of a model as text: ``lrn=off``; empty for the defaults."""
     return " ".join(f"{name}={options[name]}" for name in sorted(options))
 
 
 def framework_text(step: Mapping[str, Any]) -> str:
-    """Return framework and mode of a step, and whatever of it is not as by default.
+    """Return framework and mode of a step, and its settings other than the defaults.
 
     Args:
-        step: the JSON object of a step, a check or a protocol; what it lacks is not told.
+        step: the JSON object of a step, a check or a protocol; missing keys are skipped.
     """
     words = [step.get("framework"), step.get("mode")]
     layout = usual_layout(step.get("own"))
@@ -219,16 +219,16 @@ def framework_text(step: Mapping[str, Any]) -> str:
 
 
 # -----------------------------------------------------------------------------
-# What is known of a prepared step besides its time, and how one is to be prepared.
+# Preparation of a step, and facts about a prepared one.
 
 
 def step_words(step: StepSpec | BreakdownRecord) -> list[str]:
-    """Return the words that name a step on a command line."""
+    """Return the arguments of a command line that ask for a step."""
     words = [step.model]
     own = step.own
-    # Of one's own model only a file may leave it open; inputs say it themselves.
-    says = is_onnx(step.model) and not (own and own.inputs) if own is not None else True
-    words += ["--batch", str(step.batch)] if step.batch is not None and says else []
+    # A user's model has its own batch, except an ONNX file that leaves it open, without --input.
+    has_batch = own is None or (is_onnx(step.model) and not own.inputs)
+    words += ["--batch", str(step.batch)] if step.batch is not None and has_batch else []
     layout = usual_layout(own)
     for name, usual in (("phase", "forward"), ("precision", "fp32"), ("layout", layout)):
         value = getattr(step, name)
@@ -240,19 +240,19 @@ def step_words(step: StepSpec | BreakdownRecord) -> list[str]:
     words += ["--feed", step.feed] if step.feed != FEEDS[0] else []
     words += ["--framework", step.framework]
     words += ["--device", step.device] if step.device != "cpu" else []
-    # A framework's first mode needs no word.
+    # A framework's first mode is the default.
     usual_mode = step.mode == FRAMEWORK_MODES[step.framework][0]
     return words if usual_mode else [*words, "--mode", str(step.mode)]
 
 
 class Check(Record, frozen=True, kw_only=True):
-    """One check's verdict.
+    """The result of one check.
 
     Attributes:
         name: ``shapes``, ``parameters``, ``flops``, ``gradients``, ``descent`` or ``agreement``;
-            of a model of the user's own ``output`` and ``gradients``.
+            for a user's model ``output`` and ``gradients``.
         status: ``ok`` or ``failed``.
-        detail: what was found, and what was expected.
+        detail: actual and expected result.
     """
 
     name: str
@@ -261,14 +261,15 @@ class Check(Record, frozen=True, kw_only=True):
 
 
 class StepPreparation(Record, frozen=True, kw_only=True):
-    """How a step is to be made ready.
+    """Options of a step's preparation.
 
     Attributes:
-        checks: run the checks first.
-        save: a folder that gets output and gradients as ``.npy`` files, for a comparison with
-            another framework's; None for none.
-        disturbance: relative change of every weight, of random size up to this and either sign.
-        folded: fold batch normalisations into the convolutions before them first; forward only.
+        checks: whether to run the checks first.
+        save: folder for output and gradients as ``.npy`` files, for a comparison with another
+            framework's; None does not save them.
+        disturbance: largest relative change of the weights, each changed by a random amount.
+        folded: whether batch normalisations are folded into the convolutions before them; forward
+            only.
     """
 
     checks: bool = True
@@ -278,26 +279,26 @@ class StepPreparation(Record, frozen=True, kw_only=True):
 
 
 class StepFacts(Record, frozen=True, kw_only=True):
-    """What is known of a step. Times in seconds.
+    """Facts about a prepared step. Times in seconds.
 
     Attributes:
         library: name and version of the framework.
         timing: ``steady`` (a CPU's call returns when it is done) or ``host-sync`` (the host waits
-            for a GPU after each).
+            for a GPU after each call).
         batch: images per step.
-        output: shape of the output, NCHW or (batch, features); of a model of the user's own that
-            of its first tensor.
-        parameters: trained elements.
-        inputs: of a model of the user's own, as ``--input`` takes them; empty where they are no
-            plain tensors.
-        setup_s: building, tracing, compiling and the first call.
-        checks: what was checked; empty where nobody asked.
-        checks_s: what that took.
-        notes: what a reader has to know.
-        environment: what the framework says of itself: version, threads, settings.
-        types: what an ONNX file computes in, by its tensors: ``fp32``, ``int8 QDQ``, ``mixed (fp16,
-            fp32)``; of another model of the user's own, whose weights are not float32, those of
-            the weights; empty of all else, which computes in the precision that was asked for.
+        output: shape of the output, NCHW or (batch, features); for a user's model, of its first
+            tensor.
+        parameters: number of trained elements.
+        inputs: inputs of a user's model, as ``--input`` takes them; empty if they are not plain
+            tensors.
+        setup_s: time of building, tracing, compiling and the first call.
+        checks: results of the checks; empty if they were not requested.
+        checks_s: duration of the checks.
+        notes: remarks for the reader.
+        environment: the framework's version, threads and settings.
+        types: types of an ONNX file's tensors: ``fp32``, ``int8 QDQ``, ``mixed (fp16, fp32)``;
+            types of the weights of another user's model if they are not float32; empty for all
+            other steps, which compute in the requested precision.
     """
 
     library: str
@@ -315,21 +316,21 @@ class StepFacts(Record, frozen=True, kw_only=True):
 
     @property
     def wrong(self) -> str:
-        """Which checks failed, and how; empty where none did."""
+        """The failed checks with their details; empty if none failed."""
         failed = (check for check in self.checks if check.status != "ok")
         return "; ".join(f"{check.name}: {check.detail}" for check in failed)
 
 
 class StepKernel:
-    """A step that is ready to be timed, sampled exactly as a layer's kernel is.
+    """A prepared step, with the same interface as a layer's kernel.
 
-    A request may name another way than the usual one: on a GPU see ``steps.device.WAYS``; one of
+    A request's ``timing`` may select another way: on a GPU see ``steps.device.WAYS``; one of
     :data:`~pydlbench.records.trace.TRACES` runs the step traced, see ``steps.trace.TracedSteps``.
 
     Args:
         clock: times the step.
-        facts: what is known of it.
-        traced: records it, and returns what runs it traced.
+        facts: facts about the step.
+        traced: records the step, and returns an object that runs it traced.
     """
 
     def __init__(
@@ -340,10 +341,10 @@ class StepKernel:
         self.facts = facts
 
     def trace(self) -> TraceFacts:
-        """Record the step, which is run for it; its samples can be traced ones from then on.
+        """Run and record the step, so that traced samples can be requested.
 
         Raises:
-            UnsupportedError: it cannot be traced; says why.
+            UnsupportedError: it cannot be traced, with the reason.
         """
         self._traced = self._record()
         return self._traced.facts
@@ -356,47 +357,48 @@ class StepKernel:
 
 
 # -----------------------------------------------------------------------------
-# The record of a step: what was run, how long it took, and what was checked before.
+# The record of a step: its specification, its time and the results of its checks.
 
 
 class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     """One end-to-end row. Times in seconds.
 
     Attributes:
-        spec: what was run, its batch filled in.
-        status: ``ok``, ``skipped`` or ``failed`` (a check that failed among the reasons).
+        spec: specification of the step, with its batch.
+        status: ``ok``, ``skipped`` or ``failed`` (for example by a check).
         reason: why it was skipped or failed.
-        images_per_s: images over the median; of a model of the user's own samples of its batch.
-        samples_s: every sample in order of time, disturbed ones included.
-        rounds_s: median by number of the round; those of steps that ran in turn pair up.
+        images_per_s: images over the median; for a user's model, samples of its batch.
+        samples_s: all samples in order of time, disturbed ones included.
+        rounds_s: median by number of the round; steps that were interleaved share the numbers.
         inner: steps per sample.
         faults: page faults per step.
         busy: share of the threads' time in which they had a CPU, spinning included.
         threads: pinned threads of a CPU; None on a GPU.
-        checks: what was checked before the timing.
+        checks: results of the checks before the timing.
         output: shape of the output.
-        parameters: trained elements.
-        inputs: of a model of the user's own, as ``--input`` takes them; else empty.
-        setup_s: building, tracing, compiling and the first step.
-        checks_s: what the checks took.
+        parameters: number of trained elements.
+        inputs: inputs of a user's model, as ``--input`` takes them; else empty.
+        setup_s: time of building, tracing, compiling and the first step.
+        checks_s: duration of the checks.
         library: name and version of the framework.
-        environment: what the framework says of itself.
-        types: what a model of the user's own computes in, see :class:`StepFacts`; None of all else.
-        calls: in a traced step, the longest first; None where none was traced, likewise below.
-        modules: whose calls they are, the longest first.
-        between_calls_s: what a traced step takes besides its calls.
+        environment: the framework's version, threads and settings.
+        types: types of a user's model, see :class:`StepFacts`; else None.
+        calls: calls of a traced step, the longest first; None if none was traced, as are the
+            following fields.
+        modules: modules of the calls, the longest first.
+        between_calls_s: time of a traced step between its calls.
         dominant: the module that takes most of it.
-        program: a hash of its calls; None where none was traced.
+        program: a hash of its calls.
         trace: how calls were timed.
-        untraced: why the step was not traced; None where it was, or nobody asked.
-        notes: what a reader has to know.
-        warnings: what makes this row less reliable.
-        disturbed: beside how many rounds somebody else used the machine.
+        untraced: why the step was not traced; None if it was, or if that was not requested.
+        notes: remarks for the reader.
+        warnings: circumstances that make this row less reliable.
+        disturbed: number of rounds during which other processes used the machine.
         contended: other work disturbed half of the rounds or more, and the others were shorter; the
             time is an upper bound.
         contention_reason: the counters behind that, in words.
         stop_reason: why sampling stopped, in words.
-        time: of a step (JSON: ``time_s``); None unless the status is ``ok``.
+        time: time of a step (JSON: ``time_s``); None unless the status is ``ok``.
     """
 
     spec: StepSpec
@@ -442,7 +444,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
 
     @property
     def ok(self) -> bool:
-        """Whether the row has a time that may be believed (perhaps a contended one)."""
+        """Whether the row has a valid time (perhaps a contended one)."""
         return self.status == "ok" and self.time is not None
 
 
@@ -450,17 +452,17 @@ class StepRow(Record, frozen=True, kw_only=True):
     """A timed step of a model in a framework.
 
     Attributes:
-        record: its fields stand in the object itself.
-        title: of the model, in words.
-        flops: of a step: 2 x multiply-adds of convolutions and products, padding counted; None of a
-            model of the user's own.
+        record: its fields are merged into the object.
+        title: title of the model.
+        flops: FLOPs of a step: 2 x multiply-adds of convolutions and products, padding counted;
+            None for a user's model.
     """
 
     record: StepRecord
     title: str = ""
     flops: Annotated[int | None, shown(unit="FLOP")] = None
 
-    #: Of a table of steps, in the order of its columns.
+    #: Columns of a table of steps.
     columns: ClassVar[str] = (
         "who record.spec.precision record.spec.phase record.spec.batch record.spec.device median "
         "record.time.interval record.time.n record.images_per_s tflops record.faults checks"
@@ -484,19 +486,19 @@ class StepRow(Record, frozen=True, kw_only=True):
 
     @property
     def group(self) -> tuple[int | None, str]:
-        """Whom it took turns with: those of its batch and phase."""
+        """Batch and phase, which the steps that were interleaved with it share."""
         return self.record.spec.batch, self.record.spec.phase
 
     @property
     def median(self) -> Annotated[str | None, shown("median")]:
-        """The time, with a star where other work disturbed it."""
+        """The time, with a star if other work disturbed it."""
         time = self.record.time
         mark = "*" if self.record.contended else ""
         return None if time is None else f"{format_seconds(time.median)}{mark}"
 
     @property
     def checks(self) -> Annotated[str, shown("checks", right=False)]:
-        """What came of the checks before the timing."""
+        """Summary of the checks before the timing."""
         wrong = [check.name for check in self.record.checks if check.status != "ok"]
         if wrong:
             return f"failed: {', '.join(wrong)}"

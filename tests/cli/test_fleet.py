@@ -291,7 +291,7 @@ def test_a_file_becomes_a_verdict_and_a_run_that_was_stopped_goes_on(here, monke
     monkeypatch.setattr(node, "_run", invented)
     assert main(["fleet", "run", "some.toml", "--tries", "1"]) == 0
     said = capsys.readouterr()
-    assert "cpus-0: not whole: an invented reason" in said.err
+    assert "cpus-0: incomplete: an invented reason" in said.err
     assert "1 of 3 rounds are not whole" in said.out
     assert begun == [0, 2]
     assert main(["fleet", "run", "--resume", "last", "--quiet"]) == 0

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pydlbench.cli import layers, step
+from pydlbench.cli import step
+from pydlbench.cli.layer_request import read_request
 from pydlbench.cli.parser import read
 from pydlbench.devices.roofline import Level
 from pydlbench.errors import UsageError
@@ -79,7 +80,7 @@ def test_options_that_a_trace_ignores_are_refused(capsys, arguments, part):
 
 
 def request(*arguments):
-    return layers.read_request(read(["layers", *arguments, "--device", "cpu"])[0])
+    return read_request(read(["layers", *arguments, "--device", "cpu"])[0])
 
 
 def test_layers_of_a_log_have_its_passes_and_precisions():

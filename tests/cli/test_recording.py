@@ -272,13 +272,17 @@ def test_a_transaction_that_is_interrupted_is_rolled_back(store_path, run_record
 
 
 def test_readers_open_what_is_there(store_path, tmp_path):
-    assert reading_store(None) is None
-    assert reading_store("none") is None
-    with pytest.raises(UsageError, match=r"nearest: leave it out"):
-        reading_store(str(tmp_path / "a.sqlite"))
+    for name in (None, "none"):
+        with reading_store(name) as store:
+            assert store is None
+    with (
+        pytest.raises(UsageError, match=r"nearest: leave it out"),
+        reading_store(str(tmp_path / "a.sqlite")),
+    ):
+        pass
     Store.open(store_path).close()
     with reading_store(None) as store:
         assert store.runs() == []
     sqlite3.connect(store_path).execute("PRAGMA user_version = 99").connection.close()
-    with pytest.raises(StoreError, match="version 99"):
-        reading_store(None)
+    with pytest.raises(StoreError, match="version 99"), reading_store(None):
+        pass

@@ -4,7 +4,7 @@ import shlex
 import pytest
 from said import says
 
-from pydlbench.cli.layers import read_request
+from pydlbench.cli.layer_request import read_request
 from pydlbench.cli.parser import read
 from pydlbench.report.layers import algorithms_report, layers_report, ncu_command
 from pydlbench.report.text import Style, as_text

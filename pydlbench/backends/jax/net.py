@@ -49,7 +49,7 @@ class Net(Network):
         """Return a result with a bias for each channel added."""
         return result + self._how.along_channels(bias, result.ndim)
 
-    def lie(self, layer: Layer) -> Lie:
+    def layer_layout(self, layer: Layer) -> Lie:
         """Return how the tensors of a layer lie."""
         return Lie(layer, self.images, FILTERS[self.images])
 
@@ -74,7 +74,7 @@ class Net(Network):
         result = normalize(images, weights, own["bias"], *(own[role] for role in roles))
         if not training:
             return result
-        run.moved |= {
+        run.statistics |= {
             f"{node.name}/{role}": moved for role, moved in zip(roles, result[-2:], strict=True)
         }
         return result[0]

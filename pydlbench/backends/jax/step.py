@@ -296,14 +296,14 @@ class JaxStep(FunctionStep):
             run = NetworkRun({**state["buffers"], **weights}, definition, key)
             output = self.owner.net.output(source, run)
             if not definition.backward and definition.loss == "none":
-                return jnp.zeros(()), (output, run.moved)
+                return jnp.zeros(()), (output, run.statistics)
             with jax.named_scope(LOSS):
                 loss = self.loss(output, labels, weights)
-            return loss, (output, run.moved)
+            return loss, (output, run.statistics)
 
         if not definition.backward:
             loss, (output, _) = differentiated(state["trained"], images)
-            return {}, self.wanted({"output": output}, output, lambda: loss)
+            return {}, self.add_results({"output": output}, output, lambda: loss)
         places = (0, 1) if definition.input_gradient else (0,)
         gradient = jax.value_and_grad(differentiated, places, has_aux=True)
         (loss, (output, moved)), (gradients, *others) = gradient(state["trained"], images)
@@ -315,7 +315,7 @@ class JaxStep(FunctionStep):
                 given |= self._updated(state["trained"], changed["velocity"], gradients, rate)
         else:
             results["gradients"] = gradients
-        wanted = self.wanted(results, output, lambda: loss)
+        wanted = self.add_results(results, output, lambda: loss)
         return {name: given[name] for name in changed}, wanted
 
     def _updated(

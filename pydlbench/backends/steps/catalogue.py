@@ -1,4 +1,4 @@
-"""A network of the catalogue in a framework: its steps, and what they say of themselves."""
+"""A network of the catalogue in a framework: its steps, and the checks of a step."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
 
 
-#: Steps of the descent, and by how much the first of them is to lower the loss at the most.
-_STEPS = 4
-_SHARE = 0.05
-_LISTED = 3
+#: Steps of the descent, and the largest share of the loss that the first may take off.
+_DESCENT_STEPS = 4
+_MAX_LOSS_SHARE = 0.05
+_MAX_LISTED_FAULTS = 3
 
 
 class CatalogueModel(StepModel):
-    """A network with its weights in a framework, which makes its steps of definitions.
+    """A network with its weights in a framework, which builds its steps from definitions.
 
-    All its steps share one set of weights. What it says of itself are float32 arrays, arranged as
-    in the graph; it computes them with further steps.
+    All its steps share one set of weights. For checks, further steps compute its results as float32
+    arrays in the layout of the graph.
 
     Args:
         model: the graph.
-        weights: to start from, by name.
-        spec: device, precision, cast, layout, mode and seed; the rest is not looked at.
-        batch: images and labels, for steps that are handed none.
-        separate: whether there will be passes of one kind of gradient, for which no node may
-            overwrite its input.
+        weights: initial values, by name.
+        spec: device, precision, cast, layout, mode and seed; other fields are not used.
+        batch: images and labels for steps that are not fed with any.
+        separate: whether single passes of one kind of gradient will be prepared; then no node
+            overwrites its input.
 
     Raises:
         UnsupportedError: the framework has no such precision or layout on this device.
@@ -65,29 +65,29 @@ class CatalogueModel(StepModel):
     ) -> None:
         super().__init__(spec)
         self.model, self.weights = model, weights
-        #: Those that have been prepared.
+        #: The steps prepared so far.
         self.steps: list[Any] = []
         self._build(batch, separate=separate)
 
     @abc.abstractmethod
     def _build(self, batch: Batch, *, separate: bool) -> None:
-        """Make the network and put the minibatch where steps read it; see the class."""
+        """Build the network and place the minibatch; see the class for arguments."""
 
     # -------------------------------------------------------------------------
-    # What a framework does.
+    # Defined by each framework.
 
     @abc.abstractmethod
     def prepare(self, definition: StepDefinition) -> FrameworkStep:
         """Build a step.
 
         Raises:
-            UnsupportedError: the framework cannot do what is defined.
+            UnsupportedError: the framework does not support the step.
             UsageError: training without an optimizer.
         """
 
     @abc.abstractmethod
     def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Take over weights and running statistics by name, and forget all gradients."""
+        """Copy weights and running statistics by name, and drop all gradients."""
 
     @abc.abstractmethod
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -103,10 +103,10 @@ class CatalogueModel(StepModel):
 
     @abc.abstractmethod
     def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
-        """Return values of a tensor, or of its gradient, as they are by name, in float32."""
+        """Return a tensor, or its gradient, in the layout of the graph and float32."""
 
     def plain_output(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return a fetched output arranged as in the graph."""
+        """Return a fetched output in the layout of the graph."""
         return plain(array, self.spec.layout) if array.ndim == 4 else array
 
     @abc.abstractmethod
@@ -114,7 +114,7 @@ class CatalogueModel(StepModel):
         """Run the step, and subtract its gradients times the rate from the weights."""
 
     def prepare_forward(self, definition: StepDefinition) -> FrameworkStep:
-        """Build a step that only looks forward, and is not timed."""
+        """Build a forward step that is not timed."""
         return self.prepare(definition)
 
     # -------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class CatalogueModel(StepModel):
 
     @property
     def batch(self) -> int:
-        """The images of a step."""
+        """The number of images of a step."""
         return self.model.batch
 
     def run(self) -> Outcome:
@@ -141,19 +141,19 @@ class CatalogueModel(StepModel):
         return outcome
 
     def initialize(self) -> None:
-        """Give all weights their starting values, and forget what training has left."""
+        """Give all weights their initial values, and reset the state of training."""
         self.load(self.weights)
         for step in self.steps:
             step.reset()
 
     def checks(self, result: Any) -> tuple[Check, ...]:
-        """Hold the step against its graph; afterwards the weights are as before."""
+        """Check the step against its graph; afterwards the weights are as before."""
         del result
         self.restore()
         return tuple(run_checks(self.model, self))
 
     def facts(self, result: Any) -> dict[str, Any]:
-        """Return what is known of the model."""
+        """Return batch, shape of the output and number of parameters."""
         del result
         self.restore()
         return {
@@ -164,7 +164,7 @@ class CatalogueModel(StepModel):
         }
 
     def restore(self) -> None:
-        """Forget that the step has run: it has moved running statistics, or trained."""
+        """Undo the effects of a step that has run, on weights and running statistics."""
         if self.spec.backward:
             self.initialize()
 
@@ -172,13 +172,13 @@ class CatalogueModel(StepModel):
         """Write output and gradients; see :func:`save_results`."""
         self.restore()
         save_results(folder, self.results())
-        self.initialize()  # running statistics have moved
+        self.initialize()  # running statistics have changed
 
     # -------------------------------------------------------------------------
-    # What is looked at, by steps that are not timed.
+    # Results for checks, computed by steps that are not timed.
 
     def results(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Yield the output and, behind it, all gradients by name."""
+        """Yield the output, then all gradients by name."""
         yield "output", self.output()
         if self.spec.backward:
             yield from self.gradients()
@@ -196,7 +196,7 @@ class CatalogueModel(StepModel):
         )
 
     def output(self) -> NDArray[np.float32]:
-        """Return the output as the phase computes it, dropout off."""
+        """Return the output of the phase, without dropout."""
         output = self._without_dropout("none", "output")().output
         assert output is not None, "it is fetched"
         return self.plain_output(output.astype(np.float32, copy=False))
@@ -209,13 +209,13 @@ class CatalogueModel(StepModel):
             yield name, self.plain(name, array)
 
     def batch_loss(self) -> float:
-        """Return the loss of the minibatch, dropout off."""
+        """Return the loss of the minibatch, without dropout."""
         loss = self._loss().loss
         assert loss is not None, "it is fetched"
         return loss
 
     def descend(self, rate: float) -> None:
-        """Train one step at another rate; in the phase without updates, by hand."""
+        """Train one step at another rate; in a phase without optimizer, by plain descent."""
         if self.definition.phase == "training":
             self.step(rate=rate)
         else:
@@ -243,7 +243,7 @@ class CatalogueModel(StepModel):
         )
 
     def loss(self, kind: LossKind) -> Callable[[Any, Any, Mapping[str, Any]], Any]:
-        """Return the function of output, labels and all tensors by name to a loss.
+        """Return a loss as a function of output, labels and all tensors by name.
 
         Args:
             kind: ``model`` has L2 terms of tensors; ``l2`` and ``sum`` take no labels.
@@ -251,7 +251,7 @@ class CatalogueModel(StepModel):
         form = self.model.loss.kind if kind in ("model", "unregularised") else kind
         decays = self.model.decays if kind == "model" else ()
         terms = [(f"{decay.node}/{decay.tensor}", decay.factor) for decay in decays]
-        # Plain functions: a compiler follows them.
+        # Plain functions, which compilers can trace.
         cross_entropy, half_square = self.losses.cross_entropy, self.losses.half_square
         measure = half_square if form == "l2" else self.losses.total
 
@@ -271,44 +271,44 @@ def product_flops(calls: Iterable[RecordedCall]) -> int:
 
 
 def host_arrays(batch: Batch, layout: str) -> tuple[NDArray[Any], ...]:
-    """Return images and labels as frameworks take them whose labels are 32 bits wide."""
+    """Return images and labels for frameworks whose labels are 32 bits wide."""
     images = arranged(batch.images, layout)
     return (images,) if batch.labels is None else (images, batch.labels.astype(np.int32))
 
 
 # -----------------------------------------------------------------------------
-# What must hold before a step is timed: it is the graph, has gradients, and learns.
+# Checks before a step is timed: it computes the graph, has gradients, and learns.
 
 
-def run_checks(model: Model, made: CatalogueModel) -> list[Check]:
+def run_checks(model: Model, built: CatalogueModel) -> list[Check]:
     """Run all checks that the phase allows; afterwards the weights are as before.
 
     Args:
-        model: what the step must be.
-        made: with the step.
+        model: the graph that the step must compute.
+        built: the framework's model.
     """
-    backward = made.spec.backward
-    multiplied = macs(model, "training" if backward else "forward")  # for one image
+    backward = built.spec.backward
+    image_macs = macs(model, "training" if backward else "forward")
     checks = [
-        _shapes(model, made),
-        _same("parameters", made.elements(), parameters(model)),
-        _same("flops", made.flops(), 2 * multiplied * model.batch),
+        _shapes(model, built),
+        _same("parameters", built.elements(), parameters(model)),
+        _same("flops", built.flops(), 2 * image_macs * model.batch),
     ]
     if backward:
-        verdict, norm = _gradients(made)
-        checks += [verdict, _descent(model, made, norm)]
-        made.initialize()
+        verdict, norm = _gradients(built)
+        checks += [verdict, _descent(model, built, norm)]
+        built.initialize()
     return checks
 
 
-def _shapes(model: Model, made: CatalogueModel) -> Check:
-    shapes = made.shapes()
+def _shapes(model: Model, built: CatalogueModel) -> Check:
+    shapes = built.shapes()
     wrong = [
         f"{node.name} {shapes.get(node.name)} and not {(model.batch, *node.shape)}"
         for node in model
         if shapes.get(node.name) != (model.batch, *node.shape)
     ]
-    text = "; ".join(wrong[:_LISTED]) or f"{len(model.nodes)} nodes as in the graph"
+    text = "; ".join(wrong[:_MAX_LISTED_FAULTS]) or f"{len(model.nodes)} nodes as in the graph"
     return Check(name="shapes", status="failed" if wrong else "ok", detail=text)
 
 
@@ -318,10 +318,10 @@ def _same(name: str, number: int, expected: int) -> Check:
     return Check(name=name, status="failed", detail=f"{number:,} and not {expected:,}")
 
 
-def _gradients(made: CatalogueModel) -> tuple[Check, float]:
-    """Return the verdict and the squared norm of all gradients together."""
+def _gradients(built: CatalogueModel) -> tuple[Check, float]:
+    """Return the verdict on gradients, and the squared norm of all of them together."""
     wrong, norm, count = [], 0.0, 0
-    for name, gradient in made.gradients():
+    for name, gradient in built.gradients():
         flat = gradient.reshape(-1)
         square = float(np.dot(flat, flat))
         if not math.isfinite(square):
@@ -329,24 +329,24 @@ def _gradients(made: CatalogueModel) -> tuple[Check, float]:
         elif square == 0:
             wrong.append(f"{name} is zero")
         norm, count = norm + square, count + 1
-    text = "; ".join(wrong[:_LISTED]) or f"{count} tensors, all finite, none zero"
+    text = "; ".join(wrong[:_MAX_LISTED_FAULTS]) or f"{count} tensors, all finite, none zero"
     status = "failed" if wrong else "ok"
     return Check(name="gradients", status=status, detail=text), norm
 
 
-def _descent(model: Model, made: CatalogueModel, norm: float) -> Check:
-    """Train a few steps on the same minibatch.
+def _descent(model: Model, built: CatalogueModel, norm: float) -> Check:
+    """Train a few steps on the same minibatch, and check that the loss falls.
 
-    Random weights may be far from where a script's own learning rate is of use: none is taken that
-    promises, to first order, to lower the loss by more than a twentieth at once.
+    A script's own learning rate may be too large for random weights. It is reduced so that, to
+    first order, a step lowers the loss by at most a twentieth.
     """
-    before = made.batch_loss()
+    before = built.batch_loss()
     rate = model.optimizer.rate
     if norm > 0 and math.isfinite(norm) and math.isfinite(before):
-        rate = min(rate, _SHARE * abs(before) / norm)
-    for _ in range(_STEPS):
-        made.descend(rate)
-    after = made.batch_loss()
-    text = f"loss {before:.6g} to {after:.6g} in {_STEPS} steps at a rate of {rate:.3g}"
+        rate = min(rate, _MAX_LOSS_SHARE * abs(before) / norm)
+    for _ in range(_DESCENT_STEPS):
+        built.descend(rate)
+    after = built.batch_loss()
+    text = f"loss {before:.6g} to {after:.6g} in {_DESCENT_STEPS} steps at a rate of {rate:.3g}"
     lower = math.isfinite(after) and after < before
     return Check(name="descent", status="ok" if lower else "failed", detail=text)

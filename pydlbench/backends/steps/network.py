@@ -1,7 +1,7 @@
-"""A network of the catalogue as a function, over a framework's table of forward functions.
+"""A network of the catalogue as a function, built from a framework's table of forward functions.
 
-For frameworks whose networks are functions: TensorFlow and JAX. A framework says how the layers of
-its table are called in a network, and what it does with dropout and batch normalisation.
+For frameworks whose networks are functions: TensorFlow and JAX. A framework defines how the layers
+of its table are called in a network, and its dropout and batch normalisation.
 """
 
 from __future__ import annotations
@@ -28,32 +28,31 @@ if TYPE_CHECKING:
     from pydlbench.ops.op import Layer
 
 
-#: Scopes of what is no node's.
+#: Scopes of operators that belong to no node.
 LOSS: Final = "step_loss"
 OPTIMIZER: Final = "step_optimizer"
 
 
 def scope_of(name: str) -> str:
-    """Return the scope that a node's operators are in; one with a line in it would be several."""
+    """Return the scope of a node's operators; a slash in it would make several scopes of it."""
     return name.replace("/", ".")
 
 
 @dataclass(slots=True)
 class NetworkRun:
-    """One pass forward through a network, while it is traced.
+    """A forward pass through a network, while it is traced.
 
     Attributes:
         tensors: weights and running statistics by ``<node>/<role>``.
-        definition: what the step does.
-        key: of what dropout draws, in frameworks that have keys.
-        moved: running statistics as the pass has moved them, by name, in frameworks that do not
-            assign them.
+        definition: of the step.
+        key: of the random numbers of dropout, in frameworks that have keys.
+        statistics: updated running statistics by name, in frameworks that do not assign them.
     """
 
     tensors: Mapping[str, Any]
     definition: StepDefinition
     key: Any = None
-    moved: dict[str, Any] = field(default_factory=dict)
+    statistics: dict[str, Any] = field(default_factory=dict)
 
 
 class Network(abc.ABC):
@@ -61,24 +60,24 @@ class Network(abc.ABC):
 
     Args:
         model: the graph.
-        images: their layout: ``nhwc`` or ``nchw``.
-        computed: type of activations; what normalisations keep is float32.
+        images: layout of the images: ``nhwc`` or ``nchw``.
+        computed: type of activations; statistics of normalisations are float32.
     """
 
-    #: The framework's functions of arrays, which have NumPy's names.
+    #: The framework's module of array functions with NumPy's names.
     arrays: ClassVar[Any]
-    #: Makes the context in which operators get a name.
+    #: Makes the context that gives operators a name.
     scope: ClassVar[Any]
 
     def __init__(self, model: Model, images: str, computed: Any) -> None:
         self.model, self.images, self.computed = model, images, computed
-        #: Shapes of the nodes' outputs, as the last tracing found them, NCHW.
+        #: Shapes of the nodes' outputs in the last traced pass, NCHW.
         self.shapes: dict[str, tuple[int, ...]] = {}
 
     def output(self, images: Any, run: NetworkRun) -> Any:
         """Return the output for images, in the type of activations."""
         values = self.values(images, run)
-        self.shapes = {node.name: self._plain_shape(values[node.name]) for node in self.model}
+        self.shapes = {node.name: self._nchw_shape(values[node.name]) for node in self.model}
         return values[self.model.output.name]
 
     def values(self, images: Any, run: NetworkRun) -> dict[str, Any]:
@@ -90,7 +89,7 @@ class Network(abc.ABC):
 
     def apply(self, node: GraphNode, inputs: Sequence[Any], run: NetworkRun) -> Any:
         """Return a node's output."""
-        own = {role: run.tensors[f"{node.name}/{role}"] for role in weight_shapes(node)}
+        tensors = {role: run.tensors[f"{node.name}/{role}"] for role in weight_shapes(node)}
         with self.scope(scope_of(node.name)):
             match node.op:
                 case "flatten":
@@ -100,29 +99,29 @@ class Network(abc.ABC):
                 case "dropout":
                     return self.dropped(node, inputs[0], run) if run.definition.drops else inputs[0]
                 case "batchnorm":
-                    return self.normalised(node, inputs[0], own, run)
+                    return self.normalised(node, inputs[0], tensors, run)
             assert node.layer is not None, node.op
-            cast = {role: self.cast(tensor) for role, tensor in own.items()}
+            cast = {role: self.cast(tensor) for role, tensor in tensors.items()}
             weights = [cast["weights"]] if "weights" in cast else []
             result = self.function(node.layer)(*inputs, *weights)
             return self.biased(result, cast["bias"]) if "bias" in cast else result
 
     def arranged(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
-        """Return a plain tensor by its name as the network takes it: filters are turned."""
-        return self._lie(name).arranged("weights", array) if array.ndim == 4 else array
+        """Return a plain tensor in the layout of the network, by name: filters are transposed."""
+        return self._layout(name).arranged("weights", array) if array.ndim == 4 else array
 
     def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
-        """Return what :meth:`arranged` made (or its gradient) as a plain tensor."""
-        return self._lie(name).plain("weights", array) if array.ndim == 4 else array
+        """Return a tensor of the network, or its gradient, in the plain layout, by name."""
+        return self._layout(name).plain("weights", array) if array.ndim == 4 else array
 
     def is_exact(self, name: str) -> bool:
-        """Whether a tensor is float32 whatever the precision, as those of normalisations are."""
+        """Whether a tensor is float32 in every precision, as those of normalisations are."""
         node, _, role = name.rpartition("/")
         layer = self.model[node].layer
         return layer is not None and layer.in_float32(role)
 
     # -------------------------------------------------------------------------
-    # What a framework says of itself.
+    # Defined by each framework.
 
     @abc.abstractmethod
     def cast(self, tensor: Any) -> Any:
@@ -130,39 +129,39 @@ class Network(abc.ABC):
 
     @abc.abstractmethod
     def function(self, layer: Layer) -> Callable[..., Any]:
-        """Return what is called for a layer: a function of its inputs, and of its weights."""
+        """Return the forward function of a layer, which takes its inputs and weights."""
 
     @abc.abstractmethod
     def biased(self, result: Any, bias: Any) -> Any:
         """Return a result with a bias for each channel added."""
 
     @abc.abstractmethod
-    def lie(self, layer: Layer) -> Lie:
-        """Return how the tensors of a layer lie."""
+    def layer_layout(self, layer: Layer) -> Lie:
+        """Return the layout of a layer's tensors."""
 
     @abc.abstractmethod
     def pad(self, images: Any, pads: Sequence[tuple[int, int]]) -> Any:
-        """Return images with zeros before and behind each dimension; negative numbers cut off."""
+        """Return images padded with zeros on both sides of each axis; negative numbers crop."""
 
     @abc.abstractmethod
     def dropped(self, node: GraphNode, images: Any, run: NetworkRun) -> Any:
-        """Return images of which a dropout has dropped some elements."""
+        """Return the images after dropout."""
 
     @abc.abstractmethod
     def normalised(
-        self, node: GraphNode, images: Any, own: Mapping[str, Any], run: NetworkRun
+        self, node: GraphNode, images: Any, tensors: Mapping[str, Any], run: NetworkRun
     ) -> Any:
-        """Return images that a batch normalisation has normalised; it moves running statistics.
+        """Return the images after batch normalisation, which updates running statistics.
 
         Args:
             node: the normalisation; without trained ``weights`` its factor is one.
-            images: what it reads.
-            own: its tensors by role, in float32.
-            run: says by which statistics.
+            images: its input.
+            tensors: of the normalisation by role, in float32.
+            run: defines which statistics are used.
         """
 
     # -------------------------------------------------------------------------
-    # Nodes that only move images, and stand for no layer.
+    # Nodes without a layer, which only move images.
 
     def _flattened(self, images: Any) -> Any:
         """Return images as features in the order channel, row, column."""
@@ -172,7 +171,7 @@ class Network(abc.ABC):
         return self.arrays.reshape(images, (batch, math.prod(sizes)))
 
     def _frame(self, node: GraphNode) -> list[tuple[int, int]]:
-        """Return what a node that moves the frame of images pads each dimension by."""
+        """Return the padding of each axis by a node that shifts or crops images."""
         left, right, above, below = (
             (1, -1, 1, -1) if node.op == "shift" else cropped(self.model, node)
         )
@@ -181,24 +180,24 @@ class Network(abc.ABC):
         pads[first : first + 2] = (-above, -below), (-left, -right)
         return pads
 
-    def _plain_shape(self, tensor: Any) -> tuple[int, ...]:
+    def _nchw_shape(self, tensor: Any) -> tuple[int, ...]:
         sizes = tuple(int(size) for size in tensor.shape)
         if len(sizes) == 4 and self.images == "nhwc":
             return sizes[0], sizes[3], sizes[1], sizes[2]
         return sizes
 
-    def _lie(self, name: str) -> Lie:
+    def _layout(self, name: str) -> Lie:
         layer = self.model[name.rpartition("/")[0]].layer
-        assert layer is not None, "what has weights is a layer"
-        return self.lie(layer)
+        assert layer is not None, "a node with weights has a layer"
+        return self.layer_layout(layer)
 
 
 class FunctionStep(abc.ABC):
     """A step as one function of images and labels; see ``steps.definition.FrameworkStep``.
 
     Args:
-        owner: the model and its weights, with the host's ``images and labels``.
-        definition: what the step does.
+        owner: the model and its weights, with images and labels of the host.
+        definition: of the step.
 
     Raises:
         UsageError: training without an optimizer.
@@ -212,7 +211,7 @@ class FunctionStep(abc.ABC):
         self._last_rate: float = owner.model.optimizer.rate
 
     def __call__(self, batch: Batch | None = None, rate: float | None = None) -> Outcome:
-        """Run it once; returns when it is done, unless that is on a GPU and nothing is fetched."""
+        """Run it once; on a GPU it may return early if nothing is fetched."""
         if rate is not None and rate != self._last_rate:
             self._set_rate(rate)
         host = None
@@ -228,7 +227,7 @@ class FunctionStep(abc.ABC):
 
         Args:
             output: of the network.
-            labels: None where the loss takes none.
+            labels: None if the loss takes none.
             tensors: of the network, by name.
         """
         net = self.owner.net
@@ -236,15 +235,15 @@ class FunctionStep(abc.ABC):
             output = net.arrays.transpose(output, (0, 2, 3, 1))
         return self.owner.loss(self.definition.loss)(output, labels, tensors)
 
-    def wanted(
+    def add_results(
         self, results: dict[str, Any], output: Any, loss: Callable[[], Any]
     ) -> dict[str, Any]:
-        """Return what is computed anyway, and what is fetched or kept.
+        """Add the results that are fetched or kept to those that are computed anyway.
 
         Args:
-            results: what is computed anyway.
+            results: computed anyway; changed and returned.
             output: of the network.
-            loss: computes it, or returns what is there.
+            loss: returns the loss.
         """
         definition = self.definition
         if "output" in definition.fetch:
@@ -260,12 +259,12 @@ class FunctionStep(abc.ABC):
         """Run it once and return its results where they are.
 
         Args:
-            host: images and labels that are fed; None is those on the device.
+            host: images and labels that are fed; None uses those on the device.
         """
 
     @abc.abstractmethod
     def reset(self) -> None:
-        """Forget what training has left: velocities, averages, the rate."""
+        """Reset the state of training: velocities, averages, the rate."""
 
     @abc.abstractmethod
     def predictions(self, output: Any) -> Any:
@@ -273,7 +272,7 @@ class FunctionStep(abc.ABC):
 
     @abc.abstractmethod
     def _set_rate(self, rate: float) -> None:
-        """Train at a rate from the next step on, and note it."""
+        """Set the learning rate from the next step on, and note it."""
 
     @abc.abstractmethod
     def _fetched(self, result: Any) -> list[NDArray[Any]]:

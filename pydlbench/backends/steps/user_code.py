@@ -1,7 +1,7 @@
-"""The user's own code in a worker: imported, called, and what it raises told in one line.
+"""The user's code in a worker: imported, called, and its exceptions reported in one line.
 
-It runs in the framework's process alone. What it prints goes to that process's standard error, as
-all that is printed there.
+It runs in the framework's process only. All that this process prints, the user's code included,
+goes to standard error.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
     from pydlbench.models.user_model import UserModelSource
 
 _WORDS: Final = {"true": True, "false": False, "none": None}
-_HERE: Final = Path(__file__).parent.parent
-#: What makes a terminal print boldly, as Keras does in what it raises.
+_PYDLBENCH: Final = Path(__file__).parent.parent
+#: Escape sequences of bold text, which Keras has in its exceptions.
 _BOLD: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def load_user_object(name: str) -> Any:
-    """Import what a MODEL of the user's own names; each file runs once in a process.
+    """Import the object that a MODEL of the user names; each file runs once in a process.
 
     Args:
         name: ``FILE.py:CALLABLE`` or ``package.module:CALLABLE``.
 
     Raises:
         UsageError: no such file, module or callable.
-        ModelError: its code has raised.
+        ModelError: the user's code has raised an exception.
     """
     source = find_user_model(name)
     with user_code_errors(name):
@@ -61,27 +61,26 @@ def load_user_object(name: str) -> Any:
         )
         for word in source.attribute.split("."):
             if not hasattr(value, word):
-                near = nearest(word, [each for each in dir(value) if not each.startswith("_")])
+                near = nearest(word, [other for other in dir(value) if not other.startswith("_")])
                 place = name.rpartition(":")[0]
-                others = (
-                    f"; nearest: {', '.join(f'{place}:{each}' for each in near)}" if near else ""
-                )
+                names = ", ".join(f"{place}:{other}" for other in near)
+                others = f"; nearest: {names}" if near else ""
                 raise UsageError(f"{name}: {place} defines no {word}{others}")
             value = getattr(value, word)
     return value
 
 
 def call_user_object(name: str, options: Mapping[str, Any]) -> Any:
-    """Return what the user's callable returns; what is a model already is not called.
+    """Call the user's callable and return its result; an object that is a model is not called.
 
     Args:
         name: of the callable.
-        options: its keywords; text is read as Python's literals, ``true``, ``false`` or ``none``,
-            and else stays text.
+        options: its keywords; text is read as a Python literal, ``true``, ``false`` or ``none``, if
+            it is one.
 
     Raises:
-        UsageError: it is none, or wants other arguments.
-        ModelError: it has raised.
+        UsageError: it cannot be called, or takes other arguments.
+        ModelError: it has raised an exception.
     """
     function = load_user_object(name)
     if framework_of(function) is not None:
@@ -100,29 +99,23 @@ def call_user_object(name: str, options: Mapping[str, Any]) -> Any:
 def _check_arguments(name: str, function: Any, values: Mapping[str, Any]) -> None:
     try:
         signature = inspect.signature(function)
-    except ValueError:  # of code that is not Python's: it says so itself
+    except ValueError:  # a built-in without signature: the call itself raises
         return
     try:
         signature.bind(**values)
     except TypeError as error:
         known = list(signature.parameters)
-        unknown = [each for each in values if each not in known]
-        near = (
-            nearest(unknown[0], known) or known
-            if unknown
-            else [
-                each
-                for each in known
-                if each not in values and _is_required(signature.parameters[each])
-            ]
-        )
-        words = ", ".join(f"--set {each}=VALUE" for each in near) or "leave --set out"
+        unknown = [key for key in values if key not in known]
+        missing = [
+            key
+            for key, parameter in signature.parameters.items()
+            if key not in values
+            and parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        ]
+        near = nearest(unknown[0], known) or known if unknown else missing
+        words = ", ".join(f"--set {key}=VALUE" for key in near) or "leave --set out"
         raise UsageError(f"{name}: {error}; nearest: {words}") from None
-
-
-def _is_required(parameter: inspect.Parameter) -> bool:
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return parameter.default is inspect.Parameter.empty and parameter.kind not in several
 
 
 def _value(value: Any) -> Any:
@@ -141,10 +134,10 @@ def _imported(module: str, path: Path | None, folder: Path) -> Any:
         sys.path.insert(0, str(folder))
     if path is None:
         return importlib.import_module(module)
-    # A file may be called like a library that is there already.
+    # A file may have the name of a library that is imported already.
     name = module if module not in sys.modules else f"{module}_own"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None, "it is a file of Python's"
+    assert spec is not None, "it is a Python file"
     assert spec.loader is not None, "likewise"
     imported = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
@@ -156,16 +149,16 @@ def _imported(module: str, path: Path | None, folder: Path) -> Any:
 
 
 # -----------------------------------------------------------------------------
-# What the user's callable returns.
+# The result of the user's callable.
 
 
 def framework_of(value: Any) -> str | None:
-    """Return the framework that an object is a model of; None of what is no model.
+    """Return the framework of a model; None if the object is not a model.
 
-    Frameworks that nobody has imported have made no object. A Keras model is of its backend.
+    Only frameworks that are imported can have built it. A Keras model belongs to Keras's backend.
     """
     torch, tensorflow, keras = map(sys.modules.get, ("torch", "tensorflow", "keras"))
-    # A program that is being imported, or has failed to be, lacks its names.
+    # A module that is being imported, or whose import has failed, lacks its names.
     if isinstance(value, getattr(getattr(torch, "nn", None), "Module", ())):
         return "torch"
     function = getattr(getattr(tensorflow, "types", None), "experimental", None)
@@ -178,24 +171,24 @@ def framework_of(value: Any) -> str | None:
     return None
 
 
-def parts_of(name: str, made: Any, framework: str) -> tuple[Any, Any, Any]:
-    """Return model, inputs and loss function; None for what is not there.
+def parts_of(name: str, result: Any, framework: str) -> tuple[Any, Any, Any]:
+    """Return model, inputs and loss function; missing parts are None.
 
     Args:
         name: of the model.
-        made: what the user's callable has returned.
+        result: of the user's callable.
         framework: of this process.
 
     Raises:
-        UsageError: it is no model of any framework.
-        UnsupportedError: it is one of another framework.
+        UsageError: it is not a model of any framework.
+        UnsupportedError: it is a model of another framework.
     """
-    parts = made if isinstance(made, (tuple, list)) else (made,)
+    parts = result if isinstance(result, (tuple, list)) else (result,)
     owner = framework_of(parts[0]) if parts else None
     if owner is None or len(parts) > 3:
-        types = ", ".join(type(each).__name__ for each in parts[:4])
+        types = ", ".join(type(part).__name__ for part in parts[:4])
         raise UsageError(
-            f"{name}: returns {f'({types})' if parts is made else types}; nearest: a "
+            f"{name}: returns {f'({types})' if parts is result else types}; nearest: a "
             "torch.nn.Module, a Keras model, (model, inputs) or (model, inputs, loss function)"
         )
     if owner != framework:
@@ -217,7 +210,7 @@ def loss_of(name: str) -> Any:
     """Return the loss function that ``--loss`` names.
 
     Raises:
-        UsageError: there is no such function, or it wants more than the output.
+        UsageError: there is no such function, or it needs more than the output.
     """
     function = load_user_object(name)
     if not _takes_output(function):
@@ -229,24 +222,21 @@ def loss_of(name: str) -> Any:
 
 
 def _takes_output(loss: Any) -> bool:
-    """Whether a loss can be called with an output alone, as far as it tells."""
+    """Whether a loss can be called with an output alone, by its signature."""
     try:
         inspect.signature(getattr(loss, "forward", loss)).bind(None)
     except TypeError:
         return False
-    except ValueError:  # of code that is not Python's
+    except ValueError:  # a built-in without signature
         return True
     return True
 
 
 def input_texts(given: Iterable[tuple[str | None, Sequence[int], str]]) -> tuple[str, ...]:
-    """Return inputs as ``--input`` takes them.
+    """Return inputs as ``--input`` takes them; empty if it cannot express one of them.
 
     Args:
-        given: name (None of one by place), shape and type of each tensor.
-
-    Returns:
-        Nothing where ``--input`` cannot say one of them.
+        given: name (None if positional), shape and type of each tensor.
     """
     given = list(given)
     if any(not shape or 0 in shape or dtype not in DTYPES for _, shape, dtype in given):
@@ -259,52 +249,52 @@ def input_texts(given: Iterable[tuple[str | None, Sequence[int], str]]) -> tuple
 
 
 def batch_of(name: str, shape: Sequence[int] | None) -> int:
-    """Return the images or sequences of a step.
+    """Return the number of images or sequences of a step.
 
     Args:
         name: of the model.
-        shape: of its first input; None of a model without any.
+        shape: of its first input; None without inputs.
 
     Raises:
-        UsageError: there are none.
+        UsageError: the batch is empty.
     """
     if not shape:
         return 1
     if not shape[0]:
         sizes = "x".join(map(str, shape))
         near = "x".join(map(str, (1, *shape[1:])))
-        raise UsageError(f"{name}: its first input is {sizes}: a batch of nothing; nearest: {near}")
+        raise UsageError(f"{name}: its first input is {sizes}: the batch is empty; nearest: {near}")
     return shape[0]
 
 
 def part_of(output: Any, name: str) -> Any:
-    """Return what an output has under a name; None where it has no such thing."""
+    """Return an item or attribute of an output; None if it has none of this name."""
     return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
 
 
 # -----------------------------------------------------------------------------
-# What the user's code raises.
+# Exceptions of the user's code.
 
 
 @contextlib.contextmanager
 def user_code_errors(name: str) -> Iterator[None]:
-    """Let the user's code run: what it raises names its file and line.
+    """Run the user's code, and translate its exceptions to errors with its file and line.
 
-    A child that it forks ends where it would come back to ours.
+    A child process that it forks ends instead of returning to pydlbench's code.
 
     Args:
         name: of the model.
 
     Raises:
         InsufficientMemoryError: memory ran out.
-        ModelError: whatever else was raised, a call of ``exit`` too.
+        ModelError: any other exception, a call of ``exit`` included.
     """
     process = os.getpid()
     try:
         yield
     except (PydlbenchError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # the user's code may raise anything
+    except BaseException as error:  # the user's code can raise anything
         raise _translated(error, name) from error
     finally:
         if os.getpid() != process:
@@ -312,24 +302,22 @@ def user_code_errors(name: str) -> Iterator[None]:
 
 
 def user_line(name: str) -> Callable[[], str | None]:
-    """Return what says at which line of the user's own files this thread is: the deepest one.
+    """Return a function that finds the innermost line of the user's files on this thread's stack.
 
     Args:
         name: of the model.
 
     Returns:
-        A function that returns ``my_model.py:15``, or None at no such line.
+        A function that returns ``my_model.py:15``, or None if no frame is in the user's files.
     """
     source = find_user_model(name)
-    own: dict[str, bool] = {}
+    is_user_file = functools.cache(lambda file: _is_user_file(Path(file), source))
 
     def line() -> str | None:
         frame = inspect.currentframe()
         while frame is not None:
             file = frame.f_code.co_filename
-            if file not in own:
-                own[file] = _is_own(Path(file), source)
-            if own[file]:
+            if is_user_file(file):
                 return f"{_shown(Path(file), source, name)}:{frame.f_lineno}"
             frame = frame.f_back
         return None
@@ -338,13 +326,13 @@ def user_line(name: str) -> Callable[[], str | None]:
 
 
 def _translated(error: BaseException, name: str) -> PydlbenchError:
-    """Return what says in one line what was raised, and where."""
+    """Return an error that says in one line what was raised, and where."""
     source = find_user_model(name)
     frames = [
         (Path(frame.f_code.co_filename), line)
         for frame, line in traceback.walk_tb(error.__traceback__)
     ]
-    lines = [(path, line) for path, line in frames if _is_own(path, source)]
+    lines = [(path, line) for path, line in frames if _is_user_file(path, source)]
     where = name
     if lines:
         path, line = lines[-1]
@@ -355,18 +343,18 @@ def _translated(error: BaseException, name: str) -> PydlbenchError:
     return ModelError(f"{where}: {type(error).__name__}{f': {text}' if text else ''}")
 
 
-def _is_own(path: Path, source: UserModelSource) -> bool:
-    """Whether a file is the user's: beneath the one that was named, no library's and not ours."""
+def _is_user_file(path: Path, source: UserModelSource) -> bool:
+    """Whether a file is the user's: in the named folder or package, and of no library."""
     if source.is_file:
         roots = [source.folder]
     else:
         top = sys.modules.get(source.module.partition(".")[0])
         places = getattr(top, "__path__", None) or [getattr(top, "__file__", None) or source.folder]
-        roots = [Path(each) for each in places]
+        roots = [Path(place) for place in places]
     for root in roots:
         if path.is_relative_to(root):
             inner = path.relative_to(root).parts
-            return "site-packages" not in inner and not path.is_relative_to(_HERE)
+            return "site-packages" not in inner and not path.is_relative_to(_PYDLBENCH)
     return False
 
 

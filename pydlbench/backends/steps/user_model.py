@@ -1,7 +1,7 @@
-"""A model of the user's own as a step: built by the user's code, fed, run and checked.
+"""A user model as a step: built by the user's code, fed, run and checked.
 
-Its step is what a script of the user's would do in a loop: forward, loss, gradients, optimizer, on
-inputs that lie there already. Nothing is known of it but what it does.
+The step is the body of a training loop: forward pass, loss, gradients, optimizer, on inputs that
+are on the device already. The model is a black box.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: Learning rate: thousands of steps on one batch leave the numbers where they are.
+#: Learning rate, so small that thousands of steps on one batch hardly change the numbers.
 RATE: Final = 1e-6
 MU: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensors:
-    """What is done with tensors that nothing is known of.
+    """A framework's functions for tensors of a black box.
 
     Attributes:
-        find: yields the tensors in what a model takes or gives, at any depth.
-        make: of values and the word of a type, as ``--input`` has it.
-        dtype: the word of a tensor's type.
-        is_finite: whether no element of a floating-point tensor is infinite or no number.
+        find: yields the tensors in the inputs or the output of a model, at any depth.
+        make: returns a tensor from values and the name of a type, as ``--input`` has it.
+        dtype: returns the name of a tensor's type.
+        is_finite: whether no element of a floating-point tensor is infinite or NaN.
     """
 
     find: Callable[[Any], Iterable[Any]]
@@ -74,8 +74,8 @@ class Tensors:
             shape: of the tensor.
             kind: its type.
             stream: source of the values.
-            below: what whole numbers are below. They most often index rows of a table, which has
-                two at the least: None is 2.
+            below: upper bound of integers, exclusive. They usually index rows of a table, which has
+                at least two rows: None is 2.
         """
         if "float" in kind:
             return self.make(stream.random(tuple(shape), np.float32) * 2 - 1, kind)
@@ -83,26 +83,26 @@ class Tensors:
 
 
 class FedModel(StepModel):
-    """A model that is fed with inputs, of which nothing is known but what it does.
+    """A black-box model that is fed with inputs.
 
-    Its checks are that what its step computes is finite: there is no graph to hold it against.
+    Its checks are that the results of the step are finite: there is no graph to compare with.
     """
 
-    #: Of its framework.
+    #: The functions of its framework.
     tensors: ClassVar[Tensors]
 
     @property
-    def own(self) -> UserModelSpec:
-        """What the user says of it."""
+    def user_spec(self) -> UserModelSpec:
+        """The user's options for the model."""
         return self.spec.own or UserModelSpec()
 
     @abc.abstractmethod
     def inputs(self) -> Iterable[tuple[str | None, Any]]:
-        """Return the inputs as ``--input`` gives them: name, None of one by place, and value."""
+        """Return the inputs as pairs of name and value; positional inputs have no name."""
 
     @abc.abstractmethod
     def results(self, result: Any) -> Mapping[str, Mapping[str, Any]]:
-        """Return tensors that the step has left, by their names, by the name of their check."""
+        """Return the tensors to check after a step, by name, for each name of a check."""
 
     @property
     def batch(self) -> int:
@@ -111,15 +111,15 @@ class FedModel(StepModel):
         return batch_of(self.spec.model, shape)
 
     def checks(self, result: Any) -> tuple[Check, ...]:
-        """Say whether what the step has computed is finite."""
+        """Check that the results of the step are finite."""
         return tuple(self._finite(*pair) for pair in self.results(result).items())
 
     def facts(self, result: Any) -> dict[str, Any]:
-        """Return what is known of the model."""
+        """Return batch, shape of the output, and the inputs as ``--input`` takes them."""
         given = list(self.inputs())
         texts: tuple[str, ...] = ()
-        if self.own.inputs:
-            texts = tuple(each.text for each in self.own.inputs)
+        if self.user_spec.inputs:
+            texts = tuple(item.text for item in self.user_spec.inputs)
         elif all(self.tensors.holds(value) for _, value in given):
             texts = input_texts((name, tuple(x.shape), self.tensors.dtype(x)) for name, x in given)
         return {
@@ -144,12 +144,12 @@ class FedModel(StepModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserLosses(Losses):
-    """What is computed for losses of outputs that nothing is known of, too.
+    """Loss functions that a black-box model needs as well.
 
     Attributes:
-        number: a tensor of one element without dimensions.
+        number: a tensor of one element, as a scalar.
         mean_square: the mean of the squares of all elements, in float32.
-        random_labels: of logits, labels that fit them.
+        random_labels: random labels for given logits.
     """
 
     number: Callable[[Any], Any]
@@ -158,65 +158,63 @@ class UserLosses(Losses):
 
 
 class UserModel(FedModel):
-    """A user's model, which the user's code builds, with its inputs, loss and optimizer.
+    """A model that the user's code builds, with its inputs, loss and optimizer.
 
-    A context manager: within it, what the user's code raises names the user's file and line.
+    A context manager: within it, exceptions of the user's code name the user's file and line.
     """
 
-    #: Of its framework.
+    #: The loss functions of its framework.
     losses: ClassVar[UserLosses]
-    #: What the user's code has built.
+    #: The object that the user's code has built.
     model: Any
-    #: What of it is trained.
+    #: The trained weights.
     weights: Sequence[Any]
     #: The user's loss function, if there is one.
     criterion: Any
-    #: Inputs by place, on the device.
+    #: Positional inputs, on the device.
     arguments: tuple[Any, ...]
-    #: And by name.
+    #: Inputs by name, on the device.
     keywords: dict[str, Any]
 
     # -------------------------------------------------------------------------
-    # From what the user's code gives to what is run.
+    # From the user's callable to a step.
 
     def likely_input(self) -> str:
-        """Return what ``--input`` would take."""
+        """Return a likely value of ``--input`` for this model."""
         return "8x3x224x224"
 
     def call(self) -> Any:
-        """Call the user's callable, which builds the model; return the inputs that it gives.
+        """Call the user's callable, which builds the model; return the inputs that it returns.
 
         Raises:
-            UsageError: the callable is none, or returns something else.
-            UnsupportedError: of another framework, or fed from the host.
-            ModelError: the user's code has raised.
+            UsageError: it cannot be called, or returns no model.
+            UnsupportedError: the model is of another framework, or is fed from the host.
+            ModelError: the user's code has raised an exception.
         """
         name = self.spec.model
         if self.spec.feed == "host":
             raise UnsupportedError(f"{name}: --feed host is for models of the catalogue")
         result = call_user_object(name, self.spec.options)
         self.model, given, self.criterion = parts_of(name, result, self.spec.framework)
-        if self.own.loss is not None and ":" in self.own.loss:
-            self.criterion = loss_of(self.own.loss)
+        if self.user_spec.loss is not None and ":" in self.user_spec.loss:
+            self.criterion = loss_of(self.user_spec.loss)
         return given
 
     def given(self, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return inputs by place and by name: of ``--input``, else what the user's code gives.
+        """Return positional inputs and those by name: from ``--input``, or the user's code.
 
         Args:
-            inputs: a tuple by place, a mapping by name, else one alone; None is none.
+            inputs: of the user's code: a tuple, a mapping by name, or a single input; None without.
 
         Raises:
-            UsageError: there are none.
+            UsageError: there are no inputs.
         """
-        if self.own.inputs:
+        if self.user_spec.inputs:
             arguments, keywords = self._drawn({})
-            open_ = [
-                wanted
-                for wanted in self.own.inputs
-                if wanted.dtype in INDEX_DTYPES and wanted.below is None
-            ]
-            if open_ and (rows := self.indexed_rows(arguments, keywords)):
+            unbounded = any(
+                item.dtype in INDEX_DTYPES and item.below is None for item in self.user_spec.inputs
+            )
+            if unbounded and (rows := self.indexed_rows(arguments, keywords)):
                 return self._drawn(rows)
             return arguments, keywords
         if inputs is None:
@@ -229,32 +227,32 @@ class UserModel(FedModel):
         return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
 
     def _drawn(self, rows: Mapping[int | str, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return random inputs of ``--input`` by place and by name.
+        """Return random values for ``--input``: positional inputs, and those by name.
 
         Args:
-            rows: of the tables that inputs index, by place or name.
+            rows: numbers of rows of the tables that inputs index, by place or name.
         """
         stream = np.random.default_rng(self.spec.seed)
         arguments: list[Any] = []
         keywords: dict[str, Any] = {}
-        for wanted in self.own.inputs:
-            key = len(arguments) if wanted.name is None else wanted.name
-            below = wanted.below or rows.get(key)
-            value = self.tensors.random(wanted.shape, wanted.dtype, stream, below)
-            if wanted.name is None:
+        for item in self.user_spec.inputs:
+            key = len(arguments) if item.name is None else item.name
+            below = item.below or rows.get(key)
+            value = self.tensors.random(item.shape, item.dtype, stream, below)
+            if item.name is None:
                 arguments.append(value)
             else:
-                keywords[wanted.name] = value
+                keywords[item.name] = value
         return tuple(arguments), keywords
 
     def indexed_rows(
         self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Mapping[int | str, int]:
-        """Return how many rows the tables have that whole numbers index, as far as is known.
+        """Return the numbers of rows of the tables that integer inputs index, if known.
 
         Args:
-            arguments: random inputs by place.
-            keywords: and by name.
+            arguments: random positional inputs.
+            keywords: random inputs by name.
 
         Returns:
             Rows of the smallest table that an input indexes, by its place or name.
@@ -263,11 +261,11 @@ class UserModel(FedModel):
         return {}
 
     def inputs(self) -> Iterable[tuple[str | None, Any]]:
-        """Return the inputs as ``--input`` gives them: name, None of one by place, and value."""
+        """Return the inputs as pairs of name and value; positional inputs have no name."""
         return [*((None, value) for value in self.arguments), *self.keywords.items()]
 
     def facts(self, result: Any) -> dict[str, Any]:
-        """Return what is known of the model."""
+        """Return the facts of a fed model, with its parameters, class and types."""
         return {
             **super().facts(result),
             "parameters": sum(math.prod(weight.shape) for weight in self.weights),
@@ -276,12 +274,9 @@ class UserModel(FedModel):
         }
 
     def _types(self) -> str:
-        """Return what the model computes in, by its weights; empty where the spec says it.
-
-        That is so of float32, and where another precision than that was asked for.
-        """
+        """Return the types of the weights; empty for float32, or if the spec has the precision."""
         types = {self.tensors.dtype(weight) for weight in self.weights}
-        words = sorted(TYPE_PRECISIONS.get(each, each) for each in types)
+        words = sorted(TYPE_PRECISIONS.get(dtype, dtype) for dtype in types)
         if self.spec.precision != "fp32" or words in ([], ["fp32"]):
             return ""
         return words[0] if len(words) == 1 else f"mixed ({', '.join(words)})"
@@ -289,10 +284,10 @@ class UserModel(FedModel):
     @property
     def trains(self) -> bool:
         """Whether layers work as in training."""
-        return self.spec.backward if self.own.train is None else self.own.train
+        return self.spec.backward if self.user_spec.train is None else self.user_spec.train
 
     def input_gradients(self) -> None:
-        """Say of a model without weights that the gradients are those of the inputs.
+        """Note that a model without weights has gradients of its inputs.
 
         Raises:
             UsageError: it is to be trained.
@@ -307,21 +302,21 @@ class UserModel(FedModel):
         """Choose the loss by the first output; return its function, its value and its name.
 
         Raises:
-            UsageError: it is no single number.
+            UsageError: the loss is not a single number.
         """
-        function, how = self._chosen_loss(output)
+        function, name = self._chosen_loss(output)
         loss = function(output)
         if not self._is_number(loss):
             shape = f" {tuple(loss.shape)}" if hasattr(loss, "shape") else ""
             raise UsageError(
-                f"{self.spec.model}: its loss ({how}) is a {type(loss).__name__}{shape} and no "
+                f"{self.spec.model}: its loss ({name}) is a {type(loss).__name__}{shape} and no "
                 "single number; nearest: --loss sum"
             )
-        return function, loss, how
+        return function, loss, name
 
     def _chosen_loss(self, output: Any) -> tuple[Callable[[Any], Any], str]:
-        """Return the function of an output to its loss, and what it is called."""
-        kind = self.own.loss
+        """Return the function from an output to its loss, and its name."""
+        kind = self.user_spec.loss
         if self.criterion is not None and (kind is None or ":" in kind):
             return self.criterion, kind or "the one that the callable returns"
         if kind is None:
@@ -339,17 +334,17 @@ class UserModel(FedModel):
             return self._cross_entropy(output), kind
         term = self.losses.mean_square if kind == "mean-square" else self.losses.total
         words = f"{count} tensors of the output" if count > 1 else "the output"
-        how = kind or f"sum of {words}: none was named (--loss)"
+        name = kind or f"sum of {words}: none was named (--loss)"
         return lambda later: functools.reduce(
             operator.add, map(term, self.tensors.floating(later))
-        ), how
+        ), name
 
     def _cross_entropy(self, output: Any) -> Callable[[Any], Any]:
-        """Return the loss of random labels; of ``(batch, length, classes)`` for each place."""
+        """Return the cross entropy with random labels; sequences have a label at each place."""
 
-        def scores(made: Any) -> Any:
-            logits = part_of(made, "logits")
-            return logits if self.tensors.holds(logits) else self.tensors.floating(made)[0]
+        def scores(result: Any) -> Any:
+            logits = part_of(result, "logits")
+            return logits if self.tensors.holds(logits) else self.tensors.floating(result)[0]
 
         first = scores(output)
         if len(first.shape) < 2:
@@ -361,7 +356,7 @@ class UserModel(FedModel):
         return lambda later: self.losses.cross_entropy(scores(later), labels)
 
     def _is_number(self, value: Any) -> bool:
-        """Whether something is a floating-point tensor with one element."""
+        """Whether a value is a floating-point tensor with one element."""
         return (
             self.tensors.holds(value)
             and math.prod(value.shape) == 1

@@ -93,7 +93,7 @@ class Net(Network):
         """Return a result with a bias for each channel added."""
         return tf.nn.bias_add(result, bias, self.data_format)
 
-    def lie(self, layer: Layer) -> Lie:
+    def layer_layout(self, layer: Layer) -> Lie:
         """Return how the tensors of a layer lie."""
         return lie_of(layer, self._how(layer))
 

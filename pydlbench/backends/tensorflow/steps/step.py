@@ -390,7 +390,7 @@ class TensorflowStep(FunctionStep):
         definition = self.definition
         if not definition.backward:
             output = self._net.output(images, NetworkRun(self._net.variables, definition))
-            return self.wanted(
+            return self.add_results(
                 {"output": output}, output, lambda: self.loss(output, labels, self._net.variables)
             )
         variables = list(self._net.trained)
@@ -410,7 +410,7 @@ class TensorflowStep(FunctionStep):
                 self.update(gradients[:count])
         else:
             results["gradients"] = gradients[:count]
-        return self.wanted(results, output, lambda: loss)
+        return self.add_results(results, output, lambda: loss)
 
 
 def _near(variable: Any, value: Any) -> Any:

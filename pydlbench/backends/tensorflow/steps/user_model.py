@@ -179,7 +179,7 @@ class UserTensorflowModel(UserModel, TracedModel):
         self, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return inputs on the device; Keras models of layers are called with all as one."""
-        if self.own.inputs and arguments and keywords:
+        if self.user_spec.inputs and arguments and keywords:
             raise UsageError(
                 f"{self.spec.model}: inputs by place and by name; nearest: a name for each --input"
             )
@@ -195,7 +195,7 @@ class UserTensorflowModel(UserModel, TracedModel):
             return {"training": self.trains}
         called = getattr(self.model, "python_function", None) or self._called()
         known = "training" in inspect.signature(called).parameters
-        if not known and self.own.train is not None:
+        if not known and self.user_spec.train is not None:
             raise UsageError(
                 f"{self.spec.model}: {type(self.model).__name__} takes no argument training; "
                 "nearest: leave --train-mode and --eval-mode out"
@@ -255,13 +255,13 @@ class UserTensorflowModel(UserModel, TracedModel):
             "adam": lambda: keras.optimizers.Adam(RATE),
             "adamw": lambda: keras.optimizers.AdamW(RATE),
         }
-        if self.own.optimizer not in known:
-            near = self.own.optimizer.partition("-")[0]
+        if self.user_spec.optimizer not in known:
+            near = self.user_spec.optimizer.partition("-")[0]
             raise UnsupportedError(
-                f"{self.spec.model}: --optimizer {self.own.optimizer} is PyTorch's; nearest: "
+                f"{self.spec.model}: --optimizer {self.user_spec.optimizer} is PyTorch's; nearest: "
                 f"--optimizer {near}"
             )
-        optimizer = known[self.own.optimizer]()
+        optimizer = known[self.user_spec.optimizer]()
         with tf.device(self.device):
             optimizer.build(self.weights)
         return optimizer

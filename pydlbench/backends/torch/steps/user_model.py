@@ -178,7 +178,7 @@ class UserTorchModel(UserModel, TorchSubject):
             return
         if any(argument.kind is argument.VAR_KEYWORD for argument in known.values()):
             return
-        for name in (each.name for each in self.own.inputs):
+        for name in (each.name for each in self.user_spec.inputs):
             if name is not None and name not in known:
                 near = nearest(name, known) or list(known)[:3]
                 words = (
@@ -218,8 +218,8 @@ class UserTorchModel(UserModel, TorchSubject):
     def made_optimizer(self, weights: list[Any]) -> torch.optim.Optimizer:
         """Return the optimizer that was asked for."""
         # PyTorch's own default is chosen where it is not asked to fuse.
-        how: dict[str, Any] = {"lr": RATE, "fused": self.own.fused or None}
-        match self.own.optimizer.removesuffix(FUSED):
+        how: dict[str, Any] = {"lr": RATE, "fused": self.user_spec.fused or None}
+        match self.user_spec.optimizer.removesuffix(FUSED):
             case "sgd":
                 return torch.optim.SGD(weights, **how)
             case "momentum":

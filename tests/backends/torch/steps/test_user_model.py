@@ -472,7 +472,7 @@ def test_what_is_raised_while_the_clock_runs_is_told_likewise(own, backend):
         (
             "def build():\n        return nn.ReLU(), torch.ones(0, 4)",
             {},
-            "its first input is 0x4: a batch of nothing; nearest: 1x4",
+            "its first input is 0x4: the batch is empty; nearest: 1x4",
         ),
         (ALONE, {"phase": "training"}, "no weights to train"),
         (
