@@ -480,7 +480,7 @@ def _check_memory(rerun: Sequence[RerunPair]) -> None:
         UsageError: they do not.
     """
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.kernels import check_memory
+    from pydlbench.runner.memory import check_memory
 
     with _open_session(side=0, threads=None, seed=0) as session:
         available = session.facts.memory_available_bytes

@@ -1,17 +1,28 @@
-"""Workers and devices of a session: processes by backend, and what was probed of each device."""
+"""The workers of a session, one per backend, and its devices with their probed limits."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from pydlbench.backends import capabilities
+from pydlbench.devices.bandwidths import LEVELS, PATTERNS, extend_bandwidths
+from pydlbench.devices.cpu import record as cpu_record
+from pydlbench.devices.cpu.advice import unprobed_advice
+from pydlbench.devices.cpu.working_set import last_level_bytes, private_level_bytes
+from pydlbench.devices.gpu import record as gpu_record
+from pydlbench.devices.gpu.facts import GpuFacts
+from pydlbench.devices.gpu.peaks import lacks
+from pydlbench.devices.kept import Kept, kept_path, machine_key
 from pydlbench.errors import PydlbenchError, WorkerError
 from pydlbench.records.measurement import NEAR_ROOF
 from pydlbench.runner.rows import cached_bytes, with_limits
 from pydlbench.study.table import Interference
+from pydlbench.workers.environment import allocator_environment
+from pydlbench.workers.host import DEFAULT_TIMEOUT, Worker, early_count, start_together, take_early
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,10 +30,8 @@ if TYPE_CHECKING:
     from pydlbench.devices.cpu.facts import CpuFacts
     from pydlbench.devices.cpu.record import DeviceRecord
     from pydlbench.devices.gpu.record import GpuRecord
-    from pydlbench.devices.kept import Kept
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.workers.host import Worker
 
 
 class Workers:
@@ -30,9 +39,9 @@ class Workers:
 
     Args:
         cpus: logical CPUs that each process is pinned to.
-        timeout_s: see ``Options``.
-        code_limit_s: see ``Options``.
-        python: see ``Options``.
+        timeout_s: see ``RunnerOptions``, as for the next two.
+        code_limit_s: likewise.
+        python: likewise.
     """
 
     def __init__(
@@ -43,11 +52,9 @@ class Workers:
         python: str | None = None,
     ) -> None:
         self._cpus = tuple(cpus)
-        from pydlbench.workers.host import DEFAULT_TIMEOUT
-
         self._limits = _limits(timeout_s)
         self._code_limits = self._limits
-        if code_limit_s is not None:  # no code of the user's runs before the first request
+        if code_limit_s is not None:  # the user's code runs with the first request, not before
             start = {"start_timeout": timeout_s or DEFAULT_TIMEOUT}
             self._code_limits = {**_limits(code_limit_s), **start, "allows": "--time-limit"}
         self._python = python
@@ -69,7 +76,7 @@ class Workers:
             backend: name of the backend.
             device: ``cpu`` or ``cuda:N``.
             warm: a process whose C library keeps freed pages.
-            logging: a process whose oneDNN logs its kernels; our clock does not time it.
+            logging: a process whose oneDNN logs its kernels; it is not timed.
             allocator: one of ``workers.environment.ALLOCATORS``; None is ``kept pages`` for a warm
                 process, else ``default``.
 
@@ -77,10 +84,6 @@ class Workers:
             UsageError: no such allocator.
             UnsupportedError: this machine does not have the allocator.
         """
-        from pydlbench.backends import capabilities
-        from pydlbench.workers.environment import allocator_environment
-        from pydlbench.workers.host import Worker, take_early
-
         allocator = allocator or ("kept pages" if warm else "default")
         key = (backend, device, allocator, logging)
         if key not in self._workers:
@@ -129,8 +132,6 @@ class Workers:
         Args:
             wanted: backend and device of each.
         """
-        from pydlbench.workers.host import start_together
-
         start_together([self.get(*place) for place in dict.fromkeys(wanted)])
 
     def renew(self, *, native: bool = True, others: bool = True) -> None:
@@ -155,20 +156,21 @@ def _limits(seconds: float | None) -> dict[str, Any]:
     return {} if seconds is None else {"timeout": seconds, "prepare_timeout": seconds}
 
 
-# The roof is the fastest way to move bytes; one of these is, which one depends on the machine.
-_ROOF_PATTERNS = ("read", "copy", "triad")
-# A window of each level and a try of each peak are about 0.2 s: below 1 % of so long a run.
-_REVISIT_S = 30.0
-# Arithmetic that takes so many times as long as memory would: see :meth:`Devices._believe`.
-_FAR_FROM_MEMORY = 2.0
-# Bytes per second that any machine's memory moves.
-_ANY_MEMORY = 5e9
-# What stands in a row that memory cannot be the limit of: one window of each level.
-_ROUGH_PATTERN = "triad"
+# The fastest way to move bytes is the roof; it depends on the machine which of these it is.
+_ROOF_PATTERNS: Final = ("read", "copy", "triad")
+# Seconds between two readings of a device's limits: a window of each level and a try of each peak
+# take about 0.2 s, less than 1 % of that.
+_REVISIT_S: Final = 30.0
+# Arithmetic over memory time from which memory cannot be the limit: see :meth:`Devices._believe`.
+_FAR_FROM_MEMORY: Final = 2.0
+# Bytes per second that the memory of any machine reaches.
+_MIN_MEMORY_RATE: Final = 5e9
+# The pattern of the single window per level for rows that memory cannot limit.
+_ROUGH_PATTERN: Final = "triad"
 
 
 class Devices:
-    """The CPU and the GPUs of a session, probed as far as its rows need.
+    """The CPU and the GPUs of a session, probed as far as its rows need it.
 
     Args:
         facts: facts about the CPU.
@@ -184,19 +186,16 @@ class Devices:
         workers: Workers,
         keep_probes: bool = True,
     ) -> None:
-        from pydlbench.devices.cpu.record import start_record
-        from pydlbench.workers.host import early_count
-
         self._keep_probes = keep_probes
         self._facts = facts
         self._cpus = cpus
         self._workers = workers
-        self._cpu: DeviceRecord = start_record(facts, cpus, early_count())
+        self._cpu: DeviceRecord = cpu_record.start_record(facts, cpus, early_count())
         self._gpus: dict[str, GpuRecord] = {}
         self._main = "cpu"
-        # Levels whose bandwidths are those of an earlier run, as nothing depends on them yet.
+        # Levels with unconfirmed bandwidths of an earlier run: nothing depends on them yet.
         self._unconfirmed: set[str] = set()
-        self._unprobed: dict[str, str] = {}
+        self._unprobed: dict[str, str] = {}  # reasons, by device
         self._probed_at: dict[str, float] = {}
         self._kept: Kept | None = None
 
@@ -220,11 +219,8 @@ class Devices:
             patterns: which bandwidths are needed; None is all of them.
             levels: of which levels of the memory; None is all of them.
         """
-        from pydlbench.devices.bandwidths import LEVELS, PATTERNS
-        from pydlbench.devices.cpu.record import extend_record
-
         worker = self._workers.get("native", "cpu")
-        self._cpu = extend_record(
+        self._cpu = cpu_record.extend_record(
             self._cpu,
             tuple(precisions),
             worker.describe(),
@@ -255,23 +251,20 @@ class Devices:
             BackendMissingError: the CUDA module or a library is missing.
             UnsupportedError: there is no driver or no such GPU.
         """
-        from pydlbench.devices.gpu.facts import GpuFacts
-        from pydlbench.devices.gpu.record import LEVELS, PATTERNS, extend_record, start_record
-
         worker = self._workers.get("native", device)
         described = worker.describe()
         self._main = device
         if device not in self._gpus:
-            self._gpus[device] = start_record(
+            self._gpus[device] = gpu_record.start_record(
                 GpuFacts.from_driver(described["device"]), described["nvml"]
             )
-        self._gpus[device] = extend_record(
+        self._gpus[device] = gpu_record.extend_record(
             self._gpus[device],
             tuple(precisions),
             described["libraries"],
             worker.probe,
-            PATTERNS if patterns is None else patterns,
-            LEVELS if levels is None else levels,
+            gpu_record.PATTERNS if patterns is None else patterns,
+            gpu_record.LEVELS if levels is None else levels,
         )
         return self._gpus[device]
 
@@ -281,16 +274,12 @@ class Devices:
         Args:
             device: ``cpu`` or ``cuda:N``.
         """
-        from pydlbench.devices.cpu.working_set import last_level_bytes
-
         if device != "cpu":
             return self.gpu(device, levels=()).facts.l2_bytes
         return last_level_bytes(self._facts, self._cpus)
 
     def unprobed(self, reason: str) -> DeviceRecord:
         """Return the CPU with a warning that says why nothing was probed."""
-        from pydlbench.devices.cpu.advice import unprobed_advice
-
         warnings = (*self._cpu.warnings, unprobed_advice(reason))
         self._cpu = dataclasses.replace(self._cpu, warnings=warnings)
         return self._cpu
@@ -302,15 +291,13 @@ class Devices:
             row: a timed row.
             spec: what was timed.
         """
-        from pydlbench.devices.cpu.working_set import private_level_bytes
-
         if spec.on_gpu:
             precisions = dict.fromkeys((spec.precision, *self._advisable(spec)))
             levels: tuple[str, ...] = ("memory", "l2")
         else:
             precisions = dict.fromkeys((spec.precision,))
             private = private_level_bytes(self._facts, self._cpus) or 0
-            # A large kernel's time hardly depends on what its operands' first megabytes do.
+            # The inner caches matter only to kernels whose operands nearly fit into them.
             near = cached_bytes(spec) <= 2 * private
             levels = ("memory", "llc", "l2") if near else ("memory", "llc")
         try:
@@ -318,12 +305,12 @@ class Devices:
             lacking = () if believed else levels
             held = with_limits(row, spec, self._probed(spec, precisions, lacking), levels)
             over = held.roofline
-            # Only a kernel that is near its roof is told what another precision would bring.
+            # Reports say what another precision would gain only for kernels near their roof.
             near_roof = over and (over.bound == "memory" or over.efficiency >= NEAR_ROOF)
             if near_roof and not spec.on_gpu:
                 self._probed(spec, ("fp32", "bf16"), lacking)
             return held
-        except PydlbenchError as error:  # the time stands without a peak beside it
+        except PydlbenchError as error:  # the row is valid without limits
             return msgspec.structs.replace(row, warnings=(*row.warnings, str(error)))
 
     def _believe(self, row: Measurement, spec: KernelSpec, levels: Sequence[str]) -> bool:
@@ -337,9 +324,6 @@ class Devices:
         Returns:
             Whether the bandwidths are known, so that nothing is probed for this row.
         """
-        from pydlbench.devices.bandwidths import extend_bandwidths
-        from pydlbench.devices.cpu.record import probe_bandwidths, probed_sizes
-
         if not self._keep_probes or self._cpu.bandwidth_reason is not None:
             return False
         known = {row.level for row in self._cpu.bandwidths} - self._unconfirmed
@@ -348,13 +332,13 @@ class Devices:
         kept = [row for row in self.kept().read() if row.pattern in _ROOF_PATTERNS]
         self._probed(spec, (spec.precision,), ())
         record = self._cpu
-        sizes = probed_sizes(record)
+        sizes = cpu_record.probed_sizes(record)
         kept = [row for row in kept if row.working_set_bytes == sizes[row.level]]
         wanted = [level for level in levels if sizes[level] is not None]
         whole = {row.level for row in kept} >= set(wanted)
         compute_s = row.flops_executed / record.limits(spec.precision, row.clock_hz).measured
         memory = [row.bytes_per_s for row in kept if row.level == "memory"]
-        rate = max(memory) if whole and memory else _ANY_MEMORY
+        rate = max(memory) if whole and memory else _MIN_MEMORY_RATE
         if compute_s > _FAR_FROM_MEMORY * row.bytes / rate:
             lacking = [level for level in wanted if level not in known | self._unconfirmed]
             new = tuple(row for row in kept if row.level in lacking)
@@ -363,7 +347,9 @@ class Devices:
                 bare = dataclasses.replace(record, bandwidths=())
                 rough, _ = extend_bandwidths(
                     bare,
-                    lambda: probe_bandwidths(bare, (_ROUGH_PATTERN,), lacking, probe, windows=1),
+                    lambda: cpu_record.probe_bandwidths(
+                        bare, (_ROUGH_PATTERN,), lacking, probe, windows=1
+                    ),
                 )
                 new = rough.bandwidths
                 self.kept().write([row for row in new if row.disturbance is None])
@@ -377,29 +363,23 @@ class Devices:
 
     def _revisited(self, device: str, record: DeviceRecord | GpuRecord) -> DeviceRecord | GpuRecord:
         """Return the device, with new windows of its roofs if the last ones are old."""
-        from pydlbench.devices.cpu.record import DeviceRecord
-        from pydlbench.devices.cpu.record import revisit as revisit_cpu
-        from pydlbench.devices.gpu.record import revisit as revisit_gpu
-
         now = time.monotonic()
         if now - self._probed_at.setdefault(device, now) < _REVISIT_S:
             return record
         self._probed_at[device] = now
         probe = self._workers.get("native", device).probe
         try:
-            if isinstance(record, DeviceRecord):
-                self._cpu = revisit_cpu(record, probe, self.kept())
+            if isinstance(record, cpu_record.DeviceRecord):
+                self._cpu = cpu_record.revisit(record, probe, self.kept())
                 return self._cpu
-            self._gpus[device] = revisit_gpu(record, probe)
+            self._gpus[device] = gpu_record.revisit(record, probe)
             return self._gpus[device]
         except WorkerError:
-            # Later rows would lose their roofs for a window more; those there are hold.
+            # The earlier windows remain valid; without them later rows would have no roof.
             return record
 
     def kept(self) -> Kept:
-        """Return the file of what earlier runs have stored for this machine."""
-        from pydlbench.devices.kept import Kept, kept_path, machine_key
-
+        """Return the file with the probes and kernels of earlier runs on this machine."""
         if self._kept is None:
             described = self._workers.get("native", "cpu").describe()
             self._kept = Kept(kept_path(), machine_key(self._facts, self._cpus, described))
@@ -407,8 +387,6 @@ class Devices:
 
     def _advisable(self, spec: KernelSpec) -> tuple[str, ...]:
         """Return the precisions of a GPU that advice to change the precision can name."""
-        from pydlbench.devices.gpu.peaks import lacks
-
         half = "fp16-tc" if lacks(self._gpus[spec.device].facts, "bf16-tc") else "bf16-tc"
         products = spec.layer.kind == "gemm" and spec.precision in ("fp16-tc", "bf16-tc")
         return ("fp32", half, "fp8-tc") if products else ("fp32", half)

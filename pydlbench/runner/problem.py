@@ -11,7 +11,7 @@ from pydlbench.errors import PydlbenchError, UnsupportedError, WorkerError
 from pydlbench.records.measurement import SLOW, less_exact
 from pydlbench.runner.attribution import explained
 from pydlbench.runner.backend_run import BackendRun, KernelSubject
-from pydlbench.runner.kernels import NEAR, variant_of
+from pydlbench.runner.kernels import EQUAL_FACTOR, variant_of
 from pydlbench.runner.rows import empty_row
 from pydlbench.study.loop import ROUNDS, Study, random_order
 from pydlbench.study.ranking import clock_beside, ratio, ratios
@@ -169,7 +169,7 @@ class RowProblem:
         samples = run.usual.samples
         if not row.ok or row.contended or samples is None:
             return row
-        words = self._kernels.keep(run.spec, run.usual.variant, run.second, samples)
+        words = self._kernels.stored.write(run.spec, run.usual.variant, run.second, samples)
         if words is None:
             return row
         return msgspec.structs.replace(row, warnings=(*row.warnings, words))
@@ -376,7 +376,7 @@ class RowProblem:
             back = ratio(table.series(first), table.series(rival))
             if beyond_doubt and not (to_first.above(1.0) or back.above(1.0)):
                 return
-            near = max(to_first.median, back.median) <= NEAR
+            near = max(to_first.median, back.median) <= EQUAL_FACTOR
             faster = to_first.median < 1
             run.second = (first.variant if faster else rival.variant) if near else None
             if faster:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pydlbench.runner.kernels import memory_held
+from pydlbench.runner.memory import memory_held
 from pydlbench.runner.problem import RowProblem, is_quick
 from pydlbench.study.loop import random_order
 

@@ -7,8 +7,9 @@ import datetime as dt
 import uuid
 from typing import TYPE_CHECKING, Any, Self
 
-from pydlbench.runner.kernels import SessionKernels, check_memory
+from pydlbench.runner.kernels import SessionKernels
 from pydlbench.runner.machine import Devices, Workers
+from pydlbench.runner.memory import check_memory
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.problem import by_problem
 from pydlbench.runner.repetitions import repeated_problems
@@ -140,7 +141,7 @@ class Session:
             self._kernels,
             self._workers,
             list(by_problem(specs)),
-            wanted or self._kernels.repetitions(specs),
+            wanted or self._kernels.stored.repetitions(specs),
             lambda share, label: progress(share * len(specs), len(specs), label),
             renew=self.options.renew or wanted is not None or len(specs) > 1,
             memory_bytes=min(

@@ -117,6 +117,7 @@ class Host:
         self.logs = {}
         self.beside = []
         self.at_once = []
+        self.stored = self
         self.found = []
 
     def threads(self, _case):
@@ -138,7 +139,7 @@ class Host:
     def known_size(self, *_):
         return None
 
-    def keep(self, case, variant, rival, samples):
+    def write(self, case, variant, rival, samples):
         self.found.append((case.backend, variant, rival, samples.median))
 
     def guarded(self, _case):

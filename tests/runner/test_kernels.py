@@ -283,7 +283,7 @@ def test_the_fastest_kernel_is_kept_for_later_runs_and_verified_again(tmp_path):
     path = tmp_path / "probes.json"
     first, worker = preparing(False, path)
     first.prepare(HOT)
-    assert first.keep(HOT, "jit src nhwc", "gemm src plain", visits(1.0, 1.02)) is None
+    assert first.stored.write(HOT, "jit src nhwc", "gemm src plain", visits(1.0, 1.02)) is None
     assert worker.asked == [("hot", None, False)]
 
     later, worker = preparing(False, path)
@@ -292,7 +292,7 @@ def test_the_fastest_kernel_is_kept_for_later_runs_and_verified_again(tmp_path):
     assert worker.asked == [("hot", "jit src nhwc", False)]
     assert worker.verified == [False]
     assert later.rival_of(other_name, kernel.facts) == "gemm src plain"
-    assert later.repetitions([HOT]) == 4
+    assert later.stored.repetitions([HOT]) == 4
     later.prepare(msgspec.structs.replace(HOT, precision="bf16"))
     assert worker.asked[-1] == ("hot", None, False)
 
@@ -300,7 +300,7 @@ def test_the_fastest_kernel_is_kept_for_later_runs_and_verified_again(tmp_path):
 @pytest.mark.parametrize("options", [{"keep_probes": False}, {"algorithms": True}])
 def test_what_is_asked_to_be_found_anew_is(tmp_path, options):
     path = tmp_path / "probes.json"
-    preparing(False, path)[0].keep(HOT, "jit src nhwc", None, visits(1.0, 1.0))
+    preparing(False, path)[0].stored.write(HOT, "jit src nhwc", None, visits(1.0, 1.0))
     kernels, worker = preparing(False, path, **options)
     kernels.prepare(HOT)
     assert worker.asked == [("hot", None, False)]
@@ -308,10 +308,10 @@ def test_what_is_asked_to_be_found_anew_is(tmp_path, options):
 
 def test_a_kept_kernel_that_is_slower_than_it_was_is_said_and_forgotten(tmp_path):
     path = tmp_path / "probes.json"
-    preparing(False, path)[0].keep(HOT, "jit src nhwc", None, visits(1.0, 1.0))
+    preparing(False, path)[0].stored.write(HOT, "jit src nhwc", None, visits(1.0, 1.0))
     later, _ = preparing(False, path)
     later.prepare(HOT)
-    warning = later.keep(HOT, "jit src nhwc", None, visits(1.3, 1.3))
+    warning = later.stored.write(HOT, "jit src nhwc", None, visits(1.3, 1.3))
     assert says(warning, "1.30", "--fresh")
     again, worker = preparing(False, path)
     again.prepare(HOT)
@@ -335,17 +335,22 @@ def test_a_kernel_is_kept_unless_neighbours_made_it_an_upper_bound(tmp_path, bes
     quiet = visits(*times).visits
     slow = visits(*(factor * seconds for seconds in times)).visits
     disturbed = [dataclasses.replace(visit, interference=half) for visit in slow[:beside]]
-    assert kernels.keep(HOT, "jit src nhwc", None, Series([*disturbed, *quiet[beside:]])) is None
+    assert (
+        kernels.stored.write(HOT, "jit src nhwc", None, Series([*disturbed, *quiet[beside:]]))
+        is None
+    )
     later, worker = preparing(False, path)
     later.prepare(HOT)
     assert worker.asked == [("hot", "jit src nhwc" if kept else None, False)]
-    assert later.repetitions([HOT]) == 4  # nor is a scatter beside a neighbour
+    assert later.stored.repetitions([HOT]) == 4  # nor is a scatter beside a neighbour
 
 
 def test_what_scatters_has_more_repetitions_in_the_next_run(tmp_path):
     path = tmp_path / "probes.json"
     kernels, _ = preparing(False, path)
-    kernels.keep(HOT, "jit src nhwc", None, visits(1.0, 1.06, 0.94, 1.0, 1.04, 0.96))
+    kernels.stored.write(HOT, "jit src nhwc", None, visits(1.0, 1.06, 0.94, 1.0, 1.04, 0.96))
     later, _ = preparing(False, path)
-    assert later.repetitions([HOT]) == 6
-    assert later.repetitions([msgspec.structs.replace(HOT, backend="torch", mode="eager")]) == 4
+    assert later.stored.repetitions([HOT]) == 6
+    assert (
+        later.stored.repetitions([msgspec.structs.replace(HOT, backend="torch", mode="eager")]) == 4
+    )
