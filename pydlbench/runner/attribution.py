@@ -1,13 +1,13 @@
-"""Why one backend is slower than another on the same layer: causes, each with its own measurement.
+"""Why one backend is slower than another on the same layer: causes, each with its measurement.
 
-A cause is backed by an experiment or a counter; what no cause accounts for is unexplained. The
-parts of a call do not overlap, so they add up::
+Each cause is backed by an experiment or a counter; the rest is unexplained. The parts of a call do
+not overlap, so they add up::
 
     time = allocation + reorders + dispatch + kernel + rest
 
-The gap is the difference of two such sums: what the fastest backend spends on the same part is no
-cause. Idle threads and unpacked weights are subtracted from the kernel's part, by what they are
-known to cost.
+The gap is the difference of two such sums; time that the fastest backend spends on the same part is
+no cause. The measured costs of idle threads and unpacked weights are subtracted from the kernel's
+part.
 
 If the kernel was not timed alone, its part is the call with kept pages minus an empty call. As a
 difference of two measurements it is called the rest of the call; its share of the measured limit of
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from pydlbench.runner.backend_run import BackendRun
 
 
-#: How a kernel's time is known where nothing else is said.
+#: The default source of a kernel's time.
 LOG = "by the library's own log"
-# Between a graph's nodes, or behind a gate, there is nothing but kernels.
+# A graph, or samples behind a launch gate, consist of kernels only.
 _ON_GPU = "on the device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapAccount:
-    """Where one backend's time goes, as far as it was measured. Seconds per execution.
+    """The measured parts of one backend's time. Seconds per execution.
 
     Attributes:
         time_s: the call, as users run it.
@@ -58,9 +58,9 @@ class GapAccount:
         kernel: the library's name of the kernel.
         kernel_s: the kernel alone, if it was measured.
         kernel_by: how it was measured, in words that follow the time.
-        detail: what else is known of the kernel, such as of its machine code.
+        detail: other facts about the kernel, such as its machine code.
         limit_s: time at the measured peak or bandwidth of the device, whichever is longer.
-        bound: which of these two it is: ``compute`` or ``memory``.
+        bound: the longer one of the two: ``compute`` or ``memory``.
         busy: share of the threads' time in which they had a CPU or waited for one.
         threads: number of threads.
     """
@@ -93,42 +93,42 @@ class GapAccount:
 
 
 # -----------------------------------------------------------------------------
-# What a call takes besides its kernel: fresh pages, conversions of layouts, the call itself.
+# The parts of a call besides its kernel: fresh pages, conversions of layouts, the call itself.
 #
 # Each part takes the accounts of a slow backend and of the fastest one, in the same rounds, and
 # yields a cause's name, its seconds and the measurement in words.
 
 
-def allocation(own: GapAccount, best: GapAccount) -> Iterator[tuple[str, float, str]]:
+def allocation(slow: GapAccount, best: GapAccount) -> Iterator[tuple[str, float, str]]:
     """Yield the additional time for pages that are touched for the first time."""
-    if own.allocation_s is None:
+    if slow.allocation_s is None:
         return
-    kept = format_seconds(own.time_s - own.allocation_s)
+    kept = format_seconds(slow.time_s - slow.allocation_s)
     how = f"{kept} with an allocator that keeps its pages"
-    if own.faults:
-        how += f", which saves {own.faults:.0f} page faults per call"
-    seconds = own.allocation_s - (best.allocation_s or 0.0)
+    if slow.faults:
+        how += f", which saves {slow.faults:.0f} page faults per call"
+    seconds = slow.allocation_s - (best.allocation_s or 0.0)
     yield "allocation", seconds, how + _in_fastest(best.allocation_s)
 
 
-def reorders(own: GapAccount, best: GapAccount) -> Iterator[tuple[str, float, str]]:
+def reorders(slow: GapAccount, best: GapAccount) -> Iterator[tuple[str, float, str]]:
     """Yield the additional time for layout conversions."""
-    if own.reorder_s:
-        how = f"operands brought into other layouts, {own.reorder_by}{_in_fastest(best.reorder_s)}"
-        yield "reorders", own.reorder_s - (best.reorder_s or 0.0), how
+    if slow.reorder_s:
+        how = f"operands brought into other layouts, {slow.reorder_by}{_in_fastest(best.reorder_s)}"
+        yield "reorders", slow.reorder_s - (best.reorder_s or 0.0), how
 
 
-def dispatch(own: GapAccount, best: GapAccount) -> Iterator[tuple[str, float, str]]:
+def dispatch(slow: GapAccount, best: GapAccount) -> Iterator[tuple[str, float, str]]:
     """Yield the additional time of a call that does nothing."""
-    if own.empty_s is None:
+    if slow.empty_s is None:
         return
-    how = f"{format_seconds(own.empty_s)} for a call that does nothing"
-    if own.queued:
-        # The device works while the next call is made: what the calls take longer is waited for.
-        yield "dispatch", own.empty_s - best.time_s, f"{how}, more than the fastest takes in all"
+    how = f"{format_seconds(slow.empty_s)} for a call that does nothing"
+    if slow.queued:
+        # The device works while the next call is made; it waits only if calls take longer.
+        yield "dispatch", slow.empty_s - best.time_s, f"{how}, more than the fastest takes in all"
         return
     fastest_s = None if best.queued else best.empty_s
-    yield "dispatch", own.empty_s - (fastest_s or 0.0), how + _in_fastest(fastest_s)
+    yield "dispatch", slow.empty_s - (fastest_s or 0.0), how + _in_fastest(fastest_s)
 
 
 def _in_fastest(seconds: float | None) -> str:
@@ -136,45 +136,45 @@ def _in_fastest(seconds: float | None) -> str:
 
 
 # -----------------------------------------------------------------------------
-# What the kernel itself takes longer: threads without work, unpacked weights, and the rest.
+# The additional time of the kernel itself: idle threads, unpacked weights, and the rest.
 
-# Unoptimised kernels that a library falls back to.
+# Names of unoptimised kernels that a library falls back to.
 _GENERIC = re.compile(r"(^|[\s:_(])(ref|simple|naive|generic|fallback)(?![a-z])")
 # A convolution lowered to a matrix product; for a product, these are the usual kernels.
 _LOWERED = re.compile(r"im2col|(^|[\s:_])gemm[:_]|\b[A-Z0-9]*GEMM\w*\(")
-# So many threads have worked where only one did, the others' beginnings and ends included.
+# The largest number of busy threads that counts as one; the others start and end in that time.
 _ONE_THREAD = 1.2
 
 
-def kernel(
-    own: GapAccount, best: GapAccount, room: float, kind: str, packing: float | None
+def slower_kernel(
+    slow: GapAccount, best: GapAccount, room: float, kind: str, packing: float | None
 ) -> Iterator[tuple[str, float, str]]:
     """Yield the additional time of the kernel: idle threads, unpacked weights, or other reasons.
 
     Args:
-        own: account of the slow backend.
+        slow: account of the slow backend.
         best: account of the fastest one.
         room: seconds of the gap that the other parts do not account for.
         kind: see :func:`causes`.
         packing: see :func:`causes`.
     """
-    taken, fastest = _kernel_s(own), _kernel_s(best)
+    taken, fastest = _kernel_s(slow), _kernel_s(best)
     reference = best.time_s if fastest is None else fastest
     rest = room if taken is None else taken - reference
-    for name, seconds, how in _idle(own, best, max(0.0, rest)):
+    for name, seconds, how in _idle(slow, best, max(0.0, rest)):
         rest -= seconds
         yield name, seconds, how
     for name, seconds, how in _not_packed(best, packing, max(0.0, rest)):
         rest -= seconds
         yield name, seconds, how
-    if taken is None or own.kernel is None:
+    if taken is None or slow.kernel is None:
         return
-    how = f"{own.kernel} takes {format_seconds(taken)} {_by(own)}"
+    how = f"{slow.kernel} takes {format_seconds(taken)} {_by(slow)}"
     how += f"; in the fastest {best.kernel or 'the whole call'} {format_seconds(reference)}"
-    for words in (_reached(own, best, taken, reference), own.detail, _busy(own)):
+    for words in (_reached(slow, best, taken, reference), slow.detail, _busy(slow)):
         how += f"; {words}" if words else ""
-    name = "generic kernel" if _generic(own.kernel, kind) else "slower kernel"
-    if own.kernel_s is None:
+    name = "generic kernel" if _generic(slow.kernel, kind) else "slower kernel"
+    if slow.kernel_s is None:
         name = "rest of the call"
     yield name, rest, how
 
@@ -196,12 +196,12 @@ def _by(account: GapAccount) -> str:
     return f"(not measured alone: it is a call{kept}{less})"
 
 
-def _reached(own: GapAccount, best: GapAccount, taken: float, reference: float) -> str:
+def _reached(slow: GapAccount, best: GapAccount, taken: float, reference: float) -> str:
     """Return the shares of the device's limit that the two kernels reach."""
-    if not own.limit_s or not taken:
+    if not slow.limit_s or not taken:
         return ""
-    what = {"memory": "bandwidth", "compute": "peak"}.get(own.bound, "limit")
-    words = f"that is {100 * own.limit_s / taken:.0f} % of the measured {what}"
+    what = {"memory": "bandwidth", "compute": "peak"}.get(slow.bound, "limit")
+    words = f"that is {100 * slow.limit_s / taken:.0f} % of the measured {what}"
     if best.limit_s and reference:
         words += f", in the fastest {100 * best.limit_s / reference:.0f} %"
     return words
@@ -214,17 +214,15 @@ def _busy(account: GapAccount) -> str:
     return f"its {who} busy for {100 * account.busy:.0f} % of the time"
 
 
-def _idle(own: GapAccount, best: GapAccount, most: float) -> Iterator[tuple[str, float, str]]:
-    """Yield the time that idle threads would have saved, had they shared the work."""
-    if own.busy is None or own.queued or own.threads < 2:
+def _idle(slow: GapAccount, best: GapAccount, most: float) -> Iterator[tuple[str, float, str]]:
+    """Yield the time that idle threads would have saved if they had shared the work."""
+    if slow.busy is None or slow.queued or slow.threads < 2:
         return
     fastest_s = _idle_s(best) or 0.0
-    # What the kernel loses is all that spreading its work can win.
-    seconds = max(0.0, min((_idle_s(own) or 0.0) - fastest_s, most))
-    name = "one thread" if own.busy * own.threads <= _ONE_THREAD else "idle threads"
-    how = (
-        f"{own.threads} threads had a CPU or waited for one for {100 * own.busy:.0f} % of the time"
-    )
+    # Sharing the work saves no more than the kernel loses.
+    seconds = max(0.0, min((_idle_s(slow) or 0.0) - fastest_s, most))
+    name = "one thread" if slow.busy * slow.threads <= _ONE_THREAD else "idle threads"
+    how = f"{slow.threads} threads had a CPU or waited for one for {100 * slow.busy:.0f} % of the time"
     if best.busy is not None:
         how += f", those of the fastest for {100 * best.busy:.0f} %"
     yield name, seconds, f"{how} (one that spins until others are done counts as busy)"
@@ -248,7 +246,7 @@ def _not_packed(
         f"the fastest takes {format_seconds(best.time_s + brings)} with the weights as they "
         f"are, {format_seconds(best.time_s)} with packed ones"
     )
-    # It cannot bring more than there is to win.
+    # It saves no more than the kernel loses.
     yield "weights not packed", max(0.0, min(brings, most)), how
 
 
@@ -258,19 +256,19 @@ def _generic(kernel: str, kind: str) -> bool:
 
 
 # -----------------------------------------------------------------------------
-# From the accounts to the causes: each part of the gap, the largest first.
+# From the accounts to the causes: the parts of the gap, the largest first.
 
-# A cause that accounts for less of the gap than this is not worth a reader's time.
-_WORTH = 0.05
+# Causes with a smaller share of the gap are left out.
+_MIN_CAUSE_SHARE = 0.05
 
 
 def causes(
-    own: GapAccount, best: GapAccount, kind: str = "", packing: float | None = None
+    slow: GapAccount, best: GapAccount, kind: str = "", packing: float | None = None
 ) -> list[dict[str, Any]]:
     """Return the causes of the gap, the largest first; empty without a gap or evidence.
 
     Args:
-        own: account of a slow backend.
+        slow: account of a slow backend.
         best: account of the fastest one on the same problem, in the same rounds.
         kind: kind of the layer: ``conv2d``, ``gemm``...
         packing: the fastest backend's time with plain weights over that with packed ones, if it
@@ -283,23 +281,23 @@ def causes(
         additional time compared with the fastest backend; ``share`` of the gap, more than 1 if this
         backend would be the fastest without it; and ``how``, the measurement in words.
     """
-    gap = own.time_s - best.time_s
+    gap = slow.time_s - best.time_s
     if not gap > 0:
         return []
-    own, best = _within(own), _within(best)
-    parts = [*allocation(own, best), *reorders(own, best), *dispatch(own, best)]
+    slow, best = _within(slow), _within(best)
+    parts = [*allocation(slow, best), *reorders(slow, best), *dispatch(slow, best)]
     room = gap - sum(max(0.0, seconds) for _, seconds, _ in parts)
-    parts += kernel(own, best, room, kind, packing)
-    worth = [
+    parts += slower_kernel(slow, best, room, kind, packing)
+    listed = [
         {"cause": name, "seconds": seconds, "share": seconds / gap, "how": how}
         for name, seconds, how in parts
-        if seconds >= _WORTH * gap
+        if seconds >= _MIN_CAUSE_SHARE * gap
     ]
-    return sorted(worth, key=lambda cause: -cause["seconds"])
+    return sorted(listed, key=lambda cause: -cause["seconds"])
 
 
 def _within(account: GapAccount) -> GapAccount:
-    """Return the account with a log that fits into the call: the logged one may have been slow."""
+    """Return the account with the log scaled to the call: the logged call may have been slower."""
     logged = (account.kernel_s or 0.0) + (account.reorder_s or 0.0)
     room = max(0.0, account.kept_s - account.outside_s)
     if logged <= room:
@@ -313,13 +311,13 @@ def _within(account: GapAccount) -> GapAccount:
 
 
 # -----------------------------------------------------------------------------
-# From what was measured of two backends' runs to their accounts, and to the row with its causes.
+# From the samples of two backends to their accounts, and to the row with its causes.
 
-# Weights of products as they are, plain or transposed, in a kernel's layout.
+# Unpacked weights of a product, plain or transposed, in a kernel's layout.
 _UNPACKED = re.compile(r"\bweights g?(kn|nk)\b")
 
 
-def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measurement:
+def with_causes(row: Measurement, run: BackendRun, best: BackendRun) -> Measurement:
     """Return the row with its causes.
 
     Args:
@@ -329,13 +327,13 @@ def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measuremen
     """
     if row.time is None or row.ratio is None or best.row is None or best.row.time is None:
         return row
-    # Of the same rounds: the machine may have been another one in others.
+    # The best time over the same rounds: in others the machine may have been faster or slower.
     best_s = row.time.median / row.ratio["median"]
-    own, fastest = _account(run, row, row.time.median), _account(best, best.row, best_s)
-    if run.spec.on_gpu and not _others(row, best.row):
-        own = dataclasses.replace(own, kernel=None)
-    known = causes(own, fastest, run.spec.layer.kind, _packing_gain(run, best))
-    gap = own.time_s - fastest.time_s
+    slow, fastest = _account(run, row, row.time.median), _account(best, best.row, best_s)
+    if run.spec.on_gpu and not _run_other_kernels(row, best.row):
+        slow = dataclasses.replace(slow, kernel=None)
+    known = causes(slow, fastest, run.spec.layer.kind, _packing_gain(run, best))
+    gap = slow.time_s - fastest.time_s
     # Negative if the causes add up to more than the gap.
     rest = gap - sum(cause["seconds"] for cause in known)
     unexplained = {
@@ -347,7 +345,7 @@ def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measuremen
     return msgspec.structs.replace(row, causes=(*known, unexplained))
 
 
-def _others(row: Measurement, best: Measurement) -> bool:
+def _run_other_kernels(row: Measurement, best: Measurement) -> bool:
     """Whether two rows of a GPU are known to run other kernels: by name and grid."""
     ran, fastest = (
         [(each["name"], each.get("grid")) for each in kernels]
@@ -361,7 +359,7 @@ def _account(run: BackendRun, row: Measurement, time_s: float) -> GapAccount:
     facts, samples, warm = run.usual.facts, run.usual.samples, run.warm.samples
     if facts is None or samples is None or row.time is None:
         return GapAccount(time_s=time_s)
-    # With a log of the process whose pages are there, no fault is counted in the kernel as well.
+    # The log of the process that keeps its pages has no page faults in its kernels.
     kept = run.warm.facts if warm is not None else None
     seen = {**(kept or facts).evidence, **run.log}
     saved, faults = None, row.faults or {}
@@ -370,7 +368,7 @@ def _account(run: BackendRun, row: Measurement, time_s: float) -> GapAccount:
         saved = saved_s(samples, warm) * time_s / row.time.median
         busy, kept_s = warm.busy, time_s - saved
     on_gpu, roof = run.spec.on_gpu, row.roofline
-    # Samples behind a gate and in a graph leave out what the calls cost.
+    # Samples behind a gate and in a graph do not contain the cost of the calls.
     called = not on_gpu or row.timing not in ("events", "cuda-graph")
     return GapAccount(
         time_s=time_s,
@@ -389,11 +387,11 @@ def _account(run: BackendRun, row: Measurement, time_s: float) -> GapAccount:
 
 
 def _inside(seen: Mapping[str, Any], call_s: float) -> dict[str, Any]:
-    """Return the kernel's and the reorders' parts of a call, and how they are known.
+    """Return the kernel's and the reorders' parts of a call, and how they were measured.
 
-    The library's log precedes the backend's own measurement of the kernel. Either was made together
-    with a whole call, when the machine may have been faster or slower than now, so the share of
-    that call is used.
+    The library's log takes precedence over the backend's own measurement. Each was made in a whole
+    call, when the machine may have been faster or slower than now, so the share of that call is
+    used.
     """
     logged = seen.get("kernel_s") is not None
     names = ("kernel_s", "reorder_s") if logged else ("alone_s", "alone_reorder_s")
@@ -404,7 +402,7 @@ def _inside(seen: Mapping[str, Any], call_s: float) -> dict[str, Any]:
     }
     if not parts or not seen.get("call_s"):
         return {}
-    # The logged call may have been slower than the one beside it; parts are no more than the whole.
+    # The logged call may have been slower than the one beside it; parts do not exceed the whole.
     whole = max(seen["call_s"], sum(parts.values()))
     by = LOG if logged else seen["alone_by"]
     fields: dict[str, Any] = {}
@@ -418,9 +416,9 @@ def _inside(seen: Mapping[str, Any], call_s: float) -> dict[str, Any]:
 def _packing_gain(run: BackendRun, best: BackendRun) -> float | None:
     """Return the gain of packed weights in the fastest backend, if this one does not pack.
 
-    It comes from the candidates of the native row, if that is the fastest and packs its weights. A
-    library that converts its operands in each call packs them anyway, and weights that are the
-    result cannot be packed.
+    It is computed from the candidates of the native row, if that is the fastest and packs its
+    weights. A library that converts its operands in each call packs them anyway, and weights that
+    are the result cannot be packed.
     """
     facts, fastest = run.usual.facts, best.usual.facts
     if facts is None or fastest is None or run.spec.layer.kind != "gemm":

@@ -9,7 +9,7 @@ import msgspec
 
 from pydlbench.errors import PydlbenchError, UnsupportedError, WorkerError
 from pydlbench.records.measurement import SLOW, less_exact
-from pydlbench.runner.attribution import explained
+from pydlbench.runner.attribution import with_causes
 from pydlbench.runner.backend_run import BackendRun, KernelSubject
 from pydlbench.runner.kernels import EQUAL_FACTOR, variant_of
 from pydlbench.runner.rows import empty_row
@@ -284,7 +284,7 @@ class RowProblem:
                         self._prepare_kernel(run, run.warm)
                     unlogged = run.warm.kernel if sampled else None
                     run.log = self._kernels.logged(run.spec, run.usual.variant, unlogged)
-                run.row = explained(row, run, best)
+                run.row = with_causes(row, run, best)
 
     def _lose(self, run: BackendRun, error: PydlbenchError) -> None:
         """Note that a repetition of a run failed, and end the run unless it may try again.

@@ -8,7 +8,7 @@ from pydlbench.backends.base import KernelFacts
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness, Roofline
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.attribution import explained
+from pydlbench.runner.attribution import with_causes
 from pydlbench.runner.backend_run import BackendRun, KernelSubject
 from pydlbench.runner.rows import measured_row
 from pydlbench.study.table import Interference, Series, visit_of
@@ -94,7 +94,7 @@ def entry(
 
 def found(slow, fast=None):
     fast = fast or entry("native", KERNEL_S, algorithm="brg:avx512", layer=slow.spec.layer)
-    row = explained(slow.row, slow, fast)
+    row = with_causes(slow.row, slow, fast)
     return {cause["cause"]: cause for cause in row.causes}
 
 
@@ -289,6 +289,6 @@ def test_on_a_gpu_another_kernel_is_the_cause_and_the_same_one_is_none(slow, exp
         return entry(backend, seconds, busy=None, **words)
 
     fast = on_gpu("native", KERNEL_S, "void gemm<implicit>(int)")
-    row = explained(*((own := on_gpu("torch", 2 * KERNEL_S, slow)).row, own), fast)
+    row = with_causes(*((own := on_gpu("torch", 2 * KERNEL_S, slow)).row, own), fast)
     assert {one["cause"]: one["seconds"] for one in row.causes} == pytest.approx(expected)
     assert ("gemm takes 2.00 ms" in row.causes[0]["how"]) is ("slower kernel" in expected)
