@@ -222,7 +222,8 @@ def _idle(slow: GapAccount, best: GapAccount, most: float) -> Iterator[tuple[str
     # Sharing the work saves no more than the kernel loses.
     seconds = max(0.0, min((_idle_s(slow) or 0.0) - fastest_s, most))
     name = "one thread" if slow.busy * slow.threads <= _ONE_THREAD else "idle threads"
-    how = f"{slow.threads} threads had a CPU or waited for one for {100 * slow.busy:.0f} % of the time"
+    how = f"{slow.threads} threads had a CPU or waited for one "
+    how += f"for {100 * slow.busy:.0f} % of the time"
     if best.busy is not None:
         how += f", those of the fastest for {100 * best.busy:.0f} %"
     yield name, seconds, f"{how} (one that spins until others are done counts as busy)"
