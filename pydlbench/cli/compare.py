@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pydlbench.compare.comparison import Comparison
     from pydlbench.compare.match import Matching
     from pydlbench.compare.rerun import RerunPair
-    from pydlbench.compare.rows import Row, Side
+    from pydlbench.compare.rows import Side, SideRow
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
     from pydlbench.store.documents import Loaded
@@ -65,9 +65,9 @@ _FLEET_MARGIN: Final = 0.03
 
 
 def _repetitions(option: str, text: str) -> int:
-    from pydlbench.compare.interleaved import LEAST_PASSES
+    from pydlbench.compare.interleaved import MIN_PASSES
 
-    return whole_number(option, text, LEAST_PASSES)
+    return whole_number(option, text, MIN_PASSES)
 
 
 class CompareOptions(Measuring, MarkdownOutput):
@@ -253,7 +253,7 @@ def _no_rows_text(comparison: Comparison) -> str:
     )
 
 
-def _status(row: Row) -> str:
+def _status(row: SideRow) -> str:
     """Return a row's status, or its time if that has no ratio to another."""
     if row.status == "failed" and row.median is not None:
         return f"{row.median:g} s, which is no time,"
@@ -295,7 +295,7 @@ def run_published(args: CompareOptions, outputs: Outputs) -> int:
     Raises:
         UsageError: no such run, no such model.
     """
-    from pydlbench.compare.published import find_figures, match_figures, own_figures
+    from pydlbench.compare.published import find_figures, match_figures, measured_figures
     from pydlbench.report.published import published_report
     from pydlbench.store.documents import load
 
@@ -303,7 +303,7 @@ def run_published(args: CompareOptions, outputs: Outputs) -> int:
         results = [
             figure
             for name in args.runs
-            for figure in own_figures(name, load(name, store), _script_batch)
+            for figure in measured_figures(name, load(name, store), _script_batch)
         ]
     figures = match_figures(find_figures(args.model), results)
     given = bool(args.runs)
@@ -424,7 +424,7 @@ def _interleaved(
         UsageError: bad input, or nothing can be measured here.
         PydlbenchError: no pass was finished.
     """
-    from pydlbench.compare.interleaved import compare_interleaved, measured_here
+    from pydlbench.compare.interleaved import as_remeasured, compare_interleaved
     from pydlbench.compare.match import match
     from pydlbench.compare.rows import read_side
 
@@ -440,7 +440,7 @@ def _interleaved(
     with opened(side=0, threads=None, seed=args.seed) as session:
         here = session.run
     notes += _other_machines(a, b, here.device.get("name"))
-    a, b = (measured_here(side, here) for side in (a, b))
+    a, b = (as_remeasured(side, here) for side in (a, b))
     comparison = compare_interleaved(a, b, matching, rerun, margin, done, notes)
     return comparison, interrupted
 

@@ -152,9 +152,9 @@ def expecting(
 
     if store is None or len(store.runs(limit=OCCASIONS)) < OCCASIONS:
         return rows
-    from pydlbench.compare.expected import with_expected
+    from pydlbench.compare.expected import add_predictions
 
-    return with_expected(run, rows, store)
+    return add_predictions(run, rows, store)
 
 
 def row_warnings(rows: Sequence[Measurement | StepRecord]) -> list[str]:

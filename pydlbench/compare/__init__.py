@@ -1,5 +1,5 @@
-"""Two runs held against each other, stored or measured again, interleaved; and published figures.
+"""Comparisons: two runs, stored or measured again interleaved; and published figures.
 
-What says something of rows (``match``, ``environment``, ``statistics``, ``stored``,
-``interleaved``) are pure functions; only ``rerun`` measures, and only ``published`` reads files.
+``match``, ``environment``, ``statistics``, ``stored`` and ``interleaved`` are pure functions; only
+``rerun`` measures, and only ``published`` reads files.
 """

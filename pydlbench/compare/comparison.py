@@ -21,26 +21,27 @@ if TYPE_CHECKING:
 
     from pydlbench.compare.environment import Difference
     from pydlbench.compare.match import Matching
-    from pydlbench.compare.rows import Row, Side
+    from pydlbench.compare.rows import Side, SideRow
 
-#: A ratio B / A with what is said of it.
+#: A ratio B / A with its interval and verdict.
 Estimate = ComparisonEstimate
 
 SAME: Final = "SAME"
 FASTER: Final = "FASTER"
 SLOWER: Final = "SLOWER"
 UNCLEAR: Final = "UNCLEAR"
-#: In the order in which they are counted.
+#: Verdicts in the order of the printed counts.
 VERDICTS: Final = (SLOWER, FASTER, SAME, UNCLEAR)
-# What a row of a document has of its row in the second run, and of its estimate.
-_OF_ROW: Final = (
+# Fields of a document's row that are taken from the second run's row, from either side's row, and
+# from the estimate.
+_ROW_FIELDS: Final = (
     *("layer", "kind", "problem", "batch", "pass_", "precision", "device", "backend", "mode"),
     *("cache", "threads", "layout_request", "fuse", "propagation"),
 )
-_OF_SIDE: Final = tuple(
+_SIDE_FIELDS: Final = tuple(
     name for name in ComparisonSide.__struct_fields__ if name not in ("contended", "library")
 )
-_OF_ESTIMATE: Final = Estimate.__struct_fields__
+_ESTIMATE_FIELDS: Final = Estimate.__struct_fields__
 
 
 #: Largest chance of any false FASTER or SLOWER among all rows of a comparison. With one in a
@@ -56,8 +57,8 @@ CONFIDENCE: Final = 0.9
 class ComparedRow(NamedTuple):
     """A row of both sides with its ratio, and the ratios of its passes if they were interleaved."""
 
-    a: Row
-    b: Row
+    a: SideRow
+    b: SideRow
     estimate: Estimate
     passes: Sequence[float] | None = None
     libraries: tuple[str | None, str | None] = (None, None)
@@ -71,8 +72,8 @@ class ComparedRow(NamedTuple):
         """Return whether it is SLOWER by more than a fraction."""
         return self.verdict == SLOWER and self.estimate.ratio > 1 + threshold
 
-    def tells(self, limit: float) -> bool:
-        """Return whether its ratio is below a limit, or one above it could have been seen."""
+    def excludes(self, limit: float) -> bool:
+        """Return whether a ratio above a limit is excluded, or would have been detected."""
         known = [self.estimate.ci_high, self.estimate.resolution]
         below = any(end is not None and end <= limit for end in known)
         return below and self.estimate.reason is None
@@ -80,8 +81,8 @@ class ComparedRow(NamedTuple):
     def document(self) -> ComparisonRow:
         """Return the row of the JSON document."""
         return ComparisonRow(
-            **{name: getattr(self.b, name) for name in _OF_ROW},
-            **{name: getattr(self.estimate, name) for name in _OF_ESTIMATE},
+            **{name: getattr(self.b, name) for name in _ROW_FIELDS},
+            **{name: getattr(self.estimate, name) for name in _ESTIMATE_FIELDS},
             a=_side(self.a, self.libraries[0]),
             b=_side(self.b, self.libraries[1]),
             by_pass=None if self.passes is None else tuple(self.passes),
@@ -103,7 +104,7 @@ class Comparison:
         replicates: number of independent runs of the same code as either side.
         assumed_sd: assumed scatter between runs, as a standard deviation of logarithms; None if it
             is known from replicates, and for interleaved sides.
-        passes: how often both sides were prepared anew and measured; 0 for stored runs.
+        passes: number of passes that prepared and measured both sides; 0 for stored runs.
         notes: notes for the reader.
         installations: whether the sides are two installations, which may have other libraries.
     """
@@ -122,10 +123,10 @@ class Comparison:
     installations: bool = False
 
     @property
-    def counted(self) -> Mapping[str, int]:
+    def counts(self) -> Mapping[str, int]:
         """The number of rows with each verdict."""
-        counts = Counter(row.verdict for row in self.rows)
-        return {verdict: counts[verdict] for verdict in VERDICTS}
+        counter = Counter(row.verdict for row in self.rows)
+        return {verdict: counter[verdict] for verdict in VERDICTS}
 
     def slower(self, threshold: float) -> list[ComparedRow]:
         """Return the rows that are SLOWER by more than a fraction, the slowest first."""
@@ -140,10 +141,10 @@ class Comparison:
         is.
         """
         limit = 1 + max(threshold, self.margin)
-        return [row for row in self.rows if not (row.slower(threshold) or row.tells(limit))]
+        return [row for row in self.rows if not (row.slower(threshold) or row.excludes(limit))]
 
     @property
-    def lost(self) -> list[Row]:
+    def lost(self) -> list[SideRow]:
         """The rows without an expected time: timed in A and not in B, or not timed again.
 
         They are not known to be as fast as before.
@@ -169,7 +170,7 @@ class Comparison:
             geomean=None if geomean is None else geomean.ratio,
             geomean_ci=None if geomean is None else (geomean.ci_low, geomean.ci_high),
             geomean_verdict=None if geomean is None else geomean.verdict,
-            counts=self.counted,
+            counts=self.counts,
             only_a=tuple(map(_name, self.matching.only_a)),
             only_b=tuple(map(_name, self.matching.only_b)),
             untimed=tuple(
@@ -195,12 +196,12 @@ class Comparison:
         return plain
 
 
-def _side(row: Row, library: str | None) -> ComparisonSide:
-    fields = {name: getattr(row, name) for name in _OF_SIDE}
+def _side(row: SideRow, library: str | None) -> ComparisonSide:
+    fields = {name: getattr(row, name) for name in _SIDE_FIELDS}
     return ComparisonSide(**fields, contended=bool(row.contended), library=library)
 
 
-def _name(row: Row) -> dict[str, Any]:
+def _name(row: SideRow) -> dict[str, Any]:
     return {
         "layer": row.layer,
         "problem": row.problem,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pydlbench.compare.match import Pair
     from pydlbench.compare.rows import Side
 
-_SHOWN: Final = 3
+_MAX_LISTED_NAMES: Final = 3
 # Facts of a machine that a kernel's time depends on, with their names in words.
 _FACTS: Final = {
     "family": "processor family",
@@ -32,15 +32,15 @@ _FACTS: Final = {
     "l2_bytes": "L2 cache",
     "driver": "driver",
 }
-# The same of a run's environment.
+# Such facts of a run's environment.
 _SYSTEM: Final = {
     "os": "operating systems",
     "kernel": "kernels of the system",
     "python": "Python versions",
     "machine": "architectures",
 }
-#: The boost clock of a quiet machine moves by less from run to run.
-OTHER_CLOCK: Final = 0.02
+#: Smallest reported change of the clock: the boost clock of an idle machine moves by less.
+MIN_CLOCK_CHANGE: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,34 +105,33 @@ def _unlike(
     """Yield a difference for each name whose values are known and differ.
 
     Args:
-        what: of the differences.
-        sentence: with a place for the name in words.
-        names: names of values, with these in words.
+        what: kind of the differences.
+        sentence: text with a placeholder for the name in words.
+        names: names of values, and the names in words.
         first: values of the first run by name.
-        second: those of the second run.
+        second: values of the second run by name.
     """
     for name, words in names.items():
-        own, other = first.get(name), second.get(name)
-        if own is None or other is None or own == other:
+        a, b = first.get(name), second.get(name)
+        if a is None or b is None or a == b:
             continue
-        values = f": {own} and {other}" if isinstance(own, (str, int, float)) else ""
-        yield Difference(what=what, a=own, b=other, text=sentence.format(words) + values)
+        values = f": {a} and {b}" if isinstance(a, (str, int, float)) else ""
+        yield Difference(what=what, a=a, b=b, text=sentence.format(words) + values)
 
 
 def _threads(a: Side, b: Side, pairs: Sequence[Pair]) -> Iterator[Difference]:
     """Yield the difference in threads if rows do not have them; otherwise they are matched."""
-    own, other = (len(side.device.get("cpus") or ()) for side in (a, b))
-    if own and other and own != other and not all(pair.a.threads for pair in pairs):
-        text = f"the numbers of threads differ: {own} and {other}"
-        yield Difference(what="threads", a=own, b=other, text=text)
+    first, second = (len(side.device.get("cpus") or ()) for side in (a, b))
+    if first and second and first != second and not all(pair.a.threads for pair in pairs):
+        text = f"the numbers of threads differ: {first} and {second}"
+        yield Difference(what="threads", a=first, b=second, text=text)
 
 
 def _libraries(side: Side) -> Mapping[str, Any]:
     packages = _part(side, "packages")
-    own = side.device.get("libraries") or {}
     loaded = {
         name: value
-        for name, value in own.items()
+        for name, value in (side.device.get("libraries") or {}).items()
         if name not in ("threads", "numpy") and isinstance(value, str)
     }
     return {**packages, **loaded}
@@ -151,28 +150,28 @@ def _named(
         for name in dict.fromkeys((*first, *second))
         if first.get(name) != second.get(name)
     }
-    # There may be no variables at all; a run without packages was recorded by somebody else.
+    # A run may have no variables, but one without packages was recorded by another program.
     if not changed or (not (first and second) and what != "variable"):
         return
     shown = [
-        f"{name} {own if own is not None else 'absent'} and "
-        f"{other if other is not None else 'absent'}"
-        for name, (own, other) in list(changed.items())[:_SHOWN]
+        f"{name} {'absent' if a is None else a} and {'absent' if b is None else b}"
+        for name, (a, b) in list(changed.items())[:_MAX_LISTED_NAMES]
     ]
-    more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+    hidden = len(changed) - _MAX_LISTED_NAMES
+    more = f" and {hidden} more" if hidden > 0 else ""
     yield Difference(
         what=what,
-        a={name: own for name, (own, _) in changed.items()},
-        b={name: other for name, (_, other) in changed.items()},
+        a={name: a for name, (a, _) in changed.items()},
+        b={name: b for name, (_, b) in changed.items()},
         text=f"{words} differ: {'; '.join(shown)}{more}",
     )
 
 
 def _code(a: Side, b: Side) -> Iterator[Difference]:
-    own, other = (side.environment.get("code") for side in (a, b))
-    if own and other and own != other:
-        text = f"pydlbench's own code that times kernels differs: {own} and {other}"
-        yield Difference(what="code", a=own, b=other, text=text, counts=False)
+    first, second = (side.environment.get("code") for side in (a, b))
+    if first and second and first != second:
+        text = f"pydlbench's own code that times kernels differs: {first} and {second}"
+        yield Difference(what="code", a=first, b=second, text=text, counts=False)
 
 
 def _unknown(a: Side, b: Side) -> Iterator[Difference]:
@@ -208,7 +207,7 @@ def _clocks(pairs: Sequence[Pair]) -> Iterator[Difference]:
     known = sorted(filter(math.isfinite, ratios))
     middle = known[len(known) // 2] if known else 1.0
     gap = abs(middle - 1)
-    if gap > OTHER_CLOCK:
+    if gap > MIN_CLOCK_CHANGE:
         words = "higher" if middle > 1 else "lower"
         text = f"the clock was {100 * gap:.1f} % {words} in the second run: compare the cycles"
         yield Difference(what="clock", a=1.0, b=middle, text=text, counts=False)

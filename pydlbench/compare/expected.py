@@ -1,8 +1,8 @@
-"""What to expect of a row's next measurement, from stored runs of the same code.
+"""Prediction intervals of a row's next measurement, from stored runs of the same code.
 
-What a machine does over hours no repetition within a run sees. Where runs half an hour apart or
-more are stored, their scatter tells it. Rows of a kind are as steady as they are together, but for
-those that scatter more than their kind.
+Repetitions within a run do not show how a machine changes over hours; the scatter of stored runs
+at least half an hour apart does. Rows of one kind share their common scatter, except those that
+scatter more.
 """
 
 from __future__ import annotations
@@ -21,34 +21,36 @@ from pydlbench.records.measurement import LATER_LEVEL, OCCASIONS, Expected
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pydlbench.compare.rows import Row
+    from pydlbench.compare.rows import SideRow
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.store.reader import Reader
 
 
-def with_expected(run: RunRecord, rows: Sequence[Measurement], store: Reader) -> list[Measurement]:
-    """Return rows of a run with what is expected of them in a later one.
+def add_predictions(
+    run: RunRecord, rows: Sequence[Measurement], store: Reader
+) -> list[Measurement]:
+    """Return rows of a run with their prediction intervals.
 
     Args:
-        run: when, where and with what they were measured.
+        run: record of the run.
         rows: all or some of its rows.
-        store: where runs of the same code, machine, libraries and settings are.
+        store: store with runs of the same code, machine, libraries and settings.
     """
-    own = side_of_documents("", run, [row.to_dict() for row in rows])
-    runs = repetitions(store, own, {key(row) for row in own.rows})
+    side = side_of_documents("", run, [row.to_dict() for row in rows])
+    runs = repetitions(store, side, {key(row) for row in side.rows})
     return [
         msgspec.structs.replace(row, expected_s=interval) if row.ok else row
-        for row, interval in zip(rows, expected(own.rows, runs), strict=True)
+        for row, interval in zip(rows, predict(side.rows, runs), strict=True)
     ]
 
 
-def expected(rows: Sequence[Row], runs: Sequence[Mapping[Any, float]]) -> list[Expected | None]:
-    """Return for each row in which interval its median lies in a later run.
+def predict(rows: Sequence[SideRow], runs: Sequence[Mapping[Any, float]]) -> list[Expected | None]:
+    """Return the prediction interval of each row's median in a later run.
 
     Args:
-        rows: of a run.
-        runs: seconds by key, of :func:`~pydlbench.compare.stored.repetitions`.
+        rows: rows of a run.
+        runs: seconds by key, from :func:`~pydlbench.compare.stored.repetitions`.
 
     Returns:
         None for a row with undisturbed times of fewer than

@@ -1,7 +1,7 @@
 """Two installations of this package, interleaved, each measured by workers of its own interpreter.
 
 Anything that is installed may differ: the framework, oneDNN, a compiler's flags, pydlbench itself.
-What the machine does in a round affects both and cancels.
+Interference in a round affects both and cancels.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydlbench.compare.comparison import MARGIN
 from pydlbench.compare.interleaved import compare_interleaved
 from pydlbench.compare.match import Matching, Pair
 from pydlbench.compare.rerun import RerunPair, RerunSide
-from pydlbench.compare.rows import Row, Side, row_of_step
+from pydlbench.compare.rows import Side, SideRow, row_of_step
 from pydlbench.errors import PydlbenchError
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.options import RunnerOptions
@@ -90,14 +90,14 @@ def compare_installations(
     return dataclasses.replace(compared, installations=True)
 
 
-def _row(side: RerunSide) -> Row:
+def _row(side: RerunSide) -> SideRow:
     """Return the row of a side, without a time."""
     spec = side.spec
     threads = side.threads if spec.device == "cpu" else None
     if not isinstance(spec, KernelSpec):
         return row_of_step(spec.to_dict())._replace(threads=threads, status="ok")
     layer = spec.layer
-    values: dict[str, Any] = dict.fromkeys(Row._fields)
+    values: dict[str, Any] = dict.fromkeys(SideRow._fields)
     values.update(
         layer=layer.name or layer.problem,
         kind=layer.kind,
@@ -109,4 +109,4 @@ def _row(side: RerunSide) -> Row:
     )
     shared = ("pass_", "precision", "device", "backend", "mode", "cache", "timing", "fuse")
     values.update({name: getattr(spec, name) for name in (*shared, "propagation")})
-    return Row(**values)
+    return SideRow(**values)

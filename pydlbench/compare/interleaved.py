@@ -1,10 +1,10 @@
 """Two sides measured interleaved: ratios of rounds, with the variance between preparations.
 
-In a pass both kernels are sampled alternately, round by round, so that what the machine does to
-both cancels. What the preparation does, such as other memory pages or another choice among similar
-kernels, does not cancel. So every pass prepares both anew, in new processes, and only passes count
-as independent: the interval is Student's for their mean, with a variance between passes of at least
-that of the rows of its kind (:func:`pydlbench.compare.statistics.pooled`).
+In a pass both kernels are sampled alternately, round by round, so that interference cancels.
+Effects of the preparation, such as other memory pages or another choice among similar kernels, do
+not cancel. So every pass prepares both anew, in new processes, and only passes count as
+independent: the interval is Student's for their mean, with a variance between passes of at least
+that of the rows of its kind (:func:`pydlbench.compare.statistics.pool_variances`).
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 
     from pydlbench.compare.match import Matching
     from pydlbench.compare.rerun import RerunPair
-    from pydlbench.compare.rows import Row, Side
+    from pydlbench.compare.rows import Side, SideRow
     from pydlbench.compare.statistics import Spread
     from pydlbench.records.run import RunRecord
 
-#: With fewer the interval of their mean is many times as wide as they differ.
-LEAST_PASSES: Final = 4
+#: Smallest number of passes for a verdict: with fewer, the interval of their mean is many times as
+#: wide as their differences.
+MIN_PASSES: Final = 4
 
 
 def compare_interleaved(
@@ -73,12 +74,12 @@ def compare_interleaved(
     spread = spread_of(np.array(logs, dtype=float).reshape(len(passes), len(measured)))
     against = [
         None
-        if len(pair.logs) >= LEAST_PASSES
-        else pair.reason or f"{len(pair.logs)} repetitions; a verdict takes {LEAST_PASSES}"
+        if len(pair.logs) >= MIN_PASSES
+        else pair.reason or f"{len(pair.logs)} repetitions; a verdict takes {MIN_PASSES}"
         for pair in measured
     ]
     cycles = np.array([_mean(pair.cycles) for pair in measured])
-    scatter = _of_means(spread, kinds_of(pair.a for pair in pairs))
+    scatter = _scatter_of_means(spread, kinds_of(pair.a for pair in pairs))
     estimates = judge(spread.means, scatter, against, margin, cycles)
     return Comparison(
         a=dataclasses.replace(a, rows=[pair.a for pair in pairs]),
@@ -101,16 +102,16 @@ def compare_interleaved(
     )
 
 
-def measured_here(side: Side, run: RunRecord) -> Side:
+def as_remeasured(side: Side, run: RunRecord) -> Side:
     """Return a stored side as the side of a new run."""
     return dataclasses.replace(side, run_id="", device=run.device, environment=run.environment)
 
 
-def _row(row: Row, pair: RerunPair, side: int) -> Row:
+def _row(row: SideRow, pair: RerunPair, side: int) -> SideRow:
     clocks = pair.clocks[side]
     return row._replace(
         median=median(pair.seconds[side]),
-        # Of a side by itself there is no interval: only the ratio of a pass is worth one.
+        # Only ratios have intervals here, not the sides.
         ci_low=None,
         ci_high=None,
         n=len(pair.seconds[side]),
@@ -121,7 +122,7 @@ def _row(row: Row, pair: RerunPair, side: int) -> Row:
 
 
 def _lost(rerun: Iterable[RerunPair]) -> tuple[str, ...]:
-    """Return notes on what could not be measured."""
+    """Return notes on rows that could not be measured."""
     reasons = Counter(pair.reason for pair in rerun if not pair.logs)
     return tuple(
         f"{count} {'row' if count == 1 else 'rows'} could not be measured: {reason}"
@@ -134,20 +135,20 @@ def _mean(logs: Sequence[float]) -> float:
     return math.fsum(logs) / len(logs) if logs else math.nan
 
 
-def _of_means(spread: Spread, kinds: NDArray[Any]) -> Scatter:
+def _scatter_of_means(spread: Spread, kinds: NDArray[Any]) -> Scatter:
     """Return the scatter of means of passes."""
     sd, freedom = scatter_of([spread], kinds)
     return Scatter(sd / np.sqrt(np.maximum(spread.counts, 1)), freedom)
 
 
 def _geomean(spread: Spread, margin: float) -> Estimate | None:
-    """Return the ratio of all rows that can have a verdict, from the means of passes.
+    """Return the geometric mean of all rows that can have a verdict, from the means of passes.
 
-    What all rows of a pass have in common shows in the mean of those that it has.
+    The mean over the rows of a pass contains whatever affects all of them.
     """
     if not spread.counts.size:
         return None
-    kept = spread.counts >= min(spread.counts.max(), LEAST_PASSES)
-    middle = np.array([spread.means[kept].mean()])
-    scatter = _of_means(spread.of_means(kept), np.array(["all"]))
-    return judge(middle, scatter, [None], margin)[0]
+    usable = spread.counts >= min(spread.counts.max(), MIN_PASSES)
+    mean = np.array([spread.means[usable].mean()])
+    scatter = _scatter_of_means(spread.of_means(usable), np.array(["all"]))
+    return judge(mean, scatter, [None], margin)[0]

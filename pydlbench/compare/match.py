@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.compare.rows import Row, Side
+    from pydlbench.compare.rows import Side, SideRow
 
 
 # -----------------------------------------------------------------------------
-# What a row is matched by, and what it is called.
+# Keys by which rows are matched, and names of rows.
 
-# What tells two problems apart, the layer's name aside: the same problem may have several names.
+# Fields by which rows are matched besides the name: a problem may have several names.
 FIELDS: Final = (
     *("kind", "problem", "batch", "pass_", "precision", "device", "backend", "mode", "cache"),
     *("timing", "threads", "fuse", "layout_request", "propagation"),
 )
-#: Axis in words -> the fields that differ along it; the first that fits is taken, so that what
-#: comes with another field stands before it. ``options`` are those of a model (``--set``), which
-#: may determine its batch, too.
+#: Axis in words -> the fields that differ along it. The first one that fits is taken, so an axis
+#: with fewer fields stands before one that includes it. ``options`` are those of a model
+#: (``--set``), which may determine its batch, too.
 AXES: Final[Mapping[str, tuple[str, ...]]] = {
     "mode": ("mode",),
     "backend": ("backend", "mode"),
@@ -49,41 +49,43 @@ AXES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 #: Kinds of rows that are layers, not whole steps.
 LAYER_KINDS: Final = frozenset(KINDS)
-# Those whose problem says all of what they compute. A pooling's descriptor does not say whether it
-# is the maximum or the mean, and a step's options not of which model they are.
-_WHOLE: Final = frozenset(kind for kind in LAYER_KINDS if not kind.startswith("pool"))
+# Kinds whose problem determines the computation. A pooling's descriptor does not contain whether it
+# is the maximum or the mean, and a step's options do not contain the model.
+_DETERMINED_KINDS: Final = frozenset(kind for kind in LAYER_KINDS if not kind.startswith("pool"))
 
 
-def key_without(without: Iterable[str], *, named: bool = True) -> Callable[[Row], tuple[Any, ...]]:
+def key_without(
+    without: Iterable[str], *, named: bool = True
+) -> Callable[[SideRow], tuple[Any, ...]]:
     """Return a function that reads the key by which a row is matched.
 
     Args:
-        without: fields that are left out.
+        without: fields to leave out.
         named: whether the layer's name is in every key; otherwise only if the problem does not
             determine the computation.
     """
-    left_out = frozenset(without)
-    read = attrgetter(*(name for name in FIELDS if name not in left_out))
+    omitted = frozenset(without)
+    read = attrgetter(*(name for name in FIELDS if name not in omitted))
 
-    def key_of(row: Row) -> tuple[Any, ...]:
-        if "options" in left_out and row.settings:
+    def key_of(row: SideRow) -> tuple[Any, ...]:
+        if "options" in omitted and row.settings:
             settings = {**row.settings, "options": {}}
             row = row._replace(problem=json.dumps(settings, sort_keys=True))
         if row.device != "cpu":  # cuda:0 and cuda:1 are the same kind
             row = row._replace(device=row.device.partition(":")[0])
-        if row.pass_ != "forward":  # backward passes know one propagation only
+        if row.pass_ != "forward":  # backward passes have one propagation only
             row = row._replace(propagation=None)
         fields: tuple[Any, ...] = read(row)
-        return (row.layer, *fields) if named or row.kind not in _WHOLE else fields
+        return (row.layer, *fields) if named or row.kind not in _DETERMINED_KINDS else fields
 
     return key_of
 
 
-#: What a row is matched by: its name, its problem and its setting.
+#: The key by which a row is matched: its name, its problem and its settings.
 key: Final = key_without(())
 
 
-def describe(row: Row) -> str:
+def describe(row: SideRow) -> str:
     """Name a row in a line: ``alexnet/conv3 backward-data bf16 torch compiled``."""
     words = [row.layer, row.options]
     words += ["" if row.kind in LAYER_KINDS else row.kind, row.pass_, row.precision]
@@ -98,7 +100,7 @@ def describe(row: Row) -> str:
     return " ".join(filter(None, words))
 
 
-def axis_value(axis: str, row: Row) -> str:
+def axis_value(axis: str, row: SideRow) -> str:
     """Return a row's value on an axis: ``torch compiled``, ``2 threads``."""
     if axis == "device":
         return str(row.device)
@@ -113,27 +115,27 @@ def axis_value(axis: str, row: Row) -> str:
 
 
 # -----------------------------------------------------------------------------
-# Matching across the one axis along which two runs differ on purpose: two backends, say.
+# Matching across the one axis along which two runs differ on purpose, such as the backend.
 
 # Rows that an error names.
-_SHOWN: Final = 3
-# Rows by what they are matched by.
-_Groups = dict[tuple[Any, ...], list["Row"]]
+_MAX_LISTED_ROWS: Final = 3
+# Rows by key.
+_Groups = dict[tuple[Any, ...], list["SideRow"]]
 
 
 class Pair(NamedTuple):
     """Two matching rows."""
 
-    a: Row
-    b: Row
+    a: SideRow
+    b: SideRow
 
 
 class _Pairs(NamedTuple):
     """Matching rows, and the other rows of each side."""
 
     pairs: list[Pair]
-    only_a: list[Row]
-    only_b: list[Row]
+    only_a: list[SideRow]
+    only_b: list[SideRow]
 
 
 def _across(a: Side, b: Side) -> tuple[str, _Pairs]:
@@ -148,7 +150,7 @@ def _across(a: Side, b: Side) -> tuple[str, _Pairs]:
         first, second = (grouped(side.rows, key_without(names)) for side in (a, b))
         common = {id(row) for name in first.keys() & second.keys() for row in first[name]}
         if common - matched:
-            by_axis[axis] = _paired(a, b, first, second, axis)
+            by_axis[axis] = _pair_rows(first, second, (a, b), axis)
         matched |= common
     if len(by_axis) == 1:
         return next(iter(by_axis.items()))
@@ -161,8 +163,11 @@ def _across(a: Side, b: Side) -> tuple[str, _Pairs]:
     raise UsageError(_nothing_common(a, b))
 
 
-def _paired(a: Side, b: Side, first: _Groups, second: _Groups, axis: str | None = None) -> _Pairs:
-    """Return the pairs of common groups, in which each side must have one row."""
+def _pair_rows(
+    first: _Groups, second: _Groups, sides: tuple[Side, Side], axis: str | None = None
+) -> _Pairs:
+    """Pair the rows of groups that both sides have; each side must have one row in a group."""
+    a, b = sides
     pairs = [
         Pair(_only(a, rows, second[name][0], axis), _only(b, second[name], rows[0], axis))
         for name, rows in first.items()
@@ -175,16 +180,16 @@ def _paired(a: Side, b: Side, first: _Groups, second: _Groups, axis: str | None 
     )
 
 
-def _only(side: Side, rows: list[Row], other: Row, axis: str | None) -> Row:
+def _only(side: Side, rows: list[SideRow], other: SideRow, axis: str | None) -> SideRow:
     if len(rows) == 1:
         return rows[0]
     if axis is not None:
-        values = ", ".join(axis_value(axis, row) for row in rows[:_SHOWN])
+        values = ", ".join(axis_value(axis, row) for row in rows[:_MAX_LISTED_ROWS])
         raise UsageError(
             f"{side.name}: {rows[0].layer} {rows[0].pass_} is there {len(rows)} times ({values}); "
             f"across {axis} one of them can be compared; nearest: a run with one {axis}"
         )
-    names = ", ".join(describe(row) for row in rows[:_SHOWN])
+    names = ", ".join(describe(row) for row in rows[:_MAX_LISTED_ROWS])
     raise UsageError(
         f"{side.name}: {names}: {len(rows)} rows of one problem with the same setting; which of "
         f"them belongs to {describe(other)} is not known; nearest: a run in which every layer was "
@@ -200,14 +205,14 @@ def _nothing_common(a: Side, b: Side) -> str:
             "steps, breakdowns); nearest: pydlbench runs lists the others"
         )
     first, second = (_values_by_setting(side) for side in (a, b))
-    strange = [
+    different = [
         f"{name} ({', '.join(first[name])} against {', '.join(second[name])})"
         if len(first[name]) == len(second[name]) == 1
         else name
         for name in first
         if name in second and first[name].keys().isdisjoint(second[name])
     ]
-    where = f"they differ in {', '.join(strange)}" if strange else "no row has the same setting"
+    where = f"they differ in {', '.join(different)}" if different else "no row has the same setting"
     return (
         f"{b.name}: no row of {a.name} is in it ({describe(a.rows[0])} against "
         f"{describe(b.rows[0])}); {where}; nearest: measure the same in both"
@@ -215,11 +220,11 @@ def _nothing_common(a: Side, b: Side) -> str:
 
 
 def _values_by_setting(side: Side) -> dict[str, dict[str, None]]:
-    """Return which values a side's rows have, as text, by setting; those of whole steps, too."""
+    """Return the distinct values of a side's rows as text, by setting, including those of steps."""
     values: dict[str, dict[str, None]] = {}
     for row in side.rows:
         settings = row.settings or {"problem": row.problem}
-        own = settings.get("own") or {}  # of a model of the user's own
+        own = settings.get("own") or {}  # of a user's model
         named = {name: getattr(row, name) for name in ("layer", *FIELDS) if name != "problem"}
         for name, value in {**named, **settings, **own}.items():
             if name != "own" and value is not None:
@@ -243,8 +248,8 @@ class Matching:
     """
 
     pairs: Sequence[Pair]
-    only_a: Sequence[Row]
-    only_b: Sequence[Row]
+    only_a: Sequence[SideRow]
+    only_b: Sequence[SideRow]
     untimed: Sequence[Pair]
     axis: str | None = None
     values: tuple[str, str] = ("", "")
@@ -260,10 +265,10 @@ def match(a: Side, b: Side) -> Matching:
     Raises:
         UsageError: a row matches several, or none matches.
     """
-    same = _paired(a, b, grouped(a.rows, key), grouped(b.rows, key))
+    same = _pair_rows(grouped(a.rows, key), grouped(b.rows, key), (a, b))
     rest = replace(a, rows=same.only_a), replace(b, rows=same.only_b)
     unnamed = key_without((), named=False)
-    renamed = _paired(*rest, grouped(rest[0].rows, unnamed), grouped(rest[1].rows, unnamed))
+    renamed = _pair_rows(*(grouped(side.rows, unnamed) for side in rest), rest)
     matched, axis, values = renamed._replace(pairs=same.pairs + renamed.pairs), None, ("", "")
     if not matched.pairs:
         axis, matched = _across(a, b)
@@ -284,6 +289,6 @@ def _values(axis: str, pairs: Sequence[Pair]) -> tuple[str, str]:
     return "/".join(first), "/".join(second)
 
 
-def kinds_of(rows: Iterable[Row]) -> NDArray[Any]:
-    """Return the kind of each row; those of one kind of layer or step and backend scatter alike."""
+def kinds_of(rows: Iterable[SideRow]) -> NDArray[Any]:
+    """Return the kind of each row; rows of one kind of layer or step and backend scatter alike."""
     return np.array([f"{row.kind} {row.backend} {row.mode} {row.cache}" for row in rows])

@@ -1,4 +1,4 @@
-"""Published figures with source and hardware, and matching results of ours."""
+"""Published figures with source and hardware, and measured results that match them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# The figures as they were published, read from the package's own files.
+# The published figures, read from the package's files.
 
 _FOLDER: Final = Path(__file__).parent
 
@@ -36,7 +36,7 @@ def read_figures() -> tuple[PublishedFigure, ...]:
         return tuple(
             PublishedFigure.from_dict(
                 {
-                    # An empty cell is what the source does not say.
+                    # An empty cell is unknown.
                     **{name: value or None for name, value in line.items()},
                     "source": sources[line["source"]]["title"],
                     "citation": sources[line["source"]]["citation"],
@@ -71,9 +71,9 @@ def find_figures(model: str | None) -> tuple[PublishedFigure, ...]:
 
 
 # -----------------------------------------------------------------------------
-# Own results in the form in which they can stand beside a published figure.
+# Measured results of whole models.
 
-# The names that protocols give to their numbers -> the stage of the source.
+# Names of a protocol's numbers -> the stage of the source.
 _STAGES: Final[Mapping[str, Mapping[str, str]]] = {
     "alexnet-tutorial": {"Forward": "forward", "Forward-backward": "forward-backward"},
     "mnist-tutorial": {"Step": "train"},
@@ -88,7 +88,7 @@ _STAGES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
-def own_figures(
+def measured_figures(
     name: str, loaded: Loaded, batch_of: Callable[[str, str], int | None]
 ) -> Iterator[OwnFigure]:
     """Yield a run's results of whole models: steps, breakdowns, estimates and protocols.
@@ -108,7 +108,7 @@ def own_figures(
 
 
 def _timed(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
-    """Read a step, or a breakdown, which is one of a step that was measured."""
+    """Read a step, or the measured step of a breakdown."""
     time = document.get("time_s") or document.get("measured_s") or {}
     if document.get("status", "ok") == "ok":
         yield {**_shared(document), "seconds": time.get("median"), "who": framework_text(document)}
@@ -170,20 +170,20 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any], Any], Iterator[dict[st
 
 
 # -----------------------------------------------------------------------------
-# Own results beside published figures of the same model, phase and precision.
+# Measured results beside published figures of the same model, phase and precision.
 
-# What a source calls fp16 ran on tensor cores where the card had some.
+# A source's fp16 may have run on tensor cores.
 _PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = {"fp16": ("fp16", "fp16-tc")}
 
 
 def match_figures(
     figures: Iterable[PublishedFigure], own: Sequence[OwnFigure]
 ) -> list[PublishedFigure]:
-    """Return each figure with our matching results, possibly none.
+    """Return each figure with the measured results that match it, possibly none.
 
     Model, phase and precision are the same. For each framework and mode of a run the result with
     the figure's batch is taken, otherwise that with the nearest batch, per image and marked. A run
-    of the published script precedes a plain step.
+    of the published script is preferred to a plain step.
     """
     return [msgspec.structs.replace(figure, own=tuple(_matches(figure, own))) for figure in figures]
 
@@ -191,12 +191,12 @@ def match_figures(
 def _matches(figure: PublishedFigure, own: Sequence[OwnFigure]) -> Iterator[OwnFigure]:
     groups = grouped(
         (result for result in own if _fits(figure, result)),
-        lambda each: (each.run, each.who, each.device, each.precision, each.options),
+        lambda result: (result.run, result.who, result.device, result.precision, result.options),
     )
     for group in groups.values():
         eligible = [result for result in group if result.protocol is not None] or group
-        nearest = min(eligible, key=lambda result: (_away(figure, result), result.batch))
-        yield _held_against(figure, nearest)
+        closest = min(eligible, key=lambda result: (_distance(figure, result), result.batch))
+        yield _beside(figure, closest)
 
 
 def _fits(figure: PublishedFigure, own: OwnFigure) -> bool:
@@ -207,13 +207,13 @@ def _fits(figure: PublishedFigure, own: OwnFigure) -> bool:
     return same and own.protocol == figure.protocol and own.stage == figure.stage
 
 
-def _away(figure: PublishedFigure, own: OwnFigure) -> float:
+def _distance(figure: PublishedFigure, own: OwnFigure) -> float:
     """Return the distance of batches as their ratio: 16 is nearer to 32 than to 4."""
     return max(own.batch, figure.batch) / min(own.batch, figure.batch)
 
 
-def _held_against(figure: PublishedFigure, own: OwnFigure) -> OwnFigure:
-    """Return a result with what it is beside a figure."""
+def _beside(figure: PublishedFigure, own: OwnFigure) -> OwnFigure:
+    """Return a result in a figure's unit, with the speedup and the differences from the figure."""
     marks = []
     if own.batch != figure.batch:
         marks.append(f"per image, batch {own.batch}")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.compare.match import Pair
-    from pydlbench.compare.rows import Row
+    from pydlbench.compare.rows import SideRow
     from pydlbench.ops.op import Layer
     from pydlbench.records.step import StepFacts
     from pydlbench.runner.session import Session
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# From a stored row back to what it measured.
+# Specifications of stored rows.
 
 
-def spec_of(row: Row) -> KernelSpec | StepSpec:
-    """Return what a row measured, so that it can be measured again.
+def spec_of(row: SideRow) -> KernelSpec | StepSpec:
+    """Return the specification of a row, with which it can be measured again.
 
     Raises:
         UnsupportedError: the row is that of an estimate or a breakdown, or does not determine
-            what was measured.
+            a specification.
     """
     try:
         if row.kind == "step":
@@ -65,27 +65,27 @@ def spec_of(row: Row) -> KernelSpec | StepSpec:
             layer=_layer(row),
             pass_=row.pass_,
             precision=row.precision,
-            # Backward passes know one propagation only.
+            # Backward passes have one propagation only.
             propagation=(row.propagation if row.pass_ == "forward" else None) or "inference",
             cache=row.cache or "hot",
             layout=row.layout_request or "best",
             backend=row.backend,
             device=row.device,
-            # What a CPU does has no choice; the host's clock of frameworks on a GPU neither.
+            # There is no choice on a CPU, nor for frameworks on a GPU with the host's clock.
             timing=row.timing if row.device != "cpu" and row.timing in TIMINGS else "auto",
             fuse=row.fuse or "none",
             mode=row.mode,
         )
-    except ValueError as error:  # of a document from elsewhere
+    except ValueError as error:  # a foreign document
         raise UnsupportedError(f"{row.layer}: cannot be measured again ({error})") from error
 
 
-def _layer(row: Row) -> Layer:
+def _layer(row: SideRow) -> Layer:
     if row.kind not in LAYER_KINDS:
         raise UnsupportedError(f"{row.layer} {row.kind}: only layers and steps are measured again")
-    named = _named(row)
-    if named is not None:
-        return named
+    known = _catalog_layer(row)
+    if known is not None:
+        return known
     if row.kind.startswith("pool"):
         raise UnsupportedError(
             f"{row.layer}: its descriptor does not say whether it is the maximum or the mean; "
@@ -95,13 +95,13 @@ def _layer(row: Row) -> Layer:
     return layer if row.layer == row.problem else layer.replace(name=row.layer)
 
 
-def _named(row: Row) -> Layer | None:
+def _catalog_layer(row: SideRow) -> Layer | None:
     """Return the catalog's layer of that name, if it is the same problem."""
     if row.layer == row.problem:
         return None
     try:
         layers = find_layers([row.layer], row.batch)
-    except UsageError:  # a name of the user's own
+    except UsageError:  # a name that the user gave
         return None
     same = [layer for layer in layers if (layer.kind, layer.problem) == (row.kind, row.problem)]
     return same[0] if len(same) == 1 else None
@@ -110,12 +110,12 @@ def _named(row: Row) -> Layer | None:
 # -----------------------------------------------------------------------------
 # A pass: every pair of kernels or steps is prepared anew, in new processes, and interleaved.
 #
-# What two runs of the same thing differ by is made anew in each pass (memory, processes, the
-# choice among candidates); what the machine does meanwhile is the same for both kernels of a round.
+# Each pass renews everything in which two runs of the same code differ (memory, processes, the
+# choice among candidates); interference affects both kernels of a round.
 
-# A pass counts as one value; its rounds only make that value a good one.
+# Rounds of a pass, which counts as one value.
 _ROUNDS = 5
-# Each of them is long against a scheduler's slices.
+# Seconds of a round, long compared with a scheduler's time slices.
 _CHUNK_S = 0.05
 
 
@@ -124,7 +124,7 @@ class RerunSide:
     """One side of a pair.
 
     Attributes:
-        spec: what is computed.
+        spec: the kernel or step.
         threads: threads of its kernel or step; None for one per physical core, or on a GPU.
     """
 
@@ -133,7 +133,7 @@ class RerunSide:
 
     @property
     def nameless(self) -> tuple[KernelSpec | StepSpec, int | None]:
-        """What is measured: the same for two names of a kernel."""
+        """Spec and threads without a layer's name: equal for two names of a kernel."""
         spec = self.spec.nameless if isinstance(self.spec, KernelSpec) else self.spec
         return spec, self.threads
 
@@ -143,8 +143,8 @@ class RerunPair:
     """A pair of kernels or steps with its results so far.
 
     Attributes:
-        sides: what is measured.
-        logs: logarithm of B over A by the number of each finished pass: the median of the rounds'
+        sides: A and B.
+        logs: logarithm of B over A for each finished pass by its number: the median of the rounds'
             ratios.
         cycles: the same in cycles, for passes in which both clocks were read.
         seconds: medians of A and of B.
@@ -168,7 +168,7 @@ class RerunPair:
         """Return the pair that measures two rows again.
 
         Both sides run with the code and libraries that are installed now, so their settings must
-        differ: the same kernel twice would be SAME, whatever became slower between the two runs.
+        differ: the same kernel twice would be SAME, even if the code became slower in between.
 
         Raises:
             UnsupportedError: a row cannot be measured again, or both rows have the same settings.
@@ -190,8 +190,8 @@ def policy(budget_s: float, spec: KernelSpec | StepSpec, timing: str) -> Policy:
 
     Args:
         budget_s: seconds of sampling.
-        spec: what is sampled.
-        timing: how it is timed, from the facts of the kernel.
+        spec: the kernel or step.
+        timing: the kernel's way of timing, from its facts.
     """
     short = Policy(budget_s=budget_s, visits=_ROUNDS, chunk_s=min(_CHUNK_S, budget_s / _ROUNDS))
     if isinstance(spec, StepSpec):
@@ -215,7 +215,7 @@ def take_pass(
 
     Args:
         pairs: the pairs.
-        number: of the pass.
+        number: number of the pass.
         open_session: opens a session for a side (0 is A, 1 is B) with a number of threads.
         budget_s: seconds of sampling of each kernel.
         rng: seeded source of all orders.
@@ -245,26 +245,26 @@ def _measure_pair(
     rng: random.Random,
 ) -> None:
     sides = [0, 1]
-    rng.shuffle(sides)  # who is prepared first gets the better pages, or the worse ones
+    rng.shuffle(sides)  # the order of preparation decides which memory pages a kernel gets
     kernels: dict[int, Prepared] = {}
     with releasing(kernels.values()):
         for side in sides:
-            own = pair.sides[side]
-            place = (side, own.threads)
-            if place not in sessions:
-                sessions[place] = open_session(side, own.threads)
-            if isinstance(own.spec, StepSpec):
-                kernels[side] = _step(own.spec, sessions[place], checks=not pair.logs)
+            spec, threads = pair.sides[side].spec, pair.sides[side].threads
+            if (side, threads) not in sessions:
+                sessions[side, threads] = open_session(side, threads)
+            session = sessions[side, threads]
+            if isinstance(spec, StepSpec):
+                kernels[side] = _step(spec, session, checks=not pair.logs)
             else:
-                kernels[side] = sessions[place].prepare(own.spec)
+                kernels[side] = session.prepare(spec)
         _sample(pair, number, kernels, budget_s, rng)
 
 
 def _step(spec: StepSpec, session: Session, *, checks: bool) -> RemoteKernel[StepFacts]:
-    """Prepare a step; that of a catalogue model is checked before its first time.
+    """Prepare a step, with checks of a catalogue model if requested.
 
     Raises:
-        PrimitiveError: it computes something else.
+        PrimitiveError: a check failed.
     """
     kernel = prepare_step(spec, session, preparation=StepPreparation(checks=checks))
     if wrong := kernel.facts.wrong:
@@ -293,6 +293,6 @@ def _sample(
         pair.seconds[side].append(series.median)
         if series.clock_hz is not None:
             pair.clocks[side].append(series.clock_hz)
-    own, other = (kernel.facts for kernel in both)
-    pair.algorithms = getattr(own, "algorithm", None), getattr(other, "algorithm", None)
-    pair.libraries = own.library, other.library
+    a_facts, b_facts = (kernel.facts for kernel in both)
+    pair.algorithms = getattr(a_facts, "algorithm", None), getattr(b_facts, "algorithm", None)
+    pair.libraries = a_facts.library, b_facts.library

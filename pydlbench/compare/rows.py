@@ -1,4 +1,4 @@
-"""The rows of a run as a comparison sees them: layers, estimates, steps and breakdowns alike."""
+"""The rows of a run in one form for comparisons: layers, estimates, steps and breakdowns."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from pydlbench.store.documents import Loaded
     from pydlbench.store.reader import Reader
 
-# Seconds of an execution, far beyond what any kernel can take and any clock can tell.
-_LEAST_S: Final = 1e-15
-_MOST_S: Final = 1e15
-# The limit is computed.
-_LEVELS: Final = tuple(name for name in reversed(LEVELS) if name != "limit")
+# Valid seconds of an execution, far beyond any kernel and the resolution of any clock.
+_MIN_SECONDS: Final = 1e-15
+_MAX_SECONDS: Final = 1e15
+# Levels that are compared: the limit is computed, not measured.
+_MEASURED_LEVELS: Final = tuple(name for name in reversed(LEVELS) if name != "limit")
 
 
-class Row(NamedTuple):
-    """One measured thing; the fields are the first of the store's layer columns, in their order.
+class SideRow(NamedTuple):
+    """One measured layer or step; the fields are the first of the store's layer columns, in order.
 
-    Of a step ``layer`` is the model, ``pass_`` the phase, ``backend`` the framework, ``kind`` what
-    it is (``step``, ``estimate``, ``breakdown step``, ``breakdown native`` and so on) and
-    ``problem`` everything else that tells it from others, as JSON. Times in seconds.
+    For a step ``layer`` is the model, ``pass_`` the phase, ``backend`` the framework, ``kind`` its
+    kind (``step``, ``estimate``, ``breakdown step``, ``breakdown native`` and so on) and
+    ``problem`` all its other settings, as JSON. Times in seconds.
     """
 
     layer: str
@@ -62,34 +62,34 @@ class Row(NamedTuple):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Of a whole step what ``problem`` says; nothing of a layer."""
+        """The settings of a step in ``problem``; empty for a layer."""
         if self.kind not in ("step", "estimate") and not self.kind.startswith("breakdown "):
             return {}
         try:
             settings = json.loads(self.problem)
-        except ValueError:  # a layer of a document that calls itself a step
+        except ValueError:  # a layer of a foreign document whose kind is "step"
             return {}
         return settings if isinstance(settings, dict) else {}
 
     @property
     def options(self) -> str:
-        """Of a whole step the options of its model (``--set``) as text; nothing of a layer."""
+        """The options of a step's model (``--set``) as text; empty for a layer."""
         options = self.settings.get("options")
         return printable(options_text(options)) if isinstance(options, dict) else ""
 
     @property
     def ok(self) -> bool:
-        """Whether there is a time that can be divided by another one's.
+        """Whether the row has a time whose ratio to another one is a finite number.
 
-        Documents come from anywhere: their times may be infinite, or so short or so long that no
-        float holds the ratio.
+        Times in foreign documents may be infinite, or too short or too long for that.
         """
-        return self.status == "ok" and self.median is not None and _LEAST_S < self.median < _MOST_S
+        valid = self.median is not None and _MIN_SECONDS < self.median < _MAX_SECONDS
+        return self.status == "ok" and valid
 
 
-_COLUMNS: Final = LAYER_COLUMNS[: len(Row._fields)]
-# The store's tuples are taken as they are.
-assert Row._fields == tuple("pass_" if name == "pass" else name for name in _COLUMNS)
+_COLUMNS: Final = LAYER_COLUMNS[: len(SideRow._fields)]
+# Rows are built from the store's tuples.
+assert SideRow._fields == tuple("pass_" if name == "pass" else name for name in _COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,17 +97,17 @@ class Side:
     """One of the two runs.
 
     Attributes:
-        name: as the user gave it.
-        run_id: of the run; empty where a document has none.
-        created_utc: when it started.
-        device: of its run record.
-        environment: likewise.
-        command: likewise.
-        rows: what it measured.
+        name: name of the run as the user gave it.
+        run_id: id of the run; empty where a document has none.
+        created_utc: start of the run.
+        device: device of the run's record.
+        environment: environment of the run's record.
+        command: command line of the run's record.
+        rows: its rows.
     """
 
     name: str
-    rows: Sequence[Row]
+    rows: Sequence[SideRow]
     run_id: str = ""
     created_utc: str = ""
     device: Mapping[str, Any] = field(default_factory=dict)
@@ -116,11 +116,11 @@ class Side:
 
     @property
     def machine(self) -> str:
-        """Its processor's name."""
+        """The name of its processor."""
         return str(self.device.get("name") or "")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the output says of a side."""
+        """Return the JSON object of a side."""
         return {
             "name": self.name,
             "run": self.run_id,
@@ -132,11 +132,11 @@ class Side:
 
 
 def read_side(name: str, store: Reader | None) -> Side:
-    """Return a side from a run of a store or a document; of its layers only the columns are read.
+    """Return a side from a stored run or a document.
 
     Args:
-        name: as the user gave it.
-        store: None where there is none.
+        name: name of the run or file, as the user gave it.
+        store: the store; None if there is none.
 
     Raises:
         UsageError: there is no such run and no such file.
@@ -146,11 +146,11 @@ def read_side(name: str, store: Reader | None) -> Side:
 
 
 def side_of(name: str, loaded: Loaded) -> Side:
-    """Return a side from what has been found under a name."""
+    """Return a side from a loaded run; only the columns of its layers are read."""
     threads = loaded.record.device.get("threads")
     known = threads if isinstance(threads, int) else None
-    # As Row._make does, without a call in Python for each of 100,000 rows.
-    rows = list(map(partial(tuple.__new__, Row), loaded.columns(_COLUMNS)))
+    # Equivalent to SideRow._make, without a Python call for each of 100,000 rows.
+    rows = list(map(partial(tuple.__new__, SideRow), loaded.columns(_COLUMNS)))
     rows += [_estimate(entry.document, known) for entry in loaded.table("estimate")]
     rows += [row_of_step(entry.document) for entry in loaded.table("step")]
     for entry in loaded.table("breakdown"):
@@ -164,22 +164,22 @@ def side_of_documents(
     layers: Iterable[Mapping[str, Any]] = (),
     steps: Iterable[Mapping[str, Any]] = (),
 ) -> Side:
-    """Return a side from what was measured a moment ago.
+    """Return a side from new measurements.
 
     Args:
-        name: what it is called.
-        run: when, where, with what.
+        name: name of the side.
+        run: record of the run.
         layers: JSON objects of its measurements.
-        steps: of its steps.
+        steps: JSON objects of its steps.
     """
-    measured = [Row._make(layer_values(document)[: len(_COLUMNS)]) for document in layers]
+    measured = [SideRow._make(layer_values(document)[: len(_COLUMNS)]) for document in layers]
     return _side(name, run, [*measured, *map(row_of_step, steps)])
 
 
-def _side(name: str, record: RunRecord, rows: Iterable[Row]) -> Side:
+def _side(name: str, record: RunRecord, rows: Iterable[SideRow]) -> Side:
     return Side(
         name=name,
-        rows=list(map(_checked, rows)),
+        rows=list(map(_sanitize, rows)),
         run_id=record.id,
         created_utc=record.created_utc,
         device=record.device,
@@ -188,10 +188,10 @@ def _side(name: str, record: RunRecord, rows: Iterable[Row]) -> Side:
     )
 
 
-def _checked(row: Row) -> Row:
-    """Return a row whose texts steer no terminal, and that has failed if its time is of no use."""
+def _sanitize(row: SideRow) -> SideRow:
+    """Return a row without control characters in its texts, and failed if its time is invalid."""
     if not "".join([value for value in row if type(value) is str]).isprintable():
-        row = Row._make(printable(value) if isinstance(value, str) else value for value in row)
+        row = SideRow._make(printable(value) if isinstance(value, str) else value for value in row)
     return row._replace(status="failed") if row.status == "ok" and not row.ok else row
 
 
@@ -202,9 +202,9 @@ def _whole(
     low: float | None,
     high: float | None,
     **fields: Any,
-) -> Row:
-    """Return a row for a whole step; what the document does not say is None."""
-    values: dict[str, Any] = dict.fromkeys(Row._fields)
+) -> SideRow:
+    """Return the row of a whole step; fields that the document lacks are None."""
+    values: dict[str, Any] = dict.fromkeys(SideRow._fields)
     values.update(
         layer=str(document.get("model")),
         kind=kind,
@@ -222,35 +222,38 @@ def _whole(
         ci_high=high,
         contended=document.get("contended"),
     )
-    return Row(**{**values, **fields})
+    return SideRow(**{**values, **fields})
 
 
 def _problem(document: Mapping[str, Any], fields: Sequence[str]) -> str:
-    """Return the settings of a whole step that no column has; ``own`` of one's own model only."""
+    """Return the settings of a whole step without a column; ``own`` only for a user's model."""
     settings = {name: document.get(name) for name in fields}
     if document.get("own"):
         settings["own"] = document["own"]
     return json.dumps(settings, sort_keys=True)
 
 
-def _estimate(document: Mapping[str, Any], threads: int | None) -> Row:
-    """The statistical interval only: that between hot and cold caches is the same on both sides."""
+def _estimate(document: Mapping[str, Any], threads: int | None) -> SideRow:
+    """Return the row of an estimate, with its statistical interval.
+
+    The interval between hot and cold caches is the same on both sides.
+    """
     values = document["estimate"]
-    middle, half = values.get("time_s"), values.get("half_width_s")
-    known = middle is not None and half is not None
+    time, half = values.get("time_s"), values.get("half_width_s")
+    known = time is not None and half is not None
     return _whole(
         document,
         "estimate",
-        middle,
-        middle - half if known else None,
-        middle + half if known else None,
-        threads=document.get("threads") or threads,  # older ones have the run's
+        time,
+        time - half if known else None,
+        time + half if known else None,
+        threads=document.get("threads") or threads,  # older documents: those of the run
         status="failed" if document.get("missing") else "ok",
         contended=(document.get("disturbed_share") or 0.0) > MATERIAL,
     )
 
 
-def row_of_step(document: Mapping[str, Any]) -> Row:
+def row_of_step(document: Mapping[str, Any]) -> SideRow:
     """Return the row of a step's document."""
     time = document.get("time_s") or {}
     fields = ("options", "cast", "feed", "fetch", "dropout", "running_statistics")
@@ -266,8 +269,8 @@ def row_of_step(document: Mapping[str, Any]) -> Row:
     )
 
 
-def _breakdown(document: Mapping[str, Any]) -> list[Row]:
-    """Return a row for each level; the step's is what was measured."""
+def _breakdown(document: Mapping[str, Any]) -> list[SideRow]:
+    """Return a row for each measured level."""
     ends = ("median", "ci_low", "ci_high")
     levels = document.get("levels") or {}
     rounds = (document.get("measured_s") or {}).get("n") or 0
@@ -277,13 +280,13 @@ def _breakdown(document: Mapping[str, Any]) -> list[Row]:
             f"breakdown {name}",
             *map(level.get, ends),
             n=level.get("n"),
-            # Those of earlier versions do not say where their images came from.
+            # Earlier versions had no ``feed``.
             problem=_problem(
                 {**document, "feed": document.get("feed") or "resident"}, ("options", "feed")
             ),
             contended=2 * (document.get("disturbed") or 0) > rounds,
             layout_request=document.get("layout"),
         )
-        for name in _LEVELS
+        for name in _MEASURED_LEVELS
         if (level := levels.get(name))
     ]

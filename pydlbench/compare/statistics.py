@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: With as many degrees of freedom, Student's t is the normal distribution within 2 %.
-MOST_FREEDOM: Final = 200
-# The largest logarithm whose exponential a float can hold, nearly.
-_MOST: Final = 700.0
+#: Degrees of freedom from which on Student's t is the normal distribution within 2 %.
+MAX_FREEDOM: Final = 200
+# Nearly the largest logarithm whose exponential is a finite float.
+_MAX_LOG: Final = 700.0
 
 
 # -----------------------------------------------------------------------------
@@ -41,7 +41,7 @@ def two_sided(t: NDArray[Any], freedom: NDArray[Any]) -> NDArray[Any]:
 
     Args:
         t: values, any sign; NaN gives NaN.
-        freedom: degrees of freedom, whole, at least 1; as many.
+        freedom: degrees of freedom of each value: whole numbers, at least 1.
     """
     result = np.full(t.shape, np.nan)
     for n in np.unique(freedom):
@@ -62,19 +62,18 @@ def _tail(t: NDArray[Any], n: int) -> NDArray[Any]:
     inside = sine * inner
     if odd:
         inside = 2 / math.pi * (angle + inside)
-    # Beyond the precision of a difference from one; never zero, which nothing measured is.
+    # Differences from one have no more precision; a probability is never exactly zero.
     outside: NDArray[Any] = np.maximum(1 - inside, 1e-15)
     return outside
 
 
 @lru_cache(maxsize=4096)
 def quantile(p: float, n: int) -> float:
-    """Return what Student's t with ``n`` degrees of freedom stays within with probability ``p``.
+    """Return the two-sided quantile of Student's t with ``n`` degrees of freedom.
 
-    Both tails are counted: ``quantile(0.95, 10)`` is 2.228.
+    Its absolute value is smaller with probability ``p``: ``quantile(0.95, 10)`` is 2.228.
     """
-    # Of a grid between what is too near and what is far enough, the two beside each other that
-    # are; and so on between these. What it takes is one call for a whole grid.
+    # Refine a bracket by a grid of 65 points at a time, each grid with one vectorised call.
     low, high = 0.0, 1.0
     while two_sided(np.array([high]), np.array([n]))[0] > 1 - p and high < 1e12:
         low, high = high, 32 * high
@@ -98,46 +97,46 @@ def quantiles(p: float, freedom: NDArray[Any]) -> NDArray[Any]:
 
 
 class Scatter(NamedTuple):
-    """Standard deviation of each row's logarithm, and the degrees of freedom that it is known by.
+    """Standard deviation of each row's logarithm, with its degrees of freedom.
 
-    NaN and 0 where nothing tells it.
+    NaN and 0 where it is not known.
     """
 
     sd: NDArray[Any]
     freedom: NDArray[Any]
 
 
-def pooled(sums: NDArray[Any], freedom: NDArray[Any], kinds: NDArray[Any]) -> Scatter:
-    """Return the scatter of rows of which each is known by a few values only.
+def pool_variances(sums: NDArray[Any], freedom: NDArray[Any], kinds: NDArray[Any]) -> Scatter:
+    """Return the scatter of rows that have few values each.
 
-    A row's few values may be near each other by chance, so that a row counts as no steadier than
-    rows of its kind are together. One that scatters more than its kind keeps its own scatter.
+    The few values of a row may be close by chance, so a row's variance is at least the pooled one
+    of its kind. A row that scatters more keeps its own variance.
 
     Args:
         sums: sums of squared deviations of logarithms.
         freedom: their degrees of freedom.
-        kinds: which rows scatter alike.
+        kinds: kind of each row; rows of one kind scatter alike.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        own = np.where(freedom > 0, sums / freedom, np.nan)
-    variance, known = own.copy(), freedom.astype(float)
+        variances = np.where(freedom > 0, sums / freedom, np.nan)
+    variance, known = variances.copy(), freedom.astype(float)
     for kind in np.unique(kinds):
         rows = np.flatnonzero(kinds == kind)
         total = float(freedom[rows].sum())
         if not total:
             continue
         shared = float(sums[rows].sum()) / total
-        usual = rows[~(own[rows] > shared)]
+        usual = rows[~(variances[rows] > shared)]
         variance[usual], known[usual] = shared, total
     return Scatter(np.sqrt(variance), known)
 
 
 class Spread(NamedTuple):
-    """How far independent repetitions differ, row by row.
+    """Differences between independent repetitions, row by row.
 
     Attributes:
         means: mean of each row's logarithms; 0 without any.
-        counts: how many repetitions have each row.
+        counts: number of repetitions of each row.
         rest: logarithms minus these means: repetitions x rows, NaN where a repetition lacks a row.
     """
 
@@ -160,23 +159,23 @@ def spread_of(logs: NDArray[Any]) -> Spread:
 
 
 def freedom_of(spreads: Sequence[Spread]) -> int:
-    """Return how many repetitions there are besides the first of each spread."""
+    """Return the number of repetitions, less one for each spread."""
     return sum(max(len(spread.rest) - 1, 0) for spread in spreads)
 
 
 def scatter_of(spreads: Sequence[Spread], kinds: NDArray[Any]) -> Scatter:
     """Return the scatter of the rows of a single repetition.
 
-    Whatever moves a whole repetition is in all of its rows. So a row's scatter is known no better
-    than the number of repetitions allows, however many rows of its kind there are.
+    Interference with a whole repetition is in all of its rows. So the degrees of freedom are
+    limited by the number of repetitions, however many rows of a kind there are.
 
     Args:
-        spreads: of the same rows, each with means of its own.
-        kinds: which rows scatter alike.
+        spreads: spreads of the same rows, each with its own means.
+        kinds: kind of each row; rows of one kind scatter alike.
     """
     sums = np.sum([np.nansum(spread.rest**2, axis=0) for spread in spreads], axis=0)
     freedom = np.sum([np.maximum(spread.counts - 1, 0) for spread in spreads], axis=0)
-    sd, known = pooled(sums, freedom, kinds)
+    sd, known = pool_variances(sums, freedom, kinds)
     return Scatter(sd, np.minimum(known, freedom_of(spreads)))
 
 
@@ -204,19 +203,19 @@ def judge(
 ) -> list[Estimate]:
     """Return an estimate for each row.
 
-    FASTER and SLOWER take a ratio that chance reaches in one of 1 / ``ALPHA`` comparisons, all
-    rows of a comparison together (Bonferroni), and that is beyond the margin: the resolution. SAME
-    takes an interval within the margin. All else is UNCLEAR. The interval holds for a single row.
+    FASTER and SLOWER need a ratio beyond the resolution: beyond the margin, and reached by chance
+    in one of 1 / ``ALPHA`` comparisons, over all rows together (Bonferroni). SAME needs an interval
+    within the margin. All other rows are UNCLEAR. The interval holds for a single row.
 
     Args:
         log: logarithms of B over A.
-        scatter: of these logarithms where nothing has changed.
+        scatter: scatter of these logarithms without any change.
         against: why a row can have no verdict; None where it can.
         margin: ratios within 1 +- this count as the same.
         cycles: logarithms of the ratios in cycles, NaN where a clock is not known.
     """
     usable = np.array([reason is None for reason in against], dtype=bool)
-    freedom = np.clip(np.nan_to_num(scatter.freedom, nan=1.0), 1, MOST_FREEDOM).astype(int)
+    freedom = np.clip(np.nan_to_num(scatter.freedom, nan=1.0), 1, MAX_FREEDOM).astype(int)
     reach = quantiles(CONFIDENCE, freedom) * scatter.sd
     each = ALPHA / max(1, int(usable.sum()))
     within = math.log1p(margin)
@@ -233,7 +232,7 @@ def judge(
         ).tolist()
     columns = zip(
         *(_ratios(log), _ratios(log - reach), _ratios(log + reach), verdicts),
-        _ratios(np.where(usable & (least < _MOST), least, np.nan)),
+        _ratios(np.where(usable & (least < _MAX_LOG), least, np.nan)),
         _ratios(np.full(log.shape, np.nan) if cycles is None else cycles),
         against,
         strict=True,

@@ -1,9 +1,9 @@
-"""Two stored runs: ratios of medians, beside what runs of the same code differ by.
+"""Two stored runs: ratios of medians, compared with the scatter between runs of the same code.
 
-A ratio of two stored runs contains what the machine does over hours, which no repetition within a
-run sees. Replicates tell it: runs of the same code, machine, libraries and settings in the store,
-half an hour apart or more. Their scatter gives each row a prediction interval, in which its ratio
-lies where nothing has changed, and the smallest change that can be told from it.
+A machine changes over hours, which repetitions within a run do not show. Replicates do: runs of the
+same code, machine, libraries and settings in the store, at least half an hour apart. Their scatter
+gives each row a prediction interval, in which its ratio lies if nothing has changed, and the
+smallest change that can be detected.
 """
 
 from __future__ import annotations
@@ -44,22 +44,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.compare.match import Matching, Pair
-    from pydlbench.compare.rows import Row
+    from pydlbench.compare.rows import SideRow
     from pydlbench.compare.statistics import Spread
     from pydlbench.store.reader import Reader
 
-#: Standard deviation of a row's logarithm from run to run, assumed while fewer than
-#: :data:`LEAST_RUNS` replicates tell it. On machines that others use, too, the same code's time
-#: moves by 5 to 20 % from hour to hour, which is taken for the range of most runs.
+#: Standard deviation of a row's logarithm from run to run, assumed with fewer than
+#: :data:`MIN_RUNS` replicates. On shared machines the time of the same code moves by 5 to 20 % from
+#: hour to hour, which is taken as the range of most runs.
 RUN_SD: Final = 0.05
-#: Fewer runs know a standard deviation too badly: Student's quantile would be several times the
-#: normal one.
-LEAST_RUNS: Final = 4
+#: Smallest number of runs for a standard deviation: with fewer, Student's quantile would be several
+#: times the normal one.
+MIN_RUNS: Final = 4
 CONTENDED: Final = "other work disturbed it"
-# A median's interval, as 95 % of a normal distribution: of two rounds it is five times as wide.
-_OF_INTERVAL: Final = 2 * 1.96
-#: No replicates, neither of A nor of B.
-NONE: Final[tuple[tuple[Mapping[Any, float], ...], ...]] = ((), ())
+# Width of a median's interval in standard deviations, as 95 % of a normal distribution. The
+# interval of two rounds is five times as wide.
+_INTERVAL_WIDTH: Final = 2 * 1.96
+#: Neither A nor B has replicates.
+NO_REPLICATES: Final[tuple[tuple[Mapping[Any, float], ...], ...]] = ((), ())
 
 
 def compare_sides(
@@ -70,7 +71,7 @@ def compare_sides(
     Args:
         first: run A.
         second: run B.
-        store: that has them; None where there is none, and both are files.
+        store: the store with replicates; None if there is none, and both are files.
         margin: ratios within 1 +- this count as the same.
 
     Raises:
@@ -81,7 +82,7 @@ def compare_sides(
             f"RUN: A and B are the same run, {first.run_id}; nearest: pydlbench compare last~1 last"
         )
     matching = match(first, second)
-    groups = NONE if store is None else replicates(store, first, second, matching.pairs)
+    groups = NO_REPLICATES if store is None else replicates(store, first, second, matching.pairs)
     return compare(first, second, matching, margin, groups)
 
 
@@ -90,48 +91,48 @@ def compare(
     b: Side,
     matching: Matching,
     margin: float = MARGIN,
-    groups: Sequence[Sequence[Mapping[Any, float]]] = NONE,
+    groups: Sequence[Sequence[Mapping[Any, float]]] = NO_REPLICATES,
 ) -> Comparison:
     """Compare two stored runs.
 
     Args:
-        a: the first one.
-        b: the second one.
-        matching: of both.
+        a: the first run.
+        b: the second run.
+        matching: their matched rows.
         margin: ratios within 1 +- this count as the same.
-        groups: replicates, of :func:`replicates`.
+        groups: replicates of each, from :func:`replicates`.
     """
     pairs = matching.pairs
     sides = [pair.a for pair in pairs], [pair.b for pair in pairs]
     same = _same_rows(pairs)
-    if same:  # replicates of either side tell of both
+    if same:  # replicates of either side are replicates of both
         spreads = [[spread(sides[0], runs) for runs in groups]] * 2
     else:
         spreads = [[spread(rows, runs)] for rows, runs in zip(sides, groups, strict=True)]
-    own = [np.array([_of_median(row) for row in rows]) for rows in sides]
-    scatter = _of_ratios(spreads, own, [kinds_of(rows) for rows in sides], same=same)
+    errors = [np.array([_median_sd(row) for row in rows]) for rows in sides]
+    scatter = _ratio_scatter(spreads, errors, [kinds_of(rows) for rows in sides], same=same)
     log = np.log([pair.b.median / pair.a.median for pair in pairs])  # type: ignore[operator]  # both are timed
-    # Other work may be all that a change comes from. A disturbed time is an upper bound: B is
-    # SLOWER than a bound of A, and FASTER than A if a bound of B is.
+    # A change may come from other work. A disturbed time is an upper bound: B can be SLOWER than a
+    # disturbed A, and a disturbed B can be FASTER than A, but not the other way round.
     against = [
         CONTENDED if (pair.b if change > 0 else pair.a).contended else None
         for pair, change in zip(pairs, log.tolist(), strict=True)
     ]
-    judged = judge(log, scatter, against, margin, log + _clocks(pairs))
+    estimates = judge(log, scatter, against, margin, log + _clock_logs(pairs))
     usable = np.array([not _is_disturbed(pair) for pair in pairs], dtype=bool)
     geomean = None
     if usable.any():
-        means = [[each.of_means(usable) for each in side] for side in spreads]
-        errors = [np.sqrt([np.sum(error[usable] ** 2)]) / usable.sum() for error in own]
-        whole = _of_ratios(means, errors, [np.array(["all"])] * 2, same=same)
+        means = [[rows.of_means(usable) for rows in side] for side in spreads]
+        mean_errors = [np.sqrt([np.sum(error[usable] ** 2)]) / usable.sum() for error in errors]
+        whole = _ratio_scatter(means, mean_errors, [np.array(["all"])] * 2, same=same)
         geomean = judge(np.array([log[usable].mean()]), whole, [None], margin)[0]
     return Comparison(
         a=a,
         b=b,
         matching=matching,
         rows=[
-            ComparedRow(*pair, _certain(pair, estimate))
-            for pair, estimate in zip(pairs, judged, strict=True)
+            ComparedRow(*pair, _without_doubt(pair, estimate))
+            for pair, estimate in zip(pairs, estimates, strict=True)
         ],
         geomean=geomean,
         differences=differences(a, b, pairs),
@@ -142,7 +143,7 @@ def compare(
 
 
 def _same_rows(pairs: Sequence[Pair]) -> bool:
-    """Whether both sides measured the same with the same settings, by the same names."""
+    """Whether both sides measured the same problems with the same names and settings."""
     return all(key(pair.a) == key(pair.b) for pair in pairs)
 
 
@@ -150,20 +151,20 @@ def _is_disturbed(pair: Pair) -> bool:
     return bool(pair.a.contended or pair.b.contended)
 
 
-def _certain(pair: Pair, estimate: Estimate) -> Estimate:
-    """Return the estimate of a pair; of a disturbed one without a verdict, with the reason."""
+def _without_doubt(pair: Pair, estimate: Estimate) -> Estimate:
+    """Return the estimate of a pair; a disturbed pair that is not SLOWER or FASTER is UNCLEAR."""
     if not _is_disturbed(pair) or estimate.verdict in (SLOWER, FASTER):
         return estimate
     return msgspec.structs.replace(estimate, verdict=UNCLEAR, resolution=None, reason=CONTENDED)
 
 
 # -----------------------------------------------------------------------------
-# The scatter of ratios of two runs where nothing has changed.
+# The scatter of ratios of two runs without any change.
 
 
-def _of_ratios(
+def _ratio_scatter(
     spreads: Sequence[Sequence[Spread]],
-    own: Sequence[NDArray[Any]],
+    errors: Sequence[NDArray[Any]],
     kinds: Sequence[NDArray[Any]],
     *,
     same: bool,
@@ -171,48 +172,48 @@ def _of_ratios(
     """Return the scatter of ratios.
 
     Args:
-        spreads: of the replicates of A's rows, and of those of B's.
-        own: standard deviations of the logarithms of A's medians within the run, and of B's.
-        kinds: which rows of A, and which of B, scatter alike.
-        same: whether the same replicates tell of both.
+        spreads: spreads of the replicates of A's rows, and of B's.
+        errors: standard deviations of the logarithms of A's medians within the run, and of B's.
+        kinds: kinds of the rows of A, and of B; rows of one kind scatter alike.
+        same: whether both sides have the same replicates.
     """
-    first, second = map(_of_runs, spreads, own, kinds)
+    first, second = map(_side_scatter, spreads, errors, kinds)
     freedom = first.freedom if same else welch(first, second)
     return Scatter(np.hypot(first.sd, second.sd), freedom)
 
 
-def _of_runs(spreads: Sequence[Spread], own: NDArray[Any], kinds: NDArray[Any]) -> Scatter:
-    """Return the scatter of a side's rows: that of replicates, or the assumed one; at least own.
+def _side_scatter(spreads: Sequence[Spread], errors: NDArray[Any], kinds: NDArray[Any]) -> Scatter:
+    """Return the scatter of a side's rows: of replicates, or assumed; at least the medians' errors.
 
-    Medians of replicates contain that of the rounds: the rows' own, which few rounds tell badly,
-    counts no more than twice as much.
+    The scatter of replicates contains the error of their medians. The errors of the side itself are
+    uncertain with few rounds, so they count up to twice the scatter.
     """
     sd, freedom = scatter_of(spreads, kinds)
     if _is_known(spreads):
         known = ~np.isnan(sd)
-        own = np.where(known, np.minimum(own, 2 * sd), own)
+        errors = np.where(known, np.minimum(errors, 2 * sd), errors)
         sd, freedom = np.where(known, sd, RUN_SD), np.where(known, freedom, math.inf)
     else:
         sd, freedom = np.fmax(sd, RUN_SD), np.full(sd.shape, math.inf)
-    return Scatter(np.maximum(sd, own), freedom)
+    return Scatter(np.maximum(sd, errors), freedom)
 
 
 def _is_known(spreads: Sequence[Spread]) -> bool:
-    """Whether replicates are enough to tell a scatter."""
-    return freedom_of(spreads) >= LEAST_RUNS - 1
+    """Whether there are enough replicates for a standard deviation."""
+    return freedom_of(spreads) >= MIN_RUNS - 1
 
 
-def _of_median(row: Row) -> float:
-    """Return the standard deviation of the logarithm of a median, of its interval in the run."""
+def _median_sd(row: SideRow) -> float:
+    """Return the standard deviation of a median's logarithm, from its interval in the run."""
     if not row.median or not row.ci_high or row.ci_low is None:
         return 0.0
-    # Zero, where an interval of few visits that lie far apart begins, has no logarithm: the upper
-    # half counts twice.
+    # The interval of a few distant visits may begin at zero, which has no logarithm: the upper half
+    # counts twice then.
     low = row.ci_low if row.ci_low > 0 else row.median**2 / row.ci_high
-    return math.log(row.ci_high / low) / _OF_INTERVAL
+    return math.log(row.ci_high / low) / _INTERVAL_WIDTH
 
 
-def _clocks(pairs: Sequence[Pair]) -> NDArray[Any]:
+def _clock_logs(pairs: Sequence[Pair]) -> NDArray[Any]:
     """Return the logarithm of B's clock over A's; NaN where one is not known."""
     values = [(pair.b.clock_hz, pair.a.clock_hz) for pair in pairs]
     clocks = np.array(values, dtype=float).reshape(-1, 2).T
@@ -222,22 +223,22 @@ def _clocks(pairs: Sequence[Pair]) -> NDArray[Any]:
 
 
 # -----------------------------------------------------------------------------
-# Replicates: runs of the store that repeat a run.
+# Replicates: stored runs that repeat a run.
 
-# Twenty replicates tell a standard deviation to 16 %; more would only take time to read.
-_RUNS: Final = 20
-_ROWS: Final = 20_000
-# Runs that are looked at for them.
-_LOOKED_AT: Final = 200
-# Runs behind one another share what the machine does then.
-_APART: Final = dt.timedelta(minutes=30)
+# Twenty replicates give a standard deviation within 16 %; more would only take time to read.
+_MAX_RUNS: Final = 20
+_MAX_ROWS: Final = 20_000
+# Stored runs that are searched for replicates.
+_MAX_SEARCHED_RUNS: Final = 200
+# Distance of independent runs: the machine's condition is the same in runs close to each other.
+_MIN_DISTANCE: Final = dt.timedelta(minutes=30)
 
 
 def repeats(own: Side, other: Side) -> bool:
-    """Whether two runs differ in nothing that is known to change times: neither in code.
+    """Whether two runs have the same code, and no known difference that changes times.
 
-    Machine, libraries, threads, variables, build, system and the code of this package are asked
-    for; a run that does not say them all repeats no other.
+    Machine, libraries, threads, variables, build, system and the code of this package are compared;
+    a run that lacks one of them repeats no other.
     """
     code = own.environment.get("code")
     return (
@@ -250,15 +251,15 @@ def repeats(own: Side, other: Side) -> bool:
 def replicates(
     store: Reader, a: Side, b: Side, pairs: Sequence[Pair]
 ) -> list[list[Mapping[Any, float]]]:
-    """Return runs that are repetitions of each other: seconds by key.
+    """Return groups of runs that repeat each other: seconds by key.
 
-    Those of A with A itself, and those of B with B. Where B repeats A with the same rows, the two
-    are what is asked about, and only the others tell how far repetitions differ.
+    One group is A with its repetitions, the other B with its own. If B repeats A with the same
+    rows, there is one group without both, which are compared.
 
     Args:
-        store: where the others are.
+        store: store with the other runs.
         a: the first run.
-        b: the second one.
+        b: the second run.
         pairs: their matched rows.
     """
     if repeats(a, b) and _same_rows(pairs):
@@ -271,33 +272,35 @@ def replicates(
 
 
 def repetitions(
-    store: Reader, side: Side, keys: Collection[Any], apart: Collection[str] = ()
+    store: Reader, side: Side, keys: Collection[Any], excluded: Collection[str] = ()
 ) -> list[Mapping[Any, float]]:
     """Return a run and the stored ones that repeat it, half an hour apart: seconds by key.
 
-    The run itself comes first, then the others from the newest to the oldest. Rows that one of them
-    lacks are those of a run within half an hour of it, which counts no further.
+    The run itself comes first, then the others from the newest to the oldest. A run within half an
+    hour of another one only adds the rows that the other lacks.
 
     Args:
-        store: where the others are.
+        store: store with the other runs.
         side: the run.
-        keys: of the rows that are asked for.
-        apart: runs that are left out, by name; the run itself may be one of them.
+        keys: keys of the requested rows.
+        excluded: ids of runs to leave out; the run itself may be one of them.
     """
-    own = {} if side.run_id in apart else seconds_of(side, keys)
-    kept = [(_began(side.created_utc), own)] if own else []
+    own = {} if side.run_id in excluded else seconds_of(side, keys)
+    runs = [(_start_time(side.created_utc), own)] if own else []
     read = 0
-    for info in store.runs(limit=_LOOKED_AT):
-        if len(kept) == _RUNS:
+    for info in store.runs(limit=_MAX_SEARCHED_RUNS):
+        if len(runs) == _MAX_RUNS:
             break
-        if info.id in (side.run_id, *apart) or info.status in ("running", "killed"):
+        if info.id in (side.run_id, *excluded) or info.status in ("running", "killed"):
             continue
-        if read + info.measurements > _ROWS or info.machine != machine_name(side.device):
+        if read + info.measurements > _MAX_ROWS or info.machine != machine_name(side.device):
             continue
-        began = _began(info.created_utc)
-        if began is None:
+        start = _start_time(info.created_utc)
+        if start is None:
             continue
-        near = next((rows for time, rows in kept if time and abs(began - time) < _APART), None)
+        near = next(
+            (rows for time, rows in runs if time and abs(start - time) < _MIN_DISTANCE), None
+        )
         if near is not None and all(name in near for name in keys):
             continue
         record = store.record(info.id)
@@ -307,14 +310,14 @@ def repetitions(
         read += info.measurements
         seconds = seconds_of(read_side(info.id, store), keys)
         if near is not None:
-            near |= {name: each for name, each in seconds.items() if name not in near}
+            near |= {name: time for name, time in seconds.items() if name not in near}
         elif seconds:
-            kept.append((began, seconds))
-    return [seconds for _, seconds in kept]
+            runs.append((start, seconds))
+    return [seconds for _, seconds in runs]
 
 
-def _began(text: str) -> dt.datetime | None:
-    """Return when a run began; None where that cannot be read: documents come from anywhere."""
+def _start_time(text: str) -> dt.datetime | None:
+    """Return the start of a run; None if a foreign document has another format."""
     try:
         time = dt.datetime.fromisoformat(text)
     except ValueError:
@@ -323,7 +326,7 @@ def _began(text: str) -> dt.datetime | None:
 
 
 def seconds_of(side: Side, keys: Collection[Any]) -> dict[Any, float]:
-    """Return a run's seconds by key, without what was disturbed."""
+    """Return the seconds of a run's undisturbed rows by key."""
     return {
         name: row.median
         for row in side.rows
@@ -331,12 +334,12 @@ def seconds_of(side: Side, keys: Collection[Any]) -> dict[Any, float]:
     }
 
 
-def spread(rows: Sequence[Row], runs: Sequence[Mapping[Any, float]]) -> Spread:
-    """Return how far independent runs differ in some rows.
+def spread(rows: Sequence[SideRow], runs: Sequence[Mapping[Any, float]]) -> Spread:
+    """Return the spread of some rows over independent runs.
 
     Args:
         rows: the rows.
-        runs: seconds by key, of :func:`repetitions`.
+        runs: seconds by key, from :func:`repetitions`.
     """
     names = [key(row) for row in rows]
     seconds = [[run.get(name, math.nan) for name in names] for run in runs]

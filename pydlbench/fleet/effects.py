@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pydlbench.compare.statistics import MOST_FREEDOM, Scatter, quantiles, two_sided, welch
+from pydlbench.compare.statistics import MAX_FREEDOM, Scatter, quantiles, two_sided, welch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -125,7 +125,7 @@ def changed(before: Effects, after: Effects, beyond: float) -> Effects:
         The changes; SLOW is slower than before. The rounds are those of the run with fewer.
     """
     worth = welch(Scatter(before.se, before.freedom), Scatter(after.se, after.freedom))
-    freedom = np.clip(np.nan_to_num(worth, nan=1.0), 1, MOST_FREEDOM).astype(int)
+    freedom = np.clip(np.nan_to_num(worth, nan=1.0), 1, MAX_FREEDOM).astype(int)
     rounds = np.minimum(before.rounds, after.rounds)
     return _judged(after.log - before.log, np.hypot(before.se, after.se), freedom, rounds, beyond)
 
@@ -252,7 +252,7 @@ def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], N
     # Whether a single round was disturbed cannot be told, however alike the others' rounds are.
     use = near & known & (both >= 1)
     variance[use] = pooled[use]
-    total[use] = np.minimum(both[use], MOST_FREEDOM).astype(int)
+    total[use] = np.minimum(both[use], MAX_FREEDOM).astype(int)
     return variance, total
 
 

@@ -8,7 +8,7 @@ import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.compare.match import FIELDS, LAYER_KINDS, describe, key
-from pydlbench.compare.rows import Row, side_of
+from pydlbench.compare.rows import SideRow, side_of
 from pydlbench.errors import PydlbenchError, StoreError, UsageError
 from pydlbench.models.user_model import is_onnx
 from pydlbench.records.fleet import FleetVisit
@@ -110,7 +110,7 @@ def collected(folder: Path) -> list[FleetVisit]:
     return visits
 
 
-def _names(rows: Sequence[Row]) -> list[str]:
+def _names(rows: Sequence[SideRow]) -> list[str]:
     """Return a name for each row, whether or not rows have failed.
 
     Rows with the same name get what distinguishes them appended: ``threads 2``.
@@ -138,7 +138,7 @@ def _names(rows: Sequence[Row]) -> list[str]:
     return names
 
 
-def _details(row: Row) -> dict[str, str]:
+def _details(row: SideRow) -> dict[str, str]:
     """Return the fields that a row's name leaves out."""
     # How a framework was timed is not known of a row that failed.
     left_out = {"problem", *(["timing"] if row.backend != "native" else [])}
@@ -148,7 +148,7 @@ def _details(row: Row) -> dict[str, str]:
     return {name: str(value) for name, value in {**fields, **more}.items() if value is not None}
 
 
-def _value(row: Row, document: Mapping[str, Any]) -> dict[str, Any]:
+def _value(row: SideRow, document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row's time and the readings taken with it, as far as they are known."""
     gpu = document.get("gpu") or {}
     roof = document.get("roofline") or {}
@@ -166,7 +166,7 @@ def _value(row: Row, document: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _command(row: Row, document: Mapping[str, Any]) -> str:
+def _command(row: SideRow, document: Mapping[str, Any]) -> str:
     """Return the command line that measures a row again."""
     if row.kind in LAYER_KINDS:
         shape = row.layer if "/" in row.layer else row.problem

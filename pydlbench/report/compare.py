@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pydlbench.compare.comparison import ComparedRow, Comparison, Estimate
-    from pydlbench.compare.rows import Row, Side
+    from pydlbench.compare.rows import Side, SideRow
     from pydlbench.report.blocks import Block
 
 
@@ -49,7 +49,7 @@ def change(ratio: float) -> str:
     )
 
 
-def names_of(rows: Iterable[Row]) -> str:
+def names_of(rows: Iterable[SideRow]) -> str:
     """Name some rows and count the others."""
     return some_names(list(dict.fromkeys(describe(row) for row in rows)), _SHOWN)
 
@@ -77,7 +77,7 @@ def left_over(comparison: Comparison) -> list[str]:
     for mark, rows in (("A", comparison.matching.only_a), ("B", comparison.matching.only_b)):
         if rows:
             lines.append(f"only in {mark}, {counted(len(rows), 'row')}: {names_of(rows)}")
-    untimed: dict[tuple[str, str], list[Row]] = {}
+    untimed: dict[tuple[str, str], list[SideRow]] = {}
     for pair in comparison.matching.untimed:
         untimed.setdefault((pair.a.status, pair.b.status), []).append(pair.b)
     for (first, second), rows in untimed.items():
@@ -88,7 +88,7 @@ def left_over(comparison: Comparison) -> list[str]:
 
 def unclear_reasons(comparison: Comparison) -> list[str]:
     """Say why rows have no verdict where it is not the scatter between runs."""
-    reasons: dict[str, list[Row]] = {}
+    reasons: dict[str, list[SideRow]] = {}
     for row in comparison.rows:
         if row.estimate.reason is not None:
             reasons.setdefault(row.estimate.reason, []).append(row.b)
@@ -141,7 +141,7 @@ def what_would_decide(comparison: Comparison, threshold: float) -> list[str]:
     Returns:
         Nothing where it is decided for all rows.
     """
-    causes: dict[str, list[Row]] = {}
+    causes: dict[str, list[SideRow]] = {}
     coarse: list[ComparedRow] = []
     for row in comparison.undecided(threshold):
         reason = row.estimate.reason
@@ -190,13 +190,13 @@ def judge(comparison: Comparison, threshold: float) -> Judgement:
     return Judgement("", tuple(f"cannot tell {limit}: {cause}" for cause in causes))
 
 
-def _remedy(reason: str, comparison: Comparison, row: Row) -> str:
+def _remedy(reason: str, comparison: Comparison, row: SideRow) -> str:
     if reason == CONTENDED:
         return _QUIET
     return _either(_ways(comparison, [row]))
 
 
-def _ways(comparison: Comparison, rows: Sequence[Row]) -> list[str]:
+def _ways(comparison: Comparison, rows: Sequence[SideRow]) -> list[str]:
     """Return what would tell smaller changes."""
     if comparison.passes:
         return ["more --repetitions"]

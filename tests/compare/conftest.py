@@ -8,7 +8,7 @@ import pytest
 from invented_runs import REPEATABLE
 
 from pydlbench.compare.match import key
-from pydlbench.compare.rows import Row, Side
+from pydlbench.compare.rows import Side, SideRow
 
 DEVICE = {"name": "Invented 9000", "threads": 2, "cpus": [0, 1], "facts": {"cores": 2}}
 ENVIRONMENT = REPEATABLE.environment
@@ -17,7 +17,7 @@ ENVIRONMENT = REPEATABLE.environment
 def make_row(layer="net/conv", median=10e-3, half_width=0.003, **changes):
     """A row of a convolution, known to 0.3 % within its run."""
     known = half_width is not None and median is not None
-    values = dict.fromkeys(Row._fields)
+    values = dict.fromkeys(SideRow._fields)
     values.update(
         layer=layer,
         kind="conv2d",
@@ -42,7 +42,7 @@ def make_row(layer="net/conv", median=10e-3, half_width=0.003, **changes):
         contended=0,
         algorithm="jit",
     )
-    return Row(**{**values, **changes})
+    return SideRow(**{**values, **changes})
 
 
 def make_side(name, rows, device=None, environment=None):

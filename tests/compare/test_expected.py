@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pydlbench.compare.expected import expected
+from pydlbench.compare.expected import predict
 from pydlbench.compare.match import key
 
 
@@ -18,7 +18,7 @@ def test_nine_of_ten_intervals_hold_in_the_next_run(machine, runs_known):
     inside = count = 0
     for _ in range(150):
         runs = [here.run() for _ in range(runs_known)]
-        intervals = expected(runs[0].rows, list(map(seconds, runs)))
+        intervals = predict(runs[0].rows, list(map(seconds, runs)))
         following = here.run()
         # Rows of a run share what the machine does then: one in three is looked at.
         for row, interval in list(zip(following.rows, intervals, strict=True))[::3]:
@@ -33,7 +33,7 @@ def test_a_row_without_times_in_enough_runs_has_no_interval(machine):
     runs = [seconds(run) for run in (here.run(), here.run(), here.run())]
     rows = here.run().rows
     del runs[1][key(rows[2])]
-    intervals = expected(rows, runs)
+    intervals = predict(rows, runs)
     assert [interval is None for interval in intervals] == [
         number == 2 for number in range(here.rows)
     ]
@@ -42,7 +42,7 @@ def test_a_row_without_times_in_enough_runs_has_no_interval(machine):
 def test_the_interval_is_around_the_mean_of_the_runs(row):
     rows = [row("net/conv")]
     runs = [{key(rows[0]): each} for each in (0.9, 1.0, 1.0 / 0.9)]
-    (interval,) = expected(rows, runs)
+    (interval,) = predict(rows, runs)
     assert interval.occasions == 3
     assert math.sqrt(interval.low * interval.high) == pytest.approx(1.0)
     # Student's t of two degrees of freedom, of a standard deviation of 0.105.

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from pydlbench.compare.published import find_figures, match_figures, own_figures
+from pydlbench.compare.published import find_figures, match_figures, measured_figures
 from pydlbench.records.published import OwnFigure
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.store.documents import Loaded
@@ -88,7 +88,7 @@ def loaded(*entries):
 
 
 def read(*entries):
-    return list(own_figures("mine", loaded(*entries), lambda _protocol, _model: 128))
+    return list(measured_figures("mine", loaded(*entries), lambda _protocol, _model: 128))
 
 
 SHARED = {"model": "vgg16", "phase": "forward", "precision": "fp32", "batch": 16}

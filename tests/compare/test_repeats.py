@@ -7,7 +7,7 @@ import pytest
 
 from pydlbench.compare.comparison import MARGIN
 from pydlbench.compare.match import key, match
-from pydlbench.compare.stored import LEAST_RUNS, NONE, RUN_SD, compare
+from pydlbench.compare.stored import MIN_RUNS, NO_REPLICATES, RUN_SD, compare
 from pydlbench.report.compare import conclude, what_would_decide
 
 REPETITIONS = 60
@@ -16,7 +16,7 @@ FALSE = 3
 CALLED = {"FASTER", "SLOWER"}
 
 
-def compared(a, b, margin=MARGIN, groups=NONE):
+def compared(a, b, margin=MARGIN, groups=NO_REPLICATES):
     return compare(a, b, match(a, b), margin, groups)
 
 
@@ -30,8 +30,8 @@ def verdicts(comparison):
         ({}, 0),
         ({"run_sd": 0.02, "row_sd": 0.02}, 0),
         ({"run_sd": 0.1}, 8),
-        ({"run_sd": 0.0, "row_sd": 0.03}, LEAST_RUNS),
-        ({"run_sd": 0.02, "rows": 40}, LEAST_RUNS),
+        ({"run_sd": 0.0, "row_sd": 0.03}, MIN_RUNS),
+        ({"run_sd": 0.02, "rows": 40}, MIN_RUNS),
         ({"run_sd": 0.1, "rows": 1}, 20),
     ],
     ids=str,
@@ -47,7 +47,7 @@ def test_runs_of_the_same_code_are_not_called_different(machine, machine_is, run
     assert false <= FALSE
 
 
-@pytest.mark.parametrize("runs", [LEAST_RUNS, 6, 12])
+@pytest.mark.parametrize("runs", [MIN_RUNS, 6, 12])
 def test_nine_of_ten_prediction_intervals_hold_for_the_next_pair_of_runs(machine, runs):
     """The interval around no change, as wide as the row's, has the ratio of two other runs."""
     here = machine(run_sd=0.06, row_sd=0.03, rows=12)
@@ -109,11 +109,11 @@ def test_fewer_replicates_than_needed_do_not_narrow_the_interval(machine):
     here = machine(run_sd=0.001, row_sd=0.001)
     a, b = here.run("a"), here.run("b")
     without, few, enough = (
-        compared(a, b, groups=[here.replicates(runs)]) for runs in (0, LEAST_RUNS - 1, LEAST_RUNS)
+        compared(a, b, groups=[here.replicates(runs)]) for runs in (0, MIN_RUNS - 1, MIN_RUNS)
     )
     assert few.rows[0].estimate.ci_high == pytest.approx(without.rows[0].estimate.ci_high)
     assert enough.rows[0].estimate.ci_high < without.rows[0].estimate.ci_high
-    assert (without.replicates, enough.replicates) == (0, LEAST_RUNS)
+    assert (without.replicates, enough.replicates) == (0, MIN_RUNS)
 
 
 @pytest.mark.parametrize("half_width", [0.6, 1.0])  # the latter begins at zero

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pydlbench.compare.statistics import pooled, quantile, quantiles, two_sided
+from pydlbench.compare.statistics import pool_variances, quantile, quantiles, two_sided
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_an_infinite_distance_is_improbable_not_impossible():
 def test_a_row_is_no_steadier_than_its_kind_and_may_be_less_steady():
     sums, freedom = np.array([0.0, 0.02, 0.16, 0.0]), np.array([1, 2, 1, 0])
     kinds = np.array(["a", "a", "a", "b"])
-    sd, known = pooled(sums, freedom, kinds)
+    sd, known = pool_variances(sums, freedom, kinds)
     shared = math.sqrt(0.18 / 4)
     assert sd[:3] == pytest.approx([shared, shared, 0.4])
     assert known[:3].tolist() == [4, 4, 1]

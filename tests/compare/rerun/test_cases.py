@@ -4,7 +4,7 @@ import pytest
 
 from pydlbench.compare.match import LAYER_KINDS, describe
 from pydlbench.compare.rerun import spec_of
-from pydlbench.compare.rows import Row, row_of_step
+from pydlbench.compare.rows import SideRow, row_of_step
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.catalog import find_layers
 from pydlbench.ops.descriptor import parse_problem
@@ -14,7 +14,7 @@ from pydlbench.records.user_model import UserInput, UserModelSpec
 
 
 def row_of(layer, **changes):
-    values = dict.fromkeys(Row._fields)
+    values = dict.fromkeys(SideRow._fields)
     values.update(
         layer=layer.name or layer.problem,
         kind=layer.kind,
@@ -31,7 +31,7 @@ def row_of(layer, **changes):
         propagation="inference",
         status="ok",
     )
-    return Row(**{**values, **changes})
+    return SideRow(**{**values, **changes})
 
 
 @pytest.mark.parametrize("name", ["alexnet/conv3", "alexnet/pool1", "alexnet-owt/fc6"])

@@ -8,11 +8,11 @@ import pytest
 from pydlbench.compare.interleaved import compare_interleaved
 from pydlbench.compare.match import Matching, Pair
 from pydlbench.compare.rerun import policy
-from pydlbench.compare.rows import Row, Side
+from pydlbench.compare.rows import Side, SideRow
 
 
 def judged(measured):
-    row = Row(**{**dict.fromkeys(Row._fields), "layer": "x", "status": "ok", "median": 1.0})
+    row = SideRow(**{**dict.fromkeys(SideRow._fields), "layer": "x", "status": "ok", "median": 1.0})
     pairs = [Pair(row, row) for _ in measured]
     side = Side(name="a", rows=[row])
     matching = Matching(pairs=pairs, only_a=[], only_b=[], untimed=[])
