@@ -268,7 +268,8 @@ def match(a: Side, b: Side) -> Matching:
     same = _pair_rows(grouped(a.rows, key), grouped(b.rows, key), (a, b))
     rest = replace(a, rows=same.only_a), replace(b, rows=same.only_b)
     unnamed = key_without((), named=False)
-    renamed = _pair_rows(*(grouped(side.rows, unnamed) for side in rest), rest)
+    first, second = (grouped(side.rows, unnamed) for side in rest)
+    renamed = _pair_rows(first, second, rest)
     matched, axis, values = renamed._replace(pairs=same.pairs + renamed.pairs), None, ("", "")
     if not matched.pairs:
         axis, matched = _across(a, b)
