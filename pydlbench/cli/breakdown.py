@@ -14,12 +14,7 @@ from pydlbench.cli.options import (
     WIDTH,
     ExplainedStep,
 )
-from pydlbench.cli.steps import (
-    EXPECTED_NODES,
-    ModelTask,
-    read_steps,
-    summands,
-)
+from pydlbench.cli.steps import USER_MODEL_NODES, ModelTask, kernel_options, read_steps
 from pydlbench.cli.values import whole_number
 from pydlbench.errors import PydlbenchError
 from pydlbench.runner.tasks import Result, Task
@@ -40,10 +35,10 @@ if TYPE_CHECKING:
 __all__ = ["SUBCOMMANDS", "BreakdownOptions", "read_tasks", "run", "stored_report"]
 
 # As in ``study.loop``, which a command's options do not load.
-# Before the rounds.
+# Stages of the preparation, in the progress.
 _STAGES: Final = 4
-# That take as long as a step or longer: the step, it with kept pages, it traced, its calls alone,
-# and their log.
+# Subjects that take as long as a step or longer: the step, the step with kept pages, the traced
+# step, its calls alone, and their log.
 _SUBJECTS: Final = 5
 
 
@@ -74,12 +69,12 @@ def run(
     session_factory: Callable[..., Any] | None = None,
     measurer: Callable[..., Any] | None = None,
 ) -> int:
-    """Break the step down in each framework and mode, and show it.
+    """Measure and show the breakdown of the step in each framework and mode.
 
     Args:
         args: the command's options.
         session_factory: opens a session; its keywords are the session's options.
-        measurer: takes the place of ``pydlbench.analysis.breakdown_run.break_down_step``.
+        measurer: called instead of ``pydlbench.analysis.breakdown_run.break_down_step``.
 
     Returns:
         0; 1 if no breakdown is ok; 3 under ``--fail-on``; 130 after Ctrl-C, with what was finished.
@@ -90,9 +85,9 @@ def run(
     from pydlbench.cli.measuring import answer
     from pydlbench.report.breakdown import breakdown_report
 
-    def report(run: RunRecord, results: Results) -> list[Block]:
+    def report(record: RunRecord, results: Results) -> list[Block]:
         documents = [outcome.document for outcome in results.outcomes]
-        return breakdown_report(run, documents, explain=args.explain)
+        return breakdown_report(record, documents, explain=args.explain)
 
     tasks, notes = read_tasks(args, measurer)
     for task in tasks:
@@ -104,11 +99,11 @@ def run(
 def read_tasks(
     args: BreakdownOptions, measurer: Callable[..., Any] | None = None
 ) -> tuple[list[Task], tuple[str, ...]]:
-    """Return a task for each framework and mode; and notes on them.
+    """Return a task for each framework and mode, and notes on them.
 
     Args:
         args: the command's options.
-        measurer: takes the place of ``pydlbench.analysis.breakdown_run.break_down_step``.
+        measurer: called instead of ``pydlbench.analysis.breakdown_run.break_down_step``.
 
     Raises:
         UsageError: a value is bad.
@@ -121,7 +116,7 @@ def read_tasks(
         BreakdownTask(
             rows=(row,),
             guessed=guessed,
-            options=summands(args, args.budget),
+            options=kernel_options(args, args.budget),
             graph=graph,
             rounds=args.repetitions,
             width=args.width,
@@ -134,18 +129,18 @@ def read_tasks(
 
 @dataclass(frozen=True, kw_only=True)
 class BreakdownTask(ModelTask):
-    """The breakdown of one framework and mode; what fails costs itself only.
+    """The breakdown of one framework and mode; others go on if it fails.
 
     Attributes:
-        graph: the step's, with its batch; None of a model of the user's own.
-        rounds: to take.
-        width: half of the step's interval that is wanted, relative to its median: it plans the
-            rounds; None plans nothing.
-        measurer: takes the place of ``pydlbench.analysis.breakdown_run.break_down_step``.
+        graph: the step's graph, with its batch; None for a user model.
+        rounds: number of rounds.
+        width: half-width of the step's interval, relative to its median, that determines the number
+            of rounds; None for ``rounds``.
+        measurer: called instead of ``pydlbench.analysis.breakdown_run.break_down_step``.
     """
 
     kind: ClassVar[str] = "breakdown"
-    # Not with other tasks: it opens workers with several allocators.
+    # A session of its own, because it starts workers with several allocators.
     opens: ClassVar[str] = "breakdown"
     graph: Model | None
     rounds: int
@@ -153,22 +148,22 @@ class BreakdownTask(ModelTask):
     measurer: Callable[..., Any] | None = None
 
     def seconds(self) -> float:
-        """Return the sampling that is allowed for, of steps, their calls and native kernels."""
-        nodes = EXPECTED_NODES if self.graph is None else len(self.graph.nodes)
+        """Return the seconds of sampling, of steps, their calls and native kernels."""
+        nodes = USER_MODEL_NODES if self.graph is None else len(self.graph.nodes)
         return nodes * float(self.options["budget_s"]) + _SUBJECTS * STEP_BUDGET_S
 
     def check(self, session: Any) -> None:
-        """Make sure that the step has room where it runs."""
+        """Make sure that the step fits into memory, if its graph is known."""
         from pydlbench.devices.cpu.facts import read_cpu_facts
         from pydlbench.steps.run import check_memory_of_parts
 
         del session
         step = self.rows[0].spec
-        if self.graph is not None and not step.on_gpu:  # another's needs nobody knows yet
+        if self.graph is not None and not step.on_gpu:
             check_memory_of_parts(self.graph, step, read_cpu_facts().memory_available_bytes)
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
-        """Yield the breakdown, or why there is none."""
+        """Yield the breakdown, or a failed result with the reason."""
         from pydlbench.analysis.breakdown_run import break_down_step
         from pydlbench.steps.run import planned_rounds
 
@@ -177,14 +172,14 @@ class BreakdownTask(ModelTask):
         rounds = self.rounds
         if self.width is not None:
             rounds = planned_rounds(view.store(), [step], self.width)
-        begun: dict[str, None] = {}
+        stages: dict[str, None] = {}
         if step.on_gpu:
-            session.room_bytes(step.device)  # or says that there is no GPU
+            session.room_bytes(step.device)  # raises an error if there is no GPU
 
-        def tell(what: str) -> None:
-            begun.setdefault(what)
-            label = f"{step.framework} {step.mode}: {what}"
-            view.advance(len(begun) - 1, rounds + _STAGES, label)
+        def tell(stage: str) -> None:
+            stages.setdefault(stage)
+            label = f"{step.framework} {step.mode}: {stage}"
+            view.advance(len(stages) - 1, rounds + _STAGES, label)
 
         try:
             self.check(session)
@@ -201,20 +196,20 @@ class BreakdownTask(ModelTask):
         yield Result("breakdown", {"status": "ok", **record.to_dict()}, row, detail=record)
 
     def _forecast(self, step: StepSpec, session: Any, view: View) -> ForecastRecord | str:
-        """Return what stored rows say of a step, and keep that before anything of it is timed.
+        """Return the forecast of a step, which is stored before anything is timed.
 
-        Why there is nothing, where some are missing, or nothing is kept.
+        If there is no store, or rows are missing, return the reason.
         """
         from pydlbench.analysis.forecast import forecast_step
         from pydlbench.runner.execute import row_key
 
-        # The store is there once the run has begun.
+        # This begins the run and so creates its store.
         view.advance(0, self.rounds + _STAGES, f"{step.framework} {step.mode}: forecast")
         if view.store() is None:
             return "there is no store"
         try:
             record = forecast_step(step, session, view.store(), measures=False)
-        except PydlbenchError as error:  # it would cost the breakdown, which has its own numbers
+        except PydlbenchError as error:  # the breakdown does not depend on it
             return " ".join(str(error).split())
         if record.status != "ok":
             return record.reason or "stored rows are missing"
@@ -223,11 +218,11 @@ class BreakdownTask(ModelTask):
         return record
 
 
-def stored_report(run: Loaded) -> list[Block]:
-    """Return what the command had reported of a run of a store or a file."""
+def stored_report(stored: Loaded) -> list[Block]:
+    """Return the report of a stored run."""
     from pydlbench.report.breakdown import breakdown_report
 
-    return breakdown_report(run.record, [entry.document for entry in run.table("breakdown")])
+    return breakdown_report(stored.record, [entry.document for entry in stored.table("breakdown")])
 
 
 SUBCOMMANDS: Final = {"": (BreakdownOptions, run)}

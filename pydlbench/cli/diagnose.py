@@ -1,4 +1,4 @@
-"""``pydlbench diagnose``: what costs a step its time, and what would save it, measured."""
+"""``pydlbench diagnose``: what slows a step down, and what each remedy saves, measured."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.cli.options import BUDGET, FAIL_ON, FRAMEWORK, HOW, ExplainedStep, option
-from pydlbench.cli.steps import ModelTask, read_steps, summands
+from pydlbench.cli.steps import ModelTask, kernel_options, read_steps
 from pydlbench.cli.values import FINDING, choices, fail_on, positive_seconds
 from pydlbench.errors import UsageError
 from pydlbench.runner.tasks import Result
@@ -50,7 +50,7 @@ class DiagnoseOptions(ExplainedStep):
 
 
 def run(args: DiagnoseOptions, session_factory: Callable[..., Any] | None = None) -> int:
-    """Diagnose and show.
+    """Diagnose a step and show the findings.
 
     Args:
         args: the command's options.
@@ -66,9 +66,9 @@ def run(args: DiagnoseOptions, session_factory: Callable[..., Any] | None = None
     from pydlbench.cli.measuring import answer
     from pydlbench.report.diagnose import diagnosis_report
 
-    def report(run: RunRecord, results: Results) -> list[Block]:
-        (each,) = results.outcomes
-        return diagnosis_report(run, each.detail)
+    def report(record: RunRecord, results: Results) -> list[Block]:
+        (outcome,) = results.outcomes
+        return diagnosis_report(record, outcome.detail)
 
     how: dict[str, Any] = {"sessions": session_factory, "what": "diagnoses"}
     code, results = answer(args, "diagnose", *read_tasks(args), report, **how)
@@ -80,10 +80,10 @@ def run(args: DiagnoseOptions, session_factory: Callable[..., Any] | None = None
 
 
 def read_tasks(args: DiagnoseOptions) -> tuple[list[Task], tuple[str, ...]]:
-    """Return what is to be done, a sweep's table of such steps likewise; and notes on it.
+    """Return the task, and notes on its step.
 
     Raises:
-        UsageError: a value is bad, or the step has no room.
+        UsageError: a value is bad, or the step does not fit into memory.
     """
     from pydlbench.devices.cpu.facts import read_cpu_facts
     from pydlbench.steps.run import check_memory_of_parts
@@ -95,11 +95,11 @@ def read_tasks(args: DiagnoseOptions) -> tuple[list[Task], tuple[str, ...]]:
             near = f"nearest: --{name} {first}" if others else "nearest: leave it out"
             raise UsageError(f"--{name} {text}: one at a time; {near}")
     model, rows, notes, guessed = read_steps(args, FRAMEWORKS[:1])
-    if model is not None and not rows[0].spec.on_gpu:  # another's needs nobody knows yet
+    if model is not None and not rows[0].spec.on_gpu:
         available = read_cpu_facts().memory_available_bytes
         check_memory_of_parts(model, rows[0].spec, available)
-    options = summands(args, args.budget)
-    del options["keep_samples"]  # it keeps findings only
+    options = kernel_options(args, args.budget)
+    del options["keep_samples"]  # only findings are stored
     task = DiagnoseTask(
         rows=tuple(rows), guessed=guessed, options=options, time_limit_s=args.stop_after
     )
@@ -108,28 +108,28 @@ def read_tasks(args: DiagnoseOptions) -> tuple[list[Task], tuple[str, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnoseTask(ModelTask):
-    """A step that is looked into.
+    """The diagnosis of a step.
 
     Attributes:
-        time_limit_s: no experiment begins later.
+        time_limit_s: seconds after which no experiment begins.
     """
 
     kind: ClassVar[str] = "diagnose"
-    # Not with other tasks: it opens workers with several allocators.
+    # A session of its own, because it starts workers with several allocators.
     opens: ClassVar[str] = "diagnose"
     time_limit_s: float
 
     def seconds(self) -> float:
-        """Return the seconds that are allowed for."""
+        """Return the time limit."""
         return self.time_limit_s
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
-        """Diagnose; what was found before Ctrl-C is a result, too."""
+        """Yield the diagnosis, also after Ctrl-C with the findings so far."""
         from pydlbench.diagnose.run import diagnose
 
         (row,) = self.rows
         if row.spec.on_gpu:
-            session.room_bytes(row.spec.device)  # or says that there is no GPU
+            session.room_bytes(row.spec.device)  # raises an error if there is no GPU
         view.advance(0, 1, row.label)
         record = diagnose(
             row.spec, session, self.time_limit_s, lambda text: view.advance(0, 1, text)

@@ -23,18 +23,17 @@ from pydlbench.cli.options import (
     option,
 )
 from pydlbench.cli.steps import (
-    EXPECTED_NODES,
+    USER_MODEL_NODES,
     ModelTask,
     check_phase,
-    fields_of,
     frameworks_of,
+    kernel_options,
     read_model,
-    summands,
-    values_of,
+    step_row,
 )
 from pydlbench.cli.values import FINDING, one_of, whole_number
 from pydlbench.errors import PydlbenchError, UsageError
-from pydlbench.runner.tasks import Result, Task, TaskRow
+from pydlbench.runner.tasks import Result, Task
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORKS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
@@ -50,8 +49,10 @@ if TYPE_CHECKING:
     from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import View
 
-# Nothing is timed, and nothing kept, where layers are counted only.
-_TIMED = ("threads", "budget", "repetitions", "seed", "top", "all", "fail_on", "store")
+#: Options that have no meaning with ``--summary``.
+_NOT_IN_SUMMARY: Final = (
+    *("threads", "budget", "repetitions", "seed", "top", "all", "fail_on", "store"),
+)
 
 
 class EstimateOptions(ModelOptions, JsonOutput):
@@ -92,14 +93,14 @@ class EstimateOptions(ModelOptions, JsonOutput):
 
 
 def run(args: EstimateOptions, session_factory: Callable[..., Any] | None = None) -> int:
-    """Measure and sum.
+    """Measure the layers and sum their times.
 
     Args:
         args: the command's options.
         session_factory: opens a session; its keywords are the session's options.
 
     Returns:
-        0; 1 if something is missing in the sum; 3 under ``--fail-on``; 130 after Ctrl-C.
+        0; 1 if a layer is missing in the sum; 3 under ``--fail-on``; 130 after Ctrl-C.
 
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
@@ -108,7 +109,7 @@ def run(args: EstimateOptions, session_factory: Callable[..., Any] | None = None
     if args.summary:
         from pydlbench.cli.output import Outputs
 
-        args.refuse(_TIMED, "with --summary")
+        args.refuse(_NOT_IN_SUMMARY, "with --summary")
         model, _ = read_model(args, args.batch)
         if model is None:
             raise UsageError(
@@ -121,9 +122,9 @@ def run(args: EstimateOptions, session_factory: Callable[..., Any] | None = None
     def rows(results: Results) -> list[Measurement]:
         return [row for outcome in results.outcomes for row in outcome.detail[1]]
 
-    def report(run: RunRecord, results: Results) -> list[Block]:
-        (each,) = results.outcomes
-        return estimate_report(run, *each.detail, top=None if args.all else args.top)
+    def report(record: RunRecord, results: Results) -> list[Block]:
+        (outcome,) = results.outcomes
+        return estimate_report(record, *outcome.detail, top=None if args.all else args.top)
 
     how: dict[str, Any] = {"sessions": session_factory, "what": "estimates", "parts": rows}
     code, results = answer(args, "estimate", *read_tasks(args), report, **how)
@@ -132,12 +133,8 @@ def run(args: EstimateOptions, session_factory: Callable[..., Any] | None = None
     return code
 
 
-# -----------------------------------------------------------------------------
-# A step whose kernels are measured, and summed.
-
-
 def read_tasks(args: EstimateOptions) -> tuple[list[Task], tuple[str, ...]]:
-    """Return what is to be done, a sweep's table of such steps likewise; and notes on it.
+    """Return the task, and notes on the device.
 
     Raises:
         UsageError: a value is bad.
@@ -146,7 +143,7 @@ def read_tasks(args: EstimateOptions) -> tuple[list[Task], tuple[str, ...]]:
     from pydlbench.timing.policy import LEAST_ROUNDS
 
     model, named = read_model(args, args.batch)
-    # Of a model of the user's own, what is recorded: its framework's first mode makes the calls.
+    # The calls of a user model are recorded in its framework's first mode.
     frameworks, guessed = frameworks_of(args.model)
     check_phase(model, args.phase)
     device, notes = device_of(args.device)
@@ -161,14 +158,10 @@ def read_tasks(args: EstimateOptions) -> tuple[list[Task], tuple[str, ...]]:
         device=device,
         seed=args.seed,
     )
-    values = values_of(step, "model", "batch", "phase", "precision", "device")
-    row = TaskRow(
-        fields=fields_of(args, values),
-        label=step.what,
-        spec=step,
-    )
+    names = ("model", "batch", "phase", "precision", "device")
+    row = step_row(args, step, names, label=step.what)
     options = {
-        **summands(args, args.budget),
+        **kernel_options(args, args.budget),
         "repetitions": args.repetitions or LEAST_ROUNDS,
     }
     return [EstimateTask(rows=(row,), guessed=guessed, options=options, model=model)], notes
@@ -176,10 +169,10 @@ def read_tasks(args: EstimateOptions) -> tuple[list[Task], tuple[str, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateTask(ModelTask):
-    """A step that is summed from its kernels.
+    """The estimate of a step from its kernels.
 
     Attributes:
-        model: its graph, with the batch; None of a model of the user's own.
+        model: the graph, with its batch; None for a user model.
     """
 
     kind: ClassVar[str] = "estimate"
@@ -192,17 +185,17 @@ class EstimateTask(ModelTask):
         return step
 
     def seconds(self) -> float:
-        """Return the sampling that is allowed for: two cache states of each distinct layer."""
-        nodes = EXPECTED_NODES if self.model is None else len(self.model.nodes)
+        """Return the seconds of sampling: two cache states of each layer."""
+        nodes = USER_MODEL_NODES if self.model is None else len(self.model.nodes)
         return 2 * nodes * float(self.options["budget_s"])
 
     def check(self, session: Any) -> None:
         """Make sure that each kernel fits into memory."""
-        if self.model is not None:  # of another one nobody knows before it has run
+        if self.model is not None:  # the kernels of a user model are not known before it has run
             session.check_room(self._plan(session).specs)
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
-        """Measure the kernels that are not there yet, and sum them."""
+        """Measure the kernels that the run does not have yet, and sum them."""
         from pydlbench.analysis.estimate import estimate
         from pydlbench.models.counts import memory
         from pydlbench.runner.execute import kernels
@@ -225,7 +218,7 @@ class EstimateTask(ModelTask):
         yield Result("estimate", record.to_dict(), self.rows[0], detail=(record, [*rows.values()]))
 
     def _plan(self, session: Any) -> EstimatePlan:
-        """Return the step's work; that of the user's own model is recorded for it."""
+        """Return the kernels of the step; the calls of a user model are recorded."""
         from pydlbench.analysis.estimate import plan
         from pydlbench.analysis.mapped import recorded_plan
         from pydlbench.analysis.operators import listed
@@ -247,12 +240,8 @@ class EstimateTask(ModelTask):
         )
 
 
-# -----------------------------------------------------------------------------
-# Where ``estimate`` puts its estimate, or its counts.
-
-
 def show_summary(model: Model, outputs: Outputs) -> int:
-    """Count, without timing anything; returns the exit code."""
+    """Print the counts of a model without timing anything, and return the exit code."""
     from pydlbench.models.counts import summary
     from pydlbench.records.documents import SummaryDocument
     from pydlbench.records.record import SCHEMA_VERSION

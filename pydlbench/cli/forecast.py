@@ -6,11 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.cli.options import EXPLAIN, HOW, REPETITIONS, ExplainedStep, flag
-from pydlbench.cli.steps import (
-    ModelTask,
-    code_limit,
-    read_steps,
-)
+from pydlbench.cli.steps import ModelTask, code_limit, read_steps
 from pydlbench.errors import PydlbenchError
 from pydlbench.runner.tasks import Result, Task
 
@@ -53,15 +49,15 @@ def run(
     session_factory: Callable[..., Any] | None = None,
     forecaster: Callable[..., Any] | None = None,
 ) -> int:
-    """Forecast the step in each framework and mode, and show it.
+    """Show the forecast of the step in each framework and mode.
 
     Args:
         args: the command's options.
         session_factory: opens a session; its keywords are the session's options.
-        forecaster: takes the place of ``pydlbench.analysis.forecast.forecast_step``.
+        forecaster: called instead of ``pydlbench.analysis.forecast.forecast_step``.
 
     Returns:
-        0; 1 if no forecast is whole; 130 after Ctrl-C, with what was finished.
+        0; 1 if no forecast is complete; 130 after Ctrl-C, with what was finished.
 
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
@@ -69,12 +65,12 @@ def run(
     from pydlbench.cli.measuring import answer
     from pydlbench.report.forecast import forecast_report
 
-    def report(run: RunRecord, results: Results) -> list[Block]:
+    def report(record: RunRecord, results: Results) -> list[Block]:
         documents = [outcome.document for outcome in results.outcomes]
-        return forecast_report(run, documents, explain=args.explain)
+        return forecast_report(record, documents, explain=args.explain)
 
     tasks, notes = read_tasks(args, forecaster)
-    # Without the GPU, or a model, no step of the run has a forecast.
+    # An error of the GPU or of a user model would end all tasks.
     steps = [row.spec for task in tasks for row in task.rows]
     tolerant = not any(step.on_gpu or step.own is not None for step in steps)
     how: dict[str, Any] = {"sessions": session_factory, "what": "forecasts"}
@@ -84,11 +80,11 @@ def run(
 def read_tasks(
     args: ForecastOptions, forecaster: Callable[..., Any] | None = None
 ) -> tuple[list[Task], tuple[str, ...]]:
-    """Return a task for each framework and mode; and notes on them.
+    """Return a task for each framework and mode, and notes on them.
 
     Args:
         args: the command's options.
-        forecaster: takes the place of ``pydlbench.analysis.forecast.forecast_step``.
+        forecaster: called instead of ``pydlbench.analysis.forecast.forecast_step``.
 
     Raises:
         UsageError: a value is bad.
@@ -111,32 +107,32 @@ def read_tasks(
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastTask(ModelTask):
-    """The forecast of one framework and mode; what fails costs itself only.
+    """The forecast of one framework and mode; others go on if it fails.
 
     Attributes:
         measures: measure the operators that the store lacks.
-        visits: processes that each of them is timed in.
-        forecaster: takes the place of ``pydlbench.analysis.forecast.forecast_step``.
+        visits: number of processes in which each of them is timed.
+        forecaster: called instead of ``pydlbench.analysis.forecast.forecast_step``.
     """
 
     kind: ClassVar[str] = "forecast"
-    # Not with other tasks: it ends workers for the sake of its visits.
+    # A session of its own, because it ends workers between visits.
     opens: ClassVar[str] = "forecast"
     measures: bool
     visits: int
     forecaster: Callable[..., Any] | None = None
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
-        """Yield the forecast; operators that are measured are kept before."""
+        """Yield the forecast; measured operators are stored before."""
         from pydlbench.analysis.forecast import forecast_step
 
         (row,) = self.rows
         step: StepSpec = row.spec
         if step.on_gpu:
-            session.room_bytes(step.device)  # or says that there is no GPU
+            session.room_bytes(step.device)  # raises an error if there is no GPU
 
-        def tell(what: str) -> None:
-            view.advance(0, 1, f"{step.framework} {step.mode}: {what}")
+        def tell(stage: str) -> None:
+            view.advance(0, 1, f"{step.framework} {step.mode}: {stage}")
 
         def keep(table: str, document: dict[str, Any], key: str) -> None:
             view.keep(Result(table, document, key=key))
@@ -155,11 +151,11 @@ class ForecastTask(ModelTask):
         yield Result("forecast", record.to_dict(), row, detail=record)
 
 
-def stored_report(run: Loaded) -> list[Block]:
-    """Return what the command had reported of a run of a store or a file."""
+def stored_report(stored: Loaded) -> list[Block]:
+    """Return the report of a stored run."""
     from pydlbench.report.forecast import forecast_report
 
-    return forecast_report(run.record, [entry.document for entry in run.table("forecast")])
+    return forecast_report(stored.record, [entry.document for entry in stored.table("forecast")])
 
 
 SUBCOMMANDS: Final = {"": (ForecastOptions, run)}

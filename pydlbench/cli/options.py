@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 #: Groups of options, in the order of the help; a command's own stand before the last.
 WHAT: Final = "what is measured"
-OWN: Final = "a model of your own: FILE.py:CALLABLE, package.module:CALLABLE or FILE.onnx"
+USER_MODEL: Final = "a model of your own: FILE.py:CALLABLE, package.module:CALLABLE or FILE.onnx"
 HOW: Final = "how it is measured"
 GPU: Final = "on a GPU"
 SCRIPT: Final = "as a published script"
@@ -56,7 +56,7 @@ _GUESSES: Final = {
     **dict.fromkeys(("--train", "--training"), "--phase"),
     **dict.fromkeys(("--time", "--seconds"), "--budget"),
 }
-_GROUPS: Final = ("", WHAT, OWN, HOW, GPU, SCRIPT, OUTPUT)
+_GROUPS: Final = ("", WHAT, USER_MODEL, HOW, GPU, SCRIPT, OUTPUT)
 # Why a table of a sweep cannot have the options of a group.
 _NOT_IN_SWEEPS: Final = {
     OUTPUT: "belongs to the sweep's own command line, not to its file; nearest: leave it out",
@@ -417,7 +417,7 @@ class ModelOptions(Measuring):
         "shape of a random input: 8x3x224x224; with a type, 8x128:int64; with the number of its "
         "values, 8x128:int64:5000 (0 to 4999; default: the rows of the table that they index, else "
         "2); with a name, tokens=8x128:int64; default: the inputs that CALLABLE returns",
-        group=OWN,
+        group=USER_MODEL,
         many=True,
         read=as_given,
         default=(),
@@ -426,27 +426,27 @@ class ModelOptions(Measuring):
         "LOSS",
         "loss: cross-entropy, sum, mean-square, or package.module:FUNCTION of the output; default: "
         "the one that CALLABLE returns, else the model's own, else sum",
-        group=OWN,
+        group=USER_MODEL,
     )
     optimizer: str | None = option(
         "NAME",
         "optimizer of --phase training: sgd (default), momentum, adam, adamw; or fused ones, such "
         "as adam-fused",
-        group=OWN,
+        group=USER_MODEL,
     )
-    train_mode: bool = flag("modules in training mode, also for --phase forward", group=OWN)
-    eval_mode: bool = flag("modules in evaluation mode in all phases", group=OWN)
+    train_mode: bool = flag("modules in training mode, also for --phase forward", group=USER_MODEL)
+    eval_mode: bool = flag("modules in evaluation mode in all phases", group=USER_MODEL)
     autocast: str | None = option(
         "P",
         "bf16: run under autocast, with weights in fp32",
-        group=OWN,
+        group=USER_MODEL,
         read=partial(one_of, allowed=("bf16",)),
     )
     time_limit: float | None = option(
         "S",
         "seconds that your code may take, to build the model and run it a few times or for a batch "
         f"of samples, before its row fails (default: {CODE_LIMIT_S:.0f})",
-        group=OWN,
+        group=USER_MODEL,
         read=positive_seconds,
     )
 

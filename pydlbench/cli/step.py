@@ -13,12 +13,11 @@ from pydlbench.cli.steps import (
     StepsTask,
     check_phase,
     code_limit,
-    devices,
-    fields_of,
+    devices_of,
+    framework_modes,
     frameworks_of,
     read_model,
-    subjects_of,
-    values_of,
+    step_row,
 )
 from pydlbench.cli.values import choices
 from pydlbench.errors import PydlbenchError, UsageError
@@ -45,7 +44,7 @@ __all__ = ["SUBCOMMANDS", "StepOptions", "read_tasks", "run"]
 
 
 def run(args: StepOptions, session_factory: Callable[..., Any] | None = None) -> int:
-    """Time steps, or run a published protocol.
+    """Time steps, run a published protocol, or analyze a recorded step.
 
     Args:
         args: the command's options.
@@ -83,7 +82,7 @@ def run(args: StepOptions, session_factory: Callable[..., Any] | None = None) ->
     tasks, notes = read_tasks(args)
     code, results = answer(
         *(args, "step", tasks, notes),
-        lambda run, results: steps_report(run, records(results), agreements(results)),
+        lambda record, results: steps_report(record, records(results), agreements(results)),
         document=document,
         csv=lambda results: to_csv(results.run, records(results)),
         warnings=lambda results: row_warnings(records(results)),
@@ -94,10 +93,10 @@ def run(args: StepOptions, session_factory: Callable[..., Any] | None = None) ->
 
 
 # -----------------------------------------------------------------------------
-# From the options of ``step`` to the steps that are timed, or to one line that says what is bad.
+# From the options of ``step`` to tasks, or to one line that says what is wrong.
 
-# What tells a step from the others, in the order in which a sweep's plan shows it.
-_NAMES: Final = (
+#: Attributes that identify a step among the rows of a sweep.
+_STEP_FIELDS: Final = (
     *("model", "batch", "phase", "framework", "mode", "precision", "cast", "layout", "feed"),
     "device",
 )
@@ -105,7 +104,7 @@ _PROTOCOL_ONLY: Final = ("steps", "warmup", "every", "epochs", "quirk", "data")
 
 
 def read_tasks(args: StepOptions) -> tuple[list[Task], tuple[str, ...]]:
-    """Return a task for each batch and phase, a sweep's table of steps likewise; and notes on them.
+    """Return a task for each batch and phase, and notes on them.
 
     Raises:
         UsageError: a value is bad, or two options exclude each other.
@@ -120,15 +119,16 @@ def read_tasks(args: StepOptions) -> tuple[list[Task], tuple[str, ...]]:
     if not args.model:
         raise UsageError("MODEL: none given; nearest: pydlbench step alexnet-owt --batch 16")
     frameworks, guessed = frameworks_of(args.model, args.framework)
-    ways, notes = subjects_of(frameworks, args.mode, FRAMEWORKS, guessed=guessed)
-    on, more = devices(args)
+    pairs, notes = framework_modes(frameworks, args.mode, FRAMEWORKS, guessed=guessed)
+    devices, more = devices_of(args)
     if is_user_model(args.model) and (args.agree or args.feed == "host"):
         text = "--agree" if args.agree else "--feed host"
         raise UsageError(f"{text}: for models of the catalogue; nearest: leave it out")
-    precisions = _precisions(args.precision, on)
+    precision = args.precision
     if args.autocast:
-        precisions = _precisions([args.autocast if "cpu" in on else f"{args.autocast}-tc"], on)
-    if args.agree and len({framework for framework, _ in ways}) != 2:
+        precision = (args.autocast if "cpu" in devices else f"{args.autocast}-tc",)
+    precisions = _precisions(precision, devices)
+    if args.agree and len({framework for framework, _ in pairs}) != 2:
         raise UsageError("--agree: needs two frameworks; nearest: --framework all")
     tasks: list[Task] = []
     for batch, phase in product(args.batch or [None], args.phase):
@@ -147,18 +147,11 @@ def read_tasks(args: StepOptions) -> tuple[list[Task], tuple[str, ...]]:
                 device=device,
                 seed=args.seed,
             )
-            for precision, (framework, mode), device in product(precisions, ways, on)
+            for precision, (framework, mode), device in product(precisions, pairs, devices)
         ]
         tasks.append(
             StepTask(
-                rows=tuple(
-                    TaskRow(
-                        fields=fields_of(args, values_of(step, *_NAMES)),
-                        label=step.label,
-                        spec=step,
-                    )
-                    for step in steps
-                ),
+                rows=tuple(step_row(args, step, _STEP_FIELDS) for step in steps),
                 options={
                     "budget_s": args.budget or STEP_BUDGET_S,
                     "repetitions": args.repetitions or LEAST_ROUNDS,
@@ -177,34 +170,31 @@ def read_tasks(args: StepOptions) -> tuple[list[Task], tuple[str, ...]]:
     return tasks, (*notes, *more)
 
 
-def _precisions(given: Sequence[str], on: Sequence[str]) -> list[str]:
-    cpu, gpu = "cpu" in on, any(device != "cpu" for device in on)
-    here = [
-        each
-        for each in PRECISIONS
-        if (cpu and each in CPU_PRECISIONS) or (gpu and each in GPU_PRECISIONS)
+def _precisions(given: Sequence[str], devices: Sequence[str]) -> list[str]:
+    cpu, gpu = "cpu" in devices, any(device != "cpu" for device in devices)
+    allowed = [
+        name
+        for name in PRECISIONS
+        if (cpu and name in CPU_PRECISIONS) or (gpu and name in GPU_PRECISIONS)
     ]
     if cpu and not gpu:
         for value in given:
             if value in GPU_PRECISIONS and value not in CPU_PRECISIONS:
                 raise UsageError(f"--precision {value}: for GPUs only; nearest: --device cuda:0")
-    return choices("--precision", ",".join(given), here, "all")
-
-
-# -----------------------------------------------------------------------------
-# The steps of one batch and phase: checked and timed in turn.
+    return choices("--precision", ",".join(given), allowed, "all")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTask(ModelTask, StepsTask):
-    """Steps of one batch and phase.
+    """Steps of one batch and phase, checked and timed interleaved.
 
     Attributes:
-        model: its graph, with the batch; None of a model of the user's own.
-        width: half of the interval that is wanted, relative to the median; None plans nothing.
-        checks: hold each step against the graph first.
-        trace: find out what modules and calls take in the step.
-        agree: hold the frameworks' numbers against each other.
+        model: the graph, with its batch; None for a user model.
+        width: half-width of the interval, relative to the median, that determines the number of
+            repetitions; None for the default number.
+        checks: check each step against the graph first.
+        trace: trace a step for the times of modules and calls.
+        agree: compare the results of the frameworks.
     """
 
     model: Model | None
@@ -214,16 +204,16 @@ class StepTask(ModelTask, StepsTask):
     agree: bool = False
 
     def check(self, session: Any) -> None:
-        """Make sure that each step fits into memory, where a graph tells."""
+        """Make sure that each step fits into memory, if its graph is known."""
         from pydlbench.steps.run import check_memory
 
         if self.model is None:
             return
-        for row in self.rows:  # while one runs, the process of the next is there
+        for row in self.rows:  # while one runs, the process of the next one exists
             check_memory(self.model, row.spec, session.room_bytes(), processes=2)
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
-        """Time the steps in turn."""
+        """Time the steps interleaved."""
         from pydlbench.records.step import StepPreparation
         from pydlbench.steps.run import planned_rounds, run_in_turn
 
@@ -252,16 +242,16 @@ class StepTask(ModelTask, StepsTask):
 
 
 def _compare(session: Any, cases: Sequence[StepSpec]) -> dict[str, Any]:
-    """Hold the two frameworks' numbers against each other."""
+    """Compare the results of two frameworks."""
     from pydlbench.steps.agreement import agree
 
     step = cases[0]
-    # Whichever is named first, PyTorch's are what the other's are held against.
+    # PyTorch is the reference, whichever is named first.
     first, second = sorted({spec.framework for spec in cases}, key=tuple(FRAMEWORK_MODES).index)
     where = {"batch": step.batch, "phase": step.phase}
     try:
         agreement = agree(step, session, (first, second))
-    except PydlbenchError as error:  # its rows may do all the same
+    except PydlbenchError as error:  # the steps can still be timed
         return {**where, "status": "failed", "detail": str(error)}
     check = agreement.check
     return {**where, "status": check.status, "detail": check.detail, **agreement.to_dict()}

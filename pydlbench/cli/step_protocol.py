@@ -1,4 +1,4 @@
-"""``pydlbench step --protocol NAME``: prints what a published script prints, and nothing else."""
+"""``pydlbench step --protocol NAME``: prints exactly the lines of a published script."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pydlbench.cli.steps import OWN_OPTIONS, StepsTask, devices, settings
-from pydlbench.cli.terminal import ProgressLine, tell
+from pydlbench.cli.output import Outputs
+from pydlbench.cli.steps import USER_MODEL_OPTIONS, StepsTask, devices_of, settings
+from pydlbench.cli.terminal import ProgressLine
 from pydlbench.cli.values import choices
 from pydlbench.errors import UsageError
 from pydlbench.report.text import STDOUT, check_writable, write_text
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
     from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import View
 
-# A script on a small machine may honestly take days.
-_PATIENCE_S: Final = 30 * 86400.0
-#: StepOptions that protocols do not have, and what to say of them.
-_OTHERS: Final = {
+# A script may take days on a small machine.
+_TIMEOUT_S: Final = 30 * 86400.0
+#: Options that protocols do not have, with the reason.
+_REFUSED: Final = {
     "feed": "the script says what is fed; nearest: leave it out",
     "budget": "the script says how long it runs; nearest: --steps N",
     "repetitions": "the script runs once; nearest: leave it out",
@@ -43,19 +44,13 @@ _OTHERS: Final = {
 
 
 def run_protocol(args: StepOptions, session_factory: Callable[..., Any] | None) -> int:
-    """Play a protocol; see :func:`pydlbench.cli.step.run`."""
+    """Run a protocol; see :func:`pydlbench.cli.step.run`."""
     from pydlbench.cli.measuring import measure
 
-    spec, notes = read_case(args)
-    options = {"threads": args.threads, "seed": args.seed, "timeout_s": _PATIENCE_S}
-
-    def note(text: str) -> None:
-        if not args.quiet:
-            tell(f"note: {text}")
-
-    for text in notes:
-        note(text)
-
+    spec, notes = _read_spec(args)
+    options = {"threads": args.threads, "seed": args.seed, "timeout_s": _TIMEOUT_S}
+    note = Outputs(files={}, quiet=args.quiet).note
+    note(*notes)
     row = TaskRow(fields={"protocol": spec.protocol}, label=spec.protocol, spec=spec)
     task = ProtocolTask(rows=(row,), options=options, note=note)
 
@@ -64,7 +59,7 @@ def run_protocol(args: StepOptions, session_factory: Callable[..., Any] | None) 
             if args.json is not None:
                 _write(args.json, results.run, outcome.document)
 
-    # Standard error belongs to the script's own notes.
+    # Standard error is for the script's notes.
     silent = ProgressLine(None)
     code, _ = measure(
         args, "step", [task], write, sessions=session_factory, progress=silent, what="protocols"
@@ -74,10 +69,10 @@ def run_protocol(args: StepOptions, session_factory: Callable[..., Any] | None) 
 
 @dataclass(frozen=True, kw_only=True)
 class ProtocolTask(StepsTask):
-    """A published script, played.
+    """A published script.
 
     Attributes:
-        note: called with what is to be said beside the script's own lines.
+        note: called with each note, which is not one of the script's lines.
     """
 
     note: Callable[[str], None]
@@ -90,7 +85,7 @@ class ProtocolTask(StepsTask):
         check_memory(spec.build(), _largest(spec), session.room_bytes())
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
-        """Play it; what it prints goes to standard output at once."""
+        """Run it; its lines go to standard output at once."""
         from pydlbench.protocols.runner import run_in_worker
 
         spec = self.rows[0].spec
@@ -99,11 +94,8 @@ class ProtocolTask(StepsTask):
         yield Result("protocol", {**spec.to_dict(), **record.to_dict()}, self.rows[0])
 
 
-def read_case(args: StepOptions) -> tuple[ProtocolSpec, tuple[str, ...]]:
-    """Check the options of a protocol.
-
-    Returns:
-        The case, and notes on what was left out.
+def _read_spec(args: StepOptions) -> tuple[ProtocolSpec, tuple[str, ...]]:
+    """Return the protocol with its options, and notes on the device.
 
     Raises:
         UsageError: a value is bad, or the protocol has no such option.
@@ -114,7 +106,7 @@ def read_case(args: StepOptions) -> tuple[ProtocolSpec, tuple[str, ...]]:
     published = find_protocol(args.protocol or "")
     _refuse_others(args, published)
     _refuse_counts(args, published)
-    framework, device, precision, notes = _one_each(args, published)
+    framework, device, precision, notes = _single_values(args, published)
     on_quirks, off_quirks = _quirks(args.quirk)
     spec = ProtocolSpec(
         protocol=published.name,
@@ -145,10 +137,10 @@ def read_case(args: StepOptions) -> tuple[ProtocolSpec, tuple[str, ...]]:
 
 def _refuse_others(args: StepOptions, published: Protocol) -> None:
     """Refuse options that this protocol, or any, does not have."""
-    for name, reason in _OTHERS.items():
+    for name, reason in _REFUSED.items():
         if name in args.given:
             raise UsageError(f"--{name} {args.given[name]}: with --protocol {reason}")
-    args.refuse((*OWN_OPTIONS, "agree", "no_checks"), "with --protocol")
+    args.refuse((*USER_MODEL_OPTIONS, "agree", "no_checks"), "with --protocol")
     if args.json == STDOUT:
         raise UsageError("--json -: standard output is the script's; nearest: --json results.json")
     if args.json is not None:
@@ -161,7 +153,7 @@ def _refuse_others(args: StepOptions, published: Protocol) -> None:
 
 
 def _refuse_counts(args: StepOptions, published: Protocol) -> None:
-    """Refuse counts of what the script has not: its own is the least one there."""
+    """Refuse counts of steps or lines that the script does not have: its count is the least."""
     for name, least, what in (
         ("warmup", 0, "steps before those that count"),
         ("every", 1, "lines between its steps"),
@@ -173,14 +165,14 @@ def _refuse_counts(args: StepOptions, published: Protocol) -> None:
             )
 
 
-def _one_each(args: StepOptions, published: Protocol) -> tuple[str, str, str, tuple[str, ...]]:
-    """Return framework, device and precision, and notes; several of one kind are refused."""
-    on, notes = devices(args)
+def _single_values(args: StepOptions, published: Protocol) -> tuple[str, str, str, tuple[str, ...]]:
+    """Return framework, device and precision, and notes; refuse several values of an option."""
+    devices, notes = devices_of(args)
     frameworks = args.framework or [published.framework]
     precisions = choices("--precision", ",".join(args.precision), PRECISIONS)
     for option, several in (
         ("framework", frameworks),
-        ("device", on),
+        ("device", devices),
         ("precision", precisions),
         ("mode", args.mode or [""]),
         ("batch", args.batch or [None]),
@@ -190,9 +182,9 @@ def _one_each(args: StepOptions, published: Protocol) -> tuple[str, str, str, tu
                 f"--{option} {','.join(map(str, several))}: a protocol runs on one at a time; "
                 f"nearest: --{option} {several[0]}"
             )
-    # Published scripts are of these, and their wording with them.
+    # Published scripts are written for these, and their lines name them.
     check_word("--framework", frameworks[0], FRAMEWORKS)
-    return frameworks[0], on[0], precisions[0], notes
+    return frameworks[0], devices[0], precisions[0], notes
 
 
 def _quirks(given: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -219,7 +211,7 @@ def _folder(given: str | None) -> str | None:
 
 
 def _largest(protocol: ProtocolSpec) -> Any:
-    """Return the step that needs most memory."""
+    """Return the step that needs the most memory."""
     trains = any(spec.phase == "training" for spec in protocol.declaration.definitions)
     return msgspec.structs.replace(
         protocol.step, phase="training" if trains else "forward-backward"

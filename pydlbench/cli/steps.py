@@ -1,4 +1,4 @@
-"""What commands about a whole model's step have in common: their options, read and checked."""
+"""Commands about a model's step: their common options, read and checked, and their tasks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from pydlbench.cli.machine import check_threads, device_of
-from pydlbench.cli.options import OWN, ModelOptions
+from pydlbench.cli.options import USER_MODEL, ExplainedStep, ModelOptions
 from pydlbench.cli.values import choices, one_of
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.runner.tasks import Result, Task, TaskRow
@@ -23,9 +23,8 @@ from pydlbench.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from pydlbench.cli.options import ExplainedStep
     from pydlbench.cli.step_options import StepOptions
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def settings(given: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return the values of ``--set`` by name; which there are, the model knows.
+    """Return the values of ``--set`` by name; the model checks the names.
 
     Raises:
         UsageError: one is given twice.
@@ -50,24 +49,28 @@ def settings(given: Sequence[tuple[str, str]]) -> dict[str, str]:
 # -----------------------------------------------------------------------------
 # The model: of the catalogue, or the user's own.
 
-#: So many layers are expected of a model that nobody knows yet.
-EXPECTED_NODES: Final = 100
+#: Assumed number of layers of a user model, which is unknown before it has run.
+USER_MODEL_NODES: Final = 100
 _MODES: Final = tuple(dict.fromkeys(mode for modes in FRAMEWORK_MODES.values() for mode in modes))
-#: Options of a model of the user's own, as attributes.
-OWN_OPTIONS: Final = tuple(
-    name for name, each in ModelOptions.declared().items() if each.group == OWN
+#: Names of the options for user models.
+USER_MODEL_OPTIONS: Final = tuple(
+    name for name, option in ModelOptions.declared().items() if option.group == USER_MODEL
+)
+#: Attributes that identify a step among the rows of a sweep.
+_STEP_FIELDS: Final = (
+    *("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed", "device"),
 )
 
 
 def read_model(args: ModelOptions, batch: int | None) -> tuple[Model | None, dict[str, Any]]:
-    """Return the graph of the model that was asked for, and what names it in a ``StepSpec``.
+    """Return the graph of a model, and the fields of ``StepSpec`` that name it.
 
     Args:
         args: the options.
-        batch: that was asked for; None is the model's own.
+        batch: batch size; None for the model's own.
 
     Returns:
-        The graph, or None of a model of the user's own; model, options, own and batch.
+        The graph, None for a user model; and model, options, own and batch.
 
     Raises:
         UsageError: no such model, option or batch; an option that is for the other kind of model.
@@ -77,7 +80,7 @@ def read_model(args: ModelOptions, batch: int | None) -> tuple[Model | None, dic
     from pydlbench.records.user_model import UserInput, UserModelSpec
 
     if not is_user_model(args.model):
-        args.refuse(OWN_OPTIONS, "with a model of the catalogue")
+        args.refuse(USER_MODEL_OPTIONS, "with a model of the catalogue")
         options = settings(args.set_)
         model = build_model(args.model, batch, **options)
         return model, {"model": args.model, "options": options, "batch": model.batch}
@@ -112,11 +115,11 @@ def read_model(args: ModelOptions, batch: int | None) -> tuple[Model | None, dic
 def frameworks_of(
     model: str, named: Sequence[str] | None = None
 ) -> tuple[Sequence[str] | None, bool]:
-    """Return the frameworks that are named, or that a model of the user's own is likely to be of.
+    """Return the named frameworks, or the likely one of a user model.
 
     Returns:
-        None where none is named of a model of the catalogue; and whether the framework is a guess
-        that has to be settled, see :class:`ModelTask`.
+        The frameworks, None if none is named for a model of the catalogue; and whether they are a
+        guess, see :class:`ModelTask`.
     """
     from pydlbench.models.user_model import is_onnx, is_user_model, likely_framework
 
@@ -133,46 +136,43 @@ class ModelTask(Task):
     """Steps of one model.
 
     Attributes:
-        guessed: whether their framework is a guess: the user's own model, when it is built, shows
-            which it is.
+        guessed: whether their framework is a guess; it is known when the user model is built.
     """
 
     guessed: bool = False
 
     @abstractmethod
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
-        """Yield what :meth:`measure` does; the framework is settled."""
+        """Yield each result as soon as it is finished; the framework is known."""
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
-        """Yield each result as soon as it is finished; it answers the row that was asked for."""
-        task = self._settled(session) if self.guessed else self
-        own_rows = {id(row): own for row, own in zip(task.rows, self.rows, strict=True)}
-        for measure_step in task.measure_steps(session, view):
-            yield (
-                measure_step
-                if measure_step.row is None
-                else replace(measure_step, row=own_rows[id(measure_step.row)])
-            )
+        """Yield each result as soon as it is finished, with the row of this task."""
+        task = self._with_framework(session) if self.guessed else self
+        rows = {id(row): original for row, original in zip(task.rows, self.rows, strict=True)}
+        for result in task.measure_steps(session, view):
+            yield result if result.row is None else replace(result, row=rows[id(result.row)])
 
     def without_numbers(self, row: TaskRow, error: PydlbenchError) -> Result:
-        """Return the result of a step without numbers: why there are none.
+        """Return the result of a step that has failed or was skipped, with the reason.
 
         Raises:
-            PydlbenchError: the error itself, where it is a mistake in what the user has said.
+            UsageError: the error itself, if a user model is used in a wrong way. That shows when
+                the model is built, and all other rows would end in the same way.
         """
         step = row.spec
-        if mistaken(step, error):
+        if step.own is not None and isinstance(error, UsageError):
             raise error
-        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
-        document = {name: getattr(step, name) for name in (*names, "device")}
-        status = "skipped" if isinstance(error, UnsupportedError) else "failed"
-        document |= {"options": dict(step.options), "status": status}
-        document |= {"reason": " ".join(str(error).split())}
-        document |= {"own": step.own.to_dict()} if step.own is not None else {}
+        document = {
+            **{name: getattr(step, name) for name in _STEP_FIELDS},
+            "options": dict(step.options),
+            "status": "skipped" if isinstance(error, UnsupportedError) else "failed",
+            "reason": " ".join(str(error).split()),
+        }
+        document |= {} if step.own is None else {"own": step.own.to_dict()}
         return Result(self.kind, document, row)
 
-    def _settled(self, session: Any) -> Self:
-        """Return the task with its steps in the framework that their model is of."""
+    def _with_framework(self, session: Any) -> Self:
+        """Return the task with its steps in the framework of the model."""
         from pydlbench.steps.prepare import settled
 
         def renamed(row: TaskRow, step: StepSpec) -> TaskRow:
@@ -185,40 +185,30 @@ class ModelTask(Task):
 
 
 def code_limit(args: ModelOptions) -> dict[str, float]:
-    """Return the keyword of ``session.Options`` that limits the user's own code; none without."""
+    """Return the session's option that limits the time of a user model; empty without one."""
     from pydlbench.models.user_model import is_user_model
 
     return {"code_limit_s": args.time_limit or CODE_LIMIT_S} if is_user_model(args.model) else {}
 
 
-def mistaken(step: StepSpec, error: PydlbenchError) -> bool:
-    """Whether an error is a mistake in what the user has said of a model of their own.
-
-    It shows only when the model is built, and is no matter of the row: all others would end so.
-    """
-    return step.own is not None and isinstance(error, UsageError)
-
-
 def check_phase(model: Model | None, phase: str) -> None:
-    """Make sure that a model can be trained where that is asked for.
+    """Make sure that a model has an optimizer if the phase is ``training``.
 
     Args:
-        model: the graph; None of a model of the user's own, which ``StepSpec`` checks.
+        model: the graph; None for a user model, which ``StepSpec`` checks.
         phase: ``forward``, ``forward-backward`` or ``training``.
 
     Raises:
-        UsageError: it has no optimizer.
+        UsageError: it has none.
     """
-    if model is None:
-        return
-    if phase == "training" and model.optimizer.kind == "none":
+    if model is not None and phase == "training" and model.optimizer.kind == "none":
         raise UsageError(
             f"--phase training: {model.name} has no optimizer; nearest: "
             "--phase forward-backward, or --set optimizer=sgd"
         )
 
 
-def check_layout(layout: str | None, frameworks: Sequence[str]) -> None:
+def _check_layout(layout: str | None, frameworks: Sequence[str]) -> None:
     """Make sure that one of the frameworks can take images in this layout on a CPU.
 
     Raises:
@@ -238,16 +228,15 @@ def check_layout(layout: str | None, frameworks: Sequence[str]) -> None:
 def read_steps(
     args: ExplainedStep, usual: Sequence[str] | None = None
 ) -> tuple[Model | None, list[TaskRow], tuple[str, ...], bool]:
-    """Return the steps that a command is asked for, one for each framework and mode.
+    """Return the steps of a command, one for each framework and mode.
 
     Args:
         args: the command's options.
-        usual: frameworks of a model of the catalogue where none is named; None is all that are
-            installed.
+        usual: default frameworks for a model of the catalogue; None for all that are installed.
 
     Returns:
-        The model's graph, or None of a model of the user's own; rows whose specs are the steps;
-        notes; and whether their framework is a guess, see :func:`frameworks_of`.
+        The model's graph, None for a user model; rows whose specs are the steps; notes; and whether
+        their framework is a guess, see :func:`frameworks_of`.
 
     Raises:
         UsageError: a value is bad.
@@ -264,16 +253,14 @@ def read_steps(
     check_threads(args.threads, device)
     if device != "cpu":
         usual = (GPU_FRAMEWORK,)
-    subjects, more = subjects_of(frameworks, args.mode, usual, guessed=guessed)
-    for framework, _ in subjects:
+    pairs, more = framework_modes(frameworks, args.mode, usual, guessed=guessed)
+    for framework, _ in pairs:
         check_gpu_framework(framework, device)
-    notes = (*notes, *more)
     check_phase(model, args.phase)
-    if model is not None:  # the user's own says its layout itself
-        check_layout(args.layout, [framework for framework, _ in subjects])
-    rows = []
-    for framework, mode in subjects:
-        step = StepSpec(
+    if model is not None:  # a user model has its own layout
+        _check_layout(args.layout, [framework for framework, _ in pairs])
+    steps = [
+        StepSpec(
             **named,
             phase=args.phase,
             framework=framework,
@@ -284,22 +271,22 @@ def read_steps(
             feed=args.feed,
             seed=args.seed,
         )
-        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
-        fields = fields_of(args, values_of(step, *names, "device"))
-        rows.append(TaskRow(fields=fields, label=step.label, spec=step))
-    return model, rows, notes, guessed
+        for framework, mode in pairs
+    ]
+    rows = [step_row(args, step, _STEP_FIELDS) for step in steps]
+    return model, rows, (*notes, *more), guessed
 
 
 def _precision(args: ExplainedStep, device: str) -> str:
-    """Return the precision that was asked for; a GPU's bf16 is that of its tensor cores."""
+    """Return the precision; bf16 of ``--autocast`` uses tensor cores on a GPU."""
     if device == "cpu":
         return one_of("--precision", args.autocast or args.precision, CPU_PRECISIONS)
     name = f"{args.autocast}-tc" if args.autocast else args.precision
     return one_of("--precision", name, GPU_PRECISIONS)
 
 
-def summands(args: ModelOptions, budget_s: float) -> dict[str, Any]:
-    """Return the keywords of ``session.Options`` for native rows that are summed into a step."""
+def kernel_options(args: ModelOptions, budget_s: float) -> dict[str, Any]:
+    """Return the session's options for native kernels that are summed into a step."""
     return {
         "threads": args.threads,
         "seed": args.seed,
@@ -310,47 +297,43 @@ def summands(args: ModelOptions, budget_s: float) -> dict[str, Any]:
     }
 
 
-def fields_of(args: ModelOptions, values: Mapping[str, object]) -> dict[str, str]:
-    """Return what tells a step's row from others, as text: by the names that ``exclude`` uses.
+def step_row(args: ModelOptions, step: StepSpec, names: Sequence[str], label: str = "") -> TaskRow:
+    """Return the row of a step.
 
     Args:
         args: the options; ``set_`` and ``threads`` are read.
-        values: what stands between the model's options and the threads; None is what was not given.
+        step: the step.
+        names: attributes that identify it among the rows of a sweep, in the order of its plan.
+        label: label of the row; by default the step's.
     """
-    variant = {"set": " ".join(sorted("=".join(value) for value in args.set_))} if args.set_ else {}
-    every = {**values, "threads": args.threads}
-    plain = {name: "default" if value is None else str(value) for name, value in every.items()}
-    return {**variant, **plain}
-
-
-def values_of(step: StepSpec, *names: str) -> dict[str, object]:
-    """Return attributes of a step by name, for :func:`fields_of`."""
     values = {name: getattr(step, name) for name in names}
     if step.own is not None:
         from pydlbench.records.step import options_text
 
         values["own"] = " ".join(filter(None, [options_text(step.options), *step.own.words()]))
-    return values
+    values["threads"] = args.threads
+    fields = {name: "default" if value is None else str(value) for name, value in values.items()}
+    if args.set_:
+        fields = {"set": " ".join(sorted("=".join(pair) for pair in args.set_)), **fields}
+    return TaskRow(fields=fields, label=label or step.label, spec=step)
 
 
-def subjects_of(
+def framework_modes(
     frameworks: Sequence[str] | None,
     modes: Sequence[str] | None,
     usual: Sequence[str] | None = None,
     *,
     guessed: bool = False,
 ) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """Return framework and mode of each step that is asked for, and notes.
+    """Return the framework and mode of each step, and notes.
 
-    A framework that is named and has none of the modes takes their counterparts: what one calls
-    ``compiled`` is ``xla`` to the other. One that is guessed takes those of all that are not its
-    own, as the other framework may be the model's.
+    A named framework that has none of the modes uses their counterparts: ``xla`` for ``compiled``.
+    So does a guessed framework for each mode of the other one, which may be the model's.
 
     Args:
-        frameworks: that are named, or the guessed one; None where none is.
-        modes: that are named; None or empty is each framework's first.
-        usual: frameworks where none is named, as far as they have the modes; None is all that are
-            installed.
+        frameworks: named frameworks, or the guessed one; None if there is none.
+        modes: named modes; by default each framework's first.
+        usual: default frameworks, as far as they have the modes; None for all that are installed.
         guessed: see :func:`frameworks_of`.
 
     Raises:
@@ -358,39 +341,36 @@ def subjects_of(
         BackendMissingError: no framework is named and none is installed.
     """
     named = frameworks or usual or _installed()
-    wanted = choices("--mode", ",".join(modes), _MODES, "all") if modes else None
-    if guessed and wanted is not None:
+    chosen = choices("--mode", ",".join(modes), _MODES, "all") if modes else []
+    if guessed:
         of_either = {mode for name in FRAMEWORKS for mode in FRAMEWORK_MODES[name]}
-        own = FRAMEWORK_MODES[named[0]]
-        wanted = [own[_place(mode)] if mode in of_either else mode for mode in wanted]
+        likely = FRAMEWORK_MODES[named[0]]
+        chosen = [likely[_mode_index(mode)] if mode in of_either else mode for mode in chosen]
     valid = [mode for name in named for mode in FRAMEWORK_MODES[name]]
-    for mode in [] if wanted is None or "all" in (modes or ()) else wanted:
+    for mode in [] if "all" in (modes or ()) else chosen:
         if mode not in valid:
             has = f"{' and '.join(named)} {'has' if len(named) == 1 else 'have'}"
-            near = valid[min(_place(mode), len(valid) - 1)]
+            near = valid[min(_mode_index(mode), len(valid) - 1)]
             raise UsageError(f"--mode {mode}: {has} no such mode; nearest: {near}")
-    subjects: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     notes = []
     for name in named:
-        own = FRAMEWORK_MODES[name]
-        fitting = list(own[:1]) if wanted is None else [mode for mode in own if mode in wanted]
+        known = FRAMEWORK_MODES[name]
+        fitting = [mode for mode in known if mode in chosen] if modes else list(known[:1])
         if not fitting and frameworks:
-            # One that has its compiler only runs that, whatever is asked for.
-            places = sorted({min(_place(mode), len(own) - 1) for mode in wanted or ()})
-            fitting = [own[place] for place in places]
-            notes.append(
-                f"{name} has no mode {', '.join(wanted or ())}; its own are taken: "
-                f"{', '.join(fitting)}"
-            )
+            # A framework with a compiler only runs that for any mode.
+            indices = sorted({min(_mode_index(mode), len(known) - 1) for mode in chosen})
+            fitting = [known[index] for index in indices]
+            notes.append(f"{name} has no mode {', '.join(chosen)}; it uses {', '.join(fitting)}")
         elif not fitting:
-            notes.append(f"{name} has no mode {', '.join(wanted or ())}, left out")
-        subjects += [(name, mode) for mode in fitting]
-    return tuple(subjects), tuple(notes)
+            notes.append(f"{name} has no mode {', '.join(chosen)}, left out")
+        pairs += [(name, mode) for mode in fitting]
+    return tuple(pairs), tuple(notes)
 
 
-def _place(mode: str) -> int:
-    """Return 0 for a framework's plain way to run, 1 for its compiler, which JAX has alone."""
-    return next(own.index(mode) for own in FRAMEWORK_MODES.values() if mode in own)
+def _mode_index(mode: str) -> int:
+    """Return 0 for a framework's uncompiled mode, 1 for its compiler; JAX has a compiler only."""
+    return next(modes.index(mode) for modes in FRAMEWORK_MODES.values() if mode in modes)
 
 
 def _installed() -> list[str]:
@@ -403,11 +383,11 @@ def _installed() -> list[str]:
     return installed
 
 
-def devices(args: StepOptions) -> tuple[Sequence[str], tuple[str, ...]]:
-    """Return the devices that were named, or the default one and notes on it.
+def devices_of(args: StepOptions) -> tuple[Sequence[str], tuple[str, ...]]:
+    """Return the named devices, or the default one with notes on it.
 
     Raises:
-        UsageError: ``--threads`` is given and no CPU.
+        UsageError: ``--threads`` is given without a CPU.
     """
     usual, notes = device_of(args.device[0] if args.device else None)
     named = args.device or (usual,)
@@ -417,8 +397,8 @@ def devices(args: StepOptions) -> tuple[Sequence[str], tuple[str, ...]]:
 
 
 class StepsTask(Task):
-    """Steps that are measured."""
+    """A task of the command ``step``."""
 
-    # Not in processes of layers: what has run in a process decides how many page faults a step has.
+    # Not in processes of layers: the page faults of a step depend on earlier work of its process.
     opens: ClassVar[str] = "steps"
     kind: ClassVar[str] = "step"

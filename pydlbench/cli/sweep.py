@@ -37,13 +37,12 @@ if TYPE_CHECKING:
     from pydlbench.runner.sweep import SweepFile, SweepTable
     from pydlbench.runner.tasks import Result, Task
 
-# A file of a person; a machine's list of cases is a shell loop's matter.
-_MOST_BYTES: Final = 1 << 20
-_MOST_ROWS: Final = 50_000
+_MAX_FILE_BYTES: Final = 1 << 20
+_MAX_ROWS: Final = 50_000
 
 
 def _kinds() -> tuple[str, ...]:
-    """Return the commands that a table can ask for."""
+    """Return the commands that a file can have tables of."""
     return tuple(name for name, command in COMMANDS.items() if command.sweeps)
 
 
@@ -69,12 +68,12 @@ def run(
     session_factory: Callable[..., Any] | None = None,
     measurer: Callable[..., Any] | None = None,
 ) -> int:
-    """Measure what a file asks for, or what is missing of it.
+    """Measure the rows of a file, or the missing ones of a resumed run.
 
     Args:
         args: the command's options.
         session_factory: opens a session; its keywords are the session's options.
-        measurer: takes the place of ``pydlbench.analysis.breakdown_run.break_down_step``.
+        measurer: called instead of ``pydlbench.analysis.breakdown_run.break_down_step``.
 
     Returns:
         0; 1 if no row is ok; 3 under ``--fail-on``; 130 after Ctrl-C, with what was finished.
@@ -96,13 +95,9 @@ def run(
         outputs.note(*notes)
         return 0
     outputs.note(*notes)
-    if measurer is not None:
-        tasks = [
-            dataclasses.replace(task, measurer=measurer)
-            if isinstance(task, BreakdownTask)
-            else task
-            for task in tasks
-        ]
+    for index, task in enumerate(tasks):
+        if measurer is not None and isinstance(task, BreakdownTask):
+            tasks[index] = dataclasses.replace(task, measurer=measurer)
     from pydlbench.cli.measuring import measure
 
     code, results = measure(
@@ -115,12 +110,12 @@ def run(
         tolerant=True,
     )
     if results.interrupted and results.where is not None:
-        tell(f"go on with: pydlbench sweep --resume {results.run.id}{results.where}")
+        tell(f"continue with: pydlbench sweep --resume {results.run.id}{results.where}")
     return code
 
 
 def _file_text(args: SweepOptions) -> tuple[str, str]:
-    """Return the file's name and text; of a run that is resumed those that it was begun with.
+    """Return the file's name and text, or those of the resumed run.
 
     Raises:
         UsageError: no file is named, it cannot be read, or it has changed since that run began.
@@ -135,11 +130,11 @@ def _file_text(args: SweepOptions) -> tuple[str, str]:
     with run_to_resume(args, args.resume, "sweep") as (store, info):
         request: Mapping[str, Any] | None = store.request(info.id)
     if request is None or "text" not in request:
-        raise UsageError(f"--resume {info.id}: it was kept without its file; start a new run")
+        raise UsageError(f"--resume {info.id}: it was stored without its file; start a new run")
     if args.file is not None and read_text(args.file)[1] != request["text"]:
         raise UsageError(
             f"{args.file}: has changed since run {info.id} began; nearest: leave "
-            "FILE out to go on with what it was, or leave --resume out"
+            "FILE out to continue with the stored text, or leave --resume out"
         )
     return str(request["file"]), str(request["text"])
 
@@ -153,38 +148,38 @@ def read_text(name: str) -> tuple[str, str]:
     path = user_path(name)
     try:
         if name == "-":
-            data = sys.stdin.buffer.read(_MOST_BYTES + 1)
+            data = sys.stdin.buffer.read(_MAX_FILE_BYTES + 1)
         else:
             with path.open("rb") as stream:
-                data = stream.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise UsageError(f"{name}: more than {_MOST_BYTES >> 20} MiB; nearest: a TOML file")
-        # Windows' editors put a mark in front.
+                data = stream.read(_MAX_FILE_BYTES + 1)
+        if len(data) > _MAX_FILE_BYTES:
+            raise UsageError(f"{name}: more than {_MAX_FILE_BYTES >> 20} MiB; nearest: a TOML file")
+        # Editors of Windows begin a file with a byte order mark.
         return name, data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{name}: not UTF-8 text; nearest: a TOML file") from error
     except OSError as error:
         folder = path.parent
-        names = [each.name for each in folder.glob("*.toml")] if folder.is_dir() else []
+        names = [file.name for file in folder.glob("*.toml")]
         near = nearest(path.name, names, 1) or names[:1]
         hint = f"; nearest: {folder / near[0]}" if near else ""
         raise UsageError(f"{name}: cannot be read ({error.strerror}){hint}") from error
 
 
 # -----------------------------------------------------------------------------
-# From the tables of a sweep to tasks: each command's own parser and reader say what is right.
+# From the tables of a sweep to tasks: each command's own parser checks the values.
 
 
 def keys_of(kind: type[CommandOptions]) -> tuple[Key, ...]:
-    """Return what a table or keywords may have, from a command's record."""
+    """Return the keys of a table or of keywords, from a command's record."""
     return tuple(
         Key(
-            name=name if each.argument else flag_of(name).lstrip("-"),
-            takes=_takes(each),
-            positional=bool(each.argument),
-            refused=each.refused,
+            name=name if option.argument else flag_of(name).lstrip("-"),
+            takes=_takes(option),
+            positional=bool(option.argument),
+            refused=option.refused,
         )
-        for name, each in kind.declared().items()
+        for name, option in kind.declared().items()
     )
 
 
@@ -195,13 +190,13 @@ def _takes(option: Option) -> str:
 
 
 def words_of(place: str, kind: type[CommandOptions], values: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command line that stand for values of Python.
+    """Return the words of a command line for values of Python.
 
     Args:
-        place: whose values they are, for messages.
+        place: origin of the values, for messages.
         kind: the command's record.
         values: by name: texts, numbers, booleans, lists of them, mappings for ``NAME=VALUE``; None
-            is as if it were not given.
+            for an option that is not given.
 
     Raises:
         UsageError: the command has no such option, or several values of one that takes one.
@@ -229,71 +224,79 @@ def words_of(place: str, kind: type[CommandOptions], values: Mapping[str, Any]) 
 
 
 def table_keys() -> dict[str, tuple[Key, ...]]:
-    """Return what each kind of table may have."""
+    """Return the keys of each kind of table."""
     return {kind: keys_of(records(kind)[""][0]) for kind in _kinds()}
 
 
 def read_file(file: SweepFile) -> tuple[list[Task], list[str]]:
-    """Return what a file asks for, every word of it checked, and notes on what is left out.
+    """Return the tasks of a file, with all values checked, and notes on rows that are left out.
 
     Raises:
         UsageError: one line with file, table, key, reason and the nearest valid value.
     """
     tasks: list[Task] = []
     notes: list[str] = []
-    wanted: set[str] = set()
-    rows = 0
+    keys: set[str] = set()
+    count = 0
     for table in file.tables:
-        tasks_read: list[Task] = []
+        requested: list[Task] = []
         for words in table.requests:
             read, remarks = _read_request(table, words)
-            tasks_read += read
+            requested += read
             notes += [f"{table.place}: {text}" for text in remarks]
-            rows += sum(len(task.rows) for task in read)
-            if rows > _MOST_ROWS:
+            count += sum(len(task.rows) for task in read)
+            if count > _MAX_ROWS:
                 raise UsageError(
-                    f"{table.place}: more than {_MOST_ROWS:,} rows with those above; nearest: "
+                    f"{table.place}: more than {_MAX_ROWS:,} rows with those above; nearest: "
                     "several files"
                 )
-        kept, out = apply_rules(
-            table.place, table.exclude, [row for task in tasks_read for row in task.rows]
+        rows, excluded = apply_rules(
+            table.place, table.exclude, [row for task in requested for row in task.rows]
         )
-        if out:
-            notes.append(f"{table.place}: exclude takes out {out} of {len(kept) + out} rows")
-        own, twice = _once(tasks_read, {id(row) for row in kept}, wanted)
-        tasks += own
-        if twice:
-            count = "1 row is" if twice == 1 else f"{twice} rows are"
-            notes.append(f"{table.place}: {count} asked for above already, left out")
+        if excluded:
+            total = len(rows) + excluded
+            notes.append(f"{table.place}: exclude takes out {excluded} of {total} rows")
+        distinct, repeated = _distinct(requested, {id(row) for row in rows}, keys)
+        tasks += distinct
+        if repeated:
+            shown = "1 row is" if repeated == 1 else f"{repeated} rows are"
+            notes.append(f"{table.place}: {shown} asked for above already, left out")
     return tasks, list(dict.fromkeys(notes))
 
 
-def _once(tasks: Sequence[Task], kept: Collection[int], wanted: set[str]) -> tuple[list[Task], int]:
-    """Return tasks with the rows that are kept and not asked for before, and how many were.
+def _distinct(
+    tasks: Sequence[Task], included: Collection[int], keys: set[str]
+) -> tuple[list[Task], int]:
+    """Return tasks with their new rows, and the number of rows that are in ``keys`` already.
 
-    Twice the same row in a run would leave a comparison without an answer which one is meant.
+    A comparison could not match a row that is in a run twice.
+
+    Args:
+        tasks: tasks of a table.
+        included: identities of the rows that no rule excludes.
+        keys: keys of all rows above; those of the new rows are added.
     """
     from pydlbench.runner.execute import row_key
 
-    kept_tasks, twice = [], 0
+    distinct, repeated = [], 0
     for task in tasks:
-        own = []
+        rows = []
         for row in task.rows:
             key = row_key(dataclasses.replace(task, table=0), row)
-            if id(row) in kept:
-                twice += key in wanted
-                own += [] if key in wanted else [row]
-                wanted.add(key)
-        if own:
-            kept_tasks.append(dataclasses.replace(task, rows=tuple(own)))
-    return kept_tasks, twice
+            if id(row) in included:
+                repeated += key in keys
+                rows += [] if key in keys else [row]
+                keys.add(key)
+        if rows:
+            distinct.append(dataclasses.replace(task, rows=tuple(rows)))
+    return distinct, repeated
 
 
 _parser = functools.cache(command_parser)
 
 
 def _read_request(table: SweepTable, words: Sequence[str]) -> tuple[list[Task], tuple[str, ...]]:
-    """Return the tasks of one request and notes."""
+    """Return the tasks of one request, and notes."""
     options = [word for word in words if word.startswith("--")]
     arguments = [word for word in words if not word.startswith("--")]
     if not arguments and table.kind != "layers":
@@ -314,7 +317,7 @@ def _read_request(table: SweepTable, words: Sequence[str]) -> tuple[list[Task], 
 
 
 def _check_threads(tasks: Sequence[Task]) -> None:
-    """Refuse more threads than there are CPUs now, not when their session is opened."""
+    """Refuse more threads than CPUs before the first session is opened."""
     from pydlbench.devices.cpu.affinity import choose_cpus
     from pydlbench.devices.cpu.facts import read_cpu_facts
 
@@ -330,16 +333,16 @@ def _in_file(message: str) -> str:
 
 
 # -----------------------------------------------------------------------------
-# ``--dry-run``: what a sweep would measure, and how long that may take.
+# ``--dry-run``: the rows of a sweep, and how long they may take.
 
-# Sampling stops as soon as a kernel is known well enough; what lies around it (workers that start,
-# kernels that are searched, results that are verified) takes up to ten times as long as sampling.
+# Sampling stops as soon as a kernel's time is known well enough. Starting workers, searching
+# kernels and verifying results take up to ten times as long as sampling.
 _SHARE_LOW: Final = 0.1
 _SHARE_HIGH: Final = 10.0
 
 
 def show_plan(file: SweepFile, tasks: Sequence[Task], outputs: Outputs) -> None:
-    """Show a file's rows with the time that their budgets allow for."""
+    """Show a file's rows with the time of their budgets."""
 
     def command(task: Task) -> tuple[int, str, tuple[str, ...], Any]:
         return task.table, task.place, task.words, task.options.get("threads")
@@ -403,38 +406,29 @@ def _command(task: Task) -> str:
 
 
 def _row_text(kind: str, fields: Mapping[str, str]) -> str:
-    """Return a row's values, those that are only defaults left out."""
-    plain = {"inference", "hot", "best", "default", "auto", "none", "mixed", "resident", ""}
-    # The first is in the layer's name, the second in its descriptor.
-    skip = {"model", "kind"} if kind == "layers" else set()
+    """Return a row's values without defaults."""
+    defaults = {"inference", "hot", "best", "default", "auto", "none", "mixed", "resident", ""}
+    # The model is in a layer's name, the kind in its descriptor.
+    omitted = {"model", "kind"} if kind == "layers" else set()
+    usual = {} if kind == "layers" else _STEP_DEFAULTS
     words = []
     for name, value in fields.items():
-        if name in skip or value in plain or (kind != "layers" and (name, value) == _LAYOUT):
-            continue
-        words.append(f"{name} {value}" if name in ("batch", "threads", "layout") else value)
+        if name not in omitted and value not in defaults and value != usual.get(name):
+            words.append(f"{name} {value}" if name in ("batch", "threads", "layout") else value)
     return "  ".join(words)
 
 
-# Of steps, where nobody asks for another.
-_LAYOUT: Final = ("layout", "nhwc")
-
-
 # -----------------------------------------------------------------------------
-# What came of a sweep, table by table: one line for a step, a conclusion for many layers.
+# The results of a sweep, table by table: one line for a step, a conclusion for many layers.
 
-# More refused rows than these have their reasons in the files only.
-_REASONS: Final = 12
-# Of steps, what is named only where it is not so.
-_USUAL: Final = {"cast": "mixed", "layout": "nhwc", "feed": "resident"}
+# The files have the reasons of all rows.
+_MAX_LISTED_REASONS: Final = 12
+# Values that are not shown.
+_STEP_DEFAULTS: Final = {"cast": "mixed", "layout": "nhwc", "feed": "resident"}
 
 
 def show(file: SweepFile, results: Results, outputs: Outputs) -> None:
-    """Write the files, then print.
-
-    Args:
-        file: what was asked for.
-        results: what came of it.
-        outputs: where to.
+    """Write the files, then print the report.
 
     Raises:
         PydlbenchError: a file could not be written after all; the rest is printed before.
@@ -470,25 +464,23 @@ def show(file: SweepFile, results: Results, outputs: Outputs) -> None:
             *stored_report(Loaded(info, results.run, entries)),
             run_lines(results.run),
         ],
-        # A run that ends before its first row does not take the place of an earlier one.
+        # A run without rows does not overwrite the files of an earlier one.
         keep_files=results.interrupted and not entries,
     )
 
 
 def _summary(file: SweepFile, results: Results) -> list[Block]:
-
     blocks: list[Block] = [Heading([file.title or file.path])]
     for table in file.tables:
         outcomes = [outcome for outcome in results.outcomes if outcome.place == table.place]
         if outcomes:
             place = table.place.partition(": ")[2]
             blocks.append(Title(f"{place}  {_count(outcomes)}"))
-            blocks.append(_of_table(table.kind, results, outcomes))
+            blocks.append(_table_block(table.kind, results, outcomes))
     refused = [outcome for outcome in results.outcomes if outcome.status != "ok"]
-    reasons = [
-        f"{outcome.status}: {_label(outcome)}: {outcome.reason}" for outcome in refused[:_REASONS]
-    ]
-    reasons += [f"... and {len(refused) - _REASONS} more"] if len(refused) > _REASONS else []
+    reasons = [f"{outcome.status}: {_label(outcome)}: {outcome.reason}" for outcome in refused]
+    if (more := len(reasons) - _MAX_LISTED_REASONS) > 0:
+        reasons[_MAX_LISTED_REASONS:] = [f"... and {more} more"]
     last = [f"{_count(results.outcomes)}, run {results.run.id}"]
     if results.where is not None:
         last.append(f"next: pydlbench report {results.run.id}{results.where} -o sweep.html")
@@ -501,8 +493,8 @@ def _count(outcomes: Sequence[Result]) -> str:
     return total if ok == len(outcomes) else f"{ok} of {total} ok"
 
 
-def _of_table(kind: str, results: Results, outcomes: Sequence[Result]) -> Block:
-    """Return a conclusion for layers, a line for each step."""
+def _table_block(kind: str, results: Results, outcomes: Sequence[Result]) -> Block:
+    """Return a conclusion on layers, or a line for each step."""
     from pydlbench.records.measurement import Measurement
     from pydlbench.report.verdicts import conclude_run
 
@@ -522,7 +514,9 @@ def _label(outcome: Result) -> str:
         return outcome.row.label
     names = ("model", "set", "batch", "phase", "precision", "framework", "mode")
     words = [f"batch {fields[name]}" if name == "batch" else fields.get(name) for name in names]
-    words += [fields[name] for name, usual in _USUAL.items() if fields.get(name, usual) != usual]
+    words += [
+        fields[name] for name, usual in _STEP_DEFAULTS.items() if fields.get(name, usual) != usual
+    ]
     words += [] if fields.get("device", "cpu") == "cpu" else [fields["device"]]
     if (threads := fields["threads"]) != "default":
         words.append(f"{threads} thread{'' if threads == '1' else 's'}")
@@ -530,7 +524,7 @@ def _label(outcome: Result) -> str:
 
 
 def _estimate(document: Mapping[str, Any]) -> str:
-    """Return what an estimate comes to, and what dominates it unless other work disturbed it."""
+    """Return the time of an estimate, and what dominates it unless other work disturbed it."""
     from pydlbench.report.runs import dominant
     from pydlbench.report.verdicts import dominates
 
