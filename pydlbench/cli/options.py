@@ -1,10 +1,10 @@
 """Options as records: an option is declared once, as a field of its command's record.
 
-From the record come the parser with its help, the keys of a sweep's table and the keyword arguments
-of the functions in :mod:`pydlbench.api`. What several commands have is declared here, with one word
-and one meaning for all of them; a command's own options stand in its file::
+The parser with its help, the keys of a sweep's table and the keyword arguments of the functions in
+:mod:`pydlbench.api` are made from the record. Options of several commands are declared here, with
+one name and one meaning; those of one command in its file::
 
-    class Options(Measuring):
+    class EstimateOptions(Measuring):
         budget: float = BUDGET(default=0.25)
         summary: bool = flag("count only, measure nothing", group=WHAT)
 """
@@ -40,14 +40,14 @@ from pydlbench.words import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-#: Groups of options, in the order of the help; a command's own stand before the last.
+#: Groups of options, in the order of the help; a command's own groups come before the last.
 WHAT: Final = "what is measured"
 USER_MODEL: Final = "a model of your own: FILE.py:CALLABLE, package.module:CALLABLE or FILE.onnx"
 HOW: Final = "how it is measured"
 GPU: Final = "on a GPU"
 SCRIPT: Final = "as a published script"
 OUTPUT: Final = "output"
-# Options of other tools, or that someone may guess.
+# Options of other tools, or likely guesses.
 _GUESSES: Final = {
     **dict.fromkeys(("--dtype", "--data-type", "--amp", "--fp16", "--bf16"), "--precision"),
     **dict.fromkeys(("--gpu", "--cuda", "--cpu"), "--device"),
@@ -57,7 +57,7 @@ _GUESSES: Final = {
     **dict.fromkeys(("--time", "--seconds"), "--budget"),
 }
 _GROUPS: Final = ("", WHAT, USER_MODEL, HOW, GPU, SCRIPT, OUTPUT)
-# Why a table of a sweep cannot have the options of a group.
+# Groups whose options a sweep's table cannot have, with the reason.
 _NOT_IN_SWEEPS: Final = {
     OUTPUT: "belongs to the sweep's own command line, not to its file; nearest: leave it out",
     SCRIPT: "is for published scripts, which print for themselves; nearest: pydlbench step",
@@ -65,7 +65,7 @@ _NOT_IN_SWEEPS: Final = {
 
 
 def as_given(option: str, text: str) -> tuple[str]:  # noqa: ARG001 - as all readers
-    """Return a text as a list of one: that of an option whose values may hold commas."""
+    """Return a text as one value, for an option whose values may contain commas."""
     return (text,)
 
 
@@ -75,20 +75,19 @@ def _text(option: str, text: str) -> str:  # noqa: ARG001 - as all readers
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """What is known of an option; called, it is a field of a record.
+    """Declaration of an option; a call returns a field of a record.
 
     Attributes:
         help: one line.
-        metavar: what its value is called; empty for a flag.
-        read: gives the value of a text, or of one of several texts; its first argument is the
-            option's name, for messages.
-        many: several values, between commas or by repeating the option; ``read`` gives a sequence.
-        default: its value where it is not given.
-        group: of the help.
+        metavar: name of its value; empty for a flag.
+        read: converts a text; its first argument is the option's name, for messages.
+        many: several values, between commas or by repeating the option; ``read`` returns a
+            sequence.
+        default: its value if it is not given.
+        group: group of the help.
         short: another name, with its dash.
-        argument: how often it is given, where it is an argument and no option: ``1``, ``?``, ``*``,
-            ``+``.
-        not_in_sweeps: why a sweep's table cannot have it; empty where it can.
+        argument: for a positional argument, how often it is given: ``1``, ``?``, ``*``, ``+``.
+        not_in_sweeps: why a sweep's table cannot have it; empty if it can.
     """
 
     help: str
@@ -102,34 +101,34 @@ class Option:
     not_in_sweeps: str = ""
 
     def __call__(self, **changes: Any) -> Any:
-        """Return a field for this option, with what is different in its command."""
-        option = dataclasses.replace(self, **changes)
-        return dataclasses.field(default=option.default, metadata={"option": option})
+        """Return a field for this option, with changes for its command."""
+        changed = dataclasses.replace(self, **changes)
+        return dataclasses.field(default=changed.default, metadata={"option": changed})
 
     @property
     def refused(self) -> str:
-        """Why a sweep's table cannot have it."""
+        """Why a sweep's table cannot have it; empty if it can."""
         return self.not_in_sweeps or _NOT_IN_SWEEPS.get(self.group, "")
 
 
-def option(metavar: str, text: str, **how: Any) -> Any:
-    """Return a field for an option with a value that one command has."""
-    return Option(metavar=metavar, help=text, **how)()
+def option(metavar: str, text: str, **attributes: Any) -> Any:
+    """Return a field for an option with a value; ``attributes`` as in :class:`Option`."""
+    return Option(metavar=metavar, help=text, **attributes)()
 
 
-def flag(text: str, **how: Any) -> Any:
-    """Return a field for an option without a value that one command has."""
-    return Option(help=text, default=False, **how)()
+def flag(text: str, **attributes: Any) -> Any:
+    """Return a field for an option without a value."""
+    return Option(help=text, default=False, **attributes)()
 
 
-def argument(metavar: str, text: str, times: str = "1", **how: Any) -> Any:
-    """Return a field for an argument; ``times`` is how often it is given, see :class:`Option`."""
+def argument(metavar: str, text: str, times: str = "1", **attributes: Any) -> Any:
+    """Return a field for a positional argument; ``times`` is how often it is given."""
     several: dict[str, Any] = {"many": True, "default": ()} if times in "*+" else {}
-    return Option(metavar=metavar, help=text, argument=times, **several, **how)()
+    return Option(metavar=metavar, help=text, argument=times, **several, **attributes)()
 
 
 # -----------------------------------------------------------------------------
-# Options that several commands have: one word and one meaning.
+# Options of several commands.
 
 MODEL: Final = Option(
     metavar="MODEL",
@@ -265,7 +264,7 @@ RESUME: Final = Option(
     help="continue a run that was interrupted: its id, its tag or last",
     group=OUTPUT,
 )
-#: The one file that a command writes.
+#: The file of a command that writes one.
 TO: Final = Option(
     metavar="FILE",
     help="file to write; default: standard output",
@@ -287,14 +286,14 @@ class CommandOptions:
     """The options of a command: a frozen record, whose fields are made by :class:`Option`.
 
     Attributes:
-        given: by name of the field, the text of each option that was given.
+        given: texts of the options that were given, by name of the field.
     """
 
-    #: Above its options in the help.
+    #: Text above the options in the help.
     description: ClassVar[str] = ""
-    #: Below them.
+    #: Text below them.
     epilog: ClassVar[str] = ""
-    #: The field of the option that a word without an option's name is probably for.
+    #: Field of the option that is suggested for a word without an option's name.
     usual: ClassVar[str] = ""
     given: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
@@ -307,22 +306,22 @@ class CommandOptions:
         """Return the options by field, in the order of the help."""
         fields = dataclasses.fields(cls)
         options = {field.name: field.metadata["option"] for field in fields if field.metadata}
-        own = [known.group for known in options.values() if known.group not in _GROUPS]
-        order = [*_GROUPS[:-1], *own, *_GROUPS[-1:]]
+        others = [known.group for known in options.values() if known.group not in _GROUPS]
+        order = [*_GROUPS[:-1], *others, *_GROUPS[-1:]]
         return dict(sorted(options.items(), key=lambda item: order.index(item[1].group)))
 
     @classmethod
     def declared_arguments(cls) -> list[Option]:
-        """Return what is given without an option's name."""
+        """Return the positional arguments."""
         return [known for known in cls.declared().values() if known.argument]
 
     @classmethod
     def parse(cls, words: Sequence[str], parser: Parser | None = None) -> Self:
-        """Return the options that words of a command line give.
+        """Return the options in the words of a command line.
 
         Args:
-            words: behind the command.
-            parser: knows the command's name, for messages.
+            words: words after the command.
+            parser: parser with the command's name, for messages.
 
         Raises:
             UsageError: an unknown option, or a bad value; one line with the nearest valid one.
@@ -341,9 +340,9 @@ class CommandOptions:
         """Refuse options that would be ignored.
 
         Args:
-            names: of fields.
-            where: they have no meaning, for the message: ``with --summary``.
-            near: what to do instead.
+            names: names of fields.
+            where: condition in which they have no meaning, for the message: ``with --summary``.
+            near: nearest valid use.
 
         Raises:
             UsageError: one of them was given.
@@ -355,13 +354,13 @@ class CommandOptions:
 
 
 class Quiet(CommandOptions):
-    """Of every command that prints."""
+    """Options of every command that prints."""
 
     quiet: bool = flag("no progress, no notes, no warnings", group=OUTPUT, short="-q")
 
 
 class JsonOutput(Quiet):
-    """Of commands whose result can be JSON."""
+    """Options of commands whose result can be JSON."""
 
     json: str | None = _FILE(help="write JSON; - is standard output")
     format: str | None = _FORMAT(
@@ -370,7 +369,7 @@ class JsonOutput(Quiet):
 
 
 class MarkdownOutput(JsonOutput):
-    """Of commands whose result can be Markdown, too."""
+    """Options of commands whose result can be Markdown, too."""
 
     md: str | None = _FILE(help="write Markdown; - is standard output")
     format: str | None = _FORMAT(
@@ -379,7 +378,7 @@ class MarkdownOutput(JsonOutput):
 
 
 class TableOutput(MarkdownOutput):
-    """Of commands whose result can be a table of values, too."""
+    """Options of commands whose result can be CSV, too."""
 
     csv: str | None = _FILE(help="write CSV; - is standard output")
     format: str | None = _FORMAT(
@@ -389,7 +388,7 @@ class TableOutput(MarkdownOutput):
 
 
 class Stored(Quiet):
-    """Of commands that read or keep runs."""
+    """Options of commands that read or store runs."""
 
     store: str | None = Option(
         metavar="FILE",
@@ -400,13 +399,13 @@ class Stored(Quiet):
 
 
 class Measuring(Stored):
-    """Of commands that measure."""
+    """Options of commands that measure."""
 
     verbose: bool = flag("print a line when a measurement begins", group=OUTPUT, short="-v")
 
 
 class ModelOptions(Measuring):
-    """Of commands that take a MODEL."""
+    """Options of commands with a MODEL."""
 
     model: str = MODEL()
     threads: int | None = THREADS()
@@ -452,7 +451,7 @@ class ModelOptions(Measuring):
 
 
 class ExplainedStep(ModelOptions, MarkdownOutput):
-    """Of commands that take a framework's step apart."""
+    """Options of commands that explain a framework's step."""
 
     framework: tuple[str, ...] | None = FRAMEWORK()
     mode: tuple[str, ...] | None = MODE()
@@ -465,7 +464,7 @@ class ExplainedStep(ModelOptions, MarkdownOutput):
 
 
 # -----------------------------------------------------------------------------
-# The generator: from a record to a parser, and from values to words of a command line.
+# From a record to a parser.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -502,8 +501,8 @@ class _Take(argparse.Action):
         setattr(namespace, self.dest, given)
 
 
-class Formatter(argparse.HelpFormatter):
-    """One line for an option wherever it fits, and examples as they are written."""
+class _Formatter(argparse.HelpFormatter):
+    """Prints an option on one line if it fits, and examples unchanged."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=24)
@@ -515,25 +514,25 @@ class Formatter(argparse.HelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         fill = super()._fill_text
-        # A line that is indented stands as it is.
+        # Indented lines are not filled.
         return "\n".join(
             part if part.startswith(" ") else fill(part, width, indent) for part in text.split("\n")
         )
 
 
 class Parser(argparse.ArgumentParser):
-    """Answers bad input with one line, as every part of pydlbench does, and takes no prefixes.
+    """A parser that reports bad input in one line, and takes no prefixes of options.
 
-    A prefix of an option that works today would mean something else once an option is added.
+    The meaning of a prefix could change when an option is added.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Take ``argparse``'s arguments."""
-        usual: dict[str, Any] = {"allow_abbrev": False, "formatter_class": Formatter}
-        super().__init__(*args, **{"prog": "pydlbench", **usual, **kwargs})
+        usual = {"prog": "pydlbench", "allow_abbrev": False, "formatter_class": _Formatter}
+        super().__init__(*args, **{**usual, **kwargs})
 
     def error(self, message: str) -> NoReturn:
-        """Raise ``UsageError`` instead of printing the usage and leaving."""
+        """Raise ``UsageError`` instead of printing the usage and exiting."""
         names = message.partition("arguments are required: ")[2]
         if names:
             form = str(self.usage or self.prog).replace(" [OPTION...]", "")
@@ -543,7 +542,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def flag_of(name: str) -> str:
-    """Return how a field's option is written: ``--fail-on``."""
+    """Return a field's option as it is written: ``--fail-on``."""
     return f"--{name.rstrip('_').replace('_', '-')}"
 
 
@@ -554,18 +553,15 @@ def add_options(parser: Parser, kind: type[CommandOptions]) -> Parser:
         if known.group not in groups:
             groups[known.group] = parser.add_argument_group(known.group)
         names = [name] if known.argument else [*filter(None, [known.short]), flag_of(name)]
-        how: dict[str, Any] = {"nargs": None if known.metavar else 0}
-        if known.argument:
-            how["nargs"] = None if known.argument == "1" else known.argument
-        else:
-            how["dest"] = name
+        count = None if known.argument == "1" else known.argument or None
         added = groups[known.group].add_argument(
             *names,
             action=_Take,
             metavar=known.metavar or None,
+            nargs=count if known.metavar else 0,
             default=argparse.SUPPRESS,
             help=known.help.replace("%", "%%"),
-            **how,
+            **({} if known.argument else {"dest": name}),
         )
         added.declared = known
     return parser

@@ -1,4 +1,4 @@
-"""Knows every command's name and loads only the one that is used."""
+"""All commands by name; only the one that is used is imported."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What the main parser knows of a command without loading it.
+    """A command, described without importing its module.
 
-    Its module, ``pydlbench.cli.<name>``, gives a record ``Options`` and ``run(options)``, or both
-    for each of its ``SUBCOMMANDS``, and imports next to nothing at its top. A command that measures
-    gives ``read_tasks(options)``, too; one that stores in a table of its own gives
-    ``stored_report(run)``.
+    Its module, ``pydlbench.cli.<name>``, has ``SUBCOMMANDS``: by name of the sub-command its record
+    of options and the function that runs it. A command without sub-commands has one entry, ``""``.
+    The top of the module imports very little. A command that measures has ``read_tasks(options)``,
+    too; one whose results have a table of their own in the store has ``stored_report(run)``.
 
     Attributes:
         help: its line in ``pydlbench --help``.
-        examples: a few command lines without ``pydlbench``, each with what it is for.
-        codes: what exit codes other than 0, 2 and 130 mean.
-        sweeps: whether a table of a sweep can ask for it.
-        stores: the table of the store that its results are in.
-        usual: the sub-command that is meant where none is given; empty where one has to be.
+        examples: a few command lines without ``pydlbench``, each with its purpose.
+        codes: meaning of exit codes other than 0, 2 and 130.
+        sweeps: whether a sweep can have tables of it.
+        stores: the store's table with its results.
+        usual: default sub-command; empty if there is none.
     """
 
     help: str
@@ -44,8 +44,7 @@ class Command:
 
 
 _NO_ROW = "1 an error, or no row is ok"
-#: All commands, in the groups of ``pydlbench --help``; a new one that measures and stores is its
-#: own file and an entry here.
+#: All commands, in the groups of ``pydlbench --help``.
 GROUPS: Final[dict[str, dict[str, Command]]] = {
     "measure": {
         "layers": Command(
@@ -194,8 +193,8 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
     },
 }
-COMMANDS: Final = {name: each for group in GROUPS.values() for name, each in group.items()}
-# Words for a command in other tools, or that someone may guess.
+COMMANDS: Final = {name: known for group in GROUPS.values() for name, known in group.items()}
+# Names of such commands in other tools, or likely guesses.
 _GUESSES: Final = {
     **dict.fromkeys(("e2e", "train", "time", "profile"), "step"),
     **dict.fromkeys(("model", "predict"), "estimate"),
@@ -212,11 +211,11 @@ _EPILOG = (
 
 
 def help_text() -> str:
-    """Return what ``pydlbench --help`` prints."""
-    wide = max(map(len, COMMANDS))
+    """Return the text of ``pydlbench --help``."""
+    width = max(map(len, COMMANDS))
     groups = [
         "\n".join(
-            [f"{title}:", *(f"  {name:<{wide}}  {each.help}" for name, each in group.items())]
+            [f"{title}:", *(f"  {name:<{width}}  {known.help}" for name, known in group.items())]
         )
         for title, group in GROUPS.items()
     ]
@@ -229,11 +228,7 @@ def help_text() -> str:
 
 
 def records(name: str) -> dict[str, tuple[type[CommandOptions], Callable[..., int]]]:
-    """Return by sub-command its record of options and what runs it; by "" that of a plain command.
-
-    Args:
-        name: of the command.
-    """
+    """Return the ``SUBCOMMANDS`` of a command, see :class:`Command`."""
     module: ModuleType = importlib.import_module(f"pydlbench.cli.{name}")
     subcommands: Mapping[str, tuple[type[CommandOptions], Callable[..., int]]] = module.SUBCOMMANDS
     return dict(subcommands)
@@ -243,18 +238,18 @@ def command_parser(name: str, sub: str = "") -> Parser:
     """Return the parser of a command or sub-command, with examples and exit codes in its help.
 
     Args:
-        name: the command.
-        sub: its sub-command; of a command that has some, "" is the parser that lists them.
+        name: name of the command.
+        sub: its sub-command; "" for the parser that lists them.
     """
     known, command, words = records(name), COMMANDS[name], " ".join(filter(None, [name, sub]))
     kind = known[sub][0] if sub in known else None
-    lines = [(line, what) for line, what in command.examples if f"{line} ".startswith(f"{words} ")]
-    wide = max((len(line) for line, _ in lines), default=0)
-    examples = [f"  pydlbench {line:<{wide}}  # {what}" for line, what in lines]
-    own = (command.codes or "1 an error").split("; ")
-    codes = "; ".join(
-        ["0 done", own[0], "2 bad input", *own[1:], "130 interrupted, 143 by SIGTERM"]
-    )
+    lines = [
+        (line, purpose) for line, purpose in command.examples if f"{line} ".startswith(f"{words} ")
+    ]
+    width = max((len(line) for line, _ in lines), default=0)
+    examples = [f"  pydlbench {line:<{width}}  # {purpose}" for line, purpose in lines]
+    first, *others = (command.codes or "1 an error").split("; ")
+    codes = "; ".join(["0 done", first, "2 bad input", *others, "130 interrupted, 143 by SIGTERM"])
     epilog = [kind.epilog, ""] if kind is not None and kind.epilog else []
     epilog += ["examples:", *examples, ""] if examples else []
     parser = Parser(prog=f"pydlbench {words}", epilog="\n".join([*epilog, f"exit codes: {codes}"]))
@@ -264,20 +259,17 @@ def command_parser(name: str, sub: str = "") -> Parser:
         parser.description = "\n".join([command.help, "", "sub-commands:", *listed])
         return parser
     forms = {"?": "[{}]", "*": "[{}...]", "+": "{}...", "1": "{}"}
-    shown = [
-        forms[declared_argument.argument].format(declared_argument.metavar)
-        for declared_argument in kind.declared_arguments()
-    ]
+    shown = [forms[known.argument].format(known.metavar) for known in kind.declared_arguments()]
     parser.usage = " ".join([f"{parser.prog} [OPTION...]", *shown])
     parser.description = kind.description
     return add_options(parser, kind)
 
 
 def read(words: Sequence[str]) -> tuple[CommandOptions, Callable[..., int]]:
-    """Return the options that a command line gives, and what runs them.
+    """Return the options of a command line, and the function that runs the command.
 
     Args:
-        words: the command and what is behind it.
+        words: the command and the words after it.
 
     Raises:
         UsageError: unknown command, unknown option, bad value.
@@ -296,7 +288,7 @@ def read(words: Sequence[str]) -> tuple[CommandOptions, Callable[..., int]]:
         if rest and not (sub and rest[0].startswith("-")):
             sub, rest = rest[0], rest[1:]
         if sub not in known:
-            takes = (each for each, (kind, _) in known.items() if kind.declared_arguments())
+            takes = (word for word, (kind, _) in known.items() if kind.declared_arguments())
             near = nearest(sub, known, 1) or [f"{next(takes)} {sub}".rstrip()]
             raise UsageError(
                 f"{sub or name}: no such sub-command of {name}; nearest: pydlbench {name} "

@@ -1,6 +1,6 @@
-"""Values of options: from the text of a command line, a sweep or a keyword to what it stands for.
+"""Values of options, converted from the text of a command line, a sweep or a keyword.
 
-A value that is no good is refused in one line with the nearest that is.
+An invalid value is refused in one line with the nearest valid one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-_BYTES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-# What eighteen digits can say.
-_LARGEST_COUNT = 10**18 - 1
-# More than any memory holds, and what the native modules can still count.
-_MOST_BYTES = 1 << 62
+_EXPONENTS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+_MAX_COUNT: Final = 10**18 - 1
+# More than any memory; fits into the integers of the native modules.
+_MAX_BYTES: Final = 1 << 62
 
 
 def choices(option: str, text: str, allowed: Sequence[str], every: str = "") -> list[str]:
@@ -28,9 +27,9 @@ def choices(option: str, text: str, allowed: Sequence[str], every: str = "") -> 
 
     Args:
         option: Its name, for messages.
-        text: values between commas.
-        allowed: What may be asked for.
-        every: Word that stands for all of ``allowed``; empty where there is none.
+        text: Values between commas.
+        allowed: The valid values.
+        every: Word for all of ``allowed``; empty if there is none.
 
     Raises:
         UsageError: A value is not among them.
@@ -42,11 +41,11 @@ def choices(option: str, text: str, allowed: Sequence[str], every: str = "") -> 
         elif value in allowed:
             values[value] = None
         else:
-            # What only lacks its end comes first: bf16 means bf16-tc.
-            near = [name for name in allowed if name.startswith(value)]
-            near = (
-                near or nearest(value, allowed, 1) or list(allowed[:1] if len(allowed) == 1 else ())
-            )
+            # Prefix matches rank first: bf16-tc for bf16.
+            near = [name for name in allowed if name.startswith(value)] or [
+                *nearest(value, allowed, 1),
+                *(allowed if len(allowed) == 1 else ()),
+            ]
             hint = f"nearest: {near[0]}; choices" if near else "choices"
             names = ", ".join([*allowed, every] if every else allowed)
             raise UsageError(f"{option} {value}: not a valid choice; {hint}: {names}")
@@ -54,9 +53,9 @@ def choices(option: str, text: str, allowed: Sequence[str], every: str = "") -> 
 
 
 def frameworks(option: str, text: str) -> list[str]:
-    """Return frameworks by name; ``all`` is those that run the models of the catalogue."""
+    """Return the names of frameworks; ``all`` is those that run the models of the catalogue."""
     words = choices(option, text, (*FRAMEWORK_MODES, "all"))
-    return [each for word in words for each in (FRAMEWORKS if word == "all" else (word,))]
+    return [name for word in words for name in (FRAMEWORKS if word == "all" else (word,))]
 
 
 def wholes(option: str, text: str) -> list[int]:
@@ -73,8 +72,8 @@ def whole_number(option: str, text: str, least: int) -> int:
     """
     # int() would take "1_000", " 7 " and digits of any script.
     if re.fullmatch(r"[+-]?[0-9]{19,}", text):
-        near = least if text.startswith("-") else _LARGEST_COUNT
-        raise UsageError(f"{option} {text}: beyond what can be counted; nearest: {near}")
+        near = least if text.startswith("-") else _MAX_COUNT
+        raise UsageError(f"{option} {text}: out of range; nearest: {near}")
     if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         raise UsageError(f"{option} {text}: not a whole number; nearest: {_guess(text, least)}")
     if int(text) < least:
@@ -125,10 +124,10 @@ def byte_count(option: str, text: str) -> int:
     if not match:
         raise UsageError(f"{option} {text or repr(text)}: not a number of bytes; nearest: 64M")
     whole, _, part = match[1].partition(".")
-    factor = 1 << _BYTES[match[2]]
+    factor = 1 << _EXPONENTS[match[2]]
     count: int = int(whole) * factor + int(part or 0) * factor // 10 ** len(part)
-    if count > _MOST_BYTES:
-        raise UsageError(f"{option} {text}: more than there can be; nearest: 1T")
+    if count > _MAX_BYTES:
+        raise UsageError(f"{option} {text}: too large; nearest: 1T")
     return count
 
 
@@ -166,7 +165,7 @@ def assignment(option: str, text: str) -> list[tuple[str, str]]:
     """Return name and value of ``NAME=VALUE``, as a list of one.
 
     Raises:
-        UsageError: it is not written so.
+        UsageError: it has another form.
     """
     name, mark, value = (part.strip() for part in text.partition("="))
     if not mark or not name or not value:
@@ -206,16 +205,16 @@ def real(option: str, text: str, near: str, *, endless: bool = False) -> float:
 
 def _guess(text: str, least: int) -> int:
     try:
-        return min(max(least, round(float(text))), _LARGEST_COUNT)
+        return min(max(least, round(float(text))), _MAX_COUNT)
     except (ValueError, OverflowError):
         return least
 
 
 def one_of(option: str, text: str, allowed: Sequence[str]) -> str:
-    """Return the value of an option that takes one only.
+    """Return the value of an option with a single value.
 
     Raises:
-        UsageError: it is not among those allowed, or there are several.
+        UsageError: it is not allowed, or there are several.
     """
     first, *others = choices(option, text, allowed)
     if others:
@@ -224,13 +223,13 @@ def one_of(option: str, text: str, allowed: Sequence[str]) -> str:
 
 
 # -----------------------------------------------------------------------------
-# ``--fail-on``: what ends a command with exit code 3, or 4 where it cannot be told.
+# ``--fail-on``.
 
 #: Exit code of a finding.
 FINDING: Final = 3
-#: Exit code where it could not be told whether there is one.
+#: Exit code if the measurements do not tell whether there is one.
 UNDECIDED: Final = 4
-_LARGEST: Final = 1000.0
+_MAX_PERCENT: Final = 1000.0
 
 
 def fail_on(option: str, text: str, allowed: Sequence[str]) -> tuple[str, float]:
@@ -238,14 +237,14 @@ def fail_on(option: str, text: str, allowed: Sequence[str]) -> tuple[str, float]
 
     Args:
         option: its name, for messages.
-        text: what was given; a bare fraction like ``0.1`` is a share of ``saves``.
-        allowed: the conditions that a command knows.
+        text: the condition; a bare fraction like ``0.1`` is a share of ``saves``.
+        allowed: the conditions of a command.
 
     Returns:
-        Its name, and the fraction: 0.03 for ``slower:3%``, 0 without one.
+        The condition's name, and the fraction: 0.03 for ``slower:3%``, 0 without one.
 
     Raises:
-        UsageError: it is not written so; with the nearest that is.
+        UsageError: it has another form; with the nearest valid condition.
     """
     if tuple(allowed) == ("saves",) and re.fullmatch(r"0?\.[0-9]{1,6}", text):
         return "saves", float(text)
@@ -253,7 +252,7 @@ def fail_on(option: str, text: str, allowed: Sequence[str]) -> tuple[str, float]
     known = match is not None and match[1] in allowed
     if match and known and (match[1] != "failed" or match[2] is None):
         value = float(match[2] or 0)
-        if value <= _LARGEST:
+        if value <= _MAX_PERCENT:
             return match[1], value / 100
     forms = ", ".join(name if name == "failed" else f"{name}:P%" for name in allowed)
     reason = "too large" if match and known else f"expected {forms}"
@@ -268,17 +267,17 @@ def _near_condition(text: str, allowed: Sequence[str]) -> str:
     if name == "failed" or number is None:
         return name if name == "failed" or (word and ":" not in text) else f"{name}:3%"
     value = float(number[0])
-    if value > _LARGEST:
-        return f"{name}:{_LARGEST:g}%"
-    # A fraction without a sign is one: 0.03 means 3 %; 1.03 does, too.
+    if value > _MAX_PERCENT:
+        return f"{name}:{_MAX_PERCENT:g}%"
+    # Without a percent sign, 0.03 and 1.03 mean 3 %.
     if "%" not in text and 0 < value < 1:
         value *= 100
     elif "%" not in text and 1 < value < 2 and "." in number[0]:
         value = 100 * (value - 1)
-    # As many digits as are taken, and no exponent.
+    # At most the six digits that are accepted, without an exponent.
     return f"{name}:{f'{value:.6f}'.rstrip('0').rstrip('.')}%"
 
 
 def shortened(text: str, width: int = 200) -> str:
-    """Return a text that a message can quote: a long one loses its middle."""
+    """Return a text for a message, without the middle of a long one."""
     return text if len(text) <= width else f"{text[: width - 60]} ... {text[-50:]}"
