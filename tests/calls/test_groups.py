@@ -1,4 +1,4 @@
-"""Calls that run as one: where they are cut, what they are called, and their signatures."""
+"""Groups of calls that run as one: their boundaries, names and signatures."""
 
 import pytest
 

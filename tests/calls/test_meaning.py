@@ -1,4 +1,4 @@
-"""What calls of three frameworks compute: their layers, FLOPs, bytes and types, in one table."""
+"""The meaning of calls of three frameworks: layers, FLOPs, bytes and types, in one table."""
 
 import math
 import re
@@ -22,7 +22,7 @@ def aten(text, direction="forward", size=0):
     Args:
         text: its signature without the namespace; ``T2x3`` is a dense tensor.
         direction: of the call.
-        size: bytes of its results; 0 where nobody has counted.
+        size: bytes of its results; 0 if unknown.
     """
     text = re.sub(r"\bT([0-9x]+)", lambda found: tensor(*map(int, found[1].split("x"))), text)
     operands = 4 * sum(_elements(part) for part in text.split("float32[")[1:])
@@ -69,7 +69,7 @@ def floats(*shape, **more):
 
 
 def onnx_node(operator, *inputs, result=None, version=17, domain="", **attributes):
-    """Return a node of ONNX's; its result is like the first input that is no weight."""
+    """Return an ONNX node; its result is like the first input that is not a weight."""
     like = next((one for one in inputs if one is not None and not one.constant), inputs[0])
     made = onnx.OnnxNode(
         operator=operator,
@@ -102,8 +102,7 @@ INDICES = onnx.Tensor(dtype="int64", shape=(4,))
 
 
 # -----------------------------------------------------------------------------
-# Calls, their layers (a pass behind a descriptor, unless it is forward), FLOPs and, of these, those
-# of products.
+# Calls, their layers (a descriptor and the pass, unless it is forward), FLOPs and product FLOPs.
 
 PRODUCTS = [
     (aten("mm.default(float32[4, 6](6, 1), float32[6, 5](5, 1))"), "4x6:6x5", 240, 240),
@@ -125,7 +124,7 @@ PRODUCTS = [
         60,
         60,
     ),
-    # The gradient of a sum is one number, which lies neither way.
+    # The expanded gradient of a sum, without a memory order.
     (
         aten("mm.default(float32[4, 6](0, 0), float32[6, 5](5, 1))", "backward"),
         "6x5:5x4 backward-weights",
@@ -887,7 +886,7 @@ MOVES = [
     (aten("view.default(T8, [2, 4])"), "", 0),
     (aten("t.default(T2x4)"), "", 0),
     (aten("empty.x([8])"), "", 0),
-    # A tensor without elements is made of nothing.
+    # A tensor without elements needs no kernel.
     (aten("zeros.default([0], device=torch.device('cpu'))"), "", 0),
     (node("Reshape", [(6, 5), sizes(30)], [(30,)]), "", 0),
     (node("ZerosLike", [(0, 5)], [(0, 5)]), "", 0),
@@ -920,13 +919,13 @@ def test_a_call_is_layers_and_flops(row):
 
 
 def told(found):
-    """Return layers as the tables above have them."""
+    """Return the text of layers as in the tables above."""
     passes = ((one.layer.problem, one.pass_) for one in found.layers)
     return ", ".join(name if pass_ == "forward" else f"{name} {pass_}" for name, pass_ in passes)
 
 
 # -----------------------------------------------------------------------------
-# Calls without a layer: the FLOPs, None where nobody knows them, and the reason.
+# Calls without a layer: the FLOPs (None if unknown) and the reason.
 
 LAYERLESS = [
     (
@@ -1230,13 +1229,13 @@ def test_a_call_is_computed_in_the_type_of_its_operands(call, dtypes):
         # The same memory twice is read once, and so are elements of stride 0.
         (aten(f"mul.Tensor(T8, {tensor(8, of=0)})", size=32), 64),
         (aten("mul.Tensor(float32[4, 8](0, 1), T4x8)", size=128), 32 + 128 + 128),
-        # Views that interleave, and views that overlap: at most what lies between their ends.
+        # Views that interleave, and views that overlap: at most the bytes between their ends.
         (aten("add.Tensor(float32[4](2), float32[4](2, at=4, of=0))", size=16), 32 + 16),
         (aten("add.Tensor(T8, float32[8](1, at=4, of=0))", size=32), 36 + 32),
-        # What is only overwritten is not read.
+        # Overwritten operands are not read.
         (aten("fill_.Scalar(T8, 1.0)", size=32), 32),
         (aten("copy_.default(T8, T8)", size=32), 64),
-        # What says a shape only is not read either.
+        # Operands that give a shape only are not read either.
         (aten("zeros_like.default(T8)", size=32), 32),
         (
             aten(
@@ -1257,7 +1256,7 @@ def test_a_call_is_computed_in_the_type_of_its_operands(call, dtypes):
         # The gradients of data and weights read what the mask says.
         (aten(f"{GRADIENTS} [True, False, False])", "backward", 2048), 1728 + 864 + 2048),
         (aten(f"{GRADIENTS} [False, True, True])", "backward", 888), 1728 + 2048 + 888),
-        # What works in place on lists returns nothing.
+        # In-place operators on lists return no tensors.
         (aten("_foreach_add_.List([T3, T2x2], [T3, T2x2], alpha=-0.5)"), 4 * 7 * 3),
         (aten("view.default(T8, [2, 4])", size=32), 0),
         (node("AddV2", [(6, 5), (5,)], [(6, 5)]), 4 * (30 + 5 + 30)),
@@ -1265,7 +1264,7 @@ def test_a_call_is_computed_in_the_type_of_its_operands(call, dtypes):
         (node("ZerosLike", [(6, 5)], [(6, 5)]), 4 * 30),
         (node("ResourceGather", [(100, 8), sizes(3, 1)], [(2, 8)]), 4 * (16 + 2 + 16)),
         (node("ScatterNd", [sizes(3, 1), (2, 8), sizes(9, 8)], [(9, 8)]), 4 * (2 + 16 + 2 + 72)),
-        # A variable is read and overwritten where it lies.
+        # A variable is read and overwritten.
         (
             node(
                 "AssignSubVariableOp",

@@ -1,4 +1,4 @@
-"""What holds of every model's graph, and the oddities of single ones."""
+"""Properties of all models' graphs, and details of single models."""
 
 import math
 from collections import Counter
@@ -19,13 +19,13 @@ def test_each_family_has_a_representative():
 
 
 def taken(model: Model, node: GraphNode) -> list[tuple[int, ...]]:
-    """The shapes of what a node takes, for one image."""
+    """The shapes of a node's inputs for one image."""
     return [model.image if one == INPUT else model[one].shape for one in node.inputs]
 
 
-#: What of a map a node without a layer keeps.
+#: Sizes that a node without a layer keeps.
 KEPT = {"flatten": math.prod, "shift": math.prod, "crop": lambda shape: shape[0]}
-#: What a layer takes and gives for one image, by its op.
+#: Shapes of a layer's source and result for one image, by its op.
 SHAPES = {
     "conv": lambda one: ((one.in_channels, *one.in_size), (one.out_channels, *one.out_size)),
     "deconv": lambda one: (one.shapes()["src"][1:], one.shapes()["dst"][1:]),
@@ -46,9 +46,7 @@ def test_each_layer_fits_what_it_takes_and_gives(name):
             assert (layer.name, layer.batch) == (where, model.batch)
         if layer is None:
             before, after = sources[0], node.shape
-            kept = {"flatten": math.prod, "shift": math.prod, "crop": lambda shape: shape[0]}[
-                node.op
-            ]
+            kept = KEPT[node.op]
             assert kept(before) == kept(after), where
             assert node.op != "crop" or all(map(int.__ge__, before, after)), where
         elif layer.kind == "pointwise":

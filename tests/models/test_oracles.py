@@ -1,4 +1,4 @@
-"""Parameters and multiply-adds against figures that others published or derived.
+"""Parameters and multiply-adds compared with published numbers.
 
 torchvision's model metadata, Keras' parameter counts, the README of slim's NASNet, and sums over
 the layer tables of soumith/convnet-benchmarks and tf_cnn_benchmarks.

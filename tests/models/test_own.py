@@ -1,4 +1,4 @@
-"""Finding the user's own models without running them: files, modules, and the nearest names."""
+"""Finding user models without running them: files, modules, and the nearest names."""
 
 import sys
 

@@ -60,7 +60,7 @@ def transposed(layer: Layer) -> Layer:
 
 @st.composite
 def poolings(draw: st.DrawFn) -> Layer:
-    """Some windows may hold nothing but padding."""
+    """Poolings, of which some windows may contain padding only."""
     mode, counted = draw(st.sampled_from([("max", False), ("avg", True), ("avg", False)]))
     sides = draw(window_sides(6))
     sizes = {"batch": draw(small), "channels": draw(small)}
@@ -112,7 +112,7 @@ def pointwise(draw: st.DrawFn) -> Layer:
 
 @st.composite
 def others(draw: st.DrawFn) -> Layer:
-    """Attention, recurrent layers and images in another size."""
+    """Attention, recurrent layers and resizing."""
     size = st.integers(1, 9)
     op = draw(st.sampled_from(["attention", "lstm", "gru", "resize:linear", "resize:nearest"]))
     if op == "attention":

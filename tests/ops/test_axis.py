@@ -1,4 +1,4 @@
-"""Taps of a window inside of the padded image, against brute force."""
+"""Taps of a window inside the padded image, compared with brute force."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ axes = st.builds(
 
 
 def brute_force(axis: Axis) -> list[tuple[int, int, int]]:
-    """Every (output, tap, input element) that meet."""
+    """All triples of an output, a tap, and the input element that they meet at."""
     return [
         (o, k, position)
         for o in range(axis.out)

@@ -1,4 +1,4 @@
-"""What each pass of each op computes and moves at the least, by hand; and what is refused."""
+"""FLOPs and least bytes of each pass of each op, counted by hand; invalid layers."""
 
 import itertools
 import math
@@ -17,9 +17,9 @@ from pydlbench.ops.table import OPS, build_layer
 from pydlbench.ops.tensors import merged_elementwise, merged_move, merged_reduction
 from pydlbench.words import PASSES
 
-from .conftest import every, pointwise
+from .conftest import every
 
-# Problem, pass, FLOPs, those executed where fewer, and bytes with two to an element. Images of
+# Problem, pass, FLOPs, executed FLOPs if fewer, and bytes at two bytes per element. Images of
 # 2 * 3 * 4 * 5 have 120 elements.
 COUNTS = [
     # Each side has 13 * 3 - 2 of its 13 * 3 taps on elements.
@@ -109,7 +109,7 @@ COUNTS = [
     ("l2:ic120", "backward-weights", 240, None, 2 * 360),
     ("sgd:ic120", "forward", 240, None, 2 * 360),
     ("momentum:ic120", "forward", 480, None, 2 * 600),
-    # What lies where the source was is written as well.
+    # The overwritten source is written, too.
     *(
         (f"{op}-in-place:mb2ic3ih4iw5", "forward", 120 * flops, None, 2 * 240)
         for op, flops in (
@@ -179,21 +179,6 @@ def test_bytes_are_at_most_those_of_what_is_read_and_written(layer, itemsize):
         assert layer.flops_executed(pass_) <= layer.flops(pass_)
 
 
-@given(pointwise())
-def test_neighbours_beyond_the_channels_are_not_executed(layer):
-    half = layer.local_size // 2 if layer.op == "lrn" else 0
-    real = sum(
-        0 <= channel + distance < layer.channels
-        for channel in range(layer.channels)
-        for distance in range(-half, half + 1)
-    )
-    pixels = layer.batch * layer.height * layer.width
-    beyond = pixels * (layer.channels * (2 * half + 1) - real)
-    for pass_ in layer.passes:
-        per_tap = {"forward": 2, "backward-data": 3}.get(pass_, 0)
-        assert layer.flops(pass_) - layer.flops_executed(pass_) == per_tap * beyond
-
-
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_pixels_that_nothing_is_made_of_are_not_read(mode):
     for size, out in itertools.product(range(1, 25), repeat=2):
@@ -225,7 +210,7 @@ def test_shapes_of_gates_and_statistics():
         "dst": (5, 3, 8),
     }
     gru = parse_problem("gru:t5mb3slc7dhc4").shapes()
-    # What the reset gate multiplies has a bias of its own.
+    # The operand of the reset gate has its own bias.
     assert (gru["weights"], gru["bias"]) == ((1, 1, 7, 3, 4), (1, 1, 4, 4))
     assert "src_iter_c" not in gru
     norm = parse_problem("layernorm:mb2ic3ih4iw5").shapes()
@@ -264,7 +249,7 @@ def test_what_has_no_batch_stays():
 
 
 # -----------------------------------------------------------------------------
-# What programs have, in the fewest dimensions.
+# Layers with as few dimensions as possible.
 
 
 def test_dimensions_that_lie_behind_one_another_are_one():
@@ -308,7 +293,7 @@ def test_dimensions_that_are_reduced_together_are_one():
 
 
 # -----------------------------------------------------------------------------
-# What cannot be.
+# Invalid layers.
 
 _CONV: dict[str, Any] = {"batch": 2, "in_channels": 4, "in_size": (6, 5), "out_channels": 6}
 _CONV |= {"kernel": (3, 2)}

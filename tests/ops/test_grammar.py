@@ -1,4 +1,4 @@
-"""One grammar: what is written is read back, as benchdnn reads it, and errors have a position."""
+"""Descriptors: written and parsed text agree, also with benchdnn; errors have a position."""
 
 import dataclasses
 import re
@@ -33,11 +33,11 @@ def test_layers_survive_being_written_and_read(layer):
 
 
 def benchdnn_reading(text: str) -> dict[str, int]:
-    """Read a descriptor by benchdnn's own rules for what is missing (written from its manual).
+    """Parse a descriptor by benchdnn's rules for missing fields (written from its manual).
 
-    Without any field of a side its values are those of the side before; otherwise each side stands
-    for itself, with stride 1 and no dilation where it has none. A missing pad is half of what the
-    output size needs, rounded towards zero, which may be negative.
+    A side without any field has the values of the side before; other sides have the defaults stride
+    1 and no dilation. A missing pad is half of the total that the output size needs, rounded to
+    zero, and may be negative.
     """
     fields = {name: int(value) for name, value in re.findall(r"([a-z]+)(\d+)", text)}
     read = {name: fields.get(name, 1) for name in ("mb", "ic", "oc", "g")}
@@ -277,11 +277,6 @@ def test_windows_may_end_before_the_images_do_where_the_pad_is_given():
     assert layer.problem == "mb1ic1iw4ow2kw1pw0"
     assert parse_problem(layer.problem, pool="max") == layer == read_layer(layer.to_dict())
     assert layer.replace(batch=3).out_size == (2,)
-
-
-def test_a_pooling_that_does_not_exist_is_refused():
-    with pytest.raises(UsageError, match=r"^--pool maxi: .*nearest: max"):
-        parse_problem("ic4ih8kh3", pool="maxi")
 
 
 def test_a_pooling_with_a_name_is_one_that_an_option_speaks_of():

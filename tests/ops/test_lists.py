@@ -1,4 +1,4 @@
-"""Lists in benchdnn's grammar: every line that is a problem is understood."""
+"""Lists in benchdnn's grammar: every problem in them can be parsed."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from pydlbench.models.catalog import find_layers
 from pydlbench.ops.op import Layer
 
 LISTS = sorted((Path(__file__).parent / "benchdnn").iterdir())
-# Lines that are problems, and kinds of layers, by file.
+# Number of problems, and kinds of layers, by file.
 EXPECTED = {
     "shapes_1d_wavenet": (8, {"conv1d"}),
     "shapes_3d_unet": (13, {"conv3d"}),
@@ -41,10 +41,6 @@ def test_every_problem_is_understood(path):
     assert (len(layers), {layer.kind for layer in layers}) == (count, kinds)
     named = re.findall(r'n"([^"]+)"', path.read_text())
     assert [layer.name for layer in layers if layer.name is not None] == named
-
-
-def test_there_are_many():
-    assert sum(len(found_in(path)) for path in LISTS) >= 175
 
 
 def test_ignored_options_are_reported_once():

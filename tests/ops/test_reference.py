@@ -1,4 +1,4 @@
-"""Some ops' float64 references by hand; verification holds the others against its own."""
+"""Float64 references of some ops by hand; tests of the verification cover the others."""
 
 import itertools
 import math
@@ -22,7 +22,7 @@ def drawn(layer: Layer) -> dict[str, Any]:
 
 
 def cross_correlation(layer: Layer, images: Any, weights: Any) -> Any:
-    """A convolution by its definition: a sum over what meets."""
+    """A convolution by its definition: a sum over taps and elements that meet."""
     result = np.zeros((layer.batch, layer.out_channels, *layer.out_size))
     per_group = layer.out_channels // layer.groups, layer.in_channels // layer.groups
     for out, tap, place in meetings(layer):

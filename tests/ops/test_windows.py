@@ -1,4 +1,4 @@
-"""Convolutions, transposed ones and poolings of one to three sides, against brute force."""
+"""Convolutions, transposed convolutions and poolings, compared with brute force."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ Place = tuple[int, ...]
 
 
 def meetings(layer: Layer) -> set[tuple[Place, Place, Place]]:
-    """Every (output, tap, element) of one channel that meet, padding left out."""
+    """All triples of output, tap and element of a channel that meet, without padding."""
     met = set()
     for out in itertools.product(*map(range, layer.out_size)):
         for tap in itertools.product(*map(range, layer.kernel)):

@@ -1,4 +1,4 @@
-"""What executions that oneDNN and MKL have logged compute, in the formats of all versions."""
+"""The meaning of executions logged by oneDNN and MKL, in the formats of all versions."""
 
 import pytest
 
