@@ -52,7 +52,7 @@ class CupyBackend(FrameworkBackend):
         try:
             import cupy
 
-            from pydlbench.backends.cupy.operators import Runtime
+            from pydlbench.backends.cupy.operators import CupyRuntime
 
             count = int(cupy.cuda.runtime.getDeviceCount())
         except Exception as error:
@@ -65,7 +65,7 @@ class CupyBackend(FrameworkBackend):
         cupy.cuda.Device(index).use()
         self.library = f"CuPy {cupy.__version__}"
         self._capability = int(cupy.cuda.Device(index).compute_capability)
-        self._runtime = Runtime(index)
+        self._runtime = CupyRuntime(index)
         facts = cupy.cuda.runtime.getDeviceProperties(index)
         self.watcher: Monitor = Monitor(_uuid(bytes(facts["uuid"])))
 
@@ -120,9 +120,11 @@ class CupyBackend(FrameworkBackend):
             operator, self._runtime, watcher=self.watcher, guard=settled, cache=cache
         )
 
-    def completed(self, facts: KernelFacts, operator: Operator, spec: KernelSpec) -> KernelFacts:
+    def complete_facts(
+        self, facts: KernelFacts, operator: Operator, spec: KernelSpec
+    ) -> KernelFacts:
         """Return the facts with how its time is taken."""
-        facts = super().completed(facts, operator, spec)
+        facts = super().complete_facts(facts, operator, spec)
         return dataclasses.replace(
             facts, timing="events", accumulate=facts.accumulate.removesuffix("-tensor")
         )

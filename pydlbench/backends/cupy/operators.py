@@ -18,7 +18,7 @@ import cupy
 import numpy as np
 
 from pydlbench.backends.frameworks.device_clock import Sampler
-from pydlbench.backends.frameworks.operands import Lie
+from pydlbench.backends.frameworks.operands import LayerLayout
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class CupyOperator:
         return {self._role: self._plain(cupy.asnumpy(result).astype(np.float32))}
 
 
-class Runtime:
+class CupyRuntime:
     """CuPy's CUDA runtime on one stream, which becomes this thread's current one.
 
     Args:
@@ -154,9 +154,9 @@ def build_gemm(spec: KernelSpec, type_: str, inputs: dict[str, NDArray[Any]]) ->
     """
     layer = spec.layer
     transposed = layer.variant == "transposed"
-    lie = Lie(layer, "transposed" if transposed else "plain")
+    layout = LayerLayout(layer, "transposed" if transposed else "plain")
     operands = {
-        role: cupy.asarray(lie.arranged(role, array), type_) for role, array in inputs.items()
+        role: cupy.asarray(layout.arranged(role, array), type_) for role, array in inputs.items()
     }
     if spec.pass_ == "backward-weights":
         a, b = operands["src"].swapaxes(-1, -2), operands["dst"]
@@ -169,7 +169,7 @@ def build_gemm(spec: KernelSpec, type_: str, inputs: dict[str, NDArray[Any]]) ->
             b = b.swapaxes(-1, -2)
     role = layer.result(spec.pass_)
     # The gradient of a matrix that stands for several is the sum over these.
-    whole = zip(lie.lying_shape(role), lie.lying_shape("dst"), strict=True)
+    whole = zip(layout.stored_shape(role), layout.stored_shape("dst"), strict=True)
     summed = tuple(axis for axis, (size, products) in enumerate([*whole][:-2]) if size != products)
 
     def compute(result: Any) -> Any:
@@ -180,7 +180,7 @@ def build_gemm(spec: KernelSpec, type_: str, inputs: dict[str, NDArray[Any]]) ->
     return CupyOperator(
         compute,
         role,
-        lambda result: lie.plain(role, result),
+        lambda result: layout.plain(role, result),
         spec.precision,
     )
 

@@ -18,7 +18,7 @@ from pydlbench.backends.base import (
     insufficient_memory,
     is_out_of_memory,
 )
-from pydlbench.backends.frameworks.device_clock import DeviceClock, is_lost
+from pydlbench.backends.frameworks.device_clock import DeviceClock, is_device_lost
 from pydlbench.backends.frameworks.verdicts import check_fused, fused_inputs, judge
 from pydlbench.backends.host_clock import HostClock, Operator
 from pydlbench.errors import (
@@ -108,7 +108,7 @@ def op_of(layer: Layer) -> str:
     return layer.op if layer.kind == "pointwise" else layer.entry.kind
 
 
-def checked_mode(backend: str, modes: Sequence[str], mode: str | None) -> str:
+def resolve_mode(backend: str, modes: Sequence[str], mode: str | None) -> str:
     """Return the mode that a case runs in: its own, or a backend's first one.
 
     Raises:
@@ -121,7 +121,7 @@ def checked_mode(backend: str, modes: Sequence[str], mode: str | None) -> str:
     return mode
 
 
-def renamed(facts: KernelFacts, algorithm: str, **known: Any) -> KernelFacts:
+def rename_algorithm(facts: KernelFacts, algorithm: str, **known: Any) -> KernelFacts:
     """Return facts by another name, in the list of candidates too.
 
     Args:
@@ -141,7 +141,7 @@ def renamed(facts: KernelFacts, algorithm: str, **known: Any) -> KernelFacts:
 
 
 @contextlib.contextmanager
-def translated(algorithm: str) -> Iterator[None]:
+def framework_errors(algorithm: str) -> Iterator[None]:
     """Turn whatever is raised within into an error that crosses the wire as itself.
 
     Args:
@@ -160,7 +160,7 @@ def translated(algorithm: str) -> Iterator[None]:
         if is_out_of_memory(error):
             raise InsufficientMemoryError(f"{algorithm}: {insufficient_memory(error)}") from error
         text = " ".join(str(error).split())
-        kind = DeviceLostError if is_lost(error) else PrimitiveError
+        kind = DeviceLostError if is_device_lost(error) else PrimitiveError
         raise kind(f"{algorithm}: {type(error).__name__}: {text[:300]}") from error
 
 
@@ -173,7 +173,7 @@ class FrameworkKernel:
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested samples."""
-        with translated(self.facts.algorithm):
+        with framework_errors(self.facts.algorithm):
             return self._clock.sample(request)
 
 
@@ -190,12 +190,12 @@ class _Built:
 
     def seconds(self, samples: int, untimed: int = 0) -> Sequence[float]:
         """Run ``samples`` times, after ``untimed`` times, and return the times in seconds."""
-        with translated(self._algorithm):
+        with framework_errors(self._algorithm):
             return self.clock.sample(Request(samples=samples, untimed=untimed)).seconds
 
     def outputs(self) -> dict[str, NDArray[Any]]:
         """Run it once and return what it wrote; see ``Operator``."""
-        with translated(self._algorithm):
+        with framework_errors(self._algorithm):
             return self.operator.outputs()
 
 
@@ -237,7 +237,7 @@ class _FrameworkAutotuner(autotune.Autotuner):
         """Return a variant's operator, built when first asked for."""
         if candidate.kernel is None:
             start = time.perf_counter()
-            with translated(candidate.algorithm):
+            with framework_errors(candidate.algorithm):
                 operator: Operator = candidate.source.build(self._inputs)
             setup_s = time.perf_counter() - start
             candidate.kernel = _Built(self._clock(operator), operator, setup_s, candidate.algorithm)
@@ -369,14 +369,16 @@ class FrameworkBackend(abc.ABC):
             notes=list(variant.notes),
         )
         if not (known and preparation.described):
-            facts = self.completed(facts, built.operator, spec)
+            facts = self.complete_facts(facts, built.operator, spec)
         if preparation.energy and not known and isinstance(built.clock, DeviceClock):
-            with translated(variant.algorithm):
+            with framework_errors(variant.algorithm):
                 facts = replace(facts, **built.clock.sustained()._asdict())
         facts.evidence["variant"] = _name(variant)
         return FrameworkKernel(built.clock, facts)
 
-    def completed(self, facts: KernelFacts, operator: Operator, spec: KernelSpec) -> KernelFacts:
+    def complete_facts(
+        self, facts: KernelFacts, operator: Operator, spec: KernelSpec
+    ) -> KernelFacts:
         """Return the facts with what only the chosen variant's operator tells.
 
         Args:

@@ -97,7 +97,7 @@ _LOST: Final = ("AcceleratorError",)
 _OF_CAPTURES: Final = range(900, 909)
 
 
-def is_lost(error: Exception) -> bool:
+def is_device_lost(error: Exception) -> bool:
     """Whether a GPU's context is beyond use after an error of a framework's, or of ours."""
     if isinstance(error, DeviceLostError):
         return True
@@ -118,7 +118,7 @@ def sampler_module() -> Any:
 
 
 @contextmanager
-def marked(name: str) -> Iterator[None]:
+def nvtx_range(name: str) -> Iterator[None]:
     """Show what is done meanwhile as a range of this name to NVIDIA's profilers (NVTX)."""
     # Without the module nothing is timed on a GPU: there is nobody to show anything to.
     native: Any = sys.modules.get("pydlbench._cuda")
@@ -205,7 +205,7 @@ class DeviceClock(HostClock):
     def time_samples(self, request: Request) -> Chunk:
         """Do what :meth:`sample` does, within the guard."""
         sampler = self._captured(request.inner) if self.timing == "cuda-graph" else self._called()
-        with marked("row of a framework"):
+        with nvtx_range("row of a framework"):
             return chunk_of(sampler.sample(request.samples, request.inner, request.untimed))
 
     def launch_times(self, repetitions: int) -> dict[str, float]:
@@ -248,7 +248,7 @@ class DeviceClock(HostClock):
         try:
             return self._captured(_LAUNCHES)
         except RuntimeError as error:
-            if self.timing == "cuda-graph" or is_lost(error):
+            if self.timing == "cuda-graph" or is_device_lost(error):
                 raise
             return None
 

@@ -72,7 +72,7 @@ def plain(array: Array, layout: str) -> Array:
 _PLAIN: Final = ("elementwise", "reduction", "move", "gather", "attention")
 
 
-def words_of(layer: Layer) -> tuple[str, ...]:
+def layouts_of(layer: Layer) -> tuple[str, ...]:
     """Return the words of the ways that a layer's tensors can lie: what ``--layout`` chooses by."""
     if layer.op == "gemm":
         return "plain", "transposed"
@@ -115,12 +115,12 @@ def roles_of(spec: KernelSpec, own: Container[str] = ()) -> Roles:
 
 
 @dataclass(frozen=True, slots=True)
-class Lie:
+class LayerLayout:
     """How the tensors of a layer lie in memory.
 
     Attributes:
         layer: the layer.
-        word: see :func:`words_of`.
+        word: see :func:`layouts_of`.
         filters: layout of a convolution's weights, for two sides: ``oihw``. Those for one group per
             channel are ``hwcm``: (rows, columns, channels, outputs per channel).
     """
@@ -136,7 +136,7 @@ class Lie:
             return (int(self.layer.n if self.layer.op == "gemm" else self.layer.out_channels),)
         return shapes[role]
 
-    def lying_shape(self, role: str) -> tuple[int, ...]:
+    def stored_shape(self, role: str) -> tuple[int, ...]:
         """Return the shape of a tensor as it lies."""
         return self._view(role, np.broadcast_to(np.float32(0), self.shape(role))).shape
 
@@ -144,7 +144,7 @@ class Lie:
         """Return an operand as it lies; of what is not given, zeros."""
         if role in inputs:
             return self.arranged(role, inputs[role])
-        return np.zeros(self.lying_shape(role), np.float32)
+        return np.zeros(self.stored_shape(role), np.float32)
 
     def arranged(self, role: str, array: Array) -> Array:
         """Return a plain array as it lies, contiguous."""

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.frameworks.operands import Lie
+    from pydlbench.backends.frameworks.operands import LayerLayout
     from pydlbench.records.specs import KernelSpec
 
     Function = Callable[..., Any]
 
 
-class LayerPass:
+class FrameworkLayerPass:
     """A pass of a layer: what is called for it, and the roles of its tensors.
 
     Attributes:
@@ -36,7 +36,7 @@ class LayerPass:
     Args:
         spec: what is computed.
         forward: the function of the layer's tensors, in the order of the roles that it reads.
-        lie: how the tensors lie.
+        layout: how the tensors lie.
         gradients: functions of the gradients that are none of the forward pass alone, by op.
     """
 
@@ -44,10 +44,10 @@ class LayerPass:
         self,
         spec: KernelSpec,
         forward: Function,
-        lie: Lie,
+        layout: LayerLayout,
         gradients: Mapping[str, Callable[[Any], Function]],
     ) -> None:
-        self.spec, self.layer, self.op, self.lie = spec, spec.layer, op_of(spec.layer), lie
+        self.spec, self.layer, self.op, self.layout = spec, spec.layer, op_of(spec.layer), layout
         self.roles = roles_of(spec, gradients)
         written_out = spec.pass_ != "forward" and not self.roles.derived
         self.function = gradients[self.op](spec.layer) if written_out else forward
@@ -84,7 +84,7 @@ class LayerPass:
         """
         written = [role for role in self.roles.writes if role in results]
         return {
-            role: np.ascontiguousarray(self.lie.plain(role, read(results[role])))
+            role: np.ascontiguousarray(self.layout.plain(role, read(results[role])))
             for role in written
         }
 
@@ -105,7 +105,7 @@ class FrameworkOperator:
         results: brings what it returned to the host by role, in plain layouts, as float32.
         guard: see above.
         wait: see above; nothing to do where a call is done when it returns.
-        turns: last arguments that take turns from call to call, see :class:`LayerPass`.
+        turns: last arguments that take turns from call to call, see :class:`FrameworkLayerPass`.
         restore: gives operands that it overwrites the values that they had before any call.
     """
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from pydlbench.backends import autotune
 from pydlbench.backends.frameworks import hlo
-from pydlbench.backends.frameworks.backend import FrameworkBackend, checked_mode, renamed
+from pydlbench.backends.frameworks.backend import FrameworkBackend, rename_algorithm, resolve_mode
 from pydlbench.backends.jax.layers import JaxOperator, as_array, variants_of
-from pydlbench.backends.jax.settings import choose, jax, place_of
+from pydlbench.backends.jax.settings import choose, jax, jax_device
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
 
@@ -73,8 +73,8 @@ class JaxBackend(FrameworkBackend):
 
     def variants(self, spec: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see :class:`FrameworkBackend`."""
-        checked_mode(self.name, MODES, spec.mode)
-        place = place_of(self.device, spec.precision)
+        resolve_mode(self.name, MODES, spec.mode)
+        place = jax_device(self.device, spec.precision)
         if spec.fuse != "none":
             raise UnsupportedError(f"jax has no function for --fuse {spec.fuse} here")
         if spec.timing != "auto":
@@ -85,8 +85,8 @@ class JaxBackend(FrameworkBackend):
 
     def empty(self, mode: str | None) -> Operator:
         """Return a function of a scalar that returns it."""
-        checked_mode(self.name, MODES, mode)
-        place = place_of(self.device, "fp32")
+        resolve_mode(self.name, MODES, mode)
+        place = jax_device(self.device, "fp32")
         scalar = [place.put(np.zeros((), np.float32))]
 
         def results(returned: Any) -> dict[str, Any]:
@@ -94,7 +94,9 @@ class JaxBackend(FrameworkBackend):
 
         return JaxOperator(lambda each: each, scalar, results, place)
 
-    def completed(self, facts: KernelFacts, operator: Operator, spec: KernelSpec) -> KernelFacts:
+    def complete_facts(
+        self, facts: KernelFacts, operator: Operator, spec: KernelSpec
+    ) -> KernelFacts:
         """Return the facts with what XLA made of the function, and on a GPU what a launch costs."""
         assert isinstance(operator, JaxOperator)
         known: dict[str, Any] = {
@@ -109,13 +111,13 @@ class JaxBackend(FrameworkBackend):
         text = operator.program()
         behind = hlo.kernels(text)
         if behind is None:
-            return renamed(facts, facts.algorithm, **known)
+            return rename_algorithm(facts, facts.algorithm, **known)
         seen: dict[str, Any] = {"kernel": f"XLA {behind}"}
         detail = "" if self._on_gpu else hlo.detail(text)
         if detail:
             seen["detail"] = detail
         known["evidence"] = {**facts.evidence, **seen}
-        return renamed(facts, f"{facts.algorithm}: {behind}", **known)
+        return rename_algorithm(facts, f"{facts.algorithm}: {behind}", **known)
 
 
 def create(device: str) -> JaxBackend:

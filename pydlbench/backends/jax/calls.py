@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jax.extend.core import Literal
 
-from pydlbench.backends.frameworks.backend import translated
+from pydlbench.backends.frameworks.backend import framework_errors
 from pydlbench.backends.jax.settings import jax
 from pydlbench.backends.jax.step import JaxModel, JaxStep
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER, scope_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.backends.jax.settings import Place
+    from pydlbench.backends.jax.settings import JaxDevice
     from pydlbench.records.step import StepSpec
 
 jnp = jax.numpy
@@ -45,7 +45,7 @@ jnp = jax.numpy
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class JaxProgram:
     """A traced step.
 
     Attributes:
@@ -59,7 +59,7 @@ class Program:
     kept: Sequence[tuple[int, int]]
 
 
-def traced(step: JaxStep) -> Program:
+def traced(step: JaxStep) -> JaxProgram:
     """Return a step's equations, functions within it in their place."""
     with jax.disable_jit():
         program = jax.make_jaxpr(step.body)(*step.operands()).jaxpr
@@ -81,7 +81,7 @@ def traced(step: JaxStep) -> Program:
         )
         made |= {each: (number, place) for place, each in enumerate(equation.outvars)}
     results = [each for each in program.outvars if not isinstance(each, Literal)]
-    return Program(program.eqns, members, [made[each] for each in results if each in made])
+    return JaxProgram(program.eqns, members, [made[each] for each in results if each in made])
 
 
 def _place(scopes: str, nodes: Mapping[str, str]) -> tuple[str, str]:
@@ -169,7 +169,7 @@ def _like(kind: Any, stream: np.random.Generator) -> Any:
 
 
 def repeated(
-    place: Place,
+    place: JaxDevice,
     body: Callable[..., list[Any]],
     sets: Sequence[Sequence[Any]],
     costs: CallCosts | None = None,
@@ -196,7 +196,7 @@ def repeated(
 # JAX's operators, prepared: compiled, repeated where they are short, calibrated.
 
 
-def _program(backend: FrameworkBackend, spec: StepSpec) -> tuple[JaxStep, Program]:
+def _program(backend: FrameworkBackend, spec: StepSpec) -> tuple[JaxStep, JaxProgram]:
     made = model_of(backend, spec)
     assert isinstance(made, JaxModel), "all models of this worker are"
     step = JaxStep(made, made.definition)
@@ -230,7 +230,7 @@ def serve_calls(
         if is_feed(text):
             return TimedCall(feed)
         calls, group = groups[text], CallGroup.read(text)
-        with translated(program.members[calls[0]].operator):
+        with framework_errors(program.members[calls[0]].operator):
             operands = _operands(program.equations, calls, group)
             return long_enough(
                 partial(repeated, place, _function(program.equations, calls, group), costs=costs),
@@ -246,7 +246,7 @@ def serve_calls(
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
 
-def _empty(place: Place, operands: int, results: int) -> RepeatedOperator:
+def _empty(place: JaxDevice, operands: int, results: int) -> RepeatedOperator:
     """Return a call that computes nothing, with so many operands and as many results."""
     del results
     scalar = place.put(np.ones((), np.float32))

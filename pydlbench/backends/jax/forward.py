@@ -28,7 +28,7 @@ FILTERS = {"nchw": "oihw", "nhwc": "hwio"}
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class JaxForwardOptions:
     """How the tensors of a layer lie, and what the layer is computed for.
 
     Attributes:
@@ -66,15 +66,15 @@ class How:
         return vector.reshape(shape)
 
 
-def _always(function: Function) -> Callable[[Any, How], Function]:
+def _always(function: Function) -> Callable[[Any, JaxForwardOptions], Function]:
     """Return the entry of what is computed the same way for any layer."""
-    return lambda _layer, _how: function
+    return lambda _layer, _options: function
 
 
-def _convolution(layer: Any, how: How) -> Function:
-    images = axes_of(how.images, layer.sides).upper()
+def _convolution(layer: Any, options: JaxForwardOptions) -> Function:
+    images = axes_of(options.images, layer.sides).upper()
     sides = axes_of("nchw", layer.sides)[2:].upper()
-    filters = f"OI{sides}" if how.images == "nchw" else f"{sides}IO"
+    filters = f"OI{sides}" if options.images == "nchw" else f"{sides}IO"
     return functools.partial(
         lax.conv_general_dilated,
         window_strides=layer.stride,
@@ -85,9 +85,9 @@ def _convolution(layer: Any, how: How) -> Function:
     )
 
 
-def _transposed_convolution(layer: Any, how: How) -> Function:
-    forward = _convolution(layer.convolution, how)
-    result = arranged_shape(layer.shapes()["dst"], how.images)
+def _transposed_convolution(layer: Any, options: JaxForwardOptions) -> Function:
+    forward = _convolution(layer.convolution, options)
+    result = arranged_shape(layer.shapes()["dst"], options.images)
 
     def transposed(source: Any, weights: Any) -> Any:
         like = ShapeDtypeStruct(result, source.dtype)
@@ -96,17 +96,19 @@ def _transposed_convolution(layer: Any, how: How) -> Function:
     return transposed
 
 
-def _product(_layer: Any, how: How) -> Function:
-    weights = "nk" if how.word == "transposed" else "kn"
+def _product(_layer: Any, options: JaxForwardOptions) -> Function:
+    weights = "nk" if options.word == "transposed" else "kn"
     return functools.partial(jnp.einsum, f"...mk,...{weights}->...mn")
 
 
-def _pooling(layer: Any, how: How) -> Function:
+def _pooling(layer: Any, options: JaxForwardOptions) -> Function:
     window = {
-        "window_dimensions": how.around(layer.kernel, 1),
-        "window_strides": how.around(layer.stride, 1),
-        "padding": how.around(tuple(zip(layer.pad_before, layer.pad_after, strict=True)), (0, 0)),
-        "window_dilation": how.around(layer.dilation, 1),
+        "window_dimensions": options.around(layer.kernel, 1),
+        "window_strides": options.around(layer.stride, 1),
+        "padding": options.around(
+            tuple(zip(layer.pad_before, layer.pad_after, strict=True)), (0, 0)
+        ),
+        "window_dilation": options.around(layer.dilation, 1),
     }
     if layer.mode == "max":
         return lambda source: lax.reduce_window(source, -np.inf, lax.max, **window)
@@ -114,7 +116,7 @@ def _pooling(layer: Any, how: How) -> Function:
     if layer.count_include_pad:
         inside = [[taps] * out for taps, out in zip(layer.kernel, layer.out_size, strict=True)]
     sizes = functools.reduce(np.multiply.outer, inside)
-    sizes = np.asarray(sizes, np.float32).reshape(how.around(layer.out_size, 1)[1:])
+    sizes = np.asarray(sizes, np.float32).reshape(options.around(layer.out_size, 1)[1:])
 
     def average(source: Any) -> Any:
         sums = lax.reduce_window(source, 0.0, lax.add, **window)
@@ -123,7 +125,7 @@ def _pooling(layer: Any, how: How) -> Function:
     return average
 
 
-def _attention(layer: Any, _how: How) -> Function:
+def _attention(layer: Any, _options: JaxForwardOptions) -> Function:
     # JAX has the heads behind the places of a sequence.
     def turned(heads: Any) -> Any:
         return heads.swapaxes(1, 2)
@@ -135,10 +137,10 @@ def _attention(layer: Any, _how: How) -> Function:
     )
 
 
-def _local_response(layer: Any, how: How) -> Function:
+def _local_response(layer: Any, options: JaxForwardOptions) -> Function:
     window, pads = [1] * 4, [(0, 0)] * 4
-    window[how.channels()] = layer.local_size
-    pads[how.channels()] = (layer.local_size // 2,) * 2
+    window[options.channels()] = layer.local_size
+    pads[options.channels()] = (layer.local_size // 2,) * 2
 
     def forward(images: Any) -> Any:
         sums = lax.reduce_window(images * images, 0.0, lax.add, window, [1] * 4, pads)
@@ -147,52 +149,52 @@ def _local_response(layer: Any, how: How) -> Function:
     return forward
 
 
-def _statistics(exact: Any, axes: tuple[int, ...], how: How) -> tuple[Any, Any]:
+def _statistics(exact: Any, axes: tuple[int, ...], options: JaxForwardOptions) -> tuple[Any, Any]:
     """Return mean and variance over axes, which are kept, by one reading as Flax does."""
 
     def having(role: str, like: Any) -> Any:
-        if role not in how.statistics:
+        if role not in options.statistics:
             return like
-        return how.statistics[role].reshape(like.shape) + (like - lax.stop_gradient(like))
+        return options.statistics[role].reshape(like.shape) + (like - lax.stop_gradient(like))
 
     mean = having("mean", jnp.mean(exact, axes, keepdims=True))
     square = jnp.mean(exact * exact, axes, keepdims=True)
     return mean, having("variance", square - mean * mean)
 
 
-def _batch_normalisation(layer: Any, how: How) -> Function:
+def _batch_normalisation(layer: Any, options: JaxForwardOptions) -> Function:
     def forward(x: Any, w: Any, b: Any, *given: Any) -> Any:
         exact = x.astype(jnp.float32)
-        w, b, mean, variance = (how.along_channels(each, x.ndim) for each in (w, b, *given))
+        w, b, mean, variance = (options.along_channels(each, x.ndim) for each in (w, b, *given))
         batch = []
-        if how.training:
-            channels = how.channels(x.ndim)
+        if options.training:
+            channels = options.channels(x.ndim)
             axes = tuple(axis for axis in range(x.ndim) if axis != channels)
             count = x.size // x.shape[channels]
-            mean, variance = _statistics(exact, axes, how)
+            mean, variance = _statistics(exact, axes, options)
             unbiased = variance * (count / max(count - 1, 1))
             batch = [each.reshape(-1) for each in (mean, variance, mean, unbiased)]
             for place, running in enumerate(given, 2):
                 batch[place] = running + layer.momentum * (batch[place] - running)
         factor = lax.rsqrt(variance + layer.epsilon) * w
         result = ((exact - mean) * factor + b).astype(x.dtype)
-        return (result, *batch) if how.training else result
+        return (result, *batch) if options.training else result
 
     return forward
 
 
-def _layer_normalisation(layer: Any, how: How) -> Function:
+def _layer_normalisation(layer: Any, options: JaxForwardOptions) -> Function:
     def forward(x: Any, w: Any, b: Any) -> Any:
         exact = x.astype(jnp.float32)
-        mean, variance = _statistics(exact, (x.ndim - 1,), how)
+        mean, variance = _statistics(exact, (x.ndim - 1,), options)
         factor = lax.rsqrt(variance + layer.epsilon) * w
         result = ((exact - mean) * factor + b).astype(x.dtype)
-        return (result, mean, variance) if how.training else result
+        return (result, mean, variance) if options.training else result
 
     return forward
 
 
-def _root_mean_square(layer: Any, _how: How) -> Function:
+def _root_mean_square(layer: Any, _options: JaxForwardOptions) -> Function:
     def forward(x: Any, w: Any) -> Any:
         exact = x.astype(jnp.float32)
         squares = jnp.mean(exact * exact, -1, keepdims=True)
@@ -202,13 +204,13 @@ def _root_mean_square(layer: Any, _how: How) -> Function:
 
 
 #: What is computed for a layer, by :func:`~pydlbench.backends.frameworks.backend.op_of` it.
-FORWARD: Final[Mapping[str, Callable[[Any, How], Function]]] = {
+FORWARD: Final[Mapping[str, Callable[[Any, JaxForwardOptions], Function]]] = {
     "conv": _convolution,
     "deconv": _transposed_convolution,
     "gemm": _product,
     "attention": _attention,
     "pool": _pooling,
-    "bias": lambda _, how: lambda x, b: x + how.along_channels(b, x.ndim),
+    "bias": lambda _, options: lambda x, b: x + options.along_channels(b, x.ndim),
     "relu": _always(nn.relu),
     "relu6": _always(nn.relu6),
     "hardsigmoid": _always(nn.hard_sigmoid),
@@ -223,7 +225,7 @@ FORWARD: Final[Mapping[str, Callable[[Any, How], Function]]] = {
     "gelu-tanh": _always(nn.gelu),
     "scale": _always(operator.mul),
     "add": _always(operator.add),
-    "concat": lambda _, how: lambda *images: jnp.concatenate(images, how.channels()),
+    "concat": lambda _, options: lambda *images: jnp.concatenate(images, options.channels()),
     "lrn": _local_response,
     "batchnorm": _batch_normalisation,
     "layernorm": _layer_normalisation,

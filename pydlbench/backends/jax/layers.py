@@ -15,9 +15,9 @@ import numpy as np
 from jax import jit, tree_util, vjp
 
 from pydlbench.backends.frameworks.backend import Variant, entry_of, op_of
-from pydlbench.backends.frameworks.operands import Lie, words_of
-from pydlbench.backends.frameworks.operator import FrameworkOperator, LayerPass
-from pydlbench.backends.jax.forward import FILTERS, FORWARD, SOURCES, STATISTICS, How
+from pydlbench.backends.frameworks.operands import LayerLayout, layouts_of
+from pydlbench.backends.frameworks.operator import FrameworkLayerPass, FrameworkOperator
+from pydlbench.backends.jax.forward import FILTERS, FORWARD, SOURCES, STATISTICS, JaxForwardOptions
 from pydlbench.backends.jax.settings import jax
 from pydlbench.errors import UnsupportedError
 from pydlbench.timing.statistics import median
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.jax.settings import Place
+    from pydlbench.backends.jax.settings import JaxDevice
     from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
@@ -42,7 +42,7 @@ _NAMES: Final = {
 }
 
 
-def variants_of(layer: Layer, spec: KernelSpec, place: Place) -> list[Variant]:
+def variants_of(layer: Layer, spec: KernelSpec, place: JaxDevice) -> list[Variant]:
     """Return the ways to compute a pass of a layer.
 
     Args:
@@ -60,23 +60,29 @@ def variants_of(layer: Layer, spec: KernelSpec, place: Place) -> list[Variant]:
     if backward_maxima and max(layer.dilation) > 1:
         raise UnsupportedError("jax: no gradient of maxima over windows with holes")
     training = spec.pass_ != "forward" or spec.propagation == "training"
-    return [_variant(entry, spec, How(word, training), place) for word in words_of(layer)]
+    return [
+        _variant(entry, spec, JaxForwardOptions(word, training), place)
+        for word in layouts_of(layer)
+    ]
 
 
 def _variant(
-    entry: Callable[[Any, How], Callable[..., Any]], spec: KernelSpec, how: How, place: Place
+    entry: Callable[[Any, JaxForwardOptions], Callable[..., Any]],
+    spec: KernelSpec,
+    options: JaxForwardOptions,
+    place: JaxDevice,
 ) -> Variant:
     """Return a way to compute a pass.
 
     Args:
         entry: of the table.
         spec: what is computed.
-        how: tensors lie.
+        options: of the forward function.
         place: where it is computed, and in what.
     """
-    layer, word = spec.layer, how.word
-    lie = Lie(layer, word, FILTERS.get(word, "oihw"))
-    run = LayerPass(spec, entry(layer, how), lie, {})
+    layer, word = spec.layer, options.word
+    layout = LayerLayout(layer, word, FILTERS.get(word, "oihw"))
+    run = FrameworkLayerPass(spec, entry(layer, options), layout, {})
     roles = run.roles
 
     def build(inputs: Mapping[str, Array]) -> JaxOperator:
@@ -86,13 +92,13 @@ def _variant(
 
         def put(role: str) -> Any:
             kind = "float32" if layer.in_float32(role) else None
-            return place.put(lie.array(role, given), kind)
+            return place.put(layout.array(role, given), kind)
 
         operands = {role: put(role) for role in roles.reads}
         called, tensors = run.function, list(operands.values())
         if roles.derived:
             statistics = {role: put(role) for role in STATISTICS if role in given}
-            called = entry(layer, dataclasses.replace(how, statistics=statistics))
+            called = entry(layer, dataclasses.replace(options, statistics=statistics))
             with place.exact():
                 called, kept = _gradient(called, operands, roles.writes)
             tensors = [*kept, put("dst")]
@@ -107,7 +113,7 @@ def _variant(
     products = layer.op in ("conv", "deconv", "gemm", "attention")
     return Variant(
         algorithm=f"gradient of {name}" if roles.derived else name,
-        layout=lie.text(spec.pass_),
+        layout=layout.text(spec.pass_),
         variant=word,
         build=build,
         accumulate=place.numbers.accumulate if products else place.numbers.dtype,
@@ -169,7 +175,7 @@ class JaxOperator(FrameworkOperator):
         function: Callable[..., Any],
         operands: Sequence[Any],
         results: Callable[[Any], Mapping[str, NDArray[Any]]],
-        place: Place,
+        place: JaxDevice,
     ) -> None:
         self._compiled = place.compiled(function, operands)
         self._last: Any = None

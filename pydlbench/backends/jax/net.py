@@ -9,8 +9,8 @@ from jax import lax, random
 from jax import numpy as jnp
 
 from pydlbench.backends.frameworks.backend import op_of
-from pydlbench.backends.frameworks.operands import Lie
-from pydlbench.backends.jax.forward import FILTERS, FORWARD, How
+from pydlbench.backends.frameworks.operands import LayerLayout
+from pydlbench.backends.jax.forward import FILTERS, FORWARD, JaxForwardOptions
 from pydlbench.backends.steps.network import Network
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydlbench.ops.op import Layer
 
 
-class Net(Network):
+class JaxNet(Network):
     """A model as a function of JAX.
 
     Args:
@@ -35,7 +35,7 @@ class Net(Network):
 
     def __init__(self, model: Model, images: str, computed: str) -> None:
         super().__init__(model, images, jnp.dtype(computed))
-        self._how = How(images)
+        self._options = JaxForwardOptions(images)
 
     def cast(self, tensor: Any) -> Any:
         """Return a tensor in the type of activations."""
@@ -43,15 +43,15 @@ class Net(Network):
 
     def function(self, layer: Layer) -> Callable[..., Any]:
         """Return what is computed for a layer."""
-        return FORWARD[op_of(layer)](layer, self._how)
+        return FORWARD[op_of(layer)](layer, self._options)
 
     def biased(self, result: Any, bias: Any) -> Any:
         """Return a result with a bias for each channel added."""
-        return result + self._how.along_channels(bias, result.ndim)
+        return result + self._options.along_channels(bias, result.ndim)
 
-    def layer_layout(self, layer: Layer) -> Lie:
-        """Return how the tensors of a layer lie."""
-        return Lie(layer, self.images, FILTERS[self.images])
+    def layer_layout(self, layer: Layer) -> LayerLayout:
+        """Return the layout of a layer's tensors."""
+        return LayerLayout(layer, self.images, FILTERS[self.images])
 
     def pad(self, images: Any, pads: Sequence[tuple[int, int]]) -> Any:
         """Return images in another frame."""
@@ -69,7 +69,7 @@ class Net(Network):
     ) -> Any:
         """Return normalised images; statistics are taken, and kept, in float32."""
         training, roles = run.definition.batch_statistics, ("running_mean", "running_variance")
-        normalize = FORWARD["batchnorm"](node.layer, How(self.images, training))
+        normalize = FORWARD["batchnorm"](node.layer, JaxForwardOptions(self.images, training))
         weights = own["weights"] if "weights" in own else jnp.ones_like(own["bias"])
         result = normalize(images, weights, own["bias"], *(own[role] for role in roles))
         if not training:

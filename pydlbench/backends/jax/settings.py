@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-__all__ = ["Arithmetic", "Place", "arithmetic", "choose", "jax", "place_of"]
+__all__ = ["JaxArithmetic", "JaxDevice", "arithmetic", "choose", "jax", "jax_device"]
 
 
 @functools.cache
@@ -61,7 +61,7 @@ def choose(device: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arithmetic:
+class JaxArithmetic:
     """How numbers are stored and multiplied.
 
     Attributes:
@@ -78,14 +78,14 @@ class Arithmetic:
 
 #: On GPUs; ``fp16`` and ``fp8-tc`` are missing, see :func:`arithmetic`.
 _GPU = {
-    "fp32": Arithmetic(dtype="float32", products="float32", accumulate="float32"),
-    "tf32": Arithmetic(dtype="float32", products="tensorfloat32", accumulate=TENSOR_ACCUMULATOR),
-    "fp16-tc": Arithmetic(dtype="float16", products="default", accumulate=TENSOR_ACCUMULATOR),
-    "bf16-tc": Arithmetic(dtype="bfloat16", products="default", accumulate=TENSOR_ACCUMULATOR),
+    "fp32": JaxArithmetic(dtype="float32", products="float32", accumulate="float32"),
+    "tf32": JaxArithmetic(dtype="float32", products="tensorfloat32", accumulate=TENSOR_ACCUMULATOR),
+    "fp16-tc": JaxArithmetic(dtype="float16", products="default", accumulate=TENSOR_ACCUMULATOR),
+    "bf16-tc": JaxArithmetic(dtype="bfloat16", products="default", accumulate=TENSOR_ACCUMULATOR),
 }
 
 
-def arithmetic(precision: str, on_gpu: bool) -> Arithmetic:
+def arithmetic(precision: str, on_gpu: bool) -> JaxArithmetic:
     """Return how JAX computes in a precision.
 
     Args:
@@ -113,17 +113,17 @@ def arithmetic(precision: str, on_gpu: bool) -> Arithmetic:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JaxDevice:
     """A device and the arithmetic there.
 
     Attributes:
         device: of JAX's.
-        numbers: see :class:`Arithmetic`.
+        numbers: see :class:`JaxArithmetic`.
         queues: whether calls return before they are done, as a GPU's do.
     """
 
     device: Any
-    numbers: Arithmetic
+    numbers: JaxArithmetic
     queues: bool
 
     def put(self, array: Any, dtype: str | None = None) -> Any:
@@ -151,7 +151,7 @@ class Place:
         return context
 
 
-def place_of(device: str, precision: str) -> Place:
+def jax_device(device: str, precision: str) -> JaxDevice:
     """Return a device with how it computes in a precision.
 
     Args:
@@ -162,4 +162,4 @@ def place_of(device: str, precision: str) -> Place:
         UnsupportedError: JAX has not the one or the other.
     """
     on_gpu = device != "cpu"
-    return Place(choose(device), arithmetic(precision, on_gpu), on_gpu)
+    return JaxDevice(choose(device), arithmetic(precision, on_gpu), on_gpu)

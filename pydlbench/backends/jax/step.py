@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jax.extend.core import jaxprs_in_params
 
-from pydlbench.backends.frameworks.backend import translated
-from pydlbench.backends.jax.net import Net
-from pydlbench.backends.jax.settings import jax, place_of
+from pydlbench.backends.frameworks.backend import framework_errors
+from pydlbench.backends.jax.net import JaxNet
+from pydlbench.backends.jax.settings import jax, jax_device
 from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays
 from pydlbench.backends.steps.definition import Losses
 from pydlbench.backends.steps.inputs import trained
@@ -53,9 +53,9 @@ class JaxModel(CatalogueModel):
     def _build(self, batch: Batch, *, separate: bool) -> None:
         del separate
         spec = self.spec
-        place = place_of(spec.device, spec.precision)
+        place = jax_device(spec.device, spec.precision)
         self.place = place
-        self.net = Net(self.model, spec.layout, place.numbers.dtype)
+        self.net = JaxNet(self.model, spec.layout, place.numbers.dtype)
         self._stored = place.numbers.dtype if spec.cast == "whole" else "float32"
         self._names = frozenset(trained(self.model))
         #: What steps change: ``trained`` tensors and running statistics (``buffers``) by name, and
@@ -70,7 +70,7 @@ class JaxModel(CatalogueModel):
 
     def guards(self) -> Iterator[AbstractContextManager[None]]:
         """Yield what says in one line what was refused."""
-        yield translated(f"{self.spec.model} ({self.spec.mode})")
+        yield framework_errors(f"{self.spec.model} ({self.spec.mode})")
 
     def prepare(self, definition: StepDefinition) -> JaxStep:
         """Build and compile a step.

@@ -16,7 +16,7 @@ from pydlbench.backends.base import (
     check_all_is_read,
     check_case,
 )
-from pydlbench.backends.frameworks.device_clock import chunk_of, marked
+from pydlbench.backends.frameworks.device_clock import chunk_of, nvtx_range
 from pydlbench.backends.native import cuda_libraries, nvml
 from pydlbench.backends.native.cuda_plans import CudaAutotuner, launched, plan_name, plans
 from pydlbench.backends.native.inputs import RecentInputs
@@ -77,7 +77,7 @@ class CudaKernel:
         profiler shows them as a range of the row's name.
         """
         mark = self._monitor.mark()
-        with marked(self._label):
+        with nvtx_range(self._label):
             raw = self._sample(request.samples, request.inner, request.untimed)
         readings = self._monitor.since(mark)
         return msgspec.structs.replace(

@@ -164,9 +164,11 @@ class NumbaBackend(FrameworkBackend):
             raise UnsupportedError(f"numba has no kernel for --fuse {spec.fuse}")
         return [entry_of("numba", VARIANTS, spec.layer, sides=(2,))(spec)]
 
-    def completed(self, facts: KernelFacts, operator: Operator, spec: KernelSpec) -> KernelFacts:
+    def complete_facts(
+        self, facts: KernelFacts, operator: Operator, spec: KernelSpec
+    ) -> KernelFacts:
         """Return the facts with the time of the kernel alone and what its machine code is like."""
-        facts = super().completed(facts, operator, spec)
+        facts = super().complete_facts(facts, operator, spec)
         assert isinstance(operator, HostOperator)
         alone = operator.with_kept_results()
         clock, whole = self.clock(alone), self.clock(operator)

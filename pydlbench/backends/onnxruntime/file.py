@@ -49,7 +49,7 @@ def read_graph(model: str, source: str) -> Any:
             "onnx, which reads ONNX files, is not installed; get it with: "
             "pip install 'pydlbench[onnx]'"
         ) from None
-    with translated(model, UsageError):
+    with onnx_errors(model, UsageError):
         return onnx.load(source, load_external_data=False).graph
 
 
@@ -104,7 +104,7 @@ _PLACE: Final = re.compile(r"/\S*onnxruntime\S*\.(?:h|cc):\d+ .*?\)\s+(?=[A-Z])"
 
 
 @contextlib.contextmanager
-def translated(model: str, kind: type[PydlbenchError]) -> Iterator[None]:
+def onnx_errors(model: str, kind: type[PydlbenchError]) -> Iterator[None]:
     """Turn what is raised within into one line that names the file.
 
     Args:

@@ -110,7 +110,7 @@ def _recorded(made: Sessions, folder: Path) -> tuple[Graph, list[StepCall], Coll
     graph = Graph(made, folder)
     events = _profiled(graph)
     values = _whole_numbers(graph, events)
-    return graph, _Writer(graph, events, values).calls(), sorted(events)
+    return graph, _NodeWriter(graph, events, values).calls(), sorted(events)
 
 
 class Graph:
@@ -236,7 +236,7 @@ def _whole_numbers(graph: Graph, events: Mapping[int, _Event]) -> dict[str, NDAr
 # From nodes to their texts.
 
 
-class _Writer:
+class _NodeWriter:
     """Writes the signatures of a graph's nodes.
 
     Args:

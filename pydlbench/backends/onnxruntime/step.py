@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnxruntime
 
-from pydlbench.backends.onnxruntime.file import parameters, read_graph, translated, types_of
+from pydlbench.backends.onnxruntime.file import onnx_errors, parameters, read_graph, types_of
 from pydlbench.backends.steps.user_model import FedModel, Tensors
 from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.devices.cpu.facts import read_cpu_facts
@@ -80,7 +80,7 @@ class OnnxModel(FedModel):
             raise UsageError(f"{spec.model}: it has no outputs, so that there is nothing to run")
         if len(backend.cpus) > 1:
             self.notes.append("its threads spin between operators, as by default")
-        with translated(spec.model, UsageError):
+        with onnx_errors(spec.model, UsageError):
             self.feeds = made_inputs(spec, self.session.get_inputs())
 
     def options(self, mode: str | None = None) -> onnxruntime.SessionOptions:
@@ -100,14 +100,14 @@ class OnnxModel(FedModel):
             UsageError: it is no ONNX file, or needs an operator, a version or a file of weights
                 that is not there.
         """
-        with translated(self.spec.model, UsageError):
+        with onnx_errors(self.spec.model, UsageError):
             return onnxruntime.InferenceSession(
                 self._source if path is None else path, options, providers=["CPUExecutionProvider"]
             )
 
     def guards(self) -> tuple[contextlib.AbstractContextManager[None], ...]:
         """Tell what onnxruntime raises; pin the calling thread."""
-        return translated(self.spec.model, ModelError), pinned(self._backend.cpus[0])
+        return onnx_errors(self.spec.model, ModelError), pinned(self._backend.cpus[0])
 
     def run(self) -> list[Any]:
         """Run the step once."""

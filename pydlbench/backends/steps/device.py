@@ -13,7 +13,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from pydlbench.backends.frameworks.device_clock import chunk_of, is_lost, marked
+from pydlbench.backends.frameworks.device_clock import chunk_of, is_device_lost, nvtx_range
 from pydlbench.backends.host_clock import HostClock, take_watched
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepKernel
@@ -88,7 +88,7 @@ class DeviceOperators:
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested rounds, after the untimed ones."""
-        with marked("calls alone"):
+        with nvtx_range("calls alone"):
             return take_watched(lambda: self._timed(request), self._guard, self._watcher)
 
     def _timed(self, request: Request) -> Chunk:
@@ -131,7 +131,7 @@ def _captured(call: Callable[[], Any], runtime: DeviceRuntime) -> DeviceWork:
     try:
         return runtime.captured(call, 1)
     except Exception as error:  # capturing raises anything that the call raises
-        if is_lost(error):
+        if is_device_lost(error):
             raise
         raise UnsupportedError(" ".join(str(error).split())[:_MAX_REASON_LETTERS]) from error
 
@@ -221,7 +221,7 @@ class StepClock(HostClock):
         Raises:
             UnsupportedError: there is no such way, or the step cannot be captured into a graph.
         """
-        with marked("step"):
+        with nvtx_range("step"):
             return self._timed(request)
 
     def _timed(self, request: Request) -> Chunk:

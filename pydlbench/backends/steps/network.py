@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.frameworks.operands import Lie
+    from pydlbench.backends.frameworks.operands import LayerLayout
     from pydlbench.backends.steps.definition import StepDefinition
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.models.graph import GraphNode, Model
@@ -136,7 +136,7 @@ class Network(abc.ABC):
         """Return a result with a bias for each channel added."""
 
     @abc.abstractmethod
-    def layer_layout(self, layer: Layer) -> Lie:
+    def layer_layout(self, layer: Layer) -> LayerLayout:
         """Return the layout of a layer's tensors."""
 
     @abc.abstractmethod
@@ -186,7 +186,7 @@ class Network(abc.ABC):
             return sizes[0], sizes[3], sizes[1], sizes[2]
         return sizes
 
-    def _layout(self, name: str) -> Lie:
+    def _layout(self, name: str) -> LayerLayout:
         layer = self.model[name.rpartition("/")[0]].layer
         assert layer is not None, "a node with weights has a layer"
         return self.layer_layout(layer)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.frameworks.backend import FrameworkBackend, checked_mode, renamed
+from pydlbench.backends.frameworks.backend import FrameworkBackend, rename_algorithm, resolve_mode
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.tensorflow.layers.layer_pass import (
     FunctionOperator,
@@ -85,7 +85,7 @@ class TensorflowBackend(FrameworkBackend):
 
     def variants(self, spec: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see :class:`FrameworkBackend`."""
-        mode = checked_mode(self.name, MODES, spec.mode)
+        mode = resolve_mode(self.name, MODES, spec.mode)
         if spec.fuse not in ("none", "bias"):
             raise UnsupportedError(f"tensorflow: no --fuse {spec.fuse}; nearest: bias")
         if spec.timing != "auto":
@@ -97,7 +97,7 @@ class TensorflowBackend(FrameworkBackend):
 
     def empty(self, mode: str | None) -> Operator:
         """Return a function of a scalar that returns it, called as the others are."""
-        traced = Tracer(self._place, checked_mode(self.name, MODES, mode))
+        traced = Tracer(self._place, resolve_mode(self.name, MODES, mode))
         scalar = upload(np.ones((), np.float32), "float32", self._place)
 
         def results(returned: Any) -> dict[str, Any]:
@@ -115,7 +115,9 @@ class TensorflowBackend(FrameworkBackend):
         assert isinstance(operator, FunctionOperator)
         return HostClock(operator, self.cpus, operator.guard)
 
-    def completed(self, facts: KernelFacts, operator: Operator, spec: KernelSpec) -> KernelFacts:
+    def complete_facts(
+        self, facts: KernelFacts, operator: Operator, spec: KernelSpec
+    ) -> KernelFacts:
         """Return the facts with the kernel behind the function."""
         assert isinstance(operator, FunctionOperator)
         notes = list(facts.notes)
@@ -129,7 +131,9 @@ class TensorflowBackend(FrameworkBackend):
         if spec.mode == "xla" and stored in ("bf16", "fp16") and behind and "f32" in behind:
             notes.append(f"XLA converts {stored} operands to float32 and computes in that")
         evidence = self._evidence(operator, behind, detail)
-        return renamed(facts, algorithm, notes=notes, timing=self._timing, evidence=evidence)
+        return rename_algorithm(
+            facts, algorithm, notes=notes, timing=self._timing, evidence=evidence
+        )
 
     def _evidence(
         self, operator: FunctionOperator, behind: str | None, detail: str

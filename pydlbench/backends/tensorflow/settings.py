@@ -28,7 +28,16 @@ import tensorflow as tf
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-__all__ = ["DTYPES", "Arithmetic", "Tracer", "arithmetic", "choose", "in_words", "tf", "translated"]
+__all__ = [
+    "DTYPES",
+    "TensorFlowArithmetic",
+    "Tracer",
+    "arithmetic",
+    "choose",
+    "in_words",
+    "tf",
+    "translate_error",
+]
 
 
 def choose(device: str, threads: int) -> str:
@@ -116,7 +125,7 @@ DTYPES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arithmetic:
+class TensorFlowArithmetic:
     """How numbers are stored and multiplied.
 
     Attributes:
@@ -154,7 +163,7 @@ class Arithmetic:
         }[sums]
 
 
-def arithmetic(precision: str, on_gpu: bool, isa: Collection[str]) -> Arithmetic:
+def arithmetic(precision: str, on_gpu: bool, isa: Collection[str]) -> TensorFlowArithmetic:
     """Return how TensorFlow computes in a precision.
 
     Args:
@@ -168,15 +177,15 @@ def arithmetic(precision: str, on_gpu: bool, isa: Collection[str]) -> Arithmetic
     check_precision(precision, on_gpu)
     if not on_gpu:
         check_not_emulated(precision, isa)
-        return Arithmetic(dtype=DTYPES[precision], tf32=None, accumulate="float32")
+        return TensorFlowArithmetic(dtype=DTYPES[precision], tf32=None, accumulate="float32")
     if precision == "fp16":
         raise UnsupportedError("TensorFlow cannot keep float16 off the tensor cores; see fp16-tc")
     if precision in FP8_PRECISIONS:
         raise UnsupportedError("TensorFlow has no products of 8-bit floating-point numbers")
     if precision == "fp32":
-        return Arithmetic(dtype="float32", tf32=False, accumulate="float32")
+        return TensorFlowArithmetic(dtype="float32", tf32=False, accumulate="float32")
     tf32 = True if precision == "tf32" else None
-    return Arithmetic(dtype=DTYPES[precision], tf32=tf32, accumulate="float32-tensor")
+    return TensorFlowArithmetic(dtype=DTYPES[precision], tf32=tf32, accumulate="float32-tensor")
 
 
 # -----------------------------------------------------------------------------
@@ -234,7 +243,7 @@ def reason_of(message: str) -> str:
     return re.split(r"(?<=[.!?])\s+(?=[A-Z])", sentence, maxsplit=1)[0].rstrip(".")
 
 
-def translated(error: Exception, what: str) -> PydlbenchError:
+def translate_error(error: Exception, what: str) -> PydlbenchError:
     """Return the error of ours that says the same.
 
     Args:

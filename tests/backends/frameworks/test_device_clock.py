@@ -13,7 +13,7 @@ import pytest
 from pydlbench.backends import autotune
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.frameworks.backend import Variant, _FrameworkAutotuner
-from pydlbench.backends.frameworks.device_clock import DeviceClock, marked
+from pydlbench.backends.frameworks.device_clock import DeviceClock, nvtx_range
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
@@ -69,9 +69,9 @@ def test_what_is_timed_is_a_range_to_a_profiler_also_where_it_fails(monkeypatch)
     ranges = []
     stub = SimpleNamespace(push_range=ranges.append, pop_range=lambda: ranges.append("end"))
     monkeypatch.setitem(sys.modules, "pydlbench._cuda", stub)
-    with marked("step"):
+    with nvtx_range("step"):
         pass
-    with pytest.raises(RuntimeError), marked("calls alone"):
+    with pytest.raises(RuntimeError), nvtx_range("calls alone"):
         raise RuntimeError
     assert ranges == ["step", "end", "calls alone", "end"]
     timer, _ = clock(Runtime())

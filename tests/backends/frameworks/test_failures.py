@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, translated
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, framework_errors
 from pydlbench.errors import (
     DeviceLostError,
     InsufficientMemoryError,
@@ -146,5 +146,5 @@ class AcceleratorError(RuntimeError):
     ],
 )
 def test_errors_by_their_kind(error, kind, text):
-    with pytest.raises(kind, match=text), translated("mm"):
+    with pytest.raises(kind, match=text), framework_errors("mm"):
         raise error

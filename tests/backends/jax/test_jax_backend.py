@@ -152,14 +152,14 @@ def test_the_precision_is_in_the_program(precision, words, pass_, monkeypatch):
 
     lowered = []
     device = settings.choose("cpu")
-    place = settings.Place(device, settings.arithmetic(precision, on_gpu=True), queues=True)
+    place = settings.JaxDevice(device, settings.arithmetic(precision, on_gpu=True), queues=True)
 
     def compiled(self, function, operands):
         with self.exact():
             lowered.append(settings.jax.jit(function).lower(*operands).as_text())
         return lambda *_: settings.jax.numpy.zeros(1)
 
-    monkeypatch.setattr(settings.Place, "compiled", compiled)
+    monkeypatch.setattr(settings.JaxDevice, "compiled", compiled)
     inputs = make_inputs(CONV, pass_, "fp32", 1)
     for variant in variants_of(CONV, KernelSpec(layer=CONV, pass_=pass_), place):
         variant.build(inputs)

@@ -93,7 +93,7 @@ def test_a_group_computes_what_its_equations_do():
 
 def test_repetitions_have_operands_of_their_own_and_share_a_call(monkeypatch):
     from pydlbench.backends.jax import calls
-    from pydlbench.backends.jax.settings import jax, place_of
+    from pydlbench.backends.jax.settings import jax, jax_device
 
     seen: list[Any] = []
 
@@ -108,7 +108,7 @@ def test_repetitions_have_operands_of_their_own_and_share_a_call(monkeypatch):
         asked.append((operands, results))
         return SimpleNamespace(run=lambda: 1.0)
 
-    part = calls.repeated(place_of("cpu", "fp32"), body, [[operand], [operand]], CallCosts(empty))
+    part = calls.repeated(jax_device("cpu", "fp32"), body, [[operand], [operand]], CallCosts(empty))
     assert len(seen) == 2
     assert asked == [(2, 1)]
     monkeypatch.setattr(calls.TimedCall, "run", lambda _: 5.0)

@@ -54,12 +54,12 @@ def test_padding_has_a_word_where_it_means_the_same(layer, word):
 
 
 def test_explicit_padding_follows_the_format():
-    from pydlbench.backends.tensorflow.layers.forward import How, padding_of
+    from pydlbench.backends.tensorflow.layers.forward import TensorFlowForwardOptions, padding_of
 
-    nhwc = How(word="nhwc")
+    nhwc = TensorFlowForwardOptions(word="nhwc")
     padding = padding_of(conv(8, 4, 1, (1, 2, 3, 0)))
     assert padding.explicit(nhwc) == [0, 0, 1, 2, 3, 0, 0, 0]
-    assert padding.explicit(How(word="nchw")) == [0, 0, 0, 0, 1, 2, 3, 0]
+    assert padding.explicit(TensorFlowForwardOptions(word="nchw")) == [0, 0, 0, 0, 1, 2, 3, 0]
     assert padding.spoken(nhwc) == [(0, 0), (1, 2), (3, 0), (0, 0)]
     same = padding_of(conv(8, 3, 1, 1))
     assert same.explicit(nhwc) == []
@@ -124,7 +124,7 @@ def test_one_sentence_gives_the_reason(message, reason):
 
 
 def test_errors_are_told_apart():
-    from pydlbench.backends.tensorflow.settings import tf, translated
+    from pydlbench.backends.tensorflow.settings import tf, translate_error
 
     cases = {
         tf.errors.UnimplementedError: UnsupportedError,
@@ -134,7 +134,7 @@ def test_errors_are_told_apart():
         tf.errors.InternalError: PrimitiveError,
     }
     for raised, ours in cases.items():
-        error = translated(raised(None, None, "no. Really\n [[x]]"), "MatMul (xla)")
+        error = translate_error(raised(None, None, "no. Really\n [[x]]"), "MatMul (xla)")
         assert type(error) is ours
         assert str(error).startswith("TensorFlow, MatMul (xla): ")
         assert str(error).endswith("no")

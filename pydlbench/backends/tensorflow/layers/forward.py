@@ -30,7 +30,7 @@ _FLOAT32: Final = "float32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class How:
+class TensorFlowForwardOptions:
     """How a layer is called, besides its sizes.
 
     Attributes:
@@ -68,9 +68,9 @@ class How:
         return [others, *values, others] if self.images == "nhwc" else [others, others, *values]
 
 
-def _always(function: Function) -> Callable[[Any, How], Function]:
+def _always(function: Function) -> Callable[[Any, TensorFlowForwardOptions], Function]:
     """Return the entry of what is called the same way for any layer."""
-    return lambda _layer, _how: function
+    return lambda _layer, _options: function
 
 
 # -----------------------------------------------------------------------------
@@ -89,15 +89,15 @@ class Padding:
     word: str
     pairs: tuple[tuple[int, int], ...]
 
-    def explicit(self, how: How) -> list[int]:
+    def explicit(self, options: TensorFlowForwardOptions) -> list[int]:
         """Return the pads of all dimensions one after the other; empty with a word."""
         if self.word != "EXPLICIT":
             return []
-        return [pad for pair in how.around(self.pairs, (0, 0)) for pad in pair]
+        return [pad for pair in options.around(self.pairs, (0, 0)) for pad in pair]
 
-    def spoken(self, how: How) -> str | list[tuple[int, int]]:
+    def spoken(self, options: TensorFlowForwardOptions) -> str | list[tuple[int, int]]:
         """Return what ``tf.nn.conv2d`` takes: the word, or the pairs where there is none."""
-        return how.around(self.pairs, (0, 0)) if self.word == "EXPLICIT" else self.word
+        return options.around(self.pairs, (0, 0)) if self.word == "EXPLICIT" else self.word
 
 
 def padding_of(layer: Any) -> Padding:
@@ -135,12 +135,12 @@ class _Windows:
     shape: tuple[int, ...]
 
     @classmethod
-    def for_layer(cls, layer: Any, how: How) -> _Windows:
+    def for_layer(cls, layer: Any, options: TensorFlowForwardOptions) -> _Windows:
         padding, pads = padding_of(layer), []
-        if how.padded:
-            pads = how.around(padding.pairs, (0, 0))
+        if options.padded:
+            pads = options.around(padding.pairs, (0, 0))
             padding = Padding("VALID", ((0, 0),) * len(padding.pairs))
-        shape = arranged_shape(layer.shapes()["src"], how.images)
+        shape = arranged_shape(layer.shapes()["src"], options.images)
         return cls(padding, pads, shape)
 
     def pad(self, images: Any, value: Any = 0) -> Any:
@@ -164,15 +164,17 @@ _FIRST: Final = {
 }
 
 
-def _of_one_side_too(entry: Callable[[Any, How], Function]) -> Callable[[Any, How], Function]:
+def _of_one_side_too(
+    entry: Callable[[Any, TensorFlowForwardOptions], Function],
+) -> Callable[[Any, TensorFlowForwardOptions], Function]:
     """Return an entry that takes images of one side as rows of height one, as tf.nn.conv1d does."""
 
-    def widened(layer: Any, how: How) -> Function:
+    def widened(layer: Any, options: TensorFlowForwardOptions) -> Function:
         if layer.sides > 1:
-            return entry(layer, how)
+            return entry(layer, options)
         kept = layer.independent_fields.items()
         wide = {name: (_FIRST[name], *value) for name, value in kept if name in _FIRST}
-        function, axis = entry(layer.replace(**wide), how), 1 if how.images == "nhwc" else 2
+        function, axis = entry(layer.replace(**wide), options), 1 if options.images == "nhwc" else 2
 
         def forward(source: Any, *weights: Any) -> Any:
             filters = [tf.expand_dims(each, 0) for each in weights]
@@ -188,42 +190,42 @@ def is_depthwise(layer: Any) -> bool:
     return bool(layer.groups == layer.in_channels > 1)
 
 
-def _convolution(layer: Any, how: How) -> Function:
-    windows, format_ = _Windows.for_layer(layer, how), how.data_format(layer.sides)
+def _convolution(layer: Any, options: TensorFlowForwardOptions) -> Function:
+    windows, format_ = _Windows.for_layer(layer, options), options.data_format(layer.sides)
     stride, dilation = layer.stride, layer.dilation
-    strides, pads = how.around(stride, 1), windows.padding.spoken(how)
+    strides, pads = options.around(stride, 1), windows.padding.spoken(options)
 
     def convolve(source: Any, weights: Any) -> Any:
-        if how.depthwise:
+        if options.depthwise:
             return tf.nn.depthwise_conv2d(source, weights, strides, pads, format_, dilation)
         convolution = tf.nn.conv3d if layer.sides == 3 else tf.nn.conv2d
-        return convolution(source, weights, strides, pads, format_, how.around(dilation, 1))
+        return convolution(source, weights, strides, pads, format_, options.around(dilation, 1))
 
     def forward(source: Any, weights: Any) -> Any:
         source = windows.pad(source)
-        if not how.split:
+        if not options.split:
             return convolve(source, weights)
-        sources = tf.split(source, layer.groups, how.channels)
+        sources = tf.split(source, layer.groups, options.channels)
         filters = tf.split(weights, layer.groups, 3)
         pieces = [convolve(*pair) for pair in zip(sources, filters, strict=True)]
-        return tf.concat(pieces, how.channels)
+        return tf.concat(pieces, options.channels)
 
     return forward
 
 
-def _transposed_convolution(layer: Any, how: How) -> Function:
+def _transposed_convolution(layer: Any, options: TensorFlowForwardOptions) -> Function:
     # What tf.nn.conv2d_transpose calls: the gradient of a convolution of the result.
     convolution = layer.convolution
-    windows = _Windows.for_layer(convolution, how)
+    windows = _Windows.for_layer(convolution, options)
     words = {
-        "strides": how.around(convolution.stride, 1),
+        "strides": options.around(convolution.stride, 1),
         "padding": windows.padding.word,
-        "explicit_paddings": windows.padding.explicit(how),
-        "data_format": how.data_format(layer.sides),
-        "dilations": how.around(convolution.dilation, 1),
+        "explicit_paddings": windows.padding.explicit(options),
+        "data_format": options.data_format(layer.sides),
+        "dilations": options.around(convolution.dilation, 1),
     }
 
-    name = "DepthwiseConv2dNativeBackpropInput" if how.depthwise else "Conv2DBackpropInput"
+    name = "DepthwiseConv2dNativeBackpropInput" if options.depthwise else "Conv2DBackpropInput"
     if layer.sides == 3:
         name = "Conv3DBackpropInputV2"
         del words["explicit_paddings"]
@@ -240,11 +242,11 @@ def _transposed_convolution(layer: Any, how: How) -> Function:
     return forward
 
 
-def _product(_layer: Any, how: How) -> Function:
-    return partial(tf.linalg.matmul, transpose_b=how.word == "transposed")
+def _product(_layer: Any, options: TensorFlowForwardOptions) -> Function:
+    return partial(tf.linalg.matmul, transpose_b=options.word == "transposed")
 
 
-def _attention(layer: Any, _how: How) -> Function:
+def _attention(layer: Any, _options: TensorFlowForwardOptions) -> Function:
     # TensorFlow has no operator of its own for it: what Keras's layers write.
     shared = layer.heads // layer.kv_heads
     seen = np.arange(layer.keys) <= np.arange(layer.queries)[:, None]
@@ -259,19 +261,19 @@ def _attention(layer: Any, _how: How) -> Function:
     return forward
 
 
-def _pooling(layer: Any, how: How) -> Function:
-    windows = _Windows.for_layer(layer, how)
+def _pooling(layer: Any, options: TensorFlowForwardOptions) -> Function:
+    windows = _Windows.for_layer(layer, options)
     words: dict[str, Any] = {
-        "ksize": how.around(layer.kernel, 1),
-        "strides": how.around(layer.stride, 1),
+        "ksize": options.around(layer.kernel, 1),
+        "strides": options.around(layer.stride, 1),
         "padding": windows.padding.word,
-        "data_format": how.data_format(layer.sides),
+        "data_format": options.data_format(layer.sides),
     }
     name, whole = {"max": "MaxPool", "avg": "AvgPool"}[layer.mode], layer.sides == 3
     pool = getattr(tf.raw_ops, f"{name}3D" if whole else name)
     if layer.mode == "max":
         if not whole:
-            words["explicit_paddings"] = windows.padding.explicit(how)
+            words["explicit_paddings"] = windows.padding.explicit(options)
         return lambda source: pool(input=windows.pad(source, source.dtype.min), **words)
 
     def average(source: Any) -> Any:
@@ -279,13 +281,13 @@ def _pooling(layer: Any, how: How) -> Function:
         if not windows.pads or layer.count_include_pad:
             return result
         scale = np.prod(layer.kernel) / reduce(np.multiply.outer, layer.elements_inside)
-        placed = scale if how.images == "nchw" else scale[..., None]
+        placed = scale if options.images == "nchw" else scale[..., None]
         return result * tf.cast(placed.astype(np.float32), source.dtype)
 
     return average
 
 
-def _resizing(layer: Any, _how: How) -> Function:
+def _resizing(layer: Any, _options: TensorFlowForwardOptions) -> Function:
     name = {"nearest": "ResizeNearestNeighbor", "linear": "ResizeBilinear"}[layer.mode]
     resize, size = getattr(tf.raw_ops, name), list(layer.out_size)
     return lambda images: resize(images=images, size=size, half_pixel_centers=True)
@@ -295,7 +297,7 @@ def _resizing(layer: Any, _how: How) -> Function:
 # Normalisations: what is stored in a narrow type is converted to float32, and converted back.
 
 
-def _local_response(layer: Any, how: How) -> Function:
+def _local_response(layer: Any, options: TensorFlowForwardOptions) -> Function:
     # TensorFlow's alpha applies to the sum of what is around, not to the mean.
     words = {
         "depth_radius": layer.local_size // 2,
@@ -306,7 +308,7 @@ def _local_response(layer: Any, how: How) -> Function:
 
     def forward(images: Any) -> Any:
         exact = tf.cast(images, _FLOAT32)
-        outside = how.images == "nchw"  # there is none but with channels as the last dimension
+        outside = options.images == "nchw"  # there is none but with channels as the last dimension
         exact = tf.transpose(exact, [0, 2, 3, 1]) if outside else exact
         result = tf.nn.local_response_normalization(exact, **words)
         result = tf.transpose(result, [0, 3, 1, 2]) if outside else result
@@ -315,12 +317,14 @@ def _local_response(layer: Any, how: How) -> Function:
     return forward
 
 
-def normalised(layer: Any, how: How, *operands: Any, share: float = 1.0) -> Any:
+def normalised(
+    layer: Any, options: TensorFlowForwardOptions, *operands: Any, share: float = 1.0
+) -> Any:
     """Return all that the operator of a batch normalisation gives.
 
     Args:
         layer: the normalisation.
-        how: whether it takes the minibatch's own statistics.
+        options: whether it takes the minibatch's own statistics.
         operands: images, factor, offset, and mean and variance: those to normalise by, or the
             running ones.
         share: how far the statistics that it returns are from the running ones to those of the
@@ -331,16 +335,16 @@ def normalised(layer: Any, how: How, *operands: Any, share: float = 1.0) -> Any:
         **dict(zip(names, operands, strict=True)),
         epsilon=layer.epsilon,
         exponential_avg_factor=share,
-        data_format=how.data_format(),
-        is_training=how.training,
+        data_format=options.data_format(),
+        is_training=options.training,
     )
 
 
-def _batch_normalisation(layer: Any, how: How) -> Function:
+def _batch_normalisation(layer: Any, options: TensorFlowForwardOptions) -> Function:
     def forward(*operands: Any) -> Any:
-        if not how.training:
-            return normalised(layer, how, *operands).y
-        result = normalised(layer, how, *operands, share=layer.momentum)
+        if not options.training:
+            return normalised(layer, options, *operands).y
+        result = normalised(layer, options, *operands, share=layer.momentum)
         # The operator moves the running statistics; their variables are assigned, as Keras does.
         for running, moved in zip(operands[-2:], result[1:3], strict=True):
             if isinstance(running, tf.Variable):
@@ -350,18 +354,18 @@ def _batch_normalisation(layer: Any, how: How) -> Function:
     return forward
 
 
-def _layer_normalisation(layer: Any, how: How) -> Function:
+def _layer_normalisation(layer: Any, options: TensorFlowForwardOptions) -> Function:
     def forward(x: Any, w: Any, b: Any) -> Any:
         exact = tf.cast(x, _FLOAT32)
         mean, variance = tf.nn.moments(exact, [-1], keepdims=True)
         result = tf.nn.batch_normalization(exact, mean, variance, b, w, layer.epsilon)
         result = tf.cast(result, x.dtype)
-        return (result, mean, variance) if how.training else result
+        return (result, mean, variance) if options.training else result
 
     return forward
 
 
-def _root_mean_square(layer: Any, _how: How) -> Function:
+def _root_mean_square(layer: Any, _options: TensorFlowForwardOptions) -> Function:
     def forward(x: Any, w: Any) -> Any:
         exact = tf.cast(x, _FLOAT32)
         squares = tf.reduce_mean(tf.square(exact), -1, keepdims=True)
@@ -377,7 +381,7 @@ def _root_mean_square(layer: Any, _how: How) -> Function:
 # optimizers, by the operators that update a variable in one kernel.
 
 
-def _loss(_layer: Any, _how: How) -> Function:
+def _loss(_layer: Any, _options: TensorFlowForwardOptions) -> Function:
     # Half precisions are converted to float32, as Keras's mixed precision wants it.
     def forward(x: Any, labels: Any) -> Any:
         logits = tf.cast(x, _FLOAT32)
@@ -419,14 +423,14 @@ def _hard_sigmoid(x: Any) -> Any:
 
 
 #: What is called for a layer, by :func:`~pydlbench.backends.frameworks.backend.op_of` it.
-FORWARD: Final[Mapping[str, Callable[[Any, How], Function]]] = {
+FORWARD: Final[Mapping[str, Callable[[Any, TensorFlowForwardOptions], Function]]] = {
     "conv": _of_one_side_too(_convolution),
     "deconv": _of_one_side_too(_transposed_convolution),
     "gemm": _product,
     "attention": _attention,
     "pool": _of_one_side_too(_pooling),
     "resize": _of_one_side_too(_resizing),
-    "bias": lambda _, how: partial(tf.nn.bias_add, data_format=how.data_format()),
+    "bias": lambda _, options: partial(tf.nn.bias_add, data_format=options.data_format()),
     "relu": _always(tf.nn.relu),
     "relu6": _always(tf.nn.relu6),
     "hardsigmoid": _always(_hard_sigmoid),
@@ -441,7 +445,7 @@ FORWARD: Final[Mapping[str, Callable[[Any, How], Function]]] = {
     "gelu-tanh": _always(partial(tf.nn.gelu, approximate=True)),
     "scale": _always(operator.mul),
     "add": _always(operator.add),
-    "concat": lambda _, how: lambda *images: tf.concat(images, how.channels),
+    "concat": lambda _, options: lambda *images: tf.concat(images, options.channels),
     "dropout": lambda layer, _: partial(tf.nn.dropout, rate=1 - layer.keep),
     "lrn": _local_response,
     "batchnorm": _batch_normalisation,

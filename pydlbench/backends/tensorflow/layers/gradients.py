@@ -21,7 +21,7 @@ _PLUMBING: Final = (
 )
 
 
-class Traced:
+class TracedGraph:
     """A forward pass as a graph, and its gradients if they are wanted.
 
     Attributes:

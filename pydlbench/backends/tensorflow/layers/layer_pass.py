@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from pydlbench.backends.frameworks.backend import Variant, entry_of, op_of
-from pydlbench.backends.frameworks.operands import Lie, words_of
-from pydlbench.backends.frameworks.operator import FrameworkOperator, LayerPass
+from pydlbench.backends.frameworks.operands import LayerLayout, layouts_of
+from pydlbench.backends.frameworks.operator import FrameworkLayerPass, FrameworkOperator
 from pydlbench.backends.tensorflow.layers.forward import (
     FORWARD,
     GRADIENT,
     KEPT,
     RESULTS,
-    How,
+    TensorFlowForwardOptions,
     is_depthwise,
     padding_of,
 )
-from pydlbench.backends.tensorflow.layers.gradients import Traced
-from pydlbench.backends.tensorflow.settings import DTYPES, tf, translated
+from pydlbench.backends.tensorflow.layers.gradients import TracedGraph
+from pydlbench.backends.tensorflow.settings import DTYPES, tf, translate_error
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.tensorflow.settings import Arithmetic, Tracer
+    from pydlbench.backends.tensorflow.settings import TensorFlowArithmetic, Tracer
     from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # The ways to run a pass.
 
 
-def variants_of(spec: KernelSpec, traced: Tracer, numbers: Arithmetic) -> list[Variant]:
+def variants_of(spec: KernelSpec, traced: Tracer, numbers: TensorFlowArithmetic) -> list[Variant]:
     """List the ways to run a pass of a layer.
 
     Args:
@@ -57,11 +57,14 @@ def variants_of(spec: KernelSpec, traced: Tracer, numbers: Arithmetic) -> list[V
     entry = entry_of("tensorflow", FORWARD, spec.layer)
     _check(spec.layer, spec)
     training = spec.pass_ != "forward" or spec.propagation == "training"
-    ways = [dataclasses.replace(how, training=training) for how in _ways(spec.layer)]
-    return [_Pass(spec, entry(spec.layer, how), how).variant(traced, numbers) for how in ways]
+    ways = [dataclasses.replace(options, training=training) for options in _ways(spec.layer)]
+    return [
+        _TensorFlowPass(spec, entry(spec.layer, options), options).variant(traced, numbers)
+        for options in ways
+    ]
 
 
-def _ways(layer: Any) -> list[How]:
+def _ways(layer: Any) -> list[TensorFlowForwardOptions]:
     """Return how a layer can be called.
 
     Where no word describes the padding, the images may also be padded first, as models written for
@@ -71,7 +74,7 @@ def _ways(layer: Any) -> list[How]:
     A convolution with one group per channel also goes through TensorFlow's operators for just that;
     these have one stride for both directions and, on CPUs, no dilation.
     """
-    op, words = op_of(layer), words_of(layer)
+    op, words = op_of(layer), layouts_of(layer)
     if op in ("lrn", "resize"):  # neither has operators for other images
         words = ("nhwc",)
     ways: list[dict[str, bool]] = [{}]
@@ -85,7 +88,7 @@ def _ways(layer: Any) -> list[How]:
         alike = len(set(convolution.stride)) == 1 and set(convolution.dilation) == {1}
         if is_depthwise(convolution) and alike and layer.sides == 2:
             ways.append({"depthwise": True})
-    return [How(word=word, **way) for way in ways for word in words]
+    return [TensorFlowForwardOptions(word=word, **way) for way in ways for word in words]
 
 
 def _check(layer: Any, spec: KernelSpec) -> None:
@@ -125,7 +128,7 @@ _ROUNDING: Final = (
 
 
 def _sums(layer: Any, pass_: str, names: Sequence[str]) -> str:
-    """Return what a pass sums in, see :class:`Arithmetic`: each operator of a chain rounds."""
+    """Return the accumulator of a pass; each operator of a chain rounds its result."""
     op = op_of(layer)
     if op == "gemm" and "Sum" in names:  # of products that are rounded to storage
         return "stored"
@@ -139,38 +142,40 @@ def _sums(layer: Any, pass_: str, names: Sequence[str]) -> str:
     return "stored" if len(names) > 1 or (word, pass_) in _ROUNDING else "float32"
 
 
-def lie_of(layer: Layer, how: How) -> Lie:
+def layout_of(layer: Layer, options: TensorFlowForwardOptions) -> LayerLayout:
     """Return how the tensors of a layer lie that is called in a way."""
-    return Lie(layer, how.word, "hwcm" if how.depthwise else "hwio")
+    return LayerLayout(layer, options.word, "hwcm" if options.depthwise else "hwio")
 
 
 # -----------------------------------------------------------------------------
 # A pass, from the forward function.
 
 
-class _Pass(LayerPass):
+class _TensorFlowPass(FrameworkLayerPass):
     """A pass of a layer, traced: as a gradient, the part of a graph behind the forward pass.
 
     Args:
         spec: says which pass.
         forward: the function of the layer's tensors.
-        how: the layer is called.
+        options: of the forward function.
     """
 
-    def __init__(self, spec: KernelSpec, forward: Callable[..., Any], how: How) -> None:
-        super().__init__(spec, forward, lie_of(spec.layer, how), GRADIENT)
-        self._how, self._stored, roles = how, DTYPES[spec.precision], self.roles
+    def __init__(
+        self, spec: KernelSpec, forward: Callable[..., Any], options: TensorFlowForwardOptions
+    ) -> None:
+        super().__init__(spec, forward, layout_of(spec.layer, options), GRADIENT)
+        self._options, self._stored, roles = options, DTYPES[spec.precision], self.roles
         if spec.fuse == "bias":
-            self.function = _with_bias(self.function, spec.layer, how)
-        operands = [(self.lie.lying_shape(role), self._type(role)) for role in roles.reads]
+            self.function = _with_bias(self.function, spec.layer, options)
+        operands = [(self.layout.stored_shape(role), self._type(role)) for role in roles.reads]
         turn = [((), self._stored)] * bool(self.turns)
         wanted = [*map(roles.reads.index, roles.writes)] if roles.derived else None
-        self._graph = Traced(self.function, [*operands, *turn], wanted, self.changed)
+        self._graph = TracedGraph(self.function, [*operands, *turn], wanted, self.changed)
 
-    def variant(self, traced: Tracer, numbers: Arithmetic) -> Variant:
+    def variant(self, traced: Tracer, numbers: TensorFlowArithmetic) -> Variant:
         """Return it as a way to run the case."""
         algorithm = ", ".join(self._graph.names)
-        if self._how.padded and self.spec.pass_ != "forward":
+        if self._options.padded and self.spec.pass_ != "forward":
             algorithm += " of padded images"
         sums = _sums(self.layer, self.spec.pass_, self._graph.names)
 
@@ -179,12 +184,12 @@ class _Pass(LayerPass):
                 return self._built(inputs, traced, numbers)
             except tf.errors.OpError as error:
                 what = " ".join(filter(None, (algorithm, self._detail, f"({traced.mode})")))
-                raise translated(error, what) from error
+                raise translate_error(error, what) from error
 
         return Variant(
             algorithm=algorithm,
-            layout=self.lie.text(self.spec.pass_),
-            variant=self._how.word,
+            layout=self.layout.text(self.spec.pass_),
+            variant=self._options.word,
             build=build,
             accumulate=numbers.accumulator(sums, traced.mode),
             bias_accumulate=numbers.accumulator("BiasAddGrad", traced.mode),
@@ -200,12 +205,12 @@ class _Pass(LayerPass):
         return f"with {' and '.join(details)}" if details else ""
 
     def _built(
-        self, inputs: Mapping[str, Array], traced: Tracer, numbers: Arithmetic
+        self, inputs: Mapping[str, Array], traced: Tracer, numbers: TensorFlowArithmetic
     ) -> FunctionOperator:
         """Make the operator; it has run once, so it is traced and compiled."""
         device = traced.device
         operands = [
-            upload(self.lie.array(role, inputs), self._type(role), device)
+            upload(self.layout.array(role, inputs), self._type(role), device)
             for role in self.roles.reads
         ]
         function = self.function
@@ -237,13 +242,13 @@ class _Pass(LayerPass):
         graph, kept = self._graph, KEPT.get(self.op, {})
         given = [graph.tensor(name) for name in kept]
         values = [
-            upload(self.lie.arranged("src", make(self.layer, inputs)), each.dtype.name, device)
+            upload(self.layout.arranged("src", make(self.layer, inputs)), each.dtype.name, device)
             for make, each in zip(kept.values(), given, strict=True)
         ]
         keep = tf.function(graph.part([*graph.sources, *given], graph.kept), autograph=False)
         incoming = np.ones((), np.float32)  # of a number: the loss
         if graph.incoming.shape.rank:
-            incoming = self.lie.array("dst", inputs)
+            incoming = self.layout.array("dst", inputs)
         last = upload(incoming, graph.incoming.dtype.name, device)
         return [*keep(*operands, *values), last]
 
@@ -253,14 +258,16 @@ class _Pass(LayerPass):
         return "float32" if self.layer.in_float32(role) else self._stored
 
 
-def _with_bias(function: Callable[..., Any], layer: Layer, how: How) -> Callable[..., Any]:
+def _with_bias(
+    function: Callable[..., Any], layer: Layer, options: TensorFlowForwardOptions
+) -> Callable[..., Any]:
     """Return a function that adds a bias too, which TensorFlow may fuse.
 
     In graph mode Grappler makes one kernel of ``Conv2D`` or ``MatMul`` and ``BiasAdd``; XLA fuses
     on its own. The gradient of the bias is an operator of its own beside that of the weights.
     """
     # Columns of a product are its last dimension.
-    data_format = "NHWC" if layer.op == "gemm" else how.data_format()
+    data_format = "NHWC" if layer.op == "gemm" else options.data_format()
 
     def forward(*tensors: Any) -> Any:
         return tf.nn.bias_add(function(*tensors[:-1]), tensors[-1], data_format)
@@ -304,7 +311,7 @@ class FunctionOperator(FrameworkOperator):
         operands: Sequence[Any],
         results: Callable[[Any], Mapping[str, NDArray[Any]]],
         traced: Tracer,
-        numbers: Arithmetic,
+        numbers: TensorFlowArithmetic,
         *,
         changed: Sequence[int] = (),
         turns: Sequence[Any] = (),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.frameworks.backend import translated
+from pydlbench.backends.frameworks.backend import framework_errors
 from pydlbench.backends.steps.catalogue import host_arrays
 from pydlbench.backends.steps.inputs import make_batch
 from pydlbench.backends.steps.repeated import (
@@ -159,7 +159,7 @@ def _operator(
     else:
         node = TensorFlowNode.read(signature)
         name, alone = node.op, Replayed(node)
-    with translated(name):
+    with framework_errors(name):
         operands = alone.operands(traced.device)
         make: Callable[..., RepeatedOperator] = partial(repeated, traced, alone, costs=costs)
         if spec.phase == "forward" and alone.plain:

@@ -14,12 +14,12 @@ from pydlbench.backends.steps.inputs import trained
 from pydlbench.backends.steps.network import Network
 from pydlbench.backends.tensorflow.layers.forward import (
     FORWARD,
-    How,
+    TensorFlowForwardOptions,
     is_depthwise,
     normalised,
     padding_of,
 )
-from pydlbench.backends.tensorflow.layers.layer_pass import lie_of
+from pydlbench.backends.tensorflow.layers.layer_pass import layout_of
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.errors import UnsupportedError
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.frameworks.operands import Lie
+    from pydlbench.backends.frameworks.operands import LayerLayout
     from pydlbench.backends.steps.network import NetworkRun
     from pydlbench.models.graph import GraphNode, Model
     from pydlbench.ops.op import Layer
 
 
-class Net(Network):
+class TensorFlowNet(Network):
     """A model as a function, with its variables.
 
     Args:
@@ -87,15 +87,15 @@ class Net(Network):
 
     def function(self, layer: Layer) -> Callable[..., Any]:
         """Return what is called for a layer."""
-        return FORWARD[op_of(layer)](layer, self._how(layer))
+        return FORWARD[op_of(layer)](layer, self._options(layer))
 
     def biased(self, result: Any, bias: Any) -> Any:
         """Return a result with a bias for each channel added."""
         return tf.nn.bias_add(result, bias, self.data_format)
 
-    def layer_layout(self, layer: Layer) -> Lie:
-        """Return how the tensors of a layer lie."""
-        return lie_of(layer, self._how(layer))
+    def layer_layout(self, layer: Layer) -> LayerLayout:
+        """Return the layout of a layer's tensors."""
+        return layout_of(layer, self._options(layer))
 
     def pad(self, images: Any, pads: Sequence[tuple[int, int]]) -> Any:
         """Return images in another frame."""
@@ -124,26 +124,26 @@ class Net(Network):
         nothing = tf.constant([], tf.float32)
         by_batch = run.definition.batch_statistics
         given = (nothing, nothing) if by_batch else running
-        how = How(word=self.images, training=by_batch)
-        result, *batch, _, _, _ = normalised(layer, how, images, factor, own["bias"], *given)
+        options = TensorFlowForwardOptions(word=self.images, training=by_batch)
+        result, *batch, _, _, _ = normalised(layer, options, images, factor, own["bias"], *given)
         if by_batch:
             # The operator's variance is unbiased already.
             for variable, new in zip(running, batch, strict=True):
                 variable.assign_sub(layer.momentum * (variable - new))
         return result
 
-    def _how(self, layer: Any) -> How:
+    def _options(self, layer: Any) -> TensorFlowForwardOptions:
         """Return how a layer is called in the way that models call it."""
-        how, op = How(word=self.images), op_of(layer)
+        options, op = TensorFlowForwardOptions(word=self.images), op_of(layer)
         if op in ("conv", "pool"):
             word = padding_of(layer).word
             counted = op == "pool" and layer.count_include_pad and word == "SAME"
-            how = dataclasses.replace(how, padded=word == "EXPLICIT" or counted)
+            options = dataclasses.replace(options, padded=word == "EXPLICIT" or counted)
         if op in ("conv", "deconv") and layer.groups > 1:
             _check_groups(layer)
             depthwise = is_depthwise(layer)
-            how = dataclasses.replace(how, depthwise=depthwise, split=not depthwise)
-        return how
+            options = dataclasses.replace(options, depthwise=depthwise, split=not depthwise)
+        return options
 
 
 def _check_groups(layer: Any) -> None:

@@ -18,8 +18,8 @@ from pydlbench.backends.steps.network import LOSS, OPTIMIZER, FunctionStep, Netw
 from pydlbench.backends.steps.trace import StepTracer
 from pydlbench.backends.steps.user_model import UserLosses
 from pydlbench.backends.tensorflow.layers.forward import descend, descend_with_momentum
-from pydlbench.backends.tensorflow.layers.gradients import Traced
-from pydlbench.backends.tensorflow.settings import Tracer, arithmetic, tf, translated
+from pydlbench.backends.tensorflow.layers.gradients import TracedGraph
+from pydlbench.backends.tensorflow.settings import Tracer, arithmetic, tf, translate_error
 from pydlbench.backends.tensorflow.steps.graph import (
     calls_of,
     controls,
@@ -29,7 +29,7 @@ from pydlbench.backends.tensorflow.steps.graph import (
     inlined,
     listed,
 )
-from pydlbench.backends.tensorflow.steps.net import Net
+from pydlbench.backends.tensorflow.steps.net import TensorFlowNet
 from pydlbench.backends.tensorflow.steps.trace import StepProfiles, node_runs
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError
@@ -172,12 +172,12 @@ class TensorflowModel(CatalogueModel, TracedModel):
         if spec.layout == "nchw" and not spec.on_gpu:
             raise UnsupportedError("TensorFlow on a CPU has poolings and gradients in nhwc only")
         self._home = self.device
-        self._net: Net | None = None
+        self._net: TensorFlowNet | None = None
         self.host = host_arrays(batch, spec.layout)
         with tf.device(self.device):
             #: Images and labels on the device.
             self.resident = tuple(tf.identity(tf.constant(array)) for array in self.host)
-        self._passes: _Passes | None = None
+        self._passes: _TensorFlowPasses | None = None
 
     def guards(self) -> Iterator[contextlib.AbstractContextManager[None]]:
         """Yield the process-wide switch for TF32, and what says in one line what was refused."""
@@ -189,14 +189,14 @@ class TensorflowModel(CatalogueModel, TracedModel):
         try:
             yield
         except tf.errors.OpError as error:
-            raise translated(error, f"{self.spec.model} ({self.spec.mode})") from error
+            raise translate_error(error, f"{self.spec.model} ({self.spec.mode})") from error
 
     @property
-    def net(self) -> Net:
+    def net(self) -> TensorFlowNet:
         """The network; its variables are made where the first step wants them."""
         if self._net is None:
             precision = self._precision.dtype
-            self._net = Net(
+            self._net = TensorFlowNet(
                 self.model,
                 self.weights,
                 images=self.spec.layout,
@@ -287,7 +287,7 @@ class TensorflowModel(CatalogueModel, TracedModel):
     def _prepare_pass(self, definition: StepDefinition) -> FrameworkStep:
         """Return a pass through all nodes of one kind of gradient."""
         if self._passes is None:
-            self._passes = _Passes(self.net, definition, self.resident[0], self.traced)
+            self._passes = _TensorFlowPasses(self.net, definition, self.resident[0], self.traced)
         run = self._passes.data if definition.phase == "backward-data" else self._passes.weights
 
         def step(batch: Batch | None = None, rate: float | None = None) -> Outcome:
@@ -434,7 +434,7 @@ _ENTANGLED: Final = ("lrn", "batchnorm")
 _OF_RESULT: Final = ("relu", "relu6", "pool")
 
 
-class _Passes:
+class _TensorFlowPasses:
     """The passes of a network, its activations and gradients kept between them.
 
     Args:
@@ -449,7 +449,7 @@ class _Passes:
 
     def __init__(
         self,
-        net: Net,
+        net: TensorFlowNet,
         definition: StepDefinition,
         images: Any,
         traced: Callable[[Callable[..., Any]], Any],
@@ -531,7 +531,7 @@ class _Passes:
         if node.layer is not None and op_of(node.layer) in _OF_RESULT:
             (source,) = inputs
             function = self._net.function(node.layer)
-            traced = Traced(function, [(source.shape, source.dtype.name)], [0])
+            traced = TracedGraph(function, [(source.shape, source.dtype.name)], [0])
             return traced.gradients_from_result()(source, values[node.name], given)
         sources = [values[name] for name in wanted]
         with tf.GradientTape() as tape:

@@ -49,7 +49,7 @@ _HOST = "/host:CPU"
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TensorFlowEvent:
     """An event of a trace: its name, when it began and how long it took, in seconds."""
 
     name: str
@@ -58,7 +58,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
+class TracedFunction:
     """What a call's time went into, in seconds per call.
 
     Attributes:
@@ -72,7 +72,7 @@ class Traced:
     call_s: float
 
 
-def kernels_in(events: Sequence[Event], calls: int) -> tuple[float, float] | None:
+def kernels_in(events: Sequence[TensorFlowEvent], calls: int) -> tuple[float, float] | None:
     """Return the seconds per call of kernels, and of conversions, from a trace's events.
 
     Args:
@@ -112,7 +112,7 @@ def _complete(taken: Sequence[float], calls: int) -> bool:
     return calls - calls // 10 <= len(taken) <= calls
 
 
-def _until_end(events: Sequence[Event], name: str) -> list[float]:
+def _until_end(events: Sequence[TensorFlowEvent], name: str) -> list[float]:
     """Seconds from each beginning of an instruction until it was done; nothing if unknown."""
     starts = sorted(event.start_s for event in events if event.name == name)
     ends = sorted(event.start_s for event in events if event.name == _END + name)
@@ -126,7 +126,7 @@ def calls_for(seconds: float) -> int:
     return _CALLS if seconds < _LONG_S else 1
 
 
-def trace(call: Callable[[], Any], calls: int) -> Traced | None:
+def trace(call: Callable[[], Any], calls: int) -> TracedFunction | None:
     """Trace some calls of a function that has run before.
 
     Args:
@@ -204,7 +204,7 @@ class StepProfiles:
                     self._refuse(place, name, "is not in the profile")
         return StepTrace(step_s, [taken or 0.0 for taken in seconds.values()])
 
-    def seconds(self, events: Sequence[Event]) -> dict[str, float | None]:
+    def seconds(self, events: Sequence[TensorFlowEvent]) -> dict[str, float | None]:
         """Return the seconds of each node of the step, from a profile of one execution of it.
 
         A node's name is its own, so that the order in which nodes run, which may be another one
@@ -241,15 +241,15 @@ class StepProfiles:
         raise PrimitiveError(f"the profile is not of the recorded step: {node}, {why}")
 
 
-def _trace(call: Callable[[], Any], calls: int) -> Traced | None:
+def _trace(call: Callable[[], Any], calls: int) -> TracedFunction | None:
     events, whole = _recorded(call, calls)
     kernels = kernels_in(events, calls)
     if kernels is None:
         return None
-    return Traced(kernel_s=kernels[0], reorder_s=kernels[1], call_s=median(whole))
+    return TracedFunction(kernel_s=kernels[0], reorder_s=kernels[1], call_s=median(whole))
 
 
-def _recorded(call: Callable[[], Any], calls: int) -> tuple[list[Event], list[float]]:
+def _recorded(call: Callable[[], Any], calls: int) -> tuple[list[TensorFlowEvent], list[float]]:
     """Return the events of some calls, and the seconds of each by our clock."""
     profiler = tf.profiler.experimental
     options = profiler.ProfilerOptions(
@@ -268,7 +268,7 @@ def _recorded(call: Callable[[], Any], calls: int) -> tuple[list[Event], list[fl
         return _events(Path(folder)), whole
 
 
-def _events(folder: Path) -> list[Event]:
+def _events(folder: Path) -> list[TensorFlowEvent]:
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     recorded = []
@@ -280,7 +280,7 @@ def _events(folder: Path) -> list[Event]:
                 continue
             names = {number: each.name for number, each in plane.event_metadata.items()}
             recorded += [
-                Event(
+                TensorFlowEvent(
                     names[event.metadata_id],
                     line.timestamp_ns / 1e9 + event.offset_ps / 1e12,
                     event.duration_ps / 1e12,

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, checked_mode, renamed
+from pydlbench.backends.frameworks.backend import (
+    FrameworkBackend,
+    Variant,
+    rename_algorithm,
+    resolve_mode,
+)
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers import user_kernel as own_kernel
@@ -56,7 +61,7 @@ def ways_to_run(
             raise UnsupportedError(f"torch: --fuse {spec.fuse} is for PyTorch's own operators")
         place = TensorPlace(device, settings.DTYPES[spec.precision])
         return own_kernel.variants_of(CompilationSite(spec, place, wait))
-    checked_mode("torch", MODES, spec.mode)
+    resolve_mode("torch", MODES, spec.mode)
     if spec.fuse not in ("none", "bias"):
         raise UnsupportedError(
             f"torch: --fuse {spec.fuse} is for the native GPU backend so far; nearest: bias"
@@ -127,7 +132,7 @@ class TorchBackend(FrameworkBackend):
         Raises:
             UnsupportedError: There is no such mode.
         """
-        known = MODES[0] if is_user_model(mode or "") else checked_mode("torch", MODES, mode)
+        known = MODES[0] if is_user_model(mode or "") else resolve_mode("torch", MODES, mode)
         return empty(self._place, known, torch.inference_mode, self.wait)
 
     def clock(self, operator: Operator, cache: str = "hot") -> HostClock:
@@ -154,13 +159,15 @@ class TorchBackend(FrameworkBackend):
         del spec
         return accumulate
 
-    def completed(self, facts: KernelFacts, operator: Operator, spec: KernelSpec) -> KernelFacts:
+    def complete_facts(
+        self, facts: KernelFacts, operator: Operator, spec: KernelSpec
+    ) -> KernelFacts:
         """Return the facts with the library's kernels behind the call."""
         assert isinstance(operator, TorchOperator)
         behind = self.behind(operator, spec)
         algorithm = f"{facts.algorithm} ({behind.kernels})" if behind.kernels else facts.algorithm
         notes = [*facts.notes, *behind.remarks]
-        return renamed(facts, algorithm, notes=notes, evidence=behind.evidence)
+        return rename_algorithm(facts, algorithm, notes=notes, evidence=behind.evidence)
 
 
 def _built_with() -> list[str]:

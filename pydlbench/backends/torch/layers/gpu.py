@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pydlbench.backends import autotune
-from pydlbench.backends.frameworks.backend import renamed
+from pydlbench.backends.frameworks.backend import rename_algorithm
 from pydlbench.backends.frameworks.device_clock import (
     CACHES_OF_SAMPLER,
     DeviceClock,
@@ -188,13 +188,15 @@ class TorchCudaBackend(TorchBackend):
         """Return when the GPU has done everything that was called."""
         self.runtime.wait()
 
-    def completed(self, facts: KernelFacts, operator: Operator, spec: KernelSpec) -> KernelFacts:
+    def complete_facts(
+        self, facts: KernelFacts, operator: Operator, spec: KernelSpec
+    ) -> KernelFacts:
         """Return the facts with the kernels of a call, by the driver, and what launching costs."""
         clock = self.clock(operator, spec.cache)
         kernels = clock.kernels()
         names = " + ".join(dict.fromkeys(kernel_name(kernel) for kernel in kernels))
         algorithm = f"{facts.algorithm} ({names})" if names else facts.algorithm
-        facts = renamed(facts, algorithm, notes=[*facts.notes, *_remarks(spec)])
+        facts = rename_algorithm(facts, algorithm, notes=[*facts.notes, *_remarks(spec)])
         return dataclasses.replace(
             facts,
             timing=clock.timing,

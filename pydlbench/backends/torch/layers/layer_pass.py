@@ -12,8 +12,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pydlbench.backends.frameworks.backend import entry_of, op_of
-from pydlbench.backends.frameworks.operands import Lie, axes_of, words_of
-from pydlbench.backends.frameworks.operator import LayerPass
+from pydlbench.backends.frameworks.operands import LayerLayout, axes_of, layouts_of
+from pydlbench.backends.frameworks.operator import FrameworkLayerPass
 from pydlbench.backends.torch.layers import fp8, gradients, recurrent
 from pydlbench.backends.torch.layers.forward import (
     FORWARD,
@@ -73,7 +73,7 @@ def variants_of(site: CompilationSite) -> list[Variant]:
         return recurrent.variants_of(site)
     entry = entry_of("torch", FORWARD, layer)
     variants = []
-    for word, kernel in itertools.product(words_of(layer), kernels_of(spec)):
+    for word, kernel in itertools.product(layouts_of(layer), kernels_of(spec)):
         if word == "nhwc" and layer.sides == 1:  # PyTorch has no such memory format
             continue
         how = TorchForwardOptions(
@@ -84,7 +84,7 @@ def variants_of(site: CompilationSite) -> list[Variant]:
             device=site.place.device,
             kernel=kernel,
         )
-        lie = Lie(layer, "transposed" if word == "transposed" else "plain")
+        lie = LayerLayout(layer, "transposed" if word == "transposed" else "plain")
         run = _TorchPass(spec, entry(layer, how), lie, GRADIENT, recorded=kernel is not None)
         try:
             names = run.names(site.place, word)
@@ -97,7 +97,7 @@ def variants_of(site: CompilationSite) -> list[Variant]:
                 algorithm=(f"{kernel}: " if kernel else "")
                 + " + ".join(names)
                 + (" with bias" if spec.fuse == "bias" else ""),
-                layout=Lie(layer, word, _filters(layer, word)).text(spec.pass_),
+                layout=LayerLayout(layer, word, _filters(layer, word)).text(spec.pass_),
                 word=word,
                 accumulate=_accumulate(layer, spec, names),
                 notes=(*padding_note(layer), *([note] if note else [])),
@@ -134,11 +134,11 @@ def _accumulate(layer: Layer, spec: KernelSpec, names: tuple[str, ...]) -> str:
 # A pass, from the forward function.
 
 
-class _TorchPass(LayerPass):
+class _TorchPass(FrameworkLayerPass):
     """A pass of a layer, whose gradients autograd has.
 
     Args:
-        spec: see :class:`LayerPass`, as the rest.
+        spec: see :class:`FrameworkLayerPass`, as the rest.
         forward: likewise.
         lie: likewise.
         gradients: likewise.

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pydlbench.backends.frameworks.backend import Variant
-from pydlbench.backends.frameworks.operands import Lie
+from pydlbench.backends.frameworks.operands import LayerLayout
 from pydlbench.backends.frameworks.operator import FrameworkOperator
 from pydlbench.backends.torch import settings
 
@@ -92,11 +92,11 @@ class TorchOperands:
         self.place = place
         self._formats = FORMATS.get(variant, {})
         # A memory format leaves the shape as it is.
-        self._lie = Lie(layer, "transposed" if variant == "transposed" else "plain")
+        self._lie = LayerLayout(layer, "transposed" if variant == "transposed" else "plain")
 
     def tensor(self, role: str) -> torch.Tensor:
         """Return what has a role, in its type and format; of what is not given, zeros."""
-        shape = self._lie.lying_shape(role)
+        shape = self._lie.stored_shape(role)
         if self.layer.op == "bias" and role == "bias":
             shape = (1, *shape, 1, 1)
         dtype = torch.float32 if self.layer.in_float32(role) else None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import fx, nn
 
-from pydlbench.backends.frameworks.backend import translated
+from pydlbench.backends.frameworks.backend import framework_errors
 from pydlbench.backends.steps.repeated import prepare_operators
 from pydlbench.backends.steps.timed_calls import CallCost
 from pydlbench.backends.torch.layers.operator import compiled
@@ -165,7 +165,7 @@ def prepare_groups(
 
     def make(text: str) -> GroupOperator:
         group = CallGroup.read(text)
-        with translated(group.calls[0].partition("(")[0]):
+        with framework_errors(group.calls[0].partition("(")[0]):
             made = GroupOperator(group, seed, cost())
             made.run()
         return made

@@ -16,7 +16,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
-from pydlbench.backends.frameworks.device_clock import marked
+from pydlbench.backends.frameworks.device_clock import nvtx_range
 from pydlbench.backends.steps.device_trace import GAPS, DeviceProfile, Span, trace_of
 from pydlbench.backends.steps.trace import CallEvent, StepTrace, StepTracer, align
 from pydlbench.backends.torch.steps.replayed_step import ReplayedStep
@@ -170,7 +170,7 @@ def _profile_second(run: Callable[[], Any], runtime: StepRuntime, shown_as: str)
     profiler = profile(activities=supported_activities())
     profiler.start()
     run()
-    with record_function(MARK), marked(shown_as):
+    with record_function(MARK), nvtx_range(shown_as):
         run()
     runtime.wait()
     profiler.stop()

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.usefixtures("backend")
 
 def operator(function, operands, mode: str, tf32: bool | None = None):
     from pydlbench.backends.tensorflow.layers.layer_pass import FunctionOperator, as_array, upload
-    from pydlbench.backends.tensorflow.settings import Arithmetic, Tracer
+    from pydlbench.backends.tensorflow.settings import TensorFlowArithmetic, Tracer
 
     return FunctionOperator(
         function,
         [upload(array, "float32", "/CPU:0") for array in operands],
         lambda returned: {"dst": as_array(returned)},
         Tracer("/CPU:0", mode),
-        Arithmetic(dtype="float32", tf32=tf32, accumulate="float32"),
+        TensorFlowArithmetic(dtype="float32", tf32=tf32, accumulate="float32"),
     )
 
 

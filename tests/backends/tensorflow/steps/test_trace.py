@@ -27,7 +27,9 @@ def traces(tensorflow_backend):  # noqa: ARG001 - TensorFlow is imported with it
 
 
 def events(traces, *calls):
-    return [traces.Event(name, start, taken) for call in calls for name, start, taken in call]
+    return [
+        traces.TensorFlowEvent(name, start, taken) for call in calls for name, start, taken in call
+    ]
 
 
 def test_nodes_of_a_graph_add_up_without_plumbing(traces):

@@ -25,7 +25,9 @@ def profiles(tensorflow_backend, monkeypatch):  # noqa: ARG001 - TensorFlow is i
         following = iter(given)
 
         def recorded(_call, _calls):
-            events = [trace.Event(name, 0.0, seconds) for name, seconds in next(following)]
+            events = [
+                trace.TensorFlowEvent(name, 0.0, seconds) for name, seconds in next(following)
+            ]
             return events, [1.0]
 
         monkeypatch.setattr(trace, "_recorded", recorded)

@@ -42,7 +42,7 @@ CONVOLVED = """
         return net, tf.random.normal([2, 8, 8, 3])
 """
 MODULE = """
-    class Net(tf.Module):
+    class TensorFlowNet(tf.Module):
         def __init__(self):
             super().__init__()
             self.weights = tf.Variable(tf.ones([4, 3]))
@@ -52,7 +52,7 @@ MODULE = """
             return {"loss": tf.reduce_sum(tf.nn.relu(rows @ self.weights)), "rows": rows}
 
     def build():
-        return Net()
+        return TensorFlowNet()
 """
 FUNCTION = """
     def build():
@@ -83,12 +83,12 @@ STOPPED = """
         return tf.function(lambda x: tf.stop_gradient(x @ weights)), tf.ones([3, 4])
 """
 EAGER = """
-    class Net(keras.Model):
+    class TensorFlowNet(keras.Model):
         def call(self, rows):
             return float(tf.reduce_sum(rows)) * rows
 
     def build():
-        return Net(), tf.ones([3, 4])
+        return TensorFlowNet(), tf.ones([3, 4])
 """
 REPEATED = """
     def build():
