@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.native.modules import native_module
-from pydlbench.backends.native.sustained import Sustained, sustained
+from pydlbench.backends.native.sustained import Sustained, measure_sustained
 from pydlbench.errors import BackendMissingError, DeviceLostError, UnsupportedError
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.statistics import median
@@ -241,7 +241,7 @@ class DeviceClock(HostClock):
             with self._guard():  # of the thread that launches
                 return sampler.run_for(seconds)
 
-        return sustained(run_for, self._meter)
+        return measure_sustained(run_for, self._meter)
 
     def _some_captured(self) -> DeviceWork | None:
         """Return a graph of some calls; None of those between events that no graph can have."""

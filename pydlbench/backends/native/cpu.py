@@ -1,4 +1,4 @@
-"""The native CPU backend: oneDNN, and loops of our own, through ``pydlbench._cpu``."""
+"""The native CPU backend: oneDNN and our own loops, through ``pydlbench._cpu``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 import resource
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -41,41 +41,39 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.models.passes import StepPass
     from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
-Facts = TypeVar("Facts")
-
 
 # -----------------------------------------------------------------------------
-# The candidates of one case on a CPU: made, tried, verified, and given back.
+# The choice among the candidates of one spec.
 
 _CACHES = {
     "hot": _cpu.CacheState.hot,
     "weights-cold": _cpu.CacheState.weights_cold,
     "all-cold": _cpu.CacheState.all_cold,
 }
-_TRIES = 3
-_WAIT = Policy()
+# Attempts to take samples without waiting for a CPU.
+_MAX_ATTEMPTS = 3
+_POLICY = Policy()
 # A cold kernel holds many copies of its tensors.
 COLD_FINALISTS = 2
 
 
-class _Undisturbed:
-    """A kernel for probe and finals: what was timed while others had the CPUs is timed again."""
+class _UndisturbedKernel:
+    """A kernel for probe and finals, which repeats samples that had to wait for a CPU."""
 
     def __init__(self, kernel: _cpu.Kernel) -> None:
         self._kernel = kernel
 
     def seconds(self, samples: int, untimed: int = 0) -> Sequence[float]:
-        """Return times; those of a moment in which others had the CPUs are taken again, twice."""
+        """Return times; samples that had to wait for a CPU are repeated twice at most."""
         seconds: list[float] = []
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             raw = self._kernel.sample(samples, 1, untimed)
             seconds = raw["seconds"].tolist()
-            waited = max(_WAIT.chunk_wait_floor_s, _WAIT.chunk_wait_fraction * raw["wall_s"])
-            if raw["run_delay_s"] <= waited:
+            limit = max(_POLICY.chunk_wait_floor_s, _POLICY.chunk_wait_fraction * raw["wall_s"])
+            if raw["run_delay_s"] <= limit:
                 break
         return seconds
 
@@ -84,11 +82,11 @@ class CpuAutotuner(autotune.Autotuner):
     """The choice among oneDNN's implementations and our own loops.
 
     Args:
-        listed: the candidates by the native module.
-        spec: what is computed.
-        preparation: in how much memory, and how thoroughly.
-        cpus: one for each thread.
-        inputs: by role.
+        listed: candidates of the native module.
+        spec: the spec.
+        preparation: options.
+        cpus: CPU of each thread.
+        inputs: inputs by role.
     """
 
     def __init__(
@@ -100,10 +98,10 @@ class CpuAutotuner(autotune.Autotuner):
         inputs: dict[str, NDArray[Any]],
     ) -> None:
         effort = autotune.CPU_BRIEF_EFFORT if preparation.brief else autotune.CPU_EFFORT
-        if spec.cache != "hot":  # to make a kernel's many copies again takes longer than its probe
+        if spec.cache != "hot":  # making a kernel's many copies again takes longer than its probe
             effort = dataclasses.replace(effort, stages=effort.stages[-1:])
         super().__init__(
-            [_candidate(each) for each in listed],
+            [_candidate(item) for item in listed],
             effort,
             thorough=preparation.all_candidates,
             finalists=None if spec.cache == "hot" else COLD_FINALISTS,
@@ -116,7 +114,7 @@ class CpuAutotuner(autotune.Autotuner):
         self.arena = _cpu.Arena(self._inputs)
 
     def kernel(self, candidate: autotune.KernelCandidate) -> _cpu.Kernel:
-        """Return the candidate's kernel, made when first asked for."""
+        """Return the candidate's kernel, and make it if needed."""
         if candidate.kernel is None:
             candidate.kernel = _cpu.Kernel(
                 candidate.source,
@@ -128,42 +126,39 @@ class CpuAutotuner(autotune.Autotuner):
         kernel: _cpu.Kernel = candidate.kernel
         return kernel
 
-    def runnable(self, candidate: autotune.KernelCandidate) -> _Undisturbed:
+    def runnable(self, candidate: autotune.KernelCandidate) -> _UndisturbedKernel:
         """Make a candidate runnable."""
-        return _Undisturbed(self.kernel(candidate))
+        return _UndisturbedKernel(self.kernel(candidate))
 
     def release_probed(self, candidate: autotune.KernelCandidate, best: float) -> None:  # noqa: ARG002 - of all
-        """Give back the kernels that will not be run again, if nobody is faster than ``best``.
+        """Free the kernels that are not in the next stage if ``best`` is the fastest.
 
-        Making a kernel again takes as long as its probe. But a cold one holds many copies.
+        Hot kernels of the next stage are kept, because making one again takes as long as its probe;
+        cold ones hold many copies.
         """
         if len(self.candidates) > 1:
             kept = self.near(best) if self._spec.cache == "hot" else []
-            for each in self.candidates:
-                if each not in kept:
-                    each.kernel = None
-        self.tidy()
+            for other in self.candidates:
+                if other not in kept:
+                    other.kernel = None
+        if self.arena.bytes > self._preparation.memory_bytes // 4:
+            for other in self.candidates:
+                other.kernel = None
+            self.arena.clear()
 
     def take(self) -> autotune.KernelCandidate:
-        """Return the first candidate, made and not run: what samples it brings its data in."""
+        """Return the first candidate with a kernel that has not run; samples will load its data."""
         self.kernel(self.candidates[0])
         return self.candidates[0]
 
-    def tidy(self) -> None:
-        """Give back the shared tensors if they have grown too large, and what holds them."""
-        if self.arena.bytes > self._preparation.memory_bytes // 4:
-            for each in self.candidates:
-                each.kernel = None
-            self.arena.clear()
-
     def verify(self, candidate: autotune.KernelCandidate) -> Verdict:
-        """Run a candidate on poisoned outputs and compare; a thorough search times reorders too."""
+        """Run a candidate on outputs filled with NaN and compare; may time reorders, too."""
         kernel = self.kernel(candidate)
         if self.thorough and "reorder_s" not in candidate.details:
             candidate.details["reorder_s"] = kernel.reorder_seconds()
         kernel.run_poisoned()
         layer = self._spec.layer
-        # A primitive may know a tensor by other dimensions: channels, the groups of weights.
+        # Primitives have other dimensions for some tensors: channels, grouped weights.
         shapes = layer.shapes()
         results = {role: array.reshape(shapes[role]) for role, array in kernel.outputs().items()}
         return verify(
@@ -192,16 +187,16 @@ def _candidate(candidate: _cpu.Candidate) -> autotune.KernelCandidate:
 
 
 # -----------------------------------------------------------------------------
-# The search for candidates, and which of them are worth a try.
+# The list of candidates.
 
-# What follows the colon in ``jit:avx2`` and in each half of ``brg_fwd:avx2+brgconv:avx2``.
-_CODE_FOR = re.compile(r":\w+")
-# Matrix units are another kind of code of the same width: neither is always the faster one.
-_VECTORS: Final = {"avx512": 512, "avx2": 256, "avx": 256, "sse41": 128}
+# Instruction sets in names of implementations: ``jit:avx2``, ``brg_fwd:avx2+brgconv:avx2``.
+_INSTRUCTION_SET = re.compile(r":\w+")
+# Code for matrix units counts as of the same width: neither kind is always faster.
+_VECTOR_BITS: Final = {"avx512": 512, "avx2": 256, "avx": 256, "sse41": 128}
 
 
-def native_pass(spec: KernelSpec | StepPass) -> _cpu.Pass:
-    """Return the propagation kind of a case."""
+def native_pass(spec: KernelSpec) -> _cpu.Pass:
+    """Return the native module's name of a pass."""
     if spec.pass_ == "forward":
         training = spec.propagation == "training"
         return _cpu.Pass.forward_training if training else _cpu.Pass.forward_inference
@@ -209,11 +204,11 @@ def native_pass(spec: KernelSpec | StepPass) -> _cpu.Pass:
 
 
 def candidates(spec: KernelSpec, thorough: bool = False) -> list[_cpu.Candidate]:
-    """List every implementation x layout that there is for ``spec``.
+    """List all combinations of implementation and layout for ``spec``.
 
     Args:
-        spec: what is to be computed.
-        thorough: of our own loops those for all instruction sets that this CPU has, too.
+        spec: the spec.
+        thorough: list our own loops for all instruction sets of this CPU.
 
     Raises:
         UnsupportedError: there is none.
@@ -225,41 +220,38 @@ def candidates(spec: KernelSpec, thorough: bool = False) -> list[_cpu.Candidate]
 
 
 def without_narrower_code(listed: Sequence[_cpu.Candidate]) -> list[_cpu.Candidate]:
-    """Leave out code for narrower vectors where there is some of the same kind for wider ones.
-
-    Args:
-        listed: candidates in any order.
-    """
+    """Leave out code for narrower vectors if there is code of the same kind for wider ones."""
 
     def kind(candidate: _cpu.Candidate) -> tuple[str, str]:
-        return _CODE_FOR.sub("", candidate.implementation), candidate.variant
+        return _INSTRUCTION_SET.sub("", candidate.implementation), candidate.variant
 
     widest: dict[tuple[str, str], int] = {}
-    for each in listed:
-        widest[kind(each)] = max(widest.get(kind(each), 0), _vector_bits(each.implementation))
-    return [each for each in listed if _vector_bits(each.implementation) == widest[kind(each)]]
+    for item in listed:
+        widest[kind(item)] = max(widest.get(kind(item), 0), _vector_bits(item.implementation))
+    return [item for item in listed if _vector_bits(item.implementation) == widest[kind(item)]]
 
 
 def _vector_bits(implementation: str) -> int:
-    """Return the width of the vectors that an implementation is named for; 0 without a name."""
-    return next((bits for name, bits in _VECTORS.items() if name in implementation), 0)
+    """Return the vector width in the name of an implementation; 0 if it has none."""
+    return next((bits for name, bits in _VECTOR_BITS.items() if name in implementation), 0)
 
 
-_FASTEST_HOT = "the kernel that was fastest with hot caches; no other was tried"
-_KEPT = "the fastest kernel that an earlier run has found; --fresh searches again"
-_BRIEF = "found by the short search of an estimate; its reorders were not timed"
+_FASTEST_HOT_NOTE = "the kernel that was fastest with hot caches; no other was tried"
+_KEPT_NOTE = "the fastest kernel that an earlier run has found; --fresh searches again"
+_BRIEF_NOTE = "found by the short search of an estimate; its reorders were not timed"
 
 
 class FmaBursts:
-    """What the FMA units of some cores do in a burst, as a share of what they do undisturbed.
+    """Rate of the cores' FMA units in a burst, as a share of the undisturbed rate.
 
-    Somebody else on a core, a neighbour outside the virtual machine among them, takes his share of
-    its FMA units, whatever is being timed. Undisturbed is what the core's design does per cycle.
-    Of a design that is not known it is the most that two bursts have done in some process on this
-    machine, so that all processes of a session judge alike; one alone may be a clock that jumped.
+    Other processes on a core, also outside the virtual machine, take a share of its FMA units,
+    whatever is being timed. The undisturbed rate per cycle follows from the core's design. For an
+    unknown design, it is the second highest rate of a burst in all processes on this machine, so
+    that all processes of a session have the same reference; the highest may be an error of the
+    clock.
 
     Args:
-        cpus: that the process is pinned to.
+        cpus: CPUs that the process is pinned to.
     """
 
     def __init__(self, cpus: Sequence[int]) -> None:
@@ -276,7 +268,7 @@ class FmaBursts:
 
     @classmethod
     def on_cpus(cls, cpus: Sequence[int]) -> FmaBursts | None:
-        """Return them, or None where this processor has none."""
+        """Create bursts, or return None if the processor does not support them."""
         try:
             _cpu.fma_burst(cpus)
             _cpu.clock_hz()
@@ -285,74 +277,73 @@ class FmaBursts:
         return cls(cpus)
 
     def reading(self) -> dict[str, float]:
-        """Run a burst on threads of its own, all others of this process being asleep.
+        """Run a burst on its own threads, while all others of this process sleep.
 
         Returns:
-            What it did (``share``), and the core clock beside it (``clock_hz``).
+            Its rate (``share``), and the core clock (``clock_hz``).
         """
         rate, clock_hz = _cpu.fma_burst(self._cpus), _cpu.clock_hz()
         return {"share": self.shares([rate], clock_hz)[0], "clock_hz": clock_hz}
 
     def shares(self, flops_per_s: Sequence[float], clock_hz: float) -> tuple[float, ...]:
-        """Return what bursts did, each as a share.
+        """Convert the rates of bursts to shares.
 
         Args:
-            flops_per_s: of each burst, over all threads.
-            clock_hz: of the cores meanwhile.
+            flops_per_s: rate of each burst, over all threads.
+            clock_hz: clock of the cores during the bursts.
         """
-        per_cycle = [each / clock_hz for each in flops_per_s]
+        per_cycle = [rate / clock_hz for rate in flops_per_s]
         if self._kept is not None:
             self._best = sorted([*self._best, *per_cycle])[-2:]
             known = self._kept.read_burst()
-            # One burst alone may be a clock that jumped.
-            seen = self._best[0] if len(self._best) > 1 else 0.0
-            self._per_cycle = max(self._per_cycle, seen, known)
+            second = self._best[0] if len(self._best) > 1 else 0.0
+            self._per_cycle = max(self._per_cycle, second, known)
             if self._per_cycle > known:
                 self._kept.write_burst(self._per_cycle)
         reference = self._per_cycle or max(per_cycle)
-        return tuple(each / reference for each in per_cycle)
+        return tuple(rate / reference for rate in per_cycle)
 
 
 class ReadBursts:
-    """Short reads of two buffers by one thread: what others do to the cache and to the memory bus.
+    """Short reads of two buffers by one thread, which detect other use of the cache and memory bus.
 
-    A burst of FMAs is blind to a neighbour who shares the last-level cache or the memory only.
+    Bursts of FMAs do not detect other processes that share only the last-level cache or the memory.
 
     Args:
-        cpus: that the process is pinned to.
+        cpus: CPUs that the process is pinned to.
     """
 
-    # Half of the cache, as its other half holds whatever is timed, and no more than takes 1 ms.
-    _CACHED, _READ = 8 << 20, 2 << 20
-    # Beyond any cache that so many bytes are three times as large as.
-    _FAR = 192 << 20
+    # Half of the cache, because its other half holds the data of the kernel; reading it must take
+    # less than 1 ms.
+    _MAX_CACHED_BYTES, _READ_BYTES = 8 << 20, 2 << 20
+    # Largest buffer in memory, which has to be three times as large as the cache.
+    _MAX_MEMORY_BYTES = 192 << 20
 
     def __init__(self, cpus: Sequence[int]) -> None:
         llc = last_level_bytes(read_cpu_facts(), tuple(cpus))
-        near = min(llc // 2, self._CACHED) // 4 or 1
-        self._near = np.ones(near, np.float32)
-        far = 3 * llc
-        self._far = np.ones(far // 4, np.float32) if 0 < far <= self._FAR else None
+        self._near = np.ones(min(llc // 2, self._MAX_CACHED_BYTES) // 4 or 1, np.float32)
+        size = 3 * llc
+        self._far = np.ones(size // 4, np.float32) if 0 < size <= self._MAX_MEMORY_BYTES else None
         self._next = 0
 
     def rates(self) -> dict[str, float | None]:
         """Return bytes per second read from the cache (``llc``) and from memory (``memory``).
 
-        None of memory where the cache is so large that a buffer beyond it takes too long to fill.
+        The latter is None if the cache is so large that filling a larger buffer takes too long.
         """
-        self._rate(self._near)  # brings it in
+        self._rate(self._near)  # load it into the cache
         return {"llc": self._rate(self._near), "memory": self._far_rate()}
 
     def _far_rate(self) -> float | None:
         if self._far is None:
             return None
-        count = self._READ // 4
+        count = self._READ_BYTES // 4
         if self._next + count > len(self._far):
             self._next = 0
         part = self._far[self._next : self._next + count]
         self._next += count
-        # A byte of each page first. In some virtual machines a page that was not read for a minute
-        # takes some 5 us at its next access: that is not the memory bus, and tells of nobody else.
+        # First touch each page: in some virtual machines the first access to a page after a minute
+        # takes some 5 us, which is not due to other use of the memory bus.
         part[:: mmap.PAGESIZE // part.itemsize].sum()
         return self._rate(part)
 
@@ -363,15 +354,11 @@ class ReadBursts:
         return values.nbytes / (time.perf_counter() - begin)
 
 
-class CpuKernel(Generic[Facts]):
+class CpuKernel:
     """A native kernel, ready to be timed."""
 
     def __init__(
-        self,
-        kernel: _cpu.Kernel,
-        facts: Facts,
-        threads: int,
-        bursts: FmaBursts | None = None,
+        self, kernel: _cpu.Kernel, facts: KernelFacts, threads: int, bursts: FmaBursts | None
     ) -> None:
         self._kernel = kernel
         self._threads = threads
@@ -381,7 +368,7 @@ class CpuKernel(Generic[Facts]):
     def sample(self, request: Request) -> Chunk:
         """Time the requested samples; the GIL is released meanwhile."""
         untimed = request.untimed
-        if request.touch and isinstance(self._kernel, _cpu.Kernel):
+        if request.touch:
             self._kernel.touch()
             untimed = 0
         before = resource.getrusage(resource.RUSAGE_SELF)
@@ -424,21 +411,21 @@ class CpuBackend:
         """Return version, run time, instruction set and threads of oneDNN."""
         return {**_cpu.library(), "numpy": np.__version__}
 
-    def prepare(self, spec: KernelSpec, preparation: Preparation) -> CpuKernel[KernelFacts]:
-        """Find the fastest right candidate; see :class:`~pydlbench.backends.base.Backend`."""
+    def prepare(self, spec: KernelSpec, preparation: Preparation) -> CpuKernel:
+        """Find the fastest correct candidate; see :class:`~pydlbench.backends.base.Backend`."""
         self._check_support(spec)
-        listed = [c for c in candidates(spec) if _wanted(c, spec)]
+        listed = [c for c in candidates(spec) if _has_layout(c, spec)]
         if not listed:
             raise UnsupportedError(f"there is no implementation with --layout {spec.layout}")
         variant = [c for c in listed if _name(c) == preparation.variant]
-        tried = variant or _worth_trying(listed, preparation)
+        tried = variant or _without_slow(listed, preparation)
         inputs = self._inputs.inputs(spec, preparation.seed)
         search = CpuAutotuner(tried, spec, preparation, self.cpus, inputs)
         known = bool(variant) and preparation.verified
         chosen = search.take() if known else search.tune()
         kernel = self._finish(search, chosen, reorders=not (known or preparation.brief))
-        named = _KEPT if preparation.kept else _FASTEST_HOT
-        if note := named if variant else _BRIEF if preparation.brief else "":
+        variant_note = _KEPT_NOTE if preparation.kept else _FASTEST_HOT_NOTE
+        if note := variant_note if variant else _BRIEF_NOTE if preparation.brief else "":
             kernel.facts = dataclasses.replace(kernel.facts, notes=[*kernel.facts.notes, note])
         return kernel
 
@@ -487,7 +474,7 @@ class CpuBackend:
 
     def _finish(
         self, search: CpuAutotuner, chosen: autotune.KernelCandidate, *, reorders: bool
-    ) -> CpuKernel[KernelFacts]:
+    ) -> CpuKernel:
         kernel = search.kernel(chosen)
         library = _cpu.library()
         search.arena.clear()
@@ -506,24 +493,14 @@ class CpuBackend:
             correct=chosen.verdict or Correctness(status="unchecked"),
             candidates=search.listing(chosen),
         )
-        return self.clocked(kernel, facts)
-
-    def clocked(self, kernel: _cpu.Kernel, facts: Facts) -> CpuKernel[Facts]:
-        """Return what the native module has made ready with the counters around its samples.
-
-        Args:
-            kernel: a kernel.
-            facts: what is known of it.
-        """
-        threads = _cpu.library()["threads"] or len(self.cpus)
-        return CpuKernel(kernel, facts, threads, self._bursts)
+        return CpuKernel(kernel, facts, library["threads"] or len(self.cpus), self._bursts)
 
 
 def _clocks(cpus: Sequence[int]) -> list[float]:
-    """Read the core clock on all CPUs at the same time; in Hz, none where it cannot be read."""
+    """Read the core clocks of all CPUs at the same time, in Hz; empty if they cannot be read."""
 
     def read(cpu: int) -> float:
-        os.sched_setaffinity(0, {cpu})  # of the calling thread
+        os.sched_setaffinity(0, {cpu})  # 0 is the calling thread
         return _cpu.clock_hz()
 
     try:
@@ -533,43 +510,43 @@ def _clocks(cpus: Sequence[int]) -> list[float]:
         return []
 
 
-def _worth_trying(listed: list[_cpu.Candidate], preparation: Preparation) -> list[_cpu.Candidate]:
-    """Leave out what cannot win."""
+def _without_slow(listed: list[_cpu.Candidate], preparation: Preparation) -> list[_cpu.Candidate]:
+    """Leave out candidates that cannot win."""
     # The unoptimised fallback takes minutes where others take milliseconds.
     listed = [c for c in listed if not c.is_reference] or listed
     if preparation.all_candidates:
         return listed
-    # Code for narrower vectors of the same kind: never the fastest, and slow to find that out.
+    # Code for narrower vectors of the same kind is never the fastest, and slow to probe.
     listed = [c for c in listed if "sse41" not in c.implementation] or listed
     return without_narrower_code(listed)
 
 
 def _name(candidate: _cpu.Candidate) -> str:
-    """Return what a preparation asks for a candidate by."""
+    """Return a candidate's name in ``Preparation.variant``."""
     return f"{candidate.implementation} {candidate.layout}"
 
 
-def _wanted(candidate: _cpu.Candidate, spec: KernelSpec) -> bool:
-    """Whether a candidate's layout is among those that the case allows."""
+def _has_layout(candidate: _cpu.Candidate, spec: KernelSpec) -> bool:
+    """Whether a candidate has a layout that the spec allows."""
     if candidate.variant == "plain" and spec.layer.op != "gemm":
         return spec.layout != "blocked"
     if spec.layer.kind == "pointwise":
-        return _wanted_order(candidate, spec.layer, spec.layout)
+        return _has_pointwise_layout(candidate, spec.layer, spec.layout)
     if spec.layer.op == "gemm" and spec.layer.variant is not None:
-        return True  # none was found that lies otherwise
+        return True  # all candidates have the layer's layout
     if spec.layout == "best":
         return True
     if spec.layer.op == "gemm":
-        # Matrices know packed weights (what the library likes best) and plain ones.
+        # Weights are plain or packed (the layout that the library chooses).
         plain = spec.layout in ("nchw", "nhwc")
         return candidate.variant == ("plain" if plain else "any")
     if spec.layer.op == "pool" and spec.layout == "any":
-        return True  # pooling takes the layout it is given
+        return True  # pooling has no preferred layout
     return candidate.variant == spec.layout
 
 
-def _wanted_order(candidate: _cpu.Candidate, layer: Layer, layout: str) -> bool:
-    """The same for layers some of which do not tell one order of elements from another."""
+def _has_pointwise_layout(candidate: _cpu.Candidate, layer: Layer, layout: str) -> bool:
+    """Like :func:`_has_layout`, but list only one of two equivalent layouts."""
     if layout not in ("best", "any"):
         return candidate.variant == layout
     same = layer.entry.elementwise or layer.height * layer.width == 1

@@ -18,9 +18,9 @@ from pydlbench.backends.base import (
 )
 from pydlbench.backends.frameworks.device_clock import chunk_of, nvtx_range
 from pydlbench.backends.native import cuda_libraries, nvml
-from pydlbench.backends.native.cuda_plans import CudaAutotuner, launched, plan_name, plans
+from pydlbench.backends.native.cuda_plans import CudaAutotuner, kernel_list, plan_name, plans
 from pydlbench.backends.native.inputs import RecentInputs
-from pydlbench.backends.native.sustained import Sustained, sustained
+from pydlbench.backends.native.sustained import Sustained, measure_sustained
 from pydlbench.errors import (
     DeviceLostError,
     PrimitiveError,
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from pydlbench.backends import autotune
     from pydlbench.timing.chunk import Chunk, Request
 
-#: Variable: the only plan that rows may take.
-_PLAN = "PYDLBENCH_PLAN"
-_BRIEF = "found by the short search of an estimate; its launches were timed once"
-# How often each of the three clocks is read for a row; they are compared, not ranked.
+#: Environment variable with the only plan that rows may use.
+_PLAN_VARIABLE = "PYDLBENCH_PLAN"
+_BRIEF_NOTE = "found by the short search of an estimate; its launches were timed once"
+# Launches timed by each of the three clocks for a row.
 _LAUNCH_REPETITIONS = 20
 
 
@@ -56,10 +56,10 @@ class CudaKernel:
     """A kernel on a GPU, ready to be timed.
 
     Args:
-        sample: takes samples.
-        facts: what is known of the kernel.
-        monitor: reads the GPU meanwhile.
-        label: what a profiler calls it.
+        sample: function that takes samples.
+        facts: properties of the kernel.
+        monitor: reads the GPU during samples.
+        label: name of the range in a profiler.
     """
 
     def __init__(
@@ -73,8 +73,7 @@ class CudaKernel:
     def sample(self, request: Request) -> Chunk:
         """Time the requested samples; the GIL is released meanwhile.
 
-        What the host does meanwhile is no part of them: a closed gate, or a graph, hides it. A
-        profiler shows them as a range of the row's name.
+        A closed gate, or a graph, hides the host's time. A profiler shows the samples as a range.
         """
         mark = self._monitor.mark()
         with nvtx_range(self._label):
@@ -97,7 +96,7 @@ class CudaBackend:
         self._inputs = RecentInputs()
 
     def describe(self) -> dict[str, Any]:
-        """Return the GPU's facts, the libraries with their paths, and what NVML tells."""
+        """Return the GPU's facts, the libraries with their paths, and NVML's snapshot."""
         return {
             "name": "CUDA",
             "version": _cuda.built_with()["cuda"],
@@ -109,36 +108,32 @@ class CudaBackend:
         }
 
     def prepare(self, spec: KernelSpec, preparation: Preparation) -> CudaKernel:
-        """Find the fastest right plan; see :class:`~pydlbench.backends.base.Backend`."""
+        """Find the fastest correct plan; see :class:`~pydlbench.backends.base.Backend`."""
         self._check_support(spec)
-        # A profiler is to see one plan: under it a search ends with another one.
-        wanted = os.environ.get(_PLAN)
+        # Under a profiler, a search may choose another plan, so the variable can fix it.
+        wanted = os.environ.get(_PLAN_VARIABLE)
         thorough = preparation.all_candidates or wanted is not None
         listed = plans(self.device, spec, preparation.workspace_bytes, thorough)
         if not listed:
             raise UnsupportedError(f"no plan with --layout {spec.layout}")
-        # Searched for and verified in this run: the other visits of a row time the same plan.
         name = wanted if wanted is not None else preparation.variant
         variant = [plan for plan in listed if plan_name(plan) == name]
         if wanted is not None and not variant:
             names = [plan_name(plan) for plan in listed]
-            alike = nearest(wanted, names) or names[:1]
-            raise UnsupportedError(f"{_PLAN}={wanted}: no such plan; nearest: {some_names(alike)}")
+            near = some_names(nearest(wanted, names) or names[:1])
+            raise UnsupportedError(f"{_PLAN_VARIABLE}={wanted}: no such plan; nearest: {near}")
         known = len(variant) == 1 and preparation.verified
         search = CudaAutotuner(self.device, variant or listed, spec, preparation, self._inputs)
         try:
             chosen = search.take() if known else search.tune()
         except (PrimitiveError, UnsupportedError):
-            # After a lost device every plan is wrong, for no fault of its own: this says so.
+            # If the device was lost, every plan seems wrong: raise DeviceLostError instead.
             self.device.synchronize()
             raise
         return self._finish(search, chosen, preparation)
 
     def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Run a GPU probe by name; see :func:`run_probe`.
-
-        What NVML tells meanwhile stands beside the readings, as it does beside samples.
-        """
+        """Run a GPU probe by name, see :func:`run_probe`, with NVML's readings during it."""
         mark = self._monitor.mark()
         result = run_probe(self.device, name, arguments)
         return {**result, "disturbance": disturbance(self._monitor.since(mark))}
@@ -167,8 +162,8 @@ class CudaBackend:
         plan: _cuda.Plan = chosen.source
         listed = search.listing(chosen)
         known = chosen.verdict is None
-        briefly = known or preparation.brief
-        times = search.kernel(chosen).launch_times(1 if briefly else _LAUNCH_REPETITIONS)
+        repetitions = 1 if known or preparation.brief else _LAUNCH_REPETITIONS
+        times = search.kernel(chosen).launch_times(repetitions)
         launch_s = {
             "event": times["event_s"],
             "graph": times["graph_s"],
@@ -182,7 +177,7 @@ class CudaBackend:
         kernel.run_marked(PROFILED_RANGE)
         steady = Sustained()
         if preparation.energy and not known:
-            steady = sustained(kernel.run_for, self._monitor)
+            steady = measure_sustained(kernel.run_for, self._monitor)
         facts = KernelFacts(
             algorithm=plan.algorithm,
             layout=plan.layout,
@@ -197,26 +192,26 @@ class CudaBackend:
             tensor_cores=plan.tensor_cores,
             notes=[
                 *chosen.details["notes"],
-                *search.late(),
-                *_variables(),
-                *([_BRIEF] if preparation.brief and not known else []),
+                *search.timeout_notes(),
+                *_variable_notes(),
+                *([_BRIEF_NOTE] if preparation.brief and not known else []),
             ],
             launch_s=launch_s,
-            kernels=launched(kernel),
+            kernels=kernel_list(kernel),
             **steady._asdict(),
         )
         return CudaKernel(kernel.sample, facts, self._monitor, search.label)
 
 
-def _variables() -> list[str]:
-    """Say what variables change of a row."""
+def _variable_notes() -> list[str]:
+    """Return notes on environment variables that change a row."""
     notes = []
     if os.environ.get("PYDLBENCH_GATE") == "0":
         notes.append(
             "PYDLBENCH_GATE=0: no launch gate, so the host's time to start kernels is in the time"
         )
-    if _PLAN in os.environ:
-        notes.append(f"{_PLAN}: no other plan was tried")
+    if _PLAN_VARIABLE in os.environ:
+        notes.append(f"{_PLAN_VARIABLE}: no other plan was tried")
     return notes
 
 
@@ -224,7 +219,7 @@ def create(device: str) -> CudaBackend:
     """Create the backend for ``cuda:N``.
 
     Raises:
-        UnsupportedError: no driver, no such GPU, or launches that wait for the device.
+        UnsupportedError: no driver, no such GPU, or launches are blocking.
         BackendMissingError: cuDNN or cuBLASLt is not installed.
     """
     if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
@@ -239,12 +234,12 @@ def create(device: str) -> CudaBackend:
 # -----------------------------------------------------------------------------
 # The GPU's probes by name: instruction peaks, the best matrix product, bandwidth, launch costs.
 
-# Large enough for every tile shape to fill the card, small enough to be made in half a second.
+# Large enough that every tile shape fills the card, small enough to be generated in half a second.
 GEMM_SIZE = 8192
-# The library's first candidates; the best of so many is found by one execution each.
-_CANDIDATES = 16
+# Number of the library's candidates that are tried by one execution each.
+_MAX_CANDIDATES = 16
 _SAMPLES = 15
-_WORKSPACE = 1 << 28
+_WORKSPACE_BYTES = 1 << 28
 
 
 def run_probe(device: _cuda.Device, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -253,10 +248,10 @@ def run_probe(device: _cuda.Device, name: str, arguments: dict[str, Any]) -> dic
     Args:
         device: the GPU.
         name: ``fma_peak``, ``gemm_peak``, ``bandwidth`` or ``launch``.
-        arguments: of the probe.
+        arguments: keyword arguments of the probe.
 
     Raises:
-        UnsupportedError: no such probe, or the GPU lacks what it probes.
+        UnsupportedError: no such probe, or the GPU does not support it.
     """
     if name == "fma_peak":
         return dict(_cuda.fma_peak(device, **arguments))
@@ -277,29 +272,29 @@ def _gemm_peak(device: _cuda.Device, precision: str, size: int = GEMM_SIZE) -> d
     spec = KernelSpec(
         layer=build_layer("gemm", m=size, k=size, n=size), precision=precision, device="cuda:0"
     )
-    listed = plans(device, spec, _WORKSPACE)[:_CANDIDATES]
+    listed = plans(device, spec, _WORKSPACE_BYTES)[:_MAX_CANDIDATES]
     arena = _cuda.Arena(device, make_inputs(spec.layer, spec.pass_, precision, seed=0))
     best, kernel, reasons = math.inf, None, []
     for plan in listed:
         try:
-            tried = _cuda.Kernel(plan, arena, "hot", "events")
-            seconds = float(tried.sample(2, 1, 1)["seconds"].min())
+            candidate = _cuda.Kernel(plan, arena, "hot", "events")
+            seconds = float(candidate.sample(2, 1, 1)["seconds"].min())
         except DeviceLostError:
             raise
         except PydlbenchError as error:
             reasons.append(str(error))
             continue
         if seconds < best:
-            best, kernel = seconds, tried
+            best, kernel = seconds, candidate
     if kernel is None:
-        device.synchronize()  # says so where the device is lost: no fault of the plans
+        device.synchronize()  # raises DeviceLostError if that is the reason
         raise UnsupportedError("; ".join(dict.fromkeys(reasons)) or f"no {precision} product")
     raw = kernel.sample(_SAMPLES, 1, 1)
     seconds_all = raw["seconds"].tolist()
     clocks = raw["clock_hz"].tolist()
     if not clocks:
         raise UnsupportedError(f"no SM clock was read beside the {precision} product")
-    # The clock moves with the power that a product draws: the best rate belongs to its own.
+    # The clock varies with the power draw: pair the best rate with the clock of its sample.
     paired = len(clocks) == len(seconds_all)
     fastest = clocks[seconds_all.index(min(seconds_all))] if paired else median(clocks)
     flops = spec.layer.flops("forward")

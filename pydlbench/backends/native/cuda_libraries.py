@@ -1,7 +1,7 @@
-"""Which copies of cuDNN and cuBLASLt a GPU is measured with.
+"""Find and load cuDNN and cuBLASLt.
 
-The native module is linked to neither. NVIDIA's wheels are looked for first, where PyTorch finds
-them too: in one environment both run on the same copy. Every result names the file that was loaded.
+The native module is not linked to them. NVIDIA's wheels come first, where PyTorch finds them, too,
+so that both use the same copy in an environment. Every result names the file that was loaded.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 from pydlbench.backends.native.modules import native_module
 from pydlbench.errors import BackendMissingError, UnsupportedError
 
-# A file named here is taken as it is; for another copy than the environment's.
+# Variables with the file of another copy than the environment's.
 _OVERRIDES = {"cudnn": "PYDLBENCH_CUDNN", "cublasLt": "PYDLBENCH_CUBLASLT"}
-# Others are numbered as CUDA is.
-_MAJOR = {"cudnn": "9"}
+# Major versions of libraries that do not have CUDA's.
+_MAJOR_VERSIONS = {"cudnn": "9"}
 
 
 def find(name: str, cuda: str) -> str | None:
@@ -26,38 +26,38 @@ def find(name: str, cuda: str) -> str | None:
 
     Args:
         name: ``cudnn``, ``cublasLt`` or ``nvrtc``.
-        cuda: CUDA's major version, which the library has to be of.
+        cuda: required major version of CUDA.
 
     Returns:
-        The file: of a wheel in a folder of ``sys.path``, or of this Python's own libraries, as
-        conda installs them. None where it is left to the system's loader.
+        The file of a wheel in ``sys.path``, or in this Python's ``lib`` folder, where conda
+        installs it. None leaves the search to the system's loader.
     """
     if chosen := os.environ.get(_OVERRIDES.get(name, "")):
         return chosen
-    file = f"lib{name}.so.{_MAJOR.get(name, cuda)}"
+    file = f"lib{name}.so.{_MAJOR_VERSIONS.get(name, cuda)}"
     for folder in sys.path:
-        # cudnn/lib and cu13/lib; of CUDA 12 one folder per library.
+        # cudnn/lib and cu13/lib; CUDA 12 has one folder per library.
         for path in sorted(Path(folder, "nvidia").glob(f"*/lib/{file}")):
             return str(path)
-    own = Path(sys.prefix, "lib", file)
-    return str(own) if own.exists() else None
+    path = Path(sys.prefix, "lib", file)
+    return str(path) if path.exists() else None
 
 
 def load(module: Any = None) -> dict[str, dict[str, str]]:
-    """Load cuDNN and cuBLASLt; what is loaded already stays. One of them is enough to begin with.
+    """Load cuDNN and cuBLASLt unless they are loaded; one of them is sufficient.
 
     Args:
-        module: takes the place of ``pydlbench._cuda`` in tests.
+        module: replaces ``pydlbench._cuda`` in tests.
 
     Returns:
-        Version and path of each library. Rows that need one that is not among them say why.
+        Version and path of each loaded library. Rows that need a missing one say so.
 
     Raises:
-        BackendMissingError: both are missing or too old; the message names what installs them.
+        BackendMissingError: both are missing or too old.
     """
     cuda = module or native_module("_cuda")
     major = str(cuda.built_with()["cuda"]).partition(".")[0]
-    # cuDNN asks for this one by name when it compiles a kernel, and finds it once it is loaded.
+    # cuDNN opens NVRTC by name when it compiles a kernel, and so finds a copy that is loaded.
     if nvrtc := find("nvrtc", major):
         ctypes.CDLL(nvrtc)
     try:

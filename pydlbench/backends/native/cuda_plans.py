@@ -1,8 +1,7 @@
-"""The plans of one case on a GPU with their inputs, on their way to the choice of one."""
+"""The plans of one spec on a GPU, and the choice among them."""
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -23,31 +22,30 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydlbench.backends.base import Preparation
-    from pydlbench.models.passes import StepPass
     from pydlbench.records.specs import KernelSpec
 
 
 # -----------------------------------------------------------------------------
-# From a case to plans and to the device's float64 reference.
+# The list of plans, and the device's float64 reference.
 
-# cuDNN's lists for float32 on a card with tensor cores hold next to nothing but TF32: what its
-# other engines can do has to be found by trying them.
-_SWEPT = ("fp32", "fp16")
+# On cards with tensor cores, cuDNN's lists for these precisions contain hardly any other plans than
+# those on tensor cores, so all of its engines are tried.
+_SWEPT_PRECISIONS = ("fp32", "fp16")
 
 
 def plans(
     device: _cuda.Device, spec: KernelSpec, workspace_bytes: int, thorough: bool = False
 ) -> list[_cuda.Plan]:
-    """List every plan that the libraries and our own kernels have for ``spec``.
+    """List all plans of the libraries and our own kernels for ``spec``.
 
-    For a convolution these are cuDNN's heuristic lists and its list of fallbacks; off the tensor
-    cores, and when ``thorough``, the engines that are on none of them as well.
+    For a convolution these are cuDNN's heuristic and fallback lists; without tensor cores, and if
+    ``thorough``, also the engines that are in none of these lists.
 
     Args:
         device: the GPU.
-        spec: what is to be computed; its layout restricts the plans.
-        workspace_bytes: scratch memory that a plan may ask for at most.
-        thorough: leave out nothing.
+        spec: the spec; its layout restricts the plans.
+        workspace_bytes: limit of a plan's workspace.
+        thorough: list all engines.
 
     Raises:
         UnsupportedError: there is none, or the GPU lacks the precision.
@@ -63,36 +61,36 @@ def plans(
         layout=spec.layout,
         workspace_limit=workspace_bytes,
         fused=spec.fuse == "bias-relu",
-        sweep=thorough or spec.precision in _SWEPT,
+        sweep=thorough or spec.precision in _SWEPT_PRECISIONS,
     )
     if layer.op != "gemm":
         return listed
-    # Matrices know the caller's rows and transposed weights, as torch.nn.Linear keeps them.
+    # Products have plain weights and transposed ones, which torch.nn.Linear has.
     wanted = layer.variant or ("plain" if spec.layout in ("nchw", "nhwc") else None)
     return [plan for plan in listed if wanted in (None, plan.variant)]
 
 
 def reference(spec: KernelSpec) -> _cuda.Reference | None:
-    """Return what computes the exact result on the device, or None where only the host can."""
+    """Return the device's float64 reference; None if only the host has one."""
     layer, fused = spec.layer, spec.fuse == "bias-relu"
     return _cuda.reference(layer.kind, native_pass(spec), layer.problem_fields(), fused=fused)
 
 
-def native_pass(spec: KernelSpec | StepPass) -> str:
-    """Return the pass of a case as the native module calls it."""
+def native_pass(spec: KernelSpec) -> str:
+    """Return the native module's name of a pass."""
     return f"forward-{spec.propagation}" if spec.pass_ == "forward" else spec.pass_
 
 
 # -----------------------------------------------------------------------------
-# The plans of one case on a GPU, on their way to the choice of one.
+# The choice among the plans of one spec.
 
-# A sample of a probe lasts so long at least: events tick every half microsecond.
-_PROBE_SAMPLE_S = 50e-6
-_PROBE_INNER = 64
+# Shortest sample of a probe, as events have a resolution of half a microsecond.
+_MIN_SAMPLE_S = 50e-6
+_MAX_EXECUTIONS = 64
 
 
-class _BetweenEvents:
-    """A plan made runnable between events, in the spec's cache state."""
+class _EventTimedPlan:
+    """A plan that is timed between events, in the spec's cache state."""
 
     def __init__(self, kernel: _cuda.Kernel, details: dict[str, Any], hot: bool) -> None:
         self._kernel = kernel
@@ -101,7 +99,7 @@ class _BetweenEvents:
         self._inner = 1
 
     def seconds(self, samples: int, untimed: int = 0) -> Sequence[float]:
-        """Return times; only hot ones may come from several executions in a row."""
+        """Return times; samples of hot kernels may consist of several executions."""
         raw = self._kernel.sample(samples, self._inner, untimed)
         self._details["gate_timeouts"] += raw["gate_timeouts"]
         seconds: list[float] = raw["seconds"].tolist()
@@ -110,8 +108,8 @@ class _BetweenEvents:
         return seconds
 
 
-class _InGraph:
-    """A plan made runnable for the finals as the row will time it: executions as one CUDA graph."""
+class _GraphTimedPlan:
+    """A plan that is timed in a CUDA graph of several executions, as the row will time it."""
 
     def __init__(self, kernel: _cuda.Kernel, details: dict[str, Any]) -> None:
         self._kernel = kernel
@@ -120,7 +118,7 @@ class _InGraph:
         self._inner = _executions(self.seconds(1)[0])
 
     def seconds(self, samples: int, untimed: int = 0) -> Sequence[float]:
-        """Return a time, of all that samples between events would execute."""
+        """Return one time, the mean of as many executions as samples between events would have."""
         raw = self._kernel.sample(1, samples * self._inner, untimed)
         self._details["gate_timeouts"] += raw["gate_timeouts"]
         seconds: list[float] = raw["seconds"].tolist()
@@ -128,19 +126,19 @@ class _InGraph:
 
 
 def _executions(seconds: float) -> int:
-    """Return how many executions in a row a sample has."""
-    return max(1, min(_PROBE_INNER, math.ceil(_PROBE_SAMPLE_S / max(seconds, 1e-7))))
+    """Return the number of executions per sample."""
+    return max(1, min(_MAX_EXECUTIONS, math.ceil(_MIN_SAMPLE_S / max(seconds, 1e-7))))
 
 
 class CudaAutotuner(autotune.Autotuner):
-    """The choice among the plans of one case.
+    """The choice among the plans of one spec.
 
     Args:
         device: the GPU.
-        listed: the plans by the native module.
-        spec: what is computed.
-        preparation: with what inputs, and how thoroughly.
-        recent: the inputs of the case before.
+        listed: plans of the native module.
+        spec: the spec.
+        preparation: options.
+        recent: cached inputs of the former spec.
     """
 
     def __init__(
@@ -165,21 +163,21 @@ class CudaAutotuner(autotune.Autotuner):
 
     @property
     def timing(self) -> str:
-        """How the case is timed in the end."""
+        """Clock of the row's samples."""
         if self._spec.timing != "auto":
             return self._spec.timing
         return "cuda-graph" if self._graphs and self._spec.cache == "hot" else "events"
 
     @property
     def label(self) -> str:
-        """The case's name."""
+        """Label of the spec."""
         return self._spec.label
 
     def avoid_graphs(self, candidate: autotune.KernelCandidate) -> None:
-        """Learn that a plan cannot be captured into a graph.
+        """Note that a plan cannot be captured into a graph.
 
         Raises:
-            UnsupportedError: the case asks for one.
+            UnsupportedError: the spec requires a graph.
         """
         if self._spec.timing == "cuda-graph":
             raise UnsupportedError(
@@ -189,33 +187,33 @@ class CudaAutotuner(autotune.Autotuner):
         self._graphs = False
 
     def kernel(self, candidate: autotune.KernelCandidate) -> _cuda.Kernel:
-        """Return the plan's kernel between events, made when asked for."""
+        """Return the plan's kernel that is timed between events, and make it if needed."""
         if candidate.kernel is None:
             candidate.kernel = _cuda.Kernel(
                 candidate.source, self._arena, self._spec.cache, "events"
             )
-            # A plan is built once; what that took is known to its first kernel.
+            # A plan is built once, by its first kernel.
             if candidate.details["setup_s"] is None:
                 candidate.details["setup_s"] = candidate.kernel.build_seconds
         kernel: _cuda.Kernel = candidate.kernel
         return kernel
 
-    def runnable(self, candidate: autotune.KernelCandidate) -> _BetweenEvents:
+    def runnable(self, candidate: autotune.KernelCandidate) -> _EventTimedPlan:
         """Make a plan runnable."""
         kernel = self.kernel(candidate)
-        return _BetweenEvents(kernel, candidate.details, hot=self._spec.cache == "hot")
+        return _EventTimedPlan(kernel, candidate.details, hot=self._spec.cache == "hot")
 
     def finalist(self, candidate: autotune.KernelCandidate) -> autotune.Runnable:
         """Make a plan runnable as the row times it.
 
-        On an H200 some of cuDNN's plans take a fifth longer in a graph than between events, others
-        for the same convolution do not. A plan that no graph captures is timed between events, as
-        its row would be, unless the spec asks for graphs.
+        On an H200, some of cuDNN's plans take a fifth longer in a graph than between events, and
+        others for the same convolution do not. A plan that cannot be captured is timed between
+        events, as its row would be, unless the spec requires graphs.
         """
         if self.timing == "cuda-graph" and self._spec.cache == "hot":
             try:
                 kernel = _cuda.Kernel(candidate.source, self._arena, "hot", self.timing)
-                return _InGraph(kernel, candidate.details)
+                return _GraphTimedPlan(kernel, candidate.details)
             except (PrimitiveError, UnsupportedError) as error:
                 if self._spec.timing == "cuda-graph":
                     raise
@@ -223,19 +221,19 @@ class CudaAutotuner(autotune.Autotuner):
         return self.runnable(candidate)
 
     def release_probed(self, candidate: autotune.KernelCandidate, best: float) -> None:  # noqa: ARG002 - in any case
-        """Give back the memory of a plan's kernel."""
+        """Free the memory of a plan's kernel."""
         candidate.kernel = None
 
-    def late(self) -> list[str]:
-        """Say which plans the launch gate did not hide: enqueueing them waited for the GPU."""
-        counts = [(each.algorithm, each.details["gate_timeouts"]) for each in self.candidates]
+    def timeout_notes(self) -> list[str]:
+        """Return a note on plans whose launches wait for the GPU, so that the gate timed out."""
+        counts = [(c.algorithm, c.details["gate_timeouts"]) for c in self.candidates]
         reasons = [f"{name} ({count})" for name, count in counts if count]
         if not reasons:
             return []
         return [f"samples of the search timed out behind the launch gate: {', '.join(reasons)}"]
 
     def final(self, chosen: autotune.KernelCandidate) -> _cuda.Kernel:
-        """Return a plan's kernel as the row is to time it; what the others held is freed."""
+        """Return a plan's kernel as the row times it, and free the memory of all others."""
         if self.timing == "events":
             kernel = self.kernel(chosen)
         else:
@@ -246,23 +244,22 @@ class CudaAutotuner(autotune.Autotuner):
                 self.timing,
                 self._preparation.cold_bytes,
             )
-        for each in self.candidates:
-            each.kernel = None
+        for candidate in self.candidates:
+            candidate.kernel = None
         self._arena.clear()
         return kernel
 
     def verify(self, candidate: autotune.KernelCandidate) -> Verdict:
-        """Run a plan on poisoned outputs and compare."""
+        """Run a plan on outputs filled with NaN and compare."""
         kernel = self.kernel(candidate)
         kernel.run_poisoned()
         accumulate = accumulator(candidate.source, self._spec.precision)
         if self._reference is not None:
             comparison = kernel.verify(self._reference, self._arena)
-            judged = functools.partial(judge, comparison, self._spec.precision, accumulate)
-            verdict = judged(candidate.algorithm)
-            if verdict.status != "ok" and (fewer := _with_fewer_flops(kernel)):
-                verdict = judged(fewer)
-                candidate.details["notes"].append(f"runs {fewer}")
+            verdict = judge(comparison, self._spec.precision, accumulate, candidate.algorithm)
+            if verdict.status != "ok" and (name := _transform_kernel(kernel)):
+                verdict = judge(comparison, self._spec.precision, accumulate, name)
+                candidate.details["notes"].append(f"runs {name}")
             return verdict
         results = kernel.outputs()  # the main one first
         return verify(
@@ -279,19 +276,19 @@ class CudaAutotuner(autotune.Autotuner):
         )
 
 
-def _with_fewer_flops(kernel: _cuda.Kernel) -> str | None:
-    """Return the kernel by whose name a plan is Winograd's or an FFT; None where none is.
+def _transform_kernel(kernel: _cuda.Kernel) -> str | None:
+    """Return the name of a plan's Winograd or FFT kernel; None if it has none.
 
-    cuDNN does not say it of each of its engines: of engine 17 (9.19), gradients of weights, only
-    ``cudnn::winograd_nonfused`` kernels tell.
+    cuDNN does not report this for all of its engines: engine 17 (9.19) for gradients of weights can
+    only be recognised by its ``cudnn::winograd_nonfused`` kernels.
     """
-    return next(filter(fewer_flops, map(kernel_name, launched(kernel))), None)
+    return next(filter(fewer_flops, map(kernel_name, kernel_list(kernel))), None)
 
 
-def launched(kernel: _cuda.Kernel) -> list[dict[str, Any]]:
-    """Return what a plan launches; nothing of one that cannot be captured."""
+def kernel_list(kernel: _cuda.Kernel) -> list[dict[str, Any]]:
+    """Return the GPU kernels of a plan; empty if it cannot be captured."""
     try:
-        return [dict(each) for each in kernel.kernels()]
+        return [dict(item) for item in kernel.kernels()]
     except (PrimitiveError, UnsupportedError):
         return []
 
@@ -314,14 +311,14 @@ def _candidate(plan: _cuda.Plan) -> autotune.KernelCandidate:
 
 
 def plan_name(plan: _cuda.Plan) -> str:
-    """Return the name by which a plan is prepared again; see ``Preparation.variant``."""
+    """Return a plan's name in ``Preparation.variant``."""
     return f"{plan.algorithm} {plan.layout}"
 
 
 def accumulator(plan: _cuda.Plan, precision: str) -> str:
-    """Return the format of a plan's partial sums, by the name that the tolerance knows.
+    """Return the format of a plan's partial sums, as an argument of ``tolerance``.
 
-    Where the library does not tell whether tensor cores are at work, the mode decides.
+    If the library does not report the use of tensor cores, it is derived from the precision.
     """
     tensor_cores = plan.tensor_cores
     if tensor_cores is None:
@@ -337,24 +334,24 @@ def judge(comparison: _cuda.Comparison, precision: str, accumulate: str, algorit
     """Turn the device's comparison of all elements into a verdict.
 
     Args:
-        comparison: largest error, where it is, and what was never written.
+        comparison: largest error with its place, and numbers of NaN and infinite elements.
         precision: storage and arithmetic.
         accumulate: format of the partial sums.
-        algorithm: the plan's name; Winograd and FFT are allowed more.
+        algorithm: the plan's name; Winograd and FFT get a larger tolerance.
     """
     count = comparison["elements"]
     allowed = 0.0
     if comparison["terms"]:
         allowed = tolerance(precision, comparison["terms"], accumulate, algorithm)
     error = comparison["max_error"]
-    right = math.isfinite(error) and error <= allowed
+    correct = math.isfinite(error) and error <= allowed
     if comparison["unwritten"]:
-        right = False
+        correct = False
         detail = f"{comparison['unwritten']} of {count} elements never written (NaN)"
     elif comparison["infinite"]:
-        right = False
+        correct = False
         detail = f"{comparison['infinite']} of {count} elements infinite"
-    elif right:
+    elif correct:
         detail = f"all {count} elements recomputed on the device"
     else:
         place = ", ".join(map(str, comparison["where"]))
@@ -362,7 +359,7 @@ def judge(comparison: _cuda.Comparison, precision: str, accumulate: str, algorit
             f"element [{place}] is {comparison['got']:.7g}, expected {comparison['expected']:.7g}"
         )
     return Verdict(
-        status="ok" if right else "failed",
+        status="ok" if correct else "failed",
         rel_error=error if math.isfinite(error) else None,
         tolerance=allowed,
         detail=detail,

@@ -1,4 +1,4 @@
-"""The inputs of a case in a native worker."""
+"""The inputs of a spec in a native worker."""
 
 from __future__ import annotations
 
@@ -15,43 +15,42 @@ if TYPE_CHECKING:
 
     from pydlbench.records.specs import KernelSpec
 
-# The bias of a fused kernel has a random stream of its own.
+# The bias of a fused kernel has its own random stream.
 _BIAS_STREAM = 7
 
 
 class RecentInputs:
-    """The inputs of the last case, kept for the next row of the same layer and pass.
+    """Cache of the last inputs, for the next row of the same layer and pass.
 
-    Rows of one layer and pass follow one another, and four hundred million random numbers take
-    seconds.
+    Generating four hundred million random numbers takes seconds.
     """
 
     def __init__(self) -> None:
         self._key: tuple[Any, ...] | None = None
-        self._made: dict[str, NDArray[Any]] = {}
+        self._cached: dict[str, NDArray[Any]] = {}
 
     def inputs(self, spec: KernelSpec, seed: int) -> dict[str, NDArray[Any]]:
-        """Return a case's inputs by role; the arrays are shared, so only to be read.
+        """Return a spec's inputs by role; the arrays are shared and must not be changed.
 
         Args:
-            spec: what is computed; with a bias where it is fused.
-            seed: of the random numbers.
+            spec: the spec; a fused bias is included.
+            seed: seed of the random numbers.
 
         Raises:
-            UnsupportedError: a bias where the layer has none.
+            UnsupportedError: the layer has no bias to fuse.
         """
-        # Uniform values of equal significands are the same numbers, whatever the format's name.
+        # Formats with the same number of significand bits have the same uniform values.
         bits = significand_bits(spec.precision)
         stored = spec.precision if spec.layer.kind == "pointwise" else bits
         nameless = dataclasses.replace(spec.layer, name=None)
         key = (nameless, spec.pass_, stored, spec.propagation, seed)
         if key != self._key:
-            self._key, self._made = None, {}  # not two layers' at a time
-            self._made = make_inputs(
+            self._key, self._cached = None, {}  # free the memory first
+            self._cached = make_inputs(
                 spec.layer, spec.pass_, spec.precision, seed, propagation=spec.propagation
             )
             self._key = key
-        inputs = dict(self._made)
+        inputs = dict(self._cached)
         if spec.fuse == "bias-relu":
             inputs["bias"] = _bias(spec, seed)
         return inputs

@@ -1,4 +1,4 @@
-"""The suite's own C++ extension modules; where one cannot be had, the message says why."""
+"""Import of the C++ extension modules, with the reason if one is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydlbench.errors import BackendMissingError
 if TYPE_CHECKING:
     from types import ModuleType
 
-#: As the module asks the loader for it.
+#: Name by which the module's dependency is listed.
 _ONEDNN: Final = "libdnnl.so.3"
 
 
@@ -21,19 +21,19 @@ def native_module(name: str) -> ModuleType:
     """Import ``pydlbench._cpu`` or another native module.
 
     Raises:
-        BackendMissingError: it was not built, or cannot be loaded; the message says why.
+        BackendMissingError: it was not built, or cannot be loaded; the message has the reason.
     """
     try:
-        return _imported(name)
+        return _import_module(name)
     except ImportError as error:
         raise BackendMissingError(_why_missing(name, error)) from error
 
 
-def _imported(name: str) -> ModuleType:
-    """Import a module; where the loader does not find its oneDNN, load that first.
+def _import_module(name: str) -> ModuleType:
+    """Import a module; if the loader does not find oneDNN, load that first.
 
-    The module looks for it where oneDNN's wheel puts it in the same environment. An environment on
-    top of another one may have the wheel in that one.
+    The module's search path has the folder of oneDNN's wheel in the same environment. The wheel may
+    also be in a parent environment.
 
     Raises:
         ImportError: it was not built, or cannot be loaded.
@@ -41,14 +41,14 @@ def _imported(name: str) -> ModuleType:
     try:
         return importlib.import_module(f"pydlbench.{name}")
     except ImportError as error:
-        if _ONEDNN not in str(error) or not (path := _of_wheel()):
+        if _ONEDNN not in str(error) or not (path := _wheel_library()):
             raise
     ctypes.CDLL(path)
     return importlib.import_module(f"pydlbench.{name}")
 
 
-def _of_wheel() -> str:
-    """Return the library that oneDNN's wheel has installed; empty where there is none."""
+def _wheel_library() -> str:
+    """Return the library of oneDNN's wheel; empty if it is not installed."""
     try:
         files = metadata.files("onednn-cpu-gomp") or ()
     except metadata.PackageNotFoundError:

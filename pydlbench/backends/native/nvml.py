@@ -1,7 +1,7 @@
-"""A GPU watched through NVML while it is sampled: clocks, power, heat, throttling, other processes.
+"""NVML readings of a GPU during samples: clocks, power, temperature, throttling, other processes.
 
-Nothing is ever set. Without NVML (``nvidia-ml-py`` is not installed, the driver refuses) rows stand
-without these readings, and the device's record says why.
+No setting is changed. Without NVML (``nvidia-ml-py`` is not installed, or the driver refuses), rows
+have no such readings, and the device's record has the reason.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from pydlbench.timing.statistics import median
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# NVML's own sensors are renewed every 20 to 100 ms.
+# NVML updates its sensors every 20 to 100 ms.
 _PERIOD_S = 0.02
-# NVML_FI_DEV_POWER_INSTANT. Without it the reading is the mean over a second, twenty chunks long.
+# NVML_FI_DEV_POWER_INSTANT; the other reading is the mean over a second, twenty chunks long.
 _POWER_INSTANT = 186
-# The energy counter moves at least ten times a second; after a second it never will.
-_ENERGY_WAIT_S = 1.0
-# Between two looks at it: the thread that launches may have the same CPU.
-_ENERGY_LOOK_S = 0.0005
+# The energy counter is updated at least ten times a second, or not at all.
+_ENERGY_TIMEOUT_S = 1.0
+# Polling interval of the counter; the thread that launches kernels may have the same CPU.
+_ENERGY_POLL_S = 0.0005
 
 
 class Monitor:
-    """Reads one GPU, in a thread of its own while samples are taken.
+    """Reads one GPU in a thread during samples.
 
     Args:
-        uuid: of the GPU, as the driver writes it: ``GPU-...``.
-        library: takes the place of ``pynvml`` in tests.
-        clock: seconds that only grow.
-        period_s: between two readings.
+        uuid: the driver's identifier of the GPU: ``GPU-...``.
+        library: replaces ``pynvml`` in tests.
+        clock: monotonic clock in seconds.
+        period_s: interval of readings.
     """
 
     def __init__(
@@ -68,16 +68,16 @@ class Monitor:
             threading.Thread(target=self._watch, name="nvml", daemon=True).start()
 
     def mark(self) -> float:
-        """Start a chunk: the thread reads from now on until :meth:`since` is asked."""
-        self._others()  # what others did until now is none of this chunk's business
+        """Start a chunk: the thread reads until :meth:`since` is called."""
+        self._others()  # drop the use by others before the chunk
         self._active.set()
         return self._clock()
 
     def since(self, mark: float) -> GpuReadings | None:
-        """Return what was read since ``mark``, with one reading of this moment; None without NVML.
+        """Return the readings since ``mark``, including one of this moment; None without NVML.
 
         Args:
-            mark: of :meth:`mark`.
+            mark: result of :meth:`mark`.
         """
         self._active.clear()
         if self.reason is not None:
@@ -87,42 +87,44 @@ class Monitor:
             fresh = [values for when, values in self._readings if when >= mark]
             self._readings.clear()
 
-        def known(name: str) -> list[float]:
+        def readings(name: str) -> list[float]:
             return [values[name] for values in fresh if name in values]
 
-        powers, heats = known("power_w"), known("temperature_c")
+        def middle(name: str) -> float | None:
+            return median(readings(name)) if readings(name) else None
+
         bits = 0
-        for value in known("reasons"):
+        for value in readings("reasons"):
             bits |= int(value)
         return GpuReadings(
-            sm_clock_hz=median(known("sm_clock_hz")) if known("sm_clock_hz") else None,
-            memory_clock_hz=median(known("memory_clock_hz")) if known("memory_clock_hz") else None,
-            # The first and the last reading are beside the load.
-            power_w=median(powers) if powers else None,
-            temperature_c=max(heats, default=None),
+            sm_clock_hz=middle("sm_clock_hz"),
+            memory_clock_hz=middle("memory_clock_hz"),
+            # The median, because the first and the last reading are outside the load.
+            power_w=middle("power_w"),
+            temperature_c=max(readings("temperature_c"), default=None),
             reasons=reasons_of(bits),
             others=self._others(),
             readings=len(fresh),
         )
 
     def energy_j(self) -> float | None:
-        """Return the energy since the driver was loaded, in joules, just when its counter moved.
+        """Return the energy since the driver was loaded, in joules, right after a counter update.
 
-        None where the GPU does not count it (before Volta), or the counter stands still.
+        None if the GPU has no such counter (before Volta), or it is not updated.
         """
         first = self._ask("nvmlDeviceGetTotalEnergyConsumption")
         if first is None:
             return None
-        end = self._clock() + _ENERGY_WAIT_S
+        end = self._clock() + _ENERGY_TIMEOUT_S
         while self._clock() < end:
             now = self._ask("nvmlDeviceGetTotalEnergyConsumption")
             if now is not None and now != first:
                 return float(now) / 1e3
-            time.sleep(_ENERGY_LOOK_S)
+            time.sleep(_ENERGY_POLL_S)
         return None
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what matters for trust, before anything is measured; ``reason`` without NVML."""
+        """Return the GPU's state before measurements; only ``reason`` without NVML."""
         if self.reason is not None:
             return {"reason": self.reason}
         limit = self._ask("nvmlDeviceGetEnforcedPowerLimit")
@@ -163,7 +165,7 @@ class Monitor:
             self._readings.append((self._clock(), values))
 
     def _power_w(self) -> float | None:
-        """The power of this moment; where the driver has none such, the mean over a second."""
+        """Return the present power, or the mean over a second if the driver has only that."""
         for value in self._ask("nvmlDeviceGetFieldValues", [_POWER_INSTANT]) or ():
             if value.nvmlReturn == 0:
                 return 1e-3 * float(value.value.uiVal)
@@ -171,11 +173,11 @@ class Monitor:
         return None if mean is None else 1e-3 * float(mean)
 
     def _others(self) -> tuple[int, ...]:
-        """Other processes that used this GPU's multiprocessors since the last time.
+        """Return other processes that used this GPU's multiprocessors since the last call.
 
-        In a container the driver may know this process by another number; then it cannot be told
-        from others, and nothing is said about them. Nor about this run's own workers: they compute
-        in turn with this one, but the driver dates their use up to a second too late.
+        In a container, the driver may know this process by another number; then it cannot be
+        distinguished from others, and the result is empty. This run's other workers are left out:
+        they compute in turn with this one, but the driver reports their use up to a second late.
         """
         running = self._ask("nvmlDeviceGetComputeRunningProcesses") or []
         if os.getpid() not in {process.pid for process in running}:
@@ -191,16 +193,16 @@ class Monitor:
             return None
         try:
             return getattr(self._library, call)(self._handle, *arguments)
-        except Exception:  # noqa: BLE001 - a sensor that this GPU lacks is a reading that is not there
+        except Exception:  # noqa: BLE001 - this GPU lacks the sensor
             return None
 
 
 def _is_sibling(pid: int) -> bool:
-    """Whether the process that started this one has started that one too."""
+    """Whether a process has the same parent as this one."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
-    # "pid (name) state parent ...", where the name may hold anything, brackets too. Orphans of all
-    # runs have process 1 as their parent.
+    # "pid (name) state parent ..."; the name may contain brackets. Process 1 is the parent of
+    # orphans, which are of different runs.
     return int(stat.rpartition(")")[2].split()[1]) == os.getppid() != 1

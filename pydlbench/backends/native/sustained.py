@@ -1,4 +1,4 @@
-"""What an execution takes among a second of them in a row: time, clock, power and energy of it."""
+"""Time, clock, power and energy of an execution when it runs for a second without pauses."""
 
 from __future__ import annotations
 
@@ -6,40 +6,33 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from pydlbench.backends.host_clock import Watcher
 from pydlbench.errors import PrimitiveError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pydlbench.timing.chunk import GpuReadings
-
-# The card updates its energy counter about every 100 ms, and so ten times in the load behind its
-# start, while which graphs are made and the clock finds its place.
+# The card updates its energy counter about every 100 ms, so ten times after the start, in which
+# graphs are made and the clock settles.
 _LOAD_S: Final = 1.2
 _START_S: Final = 0.2
 
 
-class EnergyMeter(Protocol):
-    """Reads a GPU, its counter of energy too: ``native.nvml.Monitor``."""
-
-    def mark(self) -> float:
-        """Start."""
-
-    def since(self, mark: float) -> GpuReadings | None:
-        """Return what was read since then."""
+class EnergyMeter(Watcher, Protocol):
+    """Reads a GPU including its energy counter: ``native.nvml.Monitor``."""
 
     def energy_j(self) -> float | None:
-        """Return the counter in joules, just when it has moved; None where nobody counts."""
+        """Return the counter in joules, right after an update; None if there is none."""
 
 
 class Sustained(NamedTuple):
-    """An execution among a second of them in a row; None of what nobody tells.
+    """Properties of an execution in a second of them; None if unknown.
 
     Attributes:
-        sustained_s: seconds of it.
-        sustained_hz: the multiprocessors' clock, the median.
-        energy_j: of it.
-        power_w: the mean.
+        sustained_s: seconds per execution.
+        sustained_hz: median clock of the multiprocessors.
+        energy_j: energy per execution.
+        power_w: mean power.
     """
 
     sustained_s: float | None = None
@@ -48,17 +41,18 @@ class Sustained(NamedTuple):
     power_w: float | None = None
 
 
-def sustained(run_for: Callable[[float], Mapping[str, Any]], meter: EnergyMeter) -> Sustained:
-    """Return what a second of executions in a row takes.
+def measure_sustained(
+    run_for: Callable[[float], Mapping[str, Any]], meter: EnergyMeter
+) -> Sustained:
+    """Measure a second of executions without pauses.
 
-    The counter of energy is read beside the executions, from one of its steps to another: from
-    before the first one to a step after the last one it would count up to 100 ms of an idle GPU
-    too.
+    The energy counter is read during the executions, from one update to another. Readings before
+    the first or after the last execution would include up to 100 ms of an idle GPU.
 
     Args:
-        run_for: launches executions back to back for so many seconds, and returns how many
-            ``executions`` it were in how many ``seconds``.
-        meter: of the GPU.
+        run_for: launches executions for a number of seconds, and returns ``executions`` and
+            ``seconds``.
+        meter: reads the GPU.
     """
     steps: list[tuple[float, float]] = []
     mark = meter.mark()
@@ -75,7 +69,7 @@ def sustained(run_for: Callable[[float], Mapping[str, Any]], meter: EnergyMeter)
         try:
             steady = load.result()
         except (PrimitiveError, UnsupportedError):
-            return Sustained()  # the load is a graph, which the plan may not be captured into
+            return Sustained()  # the plan cannot be captured into the load's graph
         finally:
             readings = meter.since(mark)
     if not steady["executions"]:

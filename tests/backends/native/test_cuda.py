@@ -207,7 +207,7 @@ def test_energy_is_that_of_the_load_alone(monkeypatch):
 
     monkeypatch.setattr(sustained, "ThreadPoolExecutor", Pool)
     monkeypatch.setattr(sustained, "time", fake)
-    found = sustained.sustained(fake.run_for, Counter(fake))
+    found = sustained.measure_sustained(fake.run_for, Counter(fake))
     assert found.energy_j == pytest.approx(500 * 1.25 / 100)
     assert found.sustained_s == pytest.approx(1.25 / 100)
     assert found.sustained_hz == 1.4e9
@@ -219,7 +219,7 @@ def test_a_plan_that_cannot_be_captured_has_no_energy(backend, monkeypatch):
     def run_for(_seconds):
         raise PrimitiveError("not while a stream is captured")
 
-    assert set(sustained.sustained(run_for, backend._monitor)) == {None}
+    assert set(sustained.measure_sustained(run_for, backend._monitor)) == {None}
 
 
 def test_without_a_counter_there_is_no_energy(native, backend):
