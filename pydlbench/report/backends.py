@@ -1,4 +1,4 @@
-"""Backends side by side: who is fastest, by how much, and how far from the limit."""
+"""The table of interleaved backends: times, ratios to the fastest, shares of the limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydlbench.records.measurement import UNCERTAIN_LEGEND, is_uncertain
 from pydlbench.report.blocks import Table
 from pydlbench.report.columns import (
     AXES,
-    OF_BACKENDS,
+    BACKEND_AXES,
     by_problem,
     common_model,
     label,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
 
 _CONTENDED, _UNCERTAIN, _OTHER_SUMS, _FEWER_FLOPS, _INTERRUPTED = "!", "~", "a", "f", "i"
-# In the order of their columns, behind who it is.
+# Columns after the backend's.
 _METRICS: Final = (
     "algorithm short_layout time.median time.spread tflops of_theoretical=theory of_measured "
     "roofline.efficiency gflops_per_watt to_best warm_s=kept checked"
@@ -33,7 +33,7 @@ _METRICS: Final = (
 
 
 def interleaved_table(rows: Sequence[Measurement]) -> Table:
-    """Return the table; above each problem what its rows share, and the table's heading does not.
+    """Return the table; a line above each problem has the values that only its rows share.
 
     Args:
         rows: ``ok`` rows, some of them with a ratio to the fastest.
@@ -48,7 +48,7 @@ def interleaved_table(rows: Sequence[Measurement]) -> Table:
 
 
 def interleaved_legend(rows: Sequence[Measurement]) -> list[str]:
-    """Return a line for each mark and for what a column's title cannot say."""
+    """Return a line for each mark, and for titles that need an explanation."""
     lines = []
     other = [row for problem in by_problem(rows) for row in _other_sums(problem)]
     if any(row.warm_s for row in rows):
@@ -82,7 +82,7 @@ def _columns(
     rows: Sequence[Measurement], problems: Sequence[Sequence[Measurement]]
 ) -> list[Column[Measurement]]:
     inside = {axis for problem in problems for axis in varying(problem)}
-    inside -= {"backend", "mode", "accumulate"}  # a mark tells who sums in what
+    inside -= {"backend", "mode", "accumulate"}  # a mark shows other accumulators
     other = {id(row) for problem in problems for row in _other_sums(problem)}
 
     def marks(row: Measurement) -> str:
@@ -97,8 +97,8 @@ def _columns(
 
 
 def _above(problem: Sequence[Measurement], rows: Sequence[Measurement]) -> str:
-    """What the rows of a problem share and the table's heading does not say."""
-    axes = [axis for axis in varying(rows) if axis not in OF_BACKENDS]
+    """Return the line above a problem: values that its rows share, and all rows do not."""
+    axes = [axis for axis in varying(rows) if axis not in BACKEND_AXES]
     first, model = problem[0], common_model(rows)
     name = label(first, axes)
     items = [name.removeprefix(f"{model}/") if model else name]
@@ -119,9 +119,9 @@ def _marks(row: Measurement) -> str:
 
 
 def _other_sums(problem: Sequence[Measurement]) -> list[Measurement]:
-    """Return the rows of a problem whose accumulator is not that of the row they are compared with.
+    """Return the rows of a problem with another accumulator than the row they are compared with.
 
-    Without such a row it is that of most; of two, the first's.
+    Without such a row, the most frequent accumulator is the reference.
     """
     known = [row.accumulate for row in problem if row.accumulate]
     if len(set(known)) < 2:
@@ -133,7 +133,7 @@ def _other_sums(problem: Sequence[Measurement]) -> list[Measurement]:
 
 
 def _disagree(problem: Sequence[Measurement]) -> bool:
-    """Whether the medians of a problem, as they are shown, are in another order than the ratios."""
+    """Whether the printed medians of a problem have another order than the ratios."""
     shown = sorted(
         (_digits(row.ratio["median"]), _digits(row.time.median))
         for row in problem

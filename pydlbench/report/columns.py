@@ -1,4 +1,4 @@
-"""The columns of a table of measurements, and what stands above them because all rows share it."""
+"""The columns of a table of measurements, and the heading with the values that all rows share."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# What tells the rows of a table apart, and what they share and is said once above it.
+# Axes along which the rows of a table may differ, and names of rows.
+
+#: Levels of the memory in words.
+LEVEL_NAMES = {"llc": "last-level cache", "l2": "L2 cache"}
+#: Modules or layers that are named beside the dominant one, as not significantly smaller.
+MAX_RIVALS = 3
 
 
 def _propagation(row: Measurement) -> str:
-    # Only a forward pass knows two kinds; "forward" alone means inference.
+    # Only a forward pass has two kinds; "forward" alone means inference.
     return "training" if row.pass_ == "forward" and row.propagation == "training" else ""
 
 
@@ -43,13 +48,13 @@ AXES: dict[str, Callable[[Measurement], str]] = {
     "mode": lambda row: row.mode or "",
 }
 
-#: What differs between the backends of one problem, and follows from who they are.
-OF_BACKENDS = ("backend", "mode", "timing", "accumulate")
-# These follow from others, or are empty in a row that was never run: no difference by themselves.
+#: Axes along which the backends of one problem may differ.
+BACKEND_AXES = ("backend", "mode", "timing", "accumulate")
+# Axes that may be unknown, as in a row that was never run: an empty value is no difference.
 _BLANK_IS_NO_VALUE = {"threads", "accumulate", "timing"}
-# One that follows from another says nothing more: bf16 beside fp32 differs in the accumulator too,
-# and cold caches on a GPU are timed otherwise than hot ones.
-_FOLLOWS = {"accumulate": "precision", "timing": "cache"}
+# Axes that may be determined by another one, and are omitted then: bf16 has another accumulator
+# than fp32, and cold caches on a GPU are timed in another way than hot ones.
+_DETERMINED_BY = {"accumulate": "precision", "timing": "cache"}
 
 
 def axis_values(rows: Sequence[Measurement], axis: str) -> list[str]:
@@ -65,7 +70,7 @@ def axis_values(rows: Sequence[Measurement], axis: str) -> list[str]:
 def varying(rows: Sequence[Measurement]) -> list[str]:
     """Return the axes along which ``rows`` differ, in the order of their columns."""
     axes = [axis for axis in AXES if len(axis_values(rows, axis)) > 1]
-    for axis, leader in _FOLLOWS.items():
+    for axis, leader in _DETERMINED_BY.items():
         if axis in axes and leader in axes:
             pairs = {(AXES[leader](row), AXES[axis](row)) for row in rows if AXES[axis](row)}
             if len(pairs) == len({value for value, _ in pairs}):
@@ -74,31 +79,36 @@ def varying(rows: Sequence[Measurement]) -> list[str]:
 
 
 def common_model(rows: Sequence[Measurement]) -> str:
-    """Return the model that all of several layers belong to, or nothing: ``vgg16``."""
+    """Return the model of several layers, ``vgg16``; empty if they have none in common."""
     models = {row.layer.rpartition("/")[0] for row in rows}
     return models.pop() if len(models) == 1 and len(axis_values(rows, "layer")) > 1 else ""
 
 
 def by_problem(rows: Sequence[Measurement]) -> list[list[Measurement]]:
-    """Return the rows of each problem together, in the order of their first.
+    """Return the rows grouped by problem, in the order of the first ones.
 
-    The same backend once more begins another list: it was interleaved with others.
+    A second row of the same backend begins another group: it was interleaved with others.
     """
-    axes = [axis for axis in AXES if axis not in OF_BACKENDS]
+    axes = [axis for axis in AXES if axis not in BACKEND_AXES]
     lists: dict[tuple[str, ...], list[list[Measurement]]] = {}
     problems: list[list[Measurement]] = []
     for row in rows:
         key = (row.problem, *(AXES[axis](row) for axis in axes))
         same = lists.setdefault(key, [])
-        if not same or any(each.who == row.who for each in same[-1]):
+        if not same or any(other.who == row.who for other in same[-1]):
             same.append([])
             problems.append(same[-1])
         same[-1].append(row)
     return problems
 
 
+def short_name(layer: str) -> str:
+    """Return a catalog name without its model: ``conv3``."""
+    return layer.rsplit("/", 1)[-1]
+
+
 def label(row: Measurement, axes: Sequence[str]) -> str:
-    """Name one row by its layer and what tells it apart: ``alexnet/conv3 backward-data bf16``."""
+    """Return a name of one row: its layer and its values on axes, ``alexnet/conv3 bf16``."""
     words = [row.layer]
     for axis in axes:
         value = AXES[axis](row)
@@ -110,17 +120,14 @@ def label(row: Measurement, axes: Sequence[str]) -> str:
 
 
 # -----------------------------------------------------------------------------
-# The columns of a table of measurements, as text; terminal and Markdown tables share them.
+# The columns of a table of measurements.
 
-# What was asked for, beside the layout that the kernel really used.
+# The requested layout; another column has the layout that the kernel used.
 _TITLES = {"layout": "asked for"}
 
 
 def columns(rows: Sequence[Measurement]) -> list[Column[Measurement]]:
-    """Return the columns that ``rows`` need; what they all share belongs into the heading.
-
-    ``rows`` are ``ok`` ones. First what tells them apart, then the metrics.
-    """
+    """Return the columns that ``ok`` rows need: the axes along which they differ, then metrics."""
     axes = varying(rows)
     alike = len(rows) > 1 and not axes
     if not {"layer", "backend"} & set(axes):
@@ -128,15 +135,15 @@ def columns(rows: Sequence[Measurement]) -> list[Column[Measurement]]:
     if alike:
         axes.append("layer")
     model = common_model(rows)
-    told_apart = [
+    differing = [
         Column(_TITLES.get(axis, axis), _cell_of(axis, model), right=axis in {"batch", "threads"})
         for axis in sorted(axes, key=list(AXES).index)
     ]
-    return [*told_apart, *columns_of(rows, type(rows[0]).columns, seconds=unit_of(rows))]
+    return [*differing, *columns_of(rows, type(rows[0]).columns, seconds=unit_of(rows))]
 
 
 def unit_of(rows: Sequence[Measurement]) -> Callable[[float], str]:
-    """Return what formats times in the unit that fits the medians of rows."""
+    """Return a function that formats times in the unit that fits the medians of rows."""
     return partial(time_in, time_unit([row.time.median for row in rows if row.time is not None]))
 
 
@@ -148,7 +155,7 @@ def _cell_of(axis: str, model: str) -> Callable[[Measurement], str]:
 
 
 # -----------------------------------------------------------------------------
-# What stands above a table: everything that its rows share.
+# The heading of a table: the values that all its rows share.
 
 _TIMINGS = {"events": "CUDA events", "cuda-graph": "CUDA graph", "host-sync": "host clock"}
 
@@ -159,7 +166,7 @@ def heading(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
         return [device_name(run.device)]
     lines = ["  ".join(_what(rows)), "  ".join(_where(run, rows))]
     layouts = {row.layout for row in rows if row.layout}
-    if len(layouts) > 1:  # they may differ in what no column shows
+    if len(layouts) > 1:  # they may differ only in a part that no column shows
         layouts = {row.short_layout or "" for row in rows}
     if len(layouts) == 1:
         lines.append(f"layout {layouts.pop()}")
@@ -167,7 +174,7 @@ def heading(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
 
 
 def device_name(device: Mapping[str, Any]) -> str:
-    """Return the product name of the processor, as far as it is known."""
+    """Return the product name of the processor."""
     for holder in (device, device.get("facts"), device.get("cpu")):
         if isinstance(holder, Mapping):
             for key in ("name", "brand"):
@@ -210,7 +217,7 @@ def _where(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
     differ = varying(rows)
     device = device_name(run.device)
     threads = {row.threads for row in rows if row.threads}
-    # With SMT, or fewer CPUs than cores, these are two numbers.
+    # With SMT, or fewer CPUs than cores, threads and cores are two numbers.
     cores = run.device_for(next(iter(threads))).get("cores") if len(threads) == 1 else None
     clocks = [row.clock_hz for row in rows if row.clock_hz]
     if clocks:
@@ -233,9 +240,9 @@ def _where(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
 
 
 def _timing(rows: Sequence[Measurement], differ: Sequence[str]) -> str:
-    """How samples were taken on a GPU; where that follows from the cache state, for each of them.
+    """Return how samples were timed on a GPU, for each cache state if these differ.
 
-    Nothing where a column says it, and for CPUs, which know one way only.
+    Empty if there is a column for it, and for CPUs, which have one way only.
     """
     if "timing" in differ:
         return ""

@@ -1,19 +1,20 @@
-"""What to conclude from rows: how near a kernel is to its roof, what holds it, what to try."""
+"""Conclusions from rows: how near a kernel is to its roof, why, and what to try next."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from pydlbench.analysis.dominance import Dominance, TimedItem, dominance
+from pydlbench.grouping import summed
 from pydlbench.ops.table import ITEM_BYTES, without_sides
-from pydlbench.records.measurement import MATERIAL, NEAR_ROOF, disturbed_share, is_tied, less_exact
-from pydlbench.report.columns import AXES, axis_values, by_problem, label, varying
+from pydlbench.records.measurement import MATERIAL, NEAR_ROOF, disturbed_share
+from pydlbench.report.columns import LEVEL_NAMES, MAX_RIVALS, by_problem, short_name, varying
+from pydlbench.report.rivals import compare_backends
+from pydlbench.report.settings import compare_settings
 from pydlbench.timing.guards import HARMFUL
 from pydlbench.timing.statistics import CONFIDENCE
-from pydlbench.units import counted, format_seconds, listed, number, percent, time_in, time_unit
+from pydlbench.units import format_seconds, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,12 +23,11 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
 
 
-# A clock read beside the load, not during it, wanders by this much.
-_ABOVE_ROOF = 1.03
-_LEVELS = {"llc": "last-level cache", "l2": "L2 cache"}
-_FEW_CHANNELS = 8  # fewer than the lanes of a 256-bit float32 vector
-_SMALL_BATCH = 8
-# What each precision could be exchanged for, the one with the widest range of numbers first.
+# Largest efficiency by the error of a clock that is read beside the load, not during it.
+_MAX_EFFICIENCY = 1.03
+_VECTOR_LANES = 8  # of a 256-bit float32 vector
+_MIN_BATCH = 8
+# Faster alternatives to each precision, the one with the largest range of numbers first.
 _CHEAPER = {
     "cpu": {"fp32": ("bf16", "fp16"), "bf16": ("fp16",)},
     "cuda": {
@@ -40,11 +40,6 @@ _CHEAPER = {
 }
 
 
-def short_name(layer: str) -> str:
-    """Return a catalog name without its model: ``conv3``."""
-    return layer.rsplit("/", 1)[-1]
-
-
 def verdict(row: Measurement) -> str:
     """Return one sentence about an ``ok`` row."""
     name, roof = short_name(row.layer), row.roofline
@@ -54,18 +49,17 @@ def verdict(row: Measurement) -> str:
         return f"{name} takes {time}; without {lacking} there is no roof to compare it with."
     chip = "GPU" if _on_gpu(row) else "CPU"
     reached = percent(roof.efficiency)
-    faster = f"{number(1 / roof.efficiency, 2)}x" if roof.efficiency > 0 else "many times"
     if roof.bound == "launch":
         return f"{name} is too short for this {chip}: starting it costs more than computing it."
     if roof.bound == "memory":
-        return _of_bandwidth(name, roof)
+        return _memory_verdict(name, roof)
     if row.fewer_flops is not None:
         return (
             f"{name} runs at {reached} of a direct kernel's limit; {row.algorithm} "
             f"({row.fewer_flops}) needs fewer FLOPs than that counts, so how much faster it "
             "could be is not known."
         )
-    if roof.efficiency > _ABOVE_ROOF:
+    if roof.efficiency > _MAX_EFFICIENCY:
         return (
             f"{name} runs at {reached} of the measured peak: the clock moved between probe and "
             "kernel, or the kernel needs fewer FLOPs than are counted."
@@ -77,19 +71,23 @@ def verdict(row: Measurement) -> str:
         )
     return (
         f"{name} reaches {reached} of what this {chip}'s {_units(row)}: "
-        f"a better kernel could be up to {faster} as fast{_cause(row)}."
+        f"a better kernel could be up to {_gain(roof)} as fast{_cause(row)}."
     )
 
 
-def _of_bandwidth(name: str, roof: Roofline) -> str:
-    """The sentence of a row bound by memory, with the spread of the bandwidth it is held against.
+def _gain(roof: Roofline) -> str:
+    return f"{number(1 / roof.efficiency, 2)}x" if roof.efficiency > 0 else "many times"
 
-    Where the slowest probe and the fastest one lead to different verdicts there is none.
+
+def _memory_verdict(name: str, roof: Roofline) -> str:
+    """Return the sentence on a row bound by memory, with the spread of the bandwidth's probes.
+
+    There is no verdict if it depends on whether the slowest or the fastest probe is right.
     """
-    where = _LEVELS.get(roof.bandwidth, roof.bandwidth)
+    where = LEVEL_NAMES.get(roof.bandwidth, roof.bandwidth)
     low, high = percent(roof.efficiency), percent(roof.efficiency_high)
     reached = low if low == high else f"{low} to {high}"
-    if roof.efficiency > _ABOVE_ROOF:
+    if roof.efficiency > _MAX_EFFICIENCY:
         return (
             f"{name} moves its bytes at {reached} of the measured {where} bandwidth: the "
             "probe ran in a slower moment, or part of the data stayed in caches; no verdict."
@@ -105,15 +103,14 @@ def _of_bandwidth(name: str, roof: Roofline) -> str:
             f"{name} is bound by {where} bandwidth and reaches {reached} of it: its probes spread "
             f"from {gbps}, so whether the kernel could be much faster is not known."
         )
-    faster = f"{number(1 / roof.efficiency, 2)}x" if roof.efficiency > 0 else "many times"
     return (
         f"{name} is bound by {where} bandwidth but reaches {reached} of it: "
-        f"a better kernel could be up to {faster} as fast."
+        f"a better kernel could be up to {_gain(roof)} as fast."
     )
 
 
 def next_step(row: Measurement, peaks: Mapping[str, float]) -> list[str]:
-    """Return at most one line about costs beside the kernel and one with an option to try."""
+    """Return up to one line about costs outside the kernel, and one with an option to try."""
     lines = []
     reorders = sum(row.reorder_s.values())
     if row.time is not None and reorders > 0.05 * row.time.median:
@@ -124,21 +121,17 @@ def next_step(row: Measurement, peaks: Mapping[str, float]) -> list[str]:
             f"{format_seconds(reorders)} ({share} more) where it is not kept in it."
         )
     roof = row.roofline
+    launch_bound = roof is not None and roof.bound == "launch"
+    near_roof = roof is not None and (roof.efficiency >= NEAR_ROOF or roof.bound == "memory")
     if row.layout_request != "best":
         lines.append("try: --layout best (times every layout and keeps the fastest)")
-    elif roof is not None and roof.bound == "launch":
-        lines.append(_larger_batch(row))
-    elif roof is not None and (roof.efficiency >= NEAR_ROOF or roof.bound == "memory"):
+    elif launch_bound or (not near_roof and row.batch < _MIN_BATCH):
+        lines.append(f"try: --batch {16 * row.batch} (more work for each start of the kernel)")
+    elif near_roof:
         lines += _lower_precision(row, peaks)
-    elif row.batch < _SMALL_BATCH:
-        lines.append(_larger_batch(row))
     elif row.candidates is None:
         lines.append("try: --algorithms (what the library's other kernels reach)")
     return lines
-
-
-def _larger_batch(row: Measurement) -> str:
-    return f"try: --batch {16 * row.batch} (more work for each start of the kernel)"
 
 
 def _lower_precision(row: Measurement, peaks: Mapping[str, float]) -> list[str]:
@@ -161,13 +154,13 @@ def _on_gpu(row: Measurement) -> bool:
 
 
 def _cheaper(row: Measurement) -> tuple[str, ...]:
-    """The precisions that a row could be exchanged for; of fp8 only products are known."""
+    """Return the faster alternatives to a row's precision; fp8 has matrix products only."""
     lower = _CHEAPER["cuda" if _on_gpu(row) else "cpu"].get(row.precision, ())
     return tuple(name for name in lower if name != "fp8-tc" or row.kind == "gemm")
 
 
 def _units(row: Measurement) -> str:
-    """The arithmetic units that a row is held against, with their verb."""
+    """Return the arithmetic units whose peak is a row's limit, with their verb."""
     if row.precision == "fp32":
         return "FMA units deliver"
     if not _on_gpu(row):
@@ -190,266 +183,38 @@ def _cause(row: Measurement) -> str:
     if row.tensor_cores is False and row.precision not in ("fp32", "fp16"):
         return "; it uses no tensor cores"
     channels = re.match(r"(?:g\d+)?mb\d+ic(\d+)", row.problem)
-    if without_sides(row.kind) == "conv" and channels and int(channels[1]) < _FEW_CHANNELS:
+    if without_sides(row.kind) == "conv" and channels and int(channels[1]) < _VECTOR_LANES:
         count = int(channels[1])
         filled = "little of a tile" if _on_gpu(row) else "few vector lanes"
         return f"; {count} input channel{'s' if count > 1 else ''} fill {filled}"
-    if row.batch < _SMALL_BATCH:
+    if row.batch < _MIN_BATCH:
         return f"; batch {row.batch} gives it little work"
     return ""
 
 
 # -----------------------------------------------------------------------------
-# Backends side by side: who is fastest, by how much, and how far from the limit.
+# Conclusions from a table: one sentence, and what to try next.
 
-
-def compare_backends(timed: Sequence[Measurement]) -> list[str]:
-    """Return a sentence or two about rows whose backends were interleaved.
-
-    Args:
-        timed: ``ok`` rows; those without a ratio to the fastest are left out.
-    """
-    problems = by_problem([row for row in timed if row.ratio is not None])
-    several = [rows for rows in problems if len(rows) > 1]
-    if not several:
-        return []
-    return _single(several[0]) if len(several) == 1 else _many(several)
-
-
-def _single(rows: Sequence[Measurement]) -> list[str]:
-    best = _best(rows)
-    coarse = sorted((row for row in rows if _coarser(row, best)), key=_backends_ratio)
-    slower = sorted(
-        (row for row in rows if row is not best and row not in coarse), key=_backends_ratio
-    )
-    tied = [row.who for row in slower if is_tied(row)]
-    layer = short_name(best.layer)
-    limit = ""
-    if best.roofline is not None:
-        whose = "a direct kernel's" if best.fewer_flops else "its"
-        limit = f", at {percent(best.roofline.efficiency)} of {whose} measured limit"
-    if tied:
-        text = f"{listed([best.who, *tied])} cannot be told apart on {layer}"
-        text += " and are the fastest" if len(tied) + 1 < len(rows) else ""
-        text += limit.replace(", at", f", {best.who} at")
-    else:
-        text = f"{best.who} runs {layer} fastest{limit}"
-    others = [
-        f"{row.who} takes {number(_backends_ratio(row), 3)}x as long"
-        for row in slower
-        if not is_tied(row)
-    ]
-    lines = [f"{text}; {', '.join(others)}." if others else f"{text}."]
-    return [*lines, *(_why_coarse(row, best) for row in coarse)]
-
-
-def _coarser(row: Measurement, best: Measurement) -> bool:
-    return less_exact(row.accumulate, best.accumulate)
-
-
-def _why_coarse(row: Measurement, best: Measurement) -> str:
-    """What a row that sums in fewer bits takes, which no other row is to be measured by."""
-    high = row.ratio["ci_high"] if row.ratio else None
-    faster = (_backends_ratio(row) if high is None else high) < 1
-    because = ", faster because less exact" if faster else ", and less exact"
-    return (
-        f"{row.who} sums in {row.accumulate}, {best.who} in {best.accumulate}: it takes "
-        f"{number(_backends_ratio(row), 3)}x as long{because}."
-    )
-
-
-def _many(problems: Sequence[Sequence[Measurement]]) -> list[str]:
-    """Geometric means, each sentence over the problems that all of its backends have in common."""
-    bests = [(rows, _best(rows)) for rows in problems]
-    exactly = [{row.who: row for row in rows if not _coarser(row, best)} for rows, best in bests]
-    winners = [
-        None if any(map(is_tied, exact.values())) else best.who
-        for exact, (_, best) in zip(exactly, bests, strict=True)
-    ]
-    coarse = Counter(
-        (row.who, row.accumulate) for rows, best in bests for row in rows if _coarser(row, best)
-    )
-    ran = {
-        who: tuple(i for i, exact in enumerate(exactly) if who in exact)
-        for who in dict.fromkeys(name for exact in exactly for name in exact)
-    }
-    lines = []
-    for common in sorted(dict.fromkeys(ran.values()), key=len, reverse=True):
-        names = [name for name, where in ran.items() if set(where) >= set(common)]
-        if len(names) < 2:
-            continue
-        own = [name for name, where in ran.items() if where == common]
-        over = f"over {counted(len(common), 'problem')}"
-        if len(common) < len(problems):
-            over += f" of {len(problems)}, those of {listed(own)}"
-        lines.append(f"{over}, geometric mean: {_means(names, common, exactly, winners)}.")
-    for (who, sums), count in coarse.items():
-        lines.append(
-            f"{who} sums in {sums} in {counted(count, 'problem')}, less exactly than the fastest: "
-            "the means leave these out."
-        )
-    undecided = winners.count(None)
-    if undecided:
-        lines.append(
-            f"in {undecided} of {len(problems)} problems the fastest cannot be told apart from "
-            "another and none counts as the fastest."
-        )
-    return lines
-
-
-def _means(
-    names: Sequence[str],
-    common: Sequence[int],
-    problems: Sequence[Mapping[str, Measurement]],
-    winners: Sequence[str | None],
-) -> str:
-    means = {
-        name: math.exp(
-            sum(math.log(_backends_ratio(problems[i][name])) for i in common) / len(common)
-        )
-        for name in names
-    }
-    return ", ".join(
-        f"{name} {number(means[name], 3)}x the fastest "
-        f"({[winners[i] for i in common].count(name)} of {len(common)} fastest)"
-        for name in sorted(means, key=lambda name: means[name])
-    )
-
-
-def _best(rows: Sequence[Measurement]) -> Measurement:
-    """The row that the ratios refer to; without it, the one that is nearest to it."""
-    names = {row.ratio["to"] for row in rows if row.ratio}
-    return min(rows, key=lambda row: (row.who not in names, _backends_ratio(row)))
-
-
-def _backends_ratio(row: Measurement) -> float:
-    return float(row.ratio["median"]) if row.ratio else math.inf
-
-
-# -----------------------------------------------------------------------------
-# Settings side by side: which precision, layout, cache state... is faster, and by how much.
-
-# Rows of one run are timed one after another, and the machine drifts in between by several
-# percent, which no interval of a single row shows.
-_CLAIM = 1.10
-_TOO_CLOSE = "too close to tell apart unless interleaved"
-
-
-def compare_settings(timed: Sequence[Measurement], settings: Sequence[str]) -> list[str]:
-    """Return one sentence about rows that differ along ``settings``.
-
-    With one such axis its fastest and slowest value are compared over the rows that all values
-    have; with several, the single extremes of a layer, or the row furthest from its roof.
-
-    Args:
-        timed: ``ok`` rows, at least two.
-        settings: Axes other than layer and pass along which they differ.
-    """
-    if len(settings) == 1:
-        return _one_axis(timed, settings[0])
-    one_problem = len({(row.layer, row.problem, row.pass_) for row in timed}) == 1
-    if one_problem:
-        ordered = sorted(timed, key=lambda row: row.time.median if row.time else 0.0)
-        fast, slow = ordered[0], ordered[-1]
-        ratio = slow.time.median / fast.time.median if slow.time and fast.time else 1.0
-        name = label(fast, settings)
-        if ratio < _CLAIM:
-            return [f"{len(timed)} settings of {fast.layer} differ by {_gap(ratio)}: {_TOO_CLOSE}."]
-        text = f"fastest of {len(timed)} settings: {name}, {_comparison_ratio(ratio)} faster than "
-        return [f"{text}{_without_layer(slow, settings)}."]
-    known = [row for row in timed if row.roofline is not None]
-    if not known:
-        return [f"{len(timed)} rows were timed."]
-    worst = min(known, key=lambda row: row.roofline.efficiency if row.roofline else 0.0)
-    reached = percent(worst.roofline.efficiency) if worst.roofline else "-"
-    passes = ["pass"] if len({row.pass_ for row in timed}) > 1 else []
-    name = label(worst, [*passes, *settings])
-    return [f"furthest from its roof: {name} with {reached} of it."]
-
-
-def _one_axis(timed: Sequence[Measurement], axis: str) -> list[str]:
-    values = axis_values(timed, axis)
-    others = [name for name in AXES if name not in {axis, "accumulate"}]
-    groups: dict[tuple[str, ...], dict[str, Measurement]] = {}
-    for row in timed:
-        key = tuple(AXES[name](row) for name in others)
-        groups.setdefault(key, {})[AXES[axis](row)] = row
-    common = [group for group in groups.values() if all(value in group for value in values)]
-    if not common:
-        return [f"{len(timed)} rows were timed; no row was timed for every {axis}."]
-    sums = {value: _add([group[value] for group in common], axis) for value in values}
-    fast = min(values, key=lambda value: sums[value][1])
-    slow = max((value for value in values if value != fast), key=lambda value: sums[value][1])
-    over = "" if len(common) == 1 else f", added up over {len(common)} rows each"
-    per = " per image" if axis == "batch" else ""
-    quick, late = _name(axis, fast), _name(axis, slow)
-    unit = time_unit([sums[fast][1], sums[slow][1]])
-    times = f"{time_in(unit, sums[fast][1])} against {time_in(unit, sums[slow][1])}"
-    ratio = sums[slow][1] / sums[fast][1] if sums[fast][1] > 0 else 1.0
-    if ratio < _CLAIM:
-        return [f"{quick} and {late} differ by {_gap(ratio)}{per}{over} ({times}): {_TOO_CLOSE}."]
-    if sums[fast][2] >= sums[slow][0]:
-        return [f"{quick} and {late} do not differ{per} beyond their intervals{over} ({times})."]
-    return [f"{quick} is {_comparison_ratio(ratio)} faster{per} than {late}{over} ({times})."]
-
-
-def _comparison_ratio(value: float) -> str:
-    """Two digits: more would be drift."""
-    return f"{number(float(f'{value:.1e}'), 2)}x"
-
-
-def _gap(ratio: float) -> str:
-    gap = int(100 * (ratio - 1))  # rounded down: 9.9 % is not yet the 10 % of a claim
-    return f"{gap} %" if gap else "less than 1 %"
-
-
-def _add(rows: Sequence[Measurement], axis: str) -> tuple[float, float, float]:
-    """Add up lower ends, medians and upper ends; ends of a sum so are wider than needed."""
-    terms = [
-        (row.time, row.batch if axis == "batch" else 1) for row in rows if row.time is not None
-    ]
-    return (
-        sum((time.q1 if time.ci_low is None else time.ci_low) / per for time, per in terms),
-        sum(time.median / per for time, per in terms),
-        sum((time.q3 if time.ci_high is None else time.ci_high) / per for time, per in terms),
-    )
-
-
-def _name(axis: str, value: str) -> str:
-    threads = "1 thread" if value == "1" else f"{value} threads"
-    plain = {"batch": f"batch {value}", "threads": threads}
-    return plain.get(axis, value or {"propagation": "inference"}.get(axis, f"no {axis}"))
-
-
-def _without_layer(row: Measurement, settings: Sequence[str]) -> str:
-    return label(row, settings).removeprefix(row.layer).strip() or row.layer
-
-
-# -----------------------------------------------------------------------------
-# What to conclude from a table: one sentence, and what to try next.
-
-# Rows of one step, not alternatives: their times may be added up.
+# Axes along which rows are parts of one step, not alternatives: their times may be added up.
 _ADDITIVE = {"layer", "pass"}
-# So many of those that may dominate are named.
-_RIVALS = 3
-# From this width on an interval's ends in per cent need no decimal.
-_WIDE = 0.02
+# Intervals of at least this width are printed in per cent without a decimal.
+_MIN_WIDTH_WITHOUT_DECIMAL = 0.02
 
 
 def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = None) -> list[str]:
-    """Return the conclusion, a line each; the first one is the sentence to remember.
+    """Return the conclusions, a line each, the most important first.
 
-    Where other work disturbed rows that is said first, and nothing is concluded from them: of
-    backends only those problems are compared in which no row was disturbed, and layers are added
-    up only where the disturbed ones are a small part of the sum.
+    If other work disturbed rows, the first line says so, and there are no conclusions from them:
+    backends are compared only on problems without a disturbed row, and layers are added up only if
+    the disturbed ones are a small part of the sum.
 
     Args:
-        rows: All measurements of a run, those without a time too.
+        rows: All measurements of a run, including those without a time.
         peaks: Measured compute peak of the device by precision, in any unit.
     """
     timed = [row for row in rows if row.ok]
     if not timed:
-        return [_nothing(rows)]
+        return [_untimed(rows)]
     lines = disturbance(timed)
     if len(timed) > 1:
         lines += _side_by_side(timed)
@@ -462,10 +227,10 @@ def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = No
 
 
 def conclude_run(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
-    """Return the conclusion from a run's rows; only of a single one does it speak of other peaks.
+    """Return the conclusions from a run's rows, with the measured peaks of its device.
 
     Args:
-        run: has the measured peaks of its device, at the number of threads of the first row.
+        run: the run; the peaks are those for the number of threads of the first row.
         rows: see :func:`conclude`.
     """
     threads = next((row.threads for row in rows if row.ok), None)
@@ -479,7 +244,7 @@ def conclude_run(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
 
 
 def _side_by_side(timed: Sequence[Measurement]) -> list[str]:
-    """Compare several rows: backends, else settings, or add up the layers of one model."""
+    """Compare backends, or else settings, or add up the layers of one model."""
     disturbed = any(row.contended for row in timed)
     quiet = [rows for rows in by_problem(timed) if not any(row.contended for row in rows)]
     lines = compare_backends([row for rows in quiet for row in rows])
@@ -497,15 +262,16 @@ def _side_by_side(timed: Sequence[Measurement]) -> list[str]:
 
 
 def _settings(timed: Sequence[Measurement]) -> list[str]:
-    """Return the axes along which rows are alternatives, whose times are not added up."""
+    """Return the axes along which rows are alternatives, whose times must not be added up."""
     axes = [axis for axis in varying(timed) if axis not in _ADDITIVE]
-    if "batch" in axes and not _same_layer_in_two_batches(timed):
+    layers = {row.layer for row in timed}
+    if "batch" in axes and len({(row.layer, row.batch) for row in timed}) == len(layers):
         axes.remove("batch")
     return axes
 
 
 def sum_is_disturbed(rows: Sequence[Measurement]) -> bool:
-    """Whether rows that other work disturbed are so large a part of a sum that it tells nothing."""
+    """Whether disturbed rows are too large a part of a sum for conclusions."""
     timed = [row for row in rows if row.ok and row.time is not None]
     return disturbed_share((row.time.median, row.contended) for row in timed if row.time) > MATERIAL
 
@@ -514,30 +280,30 @@ def dominates(name: str, count: int = 1, rivals: Sequence[str] = ()) -> str:
     """Return subject and verb: ``conv2 dominates``, ``conv2 and 3 like it dominate``.
 
     Args:
-        name: of the first of the layers that take most.
-        count: how many they are.
-        rivals: what cannot be told from them; then it is ``conv2 or conv3 dominates``.
+        name: the first layer of the group that takes most time.
+        count: number of its layers.
+        rivals: groups that do not differ significantly: ``conv2 or conv3 dominates``.
     """
     group = name if count == 1 else f"{name} and {count - 1} like it"
     if not rivals:
         return f"{group} {'dominates' if count == 1 else 'dominate'}"
-    *shown, last = [group, *rivals[:_RIVALS]]
-    if len(rivals) > _RIVALS:
-        shown, last = [*shown, last], f"{len(rivals) - _RIVALS} more"
+    *shown, last = [group, *rivals[:MAX_RIVALS]]
+    if len(rivals) > MAX_RIVALS:
+        shown, last = [*shown, last], f"{len(rivals) - MAX_RIVALS} more"
     return f"{', '.join(shown)} or {last} dominates"
 
 
 def share_text(leader: Dominance) -> str:
-    """Return a share with its interval: ``21 % (95 % 19 .. 23)``; without one where it has none."""
+    """Return a share with its interval, if it has one: ``21 % (95 % 19 .. 23)``."""
     if leader.ci_low is None or leader.ci_high is None:
         return percent(leader.share)
-    narrow = leader.ci_high - leader.ci_low < _WIDE
+    narrow = leader.ci_high - leader.ci_low < _MIN_WIDTH_WITHOUT_DECIMAL
     low, high = (f"{100 * end:.{int(narrow)}f}" for end in (leader.ci_low, leader.ci_high))
     return f"{percent(leader.share, decimal=narrow)} ({100 * CONFIDENCE:g} % {low} .. {high})"
 
 
 def disturbance(rows: Sequence[Measurement]) -> list[str]:
-    """Return a line on how many of the rows other work disturbed; none where it did not."""
+    """Return a line on the number of disturbed rows; empty if there are none."""
     timed = [row for row in rows if row.ok]
     rows = [row for row in timed if row.contended]
     if not rows:
@@ -551,11 +317,7 @@ def disturbance(rows: Sequence[Measurement]) -> list[str]:
     return [f"{what} disturbed the run: {which} {few}; repeat on an idle machine."]
 
 
-def _same_layer_in_two_batches(rows: Sequence[Measurement]) -> bool:
-    return len({(row.layer, row.batch) for row in rows}) > len({row.layer for row in rows})
-
-
-def _nothing(rows: Sequence[Measurement]) -> str:
+def _untimed(rows: Sequence[Measurement]) -> str:
     failed = sum(row.status == "failed" for row in rows)
     skipped = f"{len(rows) - failed} of {len(rows)} rows skipped"
     if failed:
@@ -564,18 +326,15 @@ def _nothing(rows: Sequence[Measurement]) -> str:
 
 
 def _sum(timed: Sequence[Measurement]) -> list[str]:
-    """Which layer dominates, how much is physics, and which one loses most.
+    """Return the layer that dominates, the share of the limit, and the layer that loses most.
 
-    Of layers that other work disturbed none is named, and none of what they would lead.
+    Layers that other work disturbed are not named.
     """
     leader = _leader(timed)
     if leader is None:
         return []
-    times, roofs = defaultdict[str, float](float), defaultdict[str, float](float)
-    for row in timed:
-        if row.time is not None:
-            times[row.layer] += row.time.median
-        roofs[row.layer] += row.roofline.time_s if row.roofline else 0.0
+    times = summed((row.layer, row.time.median) for row in timed if row.time is not None)
+    roofs = summed((row.layer, row.roofline.time_s if row.roofline else 0.0) for row in timed)
     total, roof, top = sum(times.values()), sum(roofs.values()), leader.name
     passes = dict.fromkeys(row.pass_ for row in timed)
     over = "" if len(passes) == 1 else f" over {len(passes)} passes"
@@ -606,7 +365,7 @@ def _sum(timed: Sequence[Measurement]) -> list[str]:
 
 
 def _leader(timed: Sequence[Measurement]) -> Dominance | None:
-    """The layer that takes most of several; None where other work disturbed it."""
+    """Return the layer that takes most of the sum; None if other work disturbed it."""
     parts: dict[str, dict[int, float]] = {}
     times: dict[int, TimedItem] = {}
     for place, row in enumerate(timed):

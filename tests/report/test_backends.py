@@ -1,7 +1,8 @@
 import pytest
 from said import says
 
-from pydlbench.report.verdicts import compare_backends, conclude
+from pydlbench.report.rivals import compare_backends
+from pydlbench.report.verdicts import conclude
 
 
 @pytest.fixture

@@ -1,0 +1,130 @@
+"""Conclusions on backends side by side: the fastest one, the ratios, the share of the limit."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pydlbench.records.measurement import is_tied, less_exact
+from pydlbench.report.columns import by_problem, short_name
+from pydlbench.units import counted, listed, number, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydlbench.records.measurement import Measurement
+
+
+def compare_backends(timed: Sequence[Measurement]) -> list[str]:
+    """Return a few sentences about rows whose backends were interleaved.
+
+    Args:
+        timed: ``ok`` rows; those without a ratio to the fastest are left out.
+    """
+    problems = by_problem([row for row in timed if row.ratio is not None])
+    several = [rows for rows in problems if len(rows) > 1]
+    if not several:
+        return []
+    return _one_problem(several[0]) if len(several) == 1 else _several_problems(several)
+
+
+def _one_problem(rows: Sequence[Measurement]) -> list[str]:
+    best = _best(rows)
+    ordered = sorted(rows, key=_ratio)
+    coarse = [row for row in ordered if less_exact(row.accumulate, best.accumulate)]
+    slower = [row for row in ordered if row is not best and row not in coarse]
+    tied = [row.who for row in slower if is_tied(row)]
+    layer = short_name(best.layer)
+    limit = ""
+    if best.roofline is not None:
+        owner = "a direct kernel's" if best.fewer_flops else "its"
+        limit = f", at {percent(best.roofline.efficiency)} of {owner} measured limit"
+    if tied:
+        text = f"{listed([best.who, *tied])} cannot be told apart on {layer}"
+        text += " and are the fastest" if len(tied) + 1 < len(rows) else ""
+        text += limit.replace(", at", f", {best.who} at")
+    else:
+        text = f"{best.who} runs {layer} fastest{limit}"
+    others = [
+        f"{row.who} takes {number(_ratio(row), 3)}x as long" for row in slower if not is_tied(row)
+    ]
+    lines = [f"{text}; {', '.join(others)}." if others else f"{text}."]
+    return [*lines, *(_coarse_line(row, best) for row in coarse)]
+
+
+def _coarse_line(row: Measurement, best: Measurement) -> str:
+    """Return the line on a row that sums in fewer bits, with which others are not compared."""
+    high = row.ratio["ci_high"] if row.ratio else None
+    faster = (_ratio(row) if high is None else high) < 1
+    because = ", faster because less exact" if faster else ", and less exact"
+    return (
+        f"{row.who} sums in {row.accumulate}, {best.who} in {best.accumulate}: it takes "
+        f"{number(_ratio(row), 3)}x as long{because}."
+    )
+
+
+def _several_problems(problems: Sequence[Sequence[Measurement]]) -> list[str]:
+    """Return geometric means, each sentence over the problems that all of its backends have."""
+    exactly: list[dict[str, Measurement]] = []
+    winners: list[str | None] = []
+    coarse: Counter[tuple[str, str | None]] = Counter()
+    for rows in problems:
+        best = _best(rows)
+        inexact = [row for row in rows if less_exact(row.accumulate, best.accumulate)]
+        coarse.update((row.who, row.accumulate) for row in inexact)
+        exactly.append({row.who: row for row in rows if row not in inexact})
+        winners.append(None if any(map(is_tied, exactly[-1].values())) else best.who)
+    ran = {
+        who: tuple(i for i, exact in enumerate(exactly) if who in exact)
+        for who in dict.fromkeys(name for exact in exactly for name in exact)
+    }
+    lines = []
+    for common in sorted(dict.fromkeys(ran.values()), key=len, reverse=True):
+        names = [name for name, where in ran.items() if set(where) >= set(common)]
+        if len(names) < 2:
+            continue
+        over = f"over {counted(len(common), 'problem')}"
+        if len(common) < len(problems):
+            limiting = [name for name, where in ran.items() if where == common]
+            over += f" of {len(problems)}, those of {listed(limiting)}"
+        lines.append(f"{over}, geometric mean: {_means(names, common, exactly, winners)}.")
+    for (who, sums), count in coarse.items():
+        lines.append(
+            f"{who} sums in {sums} in {counted(count, 'problem')}, less exactly than the fastest: "
+            "the means leave these out."
+        )
+    undecided = winners.count(None)
+    if undecided:
+        lines.append(
+            f"in {undecided} of {len(problems)} problems the fastest cannot be told apart from "
+            "another and none counts as the fastest."
+        )
+    return lines
+
+
+def _means(
+    names: Sequence[str],
+    common: Sequence[int],
+    problems: Sequence[Mapping[str, Measurement]],
+    winners: Sequence[str | None],
+) -> str:
+    means = {
+        name: math.exp(sum(math.log(_ratio(problems[i][name])) for i in common) / len(common))
+        for name in names
+    }
+    return ", ".join(
+        f"{name} {number(means[name], 3)}x the fastest "
+        f"({[winners[i] for i in common].count(name)} of {len(common)} fastest)"
+        for name in sorted(means, key=lambda name: means[name])
+    )
+
+
+def _best(rows: Sequence[Measurement]) -> Measurement:
+    """Return the row that the ratios refer to; if it is missing, the one with the least ratio."""
+    names = {row.ratio["to"] for row in rows if row.ratio}
+    return min(rows, key=lambda row: (row.who not in names, _ratio(row)))
+
+
+def _ratio(row: Measurement) -> float:
+    return float(row.ratio["median"]) if row.ratio else math.inf
