@@ -10,10 +10,9 @@ from pydlbench.calls.meaning import (
     LayerPass,
     Meaning,
     meaning_rule,
-    no_layer,
     require_floating,
 )
-from pydlbench.calls.value import least_bytes
+from pydlbench.calls.value import Value, least_bytes
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer, image_layer
 from pydlbench.ops.tensors import merged_move
@@ -21,7 +20,6 @@ from pydlbench.ops.tensors import merged_move
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pydlbench.calls.value import Value
     from pydlbench.ops.op import Layer
 
 
@@ -40,11 +38,9 @@ def random(reads: Sequence[Value] = ()) -> Meaning:
     return replace(Meaning.unknown(why, "random"), reads=least_bytes(reads))
 
 
-@meaning_rule
-def other_copy(reads: int | None = None, what: str = "a copy") -> Iterator[Meaning | LayerPass]:
+def other_copy(reads: int | None = None, what: str = "a copy") -> Meaning:
     """Return the meaning of a copy without a layer: of a part, repeated, to another type."""
-    yield Meaning(kind="copy", reads=reads)
-    raise no_layer(what)
+    return Meaning(kind="copy", reads=reads, layers_missing=f"{what} has no layer")
 
 
 def bytes_copied(value: Value, results: int | None) -> int:
@@ -166,10 +162,9 @@ def gather(
     yield LayerPass(build_layer("gather:rows", rows=table.shape[0], width=width, count=count))
 
 
-@meaning_rule
 def scatter(
     table: Value | None, others: Sequence[Value], count: int, *, adds: bool, in_place: bool = False
-) -> Iterator[Meaning | LayerPass]:
+) -> Meaning:
     """Return the meaning of a scatter; unless it is in place, it copies the table too.
 
     Args:
@@ -181,13 +176,13 @@ def scatter(
     """
     scattered = count * table.itemsize if table else 0
     table_reads = scattered * adds if in_place else least_bytes([table] if table else [])
-    yield Meaning(
+    return Meaning(
         kind="gather",
         flops=count if adds else 0,
         reads=least_bytes(others) + table_reads,
         writes=scattered if in_place else None,
+        layers_missing="gathering has no layer",
     )
-    raise UnsupportedError("gathering has no layer")
 
 
 @meaning_rule
@@ -202,10 +197,9 @@ def embedding_gradient(outer: Value, indices: Value, rows: int) -> Iterator[Mean
 # Updates of weights.
 
 
-@meaning_rule
 def optimizer_update(
     per_weight: int, weights: Sequence[Value], written: Sequence[Value], why: str
-) -> Iterator[Meaning | LayerPass]:
+) -> Meaning:
     """Return the meaning of an optimizer's step on lists of tensors.
 
     Args:
@@ -214,9 +208,12 @@ def optimizer_update(
         written: all tensors that are overwritten.
         why: why there is no layer.
     """
-    flops = per_weight * sum(value.elements for value in weights)
-    yield Meaning(kind="update", flops=flops, writes=sum(value.bytes for value in written))
-    raise UnsupportedError(why)
+    return Meaning(
+        kind="update",
+        flops=per_weight * sum(value.elements for value in weights),
+        writes=sum(value.bytes for value in written),
+        layers_missing=why,
+    )
 
 
 @meaning_rule

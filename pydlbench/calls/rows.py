@@ -75,13 +75,12 @@ def _require_factors(*, factors: bool) -> None:
         raise UnsupportedError("a normalisation without factors has no layer")
 
 
-@meaning_rule
-def group_normalisation(source: Value, *, backward: bool = False) -> Iterator[Meaning | LayerPass]:
+def group_normalisation(source: Value, *, backward: bool = False) -> Meaning:
     """Return the meaning of a group normalisation, with the FLOPs of layer normalisation."""
     passes = OPS["layernorm"].passes
     per_element = passes["backward-data" if backward else "forward"].per_element
-    yield Meaning(kind="normalisation", flops=source.elements * per_element)
-    raise UnsupportedError("oneDNN 3.2 has no normalisation of groups")
+    why = "oneDNN 3.2 has no normalisation of groups"
+    return Meaning(kind="normalisation", flops=source.elements * per_element, layers_missing=why)
 
 
 @meaning_rule
@@ -120,11 +119,10 @@ def along_rows(
     yield LayerPass(row_layer(op, source.shape[:end], dimensions, **parameters), pass_)
 
 
-@meaning_rule
-def label_loss(labels: Value, reads: int) -> Iterator[Meaning | LayerPass]:
+def label_loss(labels: Value, reads: int) -> Meaning:
     """Return the meaning of the sum of each row's score at its label, or of its gradient."""
-    yield Meaning(kind="loss", flops=labels.elements, reads=reads)
-    raise UnsupportedError("a loss without its softmax has no layer")
+    why = "a loss without its softmax has no layer"
+    return Meaning(kind="loss", flops=labels.elements, reads=reads, layers_missing=why)
 
 
 @meaning_rule

@@ -5,13 +5,22 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from pydlbench.models.graph import INPUT, GraphNode, Init, Loss, Model, Optimizer, weight_decays
+from pydlbench.models.graph import (
+    INPUT,
+    Decay,
+    GraphNode,
+    Init,
+    Loss,
+    Model,
+    Op,
+    Optimizer,
+    weight_decays,
+)
 from pydlbench.ops.table import build_layer, image_layer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pydlbench.models.graph import Decay, Op
     from pydlbench.ops.op import Layer
 
 #: Elementwise operations on one node's output.

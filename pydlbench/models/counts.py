@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.models.graph import INPUT, buffers, trained_tensors
+from pydlbench.models.graph import INPUT, GraphNode, Model, buffers, trained_tensors
 from pydlbench.models.passes import check_phase, step_passes
 from pydlbench.ops.table import ITEM_BYTES
-
-if TYPE_CHECKING:
-    from pydlbench.models.graph import GraphNode, Model
 
 _FLOAT32: Final = 4
 

@@ -8,12 +8,11 @@ import math
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.models.graph import Loss, weight_decays
+from pydlbench.models.graph import Loss, Model, weight_decays
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pydlbench.models.graph import Model
 
 # Options of all models, which do not change the nodes of the graph.
 _COMMON_OPTIONS: Final = ("loss", "optimizer", "decay", "input_gradient")

@@ -11,14 +11,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.models.graph import INPUT, trained_tensors
+from pydlbench.models.graph import INPUT, GraphNode, Model, trained_tensors
 from pydlbench.ops.table import build_layer, image_layer
 from pydlbench.words import PHASES, check_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pydlbench.models.graph import GraphNode, Model
     from pydlbench.ops.op import Layer
 
 #: The loss, in place of a node's name.

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.ops.op import IN_PLACE
+from pydlbench.ops.op import IN_PLACE, Layer, Op
 from pydlbench.ops.pointwise import POINTWISE_OPS
 from pydlbench.ops.products import ATTENTION, GEMM
 from pydlbench.ops.recurrent import RECURRENT_OPS
@@ -20,7 +20,6 @@ from pydlbench.words import FP8_PRECISIONS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pydlbench.ops.op import Layer, Op
 
 #: All ops by key: the name, with the kind and a colon before it as in descriptors.
 OPS: Final[Mapping[str, Op]] = MappingProxyType(

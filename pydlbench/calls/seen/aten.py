@@ -299,81 +299,68 @@ def _convolution_gradients(call: AtenCall) -> Meaning:
     return replace(elementwise.channel_sums(outer.shape, "convolution"), reads=reads)
 
 
-def _pooling(mode: str, sides: int, *, backward: bool = False) -> Callable[[AtenCall], Meaning]:
+def _pooling(call: AtenCall, mode: str, sides: int, *, backward: bool = False) -> Meaning:
     """Arguments: source and settings; backward with the outer gradient in front.
 
     The gradient of a maximum has indices behind the settings.
     """
-
-    def rule(call: AtenCall) -> Meaning:
-        source, first = call[int(backward)], 1 + backward
-        kernel = _sides(call.get(first, "kernel_size"), sides)
-        options: dict[str, Any] = {}
-        ceil = first + 3
-        if mode == "max":
-            options["dilation"] = _sides(call.get(first + 3, "dilation", 1), sides)
-            ceil += 1
-        else:
-            options["count_padding"] = call.get(first + 4, "count_include_pad", True)
-            options["divisor"] = call.get(first + 5, "divisor_override")
-        return windows.pooling(
-            source.shape,
-            mode=mode,
-            kernel=kernel,
-            stride=_sides(call.get(first + 1, "stride", []) or kernel, sides),
-            pads=windows.pair_pads(_sides(call.get(first + 2, "padding", 0), sides)),
-            ceil=call.get(ceil, "ceil_mode", False),
-            backward=backward,
-            reads=call.bytes_without(source) if backward else None,
-            **options,
-        )
-
-    return rule
+    source, first = call[int(backward)], 1 + backward
+    kernel = _sides(call.get(first, "kernel_size"), sides)
+    options: dict[str, Any] = {}
+    ceil = first + 3
+    if mode == "max":
+        options["dilation"] = _sides(call.get(first + 3, "dilation", 1), sides)
+        ceil += 1
+    else:
+        options["count_padding"] = call.get(first + 4, "count_include_pad", True)
+        options["divisor"] = call.get(first + 5, "divisor_override")
+    return windows.pooling(
+        source.shape,
+        mode=mode,
+        kernel=kernel,
+        stride=_sides(call.get(first + 1, "stride", []) or kernel, sides),
+        pads=windows.pair_pads(_sides(call.get(first + 2, "padding", 0), sides)),
+        ceil=call.get(ceil, "ceil_mode", False),
+        backward=backward,
+        reads=call.bytes_without(source) if backward else None,
+        **options,
+    )
 
 
-def _adaptive_pooling(
-    mode: str, sides: int, *, backward: bool = False
-) -> Callable[[AtenCall], Meaning]:
+def _adaptive_pooling(call: AtenCall, mode: str, sides: int, *, backward: bool = False) -> Meaning:
     """Arguments: source and size; backward outer gradient, source and indices of maxima."""
-
-    def rule(call: AtenCall) -> Meaning:
-        if not backward:
-            return windows.adaptive_pooling(call[0].shape, call[1], mode=mode)
-        outer, source = call[0].shape[-sides:], call[1]
-        reads = call.bytes_without(source)
-        return windows.adaptive_pooling(source.shape, outer, mode=mode, backward=True, reads=reads)
-
-    return rule
+    if not backward:
+        return windows.adaptive_pooling(call[0].shape, call[1], mode=mode)
+    outer, source = call[0].shape[-sides:], call[1]
+    reads = call.bytes_without(source)
+    return windows.adaptive_pooling(source.shape, outer, mode=mode, backward=True, reads=reads)
 
 
 def _resize(
-    taps: int, coordinates: str, *, aligns: bool, backward: bool = False
-) -> Callable[[AtenCall], Meaning]:
+    call: AtenCall, taps: int, coordinates: str, *, aligns: bool, backward: bool = False
+) -> Meaning:
     """Arguments: source and size; backward outer gradient, size, shape of the source; then factors.
 
     Args:
+        call: the call.
         taps: see :func:`~pydlbench.calls.windows.resize`.
         coordinates: likewise, if corners are not aligned.
         aligns: whether the argument behind the sizes is whether corners are aligned.
         backward: whether it is the gradient.
     """
-
-    def rule(call: AtenCall) -> Meaning:
-        shape = call[2] if backward else call[0].shape
-        factors = list(call.arguments[2 + backward :])
-        aligned = bool(factors.pop(0)) if aligns and factors else False
-        if not isinstance(call[1], list):
-            return Meaning.unknown("resized by a factor only", "resize")
-        return windows.resize(
-            shape,
-            call[1],
-            taps=taps,
-            coordinates="aligned" if aligned else coordinates,
-            factors=factors,
-            backward=backward,
-        )
-
-    return rule
+    shape = call[2] if backward else call[0].shape
+    factors = list(call.arguments[2 + backward :])
+    aligned = bool(factors.pop(0)) if aligns and factors else False
+    if not isinstance(call[1], list):
+        return Meaning.unknown("resized by a factor only", "resize")
+    return windows.resize(
+        shape,
+        call[1],
+        taps=taps,
+        coordinates="aligned" if aligned else coordinates,
+        factors=factors,
+        backward=backward,
+    )
 
 
 #: Taps, coordinates, and whether corners may be aligned.
@@ -391,15 +378,17 @@ _WINDOW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     "convolution": lambda c: _convolution(c, c[0], c[1], 3, bias=c[2] is not None),
     "convolution_backward": _convolution_gradients,
     **{
-        f"{name.format(sides)}{'_backward' * backward}": make(mode, sides, backward=backward)
-        for make, names in ((_pooling, _POOLINGS), (_adaptive_pooling, _ADAPTIVE_POOLINGS))
+        f"{name.format(sides)}{'_backward' * backward}": functools.partial(
+            rule, mode=mode, sides=sides, backward=backward
+        )
+        for rule, names in ((_pooling, _POOLINGS), (_adaptive_pooling, _ADAPTIVE_POOLINGS))
         for mode, name in names.items()
         for sides in (2, 3)
         for backward in (False, True)
     },
     **{
-        f"{name}{'_backward' * backward}": _resize(
-            taps, coordinates, aligns=aligns, backward=backward
+        f"{name}{'_backward' * backward}": functools.partial(
+            _resize, taps=taps, coordinates=coordinates, aligns=aligns, backward=backward
         )
         for name, (taps, coordinates, aligns) in _RESIZES.items()
         for backward in (False, True)
@@ -463,27 +452,24 @@ def _by_vector(call: AtenCall) -> Meaning:
     return products.matmul((), left // right if right else 0, right, 1)
 
 
-def _attention(causal: int, *, backward: bool = False) -> Callable[[AtenCall], Meaning]:
+def _attention(call: AtenCall, causal: int, *, backward: bool = False) -> Meaning:
     """Arguments: query, key, value ``(batch, heads, length, size)``, behind an outer gradient.
 
     Args:
+        call: the call.
         causal: position of the argument ``is_causal``.
         backward: whether it is the gradient.
     """
-
-    def rule(call: AtenCall) -> Meaning:
-        query, key, value = operands = call.arguments[int(backward) :][:3]
-        part = products.attention(
-            query.shape,
-            key.shape[-2],
-            value.shape[-1],
-            causal=call.get(causal, "is_causal", False),
-            backward=backward,
-        )
-        # Sums of exponentials are in float32.
-        return replace(part, dtypes=dtypes_of(operands))
-
-    return rule
+    query, key, value = operands = call.arguments[int(backward) :][:3]
+    part = products.attention(
+        query.shape,
+        key.shape[-2],
+        value.shape[-1],
+        causal=call.get(causal, "is_causal", False),
+        backward=backward,
+    )
+    # Sums of exponentials are in float32.
+    return replace(part, dtypes=dtypes_of(operands))
 
 
 #: Cells by PyTorch's numbers; 0 and 1 have no gates.
@@ -494,14 +480,16 @@ _PRODUCT_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     "linear": _linear,
     **dict.fromkeys(("mv", "dot"), _by_vector),
     "_grouped_mm": lambda c: products.grouped_matmul(c[0], c[1].shape[-1]),
-    "_scaled_dot_product_flash_attention_for_cpu": _attention(4),
-    "_scaled_dot_product_flash_attention": _attention(4),
-    "_scaled_dot_product_efficient_attention": _attention(6),
-    "_scaled_dot_product_cudnn_attention": _attention(6),
-    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention(7, backward=True),
-    "_scaled_dot_product_flash_attention_backward": _attention(11, backward=True),
-    "_scaled_dot_product_efficient_attention_backward": _attention(11, backward=True),
-    "_scaled_dot_product_cudnn_attention_backward": _attention(14, backward=True),
+    "_scaled_dot_product_flash_attention_for_cpu": lambda c: _attention(c, 4),
+    "_scaled_dot_product_flash_attention": lambda c: _attention(c, 4),
+    "_scaled_dot_product_efficient_attention": lambda c: _attention(c, 6),
+    "_scaled_dot_product_cudnn_attention": lambda c: _attention(c, 6),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": lambda c: _attention(
+        c, 7, backward=True
+    ),
+    "_scaled_dot_product_flash_attention_backward": lambda c: _attention(c, 11, backward=True),
+    "_scaled_dot_product_efficient_attention_backward": lambda c: _attention(c, 11, backward=True),
+    "_scaled_dot_product_cudnn_attention_backward": lambda c: _attention(c, 14, backward=True),
     # Query, key, value, width, heads, four projections.
     "_native_multi_head_attention": lambda c: products.projected_attention(
         c[0].shape, c[1].shape[-2], c[4]
@@ -756,15 +744,11 @@ def _copy_into(call: AtenCall) -> Meaning:
     return moves.copy(source, target.axes_in_memory, least_bytes([source]), why)
 
 
-def _fill(shape: Callable[[AtenCall], Sequence[int]]) -> Callable[[AtenCall], Meaning]:
+def _fill(call: AtenCall, shape: Sequence[int]) -> Meaning:
     """Fill a tensor of a given shape; an operand gives shape and type only."""
-
-    def rule(call: AtenCall) -> Meaning:
-        integer = call.operator == "full" and isinstance(call[1], int)
-        default = call.values[0].dtype if call.values else "int64" if integer else "float32"
-        return moves.fill(Value.dense(call.dtype or default, shape(call)))
-
-    return rule
+    integer = call.operator == "full" and isinstance(call[1], int)
+    default = call.values[0].dtype if call.values else "int64" if integer else "float32"
+    return moves.fill(Value.dense(call.dtype or default, shape))
 
 
 def _pad(call: AtenCall) -> Meaning:
@@ -864,11 +848,11 @@ _MOVE_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
     **dict.fromkeys(("clone", "_to_copy"), _clone),
     "copy": _copy_into,
     **dict.fromkeys(("arange", "eye", "linspace", "scalar_tensor"), lambda _: moves.other_copy(0)),
-    **dict.fromkeys(("full", "ones", "zeros"), _fill(lambda c: c[0])),
-    **dict.fromkeys(("new_full", "new_ones", "new_zeros"), _fill(lambda c: c[1])),
+    **dict.fromkeys(("full", "ones", "zeros"), lambda c: _fill(c, c[0])),
+    **dict.fromkeys(("new_full", "new_ones", "new_zeros"), lambda c: _fill(c, c[1])),
     **dict.fromkeys(
         ("fill", "full_like", "ones_like", "zero", "zeros_like"),
-        _fill(lambda c: c.values[0].shape),
+        lambda c: _fill(c, c.values[0].shape),
     ),
     **dict.fromkeys(_RANDOM, _random),
     "constant_pad_nd": _pad,

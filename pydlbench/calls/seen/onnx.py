@@ -6,6 +6,7 @@ operators compute the same as ONNX's operators with that name.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -237,24 +238,22 @@ def _convolution(call: _OnnxCall) -> list[Meaning]:
     return [part] if addend is None else [part, _pair("add", call.result, addend)]
 
 
-def _pooling(mode: str) -> Callable[[_OnnxCall], Meaning]:
-    def rule(call: _OnnxCall) -> Meaning:
-        kernel = call.node.get("kernel_shape")
-        ceil, padding = call.node.get("ceil_mode", 0), call.node.get("count_include_pad", 0)
-        return windows.pooling(
-            call[0].shape,
-            mode=mode,
-            kernel=kernel,
-            ceil=bool(ceil),
-            count_padding=bool(padding),
-            **_window(call, kernel),
-        )
-
-    return rule
+def _pooling(call: _OnnxCall, mode: str) -> Meaning:
+    kernel = call.node.get("kernel_shape")
+    ceil, padding = call.node.get("ceil_mode", 0), call.node.get("count_include_pad", 0)
+    return windows.pooling(
+        call[0].shape,
+        mode=mode,
+        kernel=kernel,
+        ceil=bool(ceil),
+        count_padding=bool(padding),
+        **_window(call, kernel),
+    )
 
 
-def _global_pooling(mode: str) -> Callable[[_OnnxCall], Meaning]:
-    return lambda c: windows.adaptive_pooling(c[0].shape, [1] * (len(c[0].shape) - 2), mode=mode)
+def _global_pooling(call: _OnnxCall, mode: str) -> Meaning:
+    source = call[0].shape
+    return windows.adaptive_pooling(source, [1] * (len(source) - 2), mode=mode)
 
 
 #: Taps and coordinates of :func:`~pydlbench.calls.windows.resize` by ONNX's mode and coordinates;
@@ -416,16 +415,12 @@ def _with_rank(value: Value, rank: int) -> Value:
     return Value(dtype=value.dtype, shape=shape, strides=strides, storage=value.storage)
 
 
-def _variadic(name: str) -> Callable[[_OnnxCall], list[Meaning]]:
-    """Return the rule of an operator on one or more tensors; a single one is copied."""
-
-    def rule(call: _OnnxCall) -> list[Meaning]:
-        if len(call.values) == 1:
-            return [moves.other_copy()]
-        firsts = [call[0], *[call.result] * (len(call.values) - 2)]
-        return [_pair(name, first, call[place]) for place, first in enumerate(firsts, 1)]
-
-    return rule
+def _variadic(call: _OnnxCall, name: str) -> list[Meaning]:
+    """Inputs: one or more tensors; a single one is copied."""
+    if len(call.values) == 1:
+        return [moves.other_copy()]
+    firsts = [call[0], *[call.result] * (len(call.values) - 2)]
+    return [_pair(name, first, call[place]) for place, first in enumerate(firsts, 1)]
 
 
 def _unary(name: str) -> Callable[[_OnnxCall], Meaning]:
@@ -467,16 +462,12 @@ def _clip(call: _OnnxCall, value: Value) -> Meaning:
     return elementwise.arithmetic("clamp", value, *(0 if is_given else None for is_given in given))
 
 
-def _gelu(*, approximated: bool) -> Callable[[_OnnxCall], list[Meaning]]:
-    """Return the rule of a GELU; a second operand is a bias."""
-
-    def rule(call: _OnnxCall) -> list[Meaning]:
-        bias = call.optional(1)
-        tanh = approximated or call.node.get("approximate") == "tanh"
-        part = elementwise.activation("gelu-tanh" if tanh else "gelu", call[0].shape)
-        return [part] if bias is None else [_pair("add", call[0], bias), part]
-
-    return rule
+def _gelu(call: _OnnxCall, *, approximated: bool) -> list[Meaning]:
+    """Inputs: source and perhaps a bias."""
+    bias = call.optional(1)
+    tanh = approximated or call.node.get("approximate") == "tanh"
+    part = elementwise.activation("gelu-tanh" if tanh else "gelu", call[0].shape)
+    return [part] if bias is None else [_pair("add", call[0], bias), part]
 
 
 def _quick_gelu(call: _OnnxCall) -> Meaning:
@@ -517,45 +508,35 @@ def _row_normalisation(call: _OnnxCall, op: str = "layernorm", *, skips: int = 0
     )
 
 
-def _skip_normalisation(op: str, bias: int) -> Callable[[_OnnxCall], list[Meaning]]:
+def _skip_normalisation(call: _OnnxCall, op: str, bias: int) -> list[Meaning]:
     """Inputs: two addends, factors, perhaps offsets, a bias.
 
     Args:
+        call: the node.
         op: op of the layer.
         bias: position of the bias.
     """
-
-    def rule(call: _OnnxCall) -> list[Meaning]:
-        addend = call.optional(bias)
-        parts = [_pair("add", call[0], call[1])]
-        parts += [] if addend is None else [_pair("add", call[0], addend)]
-        return [*parts, _row_normalisation(call, op, skips=1)]
-
-    return rule
+    addend = call.optional(bias)
+    parts = [_pair("add", call[0], call[1])]
+    parts += [] if addend is None else [_pair("add", call[0], addend)]
+    return [*parts, _row_normalisation(call, op, skips=1)]
 
 
-def _softmax(op: str) -> Callable[[_OnnxCall], Meaning]:
-    def rule(call: _OnnxCall) -> Meaning:
-        source, old = call[0], call.node.version < 13
-        axis = call.node.get("axis", 1 if old else -1) % len(source.shape)
-        if old:  # a row is all dimensions from the axis on
-            shape = math.prod(source.shape[:axis]), math.prod(source.shape[axis:])
-            return rows.along_rows(op, source.with_shape(*shape))
-        return rows.along_rows(op, source, dim=axis)
-
-    return rule
+def _softmax(call: _OnnxCall, op: str) -> Meaning:
+    source, old = call[0], call.node.version < 13
+    axis = call.node.get("axis", 1 if old else -1) % len(source.shape)
+    if old:  # a row is all dimensions from the axis on
+        shape = math.prod(source.shape[:axis]), math.prod(source.shape[axis:])
+        return rows.along_rows(op, source.with_shape(*shape))
+    return rows.along_rows(op, source, dim=axis)
 
 
-def _reduction(op: str) -> Callable[[_OnnxCall], Meaning]:
+def _reduction(call: _OnnxCall, op: str) -> Meaning:
     """Inputs: source and axes, an attribute in old versions; the default is all axes."""
-
-    def rule(call: _OnnxCall) -> Meaning:
-        axes = call.optional(1)
-        over = call.node.get("axes") if axes is None else axes.numbers
-        default = range(len(call[0].shape))
-        return rows.reduction(op, call[0], [int(axis) for axis in over or default])
-
-    return rule
+    axes = call.optional(1)
+    over = call.node.get("axes") if axes is None else axes.numbers
+    default = range(len(call[0].shape))
+    return rows.reduction(op, call[0], [int(axis) for axis in over or default])
 
 
 # -----------------------------------------------------------------------------
@@ -621,10 +602,10 @@ _OTHER_COPIES: Final = (
 RULES: Final[Mapping[str, Callable[[_OnnxCall], Meaning | Sequence[Meaning]]]] = {
     **dict.fromkeys(_VIEWS, lambda _: moves.view()),
     **dict.fromkeys(("Conv", "ConvTranspose", "FusedConv"), _convolution),
-    "MaxPool": _pooling("max"),
-    "AveragePool": _pooling("avg"),
-    "GlobalAveragePool": _global_pooling("avg"),
-    "GlobalMaxPool": _global_pooling("max"),
+    "MaxPool": lambda c: _pooling(c, "max"),
+    "AveragePool": lambda c: _pooling(c, "avg"),
+    "GlobalAveragePool": lambda c: _global_pooling(c, "avg"),
+    "GlobalMaxPool": lambda c: _global_pooling(c, "max"),
     "Resize": _resize,
     **dict.fromkeys(("MatMul", "FusedMatMul"), _product),
     **dict.fromkeys(("Gemm", "FusedGemm"), _gemm),
@@ -635,28 +616,34 @@ RULES: Final[Mapping[str, Callable[[_OnnxCall], Meaning | Sequence[Meaning]]]] =
     **{name: _on_first(rule) for name, rule in _ACTIVATIONS.items()},
     "Elu": lambda c: elementwise.activation("elu", c[0].shape, c.node.get("alpha", 1)),
     **{name: _unary(op) for name, op in _UNARY.items()},
-    **{name: _variadic(operator) for name, operator in _BINARY.items()},
+    **{name: functools.partial(_variadic, name=operator) for name, operator in _BINARY.items()},
     "PRelu": lambda c: _pair("prelu", c[0], c[1]),
-    **dict.fromkeys(("Gelu", "BiasGelu"), _gelu(approximated=False)),
-    "FastGelu": _gelu(approximated=True),
+    **dict.fromkeys(("Gelu", "BiasGelu"), lambda c: _gelu(c, approximated=False)),
+    "FastGelu": lambda c: _gelu(c, approximated=True),
     "QuickGelu": _quick_gelu,
     "BatchNormalization": _batch_normalisation,
     "LayerNormalization": _row_normalisation,
     **dict.fromkeys(
         ("GroupNormalization", "InstanceNormalization"), lambda c: rows.group_normalisation(c[0])
     ),
-    "SkipLayerNormalization": _skip_normalisation("layernorm", 4),
+    "SkipLayerNormalization": lambda c: _skip_normalisation(c, "layernorm", 4),
     **dict.fromkeys(
         ("RMSNormalization", "SimplifiedLayerNormalization"),
         lambda c: _row_normalisation(c, "rmsnorm"),
     ),
-    "SkipSimplifiedLayerNormalization": _skip_normalisation("rmsnorm", 3),
-    "Softmax": _softmax("softmax"),
-    "LogSoftmax": _softmax("log-softmax"),
-    **{name: _reduction(op.removeprefix("reduce")) for name, op in _REDUCED.items()},
-    "ReduceL2": _reduction("norm"),
-    **{name: _reduction(op) for name, op in _lower("ArgMax", "ArgMin", "CumSum").items()},
-    "ReduceLogSumExp": _reduction("logsumexp"),
+    "SkipSimplifiedLayerNormalization": lambda c: _skip_normalisation(c, "rmsnorm", 3),
+    "Softmax": lambda c: _softmax(c, "softmax"),
+    "LogSoftmax": lambda c: _softmax(c, "log-softmax"),
+    **{
+        name: functools.partial(_reduction, op=op.removeprefix("reduce"))
+        for name, op in _REDUCED.items()
+    },
+    "ReduceL2": lambda c: _reduction(c, "norm"),
+    **{
+        name: functools.partial(_reduction, op=op)
+        for name, op in _lower("ArgMax", "ArgMin", "CumSum").items()
+    },
+    "ReduceLogSumExp": lambda c: _reduction(c, "logsumexp"),
     **dict.fromkeys(_OTHER_COPIES, lambda _: moves.other_copy()),
     "Transpose": _transpose,
     "Concat": lambda c: moves.concat(c.given, c.node.get("axis", 0)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from dataclasses import replace
@@ -278,44 +279,36 @@ def _filter_gradient(call: _TensorFlowCall) -> Meaning:
     )
 
 
-def _pooling(mode: str, *, backward: bool = False) -> Callable[[_TensorFlowCall], Meaning]:
+def _pooling(call: _TensorFlowCall, mode: str, *, backward: bool = False) -> Meaning:
     """Inputs: images; for gradients of maxima source, result, outer gradient.
 
     Inputs of gradients of averages are sizes and the outer gradient.
     """
-
-    def rule(call: _TensorFlowCall) -> Meaning:
-        source = call.images(call.result.shape if backward and mode == "avg" else call[0].shape)
-        sizes, number = source[2:], len(source) - 2
-        kernel = call.sides("ksize", number)
-        return windows.pooling(
-            source,
-            mode=mode,
-            kernel=kernel,
-            stride=call.sides("strides", number),
-            pads=_pads(call, sizes, kernel, (1,) * number),
-            backward=backward,
-        )
-
-    return rule
+    source = call.images(call.result.shape if backward and mode == "avg" else call[0].shape)
+    sizes, number = source[2:], len(source) - 2
+    kernel = call.sides("ksize", number)
+    return windows.pooling(
+        source,
+        mode=mode,
+        kernel=kernel,
+        stride=call.sides("strides", number),
+        pads=_pads(call, sizes, kernel, (1,) * number),
+        backward=backward,
+    )
 
 
-def _resize(taps: int, *, backward: bool = False) -> Callable[[_TensorFlowCall], Meaning]:
+def _resize(call: _TensorFlowCall, taps: int, *, backward: bool = False) -> Meaning:
     """Inputs: images and a size; backward the outer gradient, and images or their size."""
-
-    def rule(call: _TensorFlowCall) -> Meaning:
-        shapes = [call[0].shape, call.result.shape]
-        (batch, *sizes, channels), (_, *out, _) = shapes[::-1] if backward else shapes
-        coordinates = "centres" if call.node.get("half_pixel_centers") else "whole"
-        return windows.resize(
-            (batch, channels, *sizes),
-            out,
-            taps=taps,
-            coordinates="aligned" if call.node.get("align_corners") else coordinates,
-            backward=backward,
-        )
-
-    return rule
+    shapes = [call[0].shape, call.result.shape]
+    (batch, *sizes, channels), (_, *out, _) = shapes[::-1] if backward else shapes
+    coordinates = "centres" if call.node.get("half_pixel_centers") else "whole"
+    return windows.resize(
+        (batch, channels, *sizes),
+        out,
+        taps=taps,
+        coordinates="aligned" if call.node.get("align_corners") else coordinates,
+        backward=backward,
+    )
 
 
 # -----------------------------------------------------------------------------
@@ -416,15 +409,11 @@ def _loss(call: _TensorFlowCall) -> Meaning:
     )
 
 
-def _reduction(op: str) -> Callable[[_TensorFlowCall], Meaning]:
+def _reduction(call: _TensorFlowCall, op: str) -> Meaning:
     """Inputs: source and dimensions."""
-
-    def rule(call: _TensorFlowCall) -> Meaning:
-        axes = call[1].numbers
-        over = None if axes is None else [int(axis) for axis in axes]
-        return rows.reduction(op, call[0], over, channels=-1)
-
-    return rule
+    axes = call[1].numbers
+    over = None if axes is None else [int(axis) for axis in axes]
+    return rows.reduction(op, call[0], over, channels=-1)
 
 
 # -----------------------------------------------------------------------------
@@ -514,22 +503,19 @@ def _gather(call: _TensorFlowCall) -> Meaning:
     return moves.gather(call[0], [call[1]], call.result.bytes, rows=whole_rows)
 
 
-def _scatter(values: int, *, table: bool = True) -> Callable[[_TensorFlowCall], Meaning]:
+def _scatter(call: _TensorFlowCall, values: int, *, table: bool = True) -> Meaning:
     """Inputs: perhaps a table, indices, values.
 
     Args:
+        call: the node.
         values: position of the values.
         table: whether there is a table; else zeros.
     """
-
-    def rule(call: _TensorFlowCall) -> Meaning:
-        name, count = call.node.operator, call[values].elements
-        adds, in_place = name.endswith(("Add", "Sum")), name.startswith("Resource")
-        first = call[0] if table else None
-        others = call.values[int(table) :]
-        return moves.scatter(first, others, count, adds=adds, in_place=in_place)
-
-    return rule
+    name, count = call.node.operator, call[values].elements
+    adds, in_place = name.endswith(("Add", "Sum")), name.startswith("Resource")
+    first = call[0] if table else None
+    others = call.values[int(table) :]
+    return moves.scatter(first, others, count, adds=adds, in_place=in_place)
 
 
 _VIEWS: Final = (
@@ -566,10 +552,10 @@ _LIBRARY_RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
         ),
         _filter_gradient,
     ),
-    **dict.fromkeys(("MaxPool", "MaxPool3D"), _pooling("max")),
-    **dict.fromkeys(("AvgPool", "AvgPool3D"), _pooling("avg")),
-    **dict.fromkeys(("MaxPoolGrad", "MaxPool3DGrad"), _pooling("max", backward=True)),
-    **dict.fromkeys(("AvgPoolGrad", "AvgPool3DGrad"), _pooling("avg", backward=True)),
+    **dict.fromkeys(("MaxPool", "MaxPool3D"), lambda c: _pooling(c, "max")),
+    **dict.fromkeys(("AvgPool", "AvgPool3D"), lambda c: _pooling(c, "avg")),
+    **dict.fromkeys(("MaxPoolGrad", "MaxPool3DGrad"), lambda c: _pooling(c, "max", backward=True)),
+    **dict.fromkeys(("AvgPoolGrad", "AvgPool3DGrad"), lambda c: _pooling(c, "avg", backward=True)),
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _product),
     "Einsum": lambda c: products.einsum(
         c.node.get("equation"), [value.shape for value in c.values]
@@ -579,10 +565,10 @@ LIBRARY_NODES: Final = frozenset(_LIBRARY_RULES)
 #: Rules by :attr:`TensorFlowNode.operator`.
 RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     **_LIBRARY_RULES,
-    "ResizeBilinear": _resize(2),
-    "ResizeBilinearGrad": _resize(2, backward=True),
-    "ResizeNearestNeighbor": _resize(1),
-    "ResizeNearestNeighborGrad": _resize(1, backward=True),
+    "ResizeBilinear": lambda c: _resize(c, 2),
+    "ResizeBilinearGrad": lambda c: _resize(c, 2, backward=True),
+    "ResizeNearestNeighbor": lambda c: _resize(c, 1),
+    "ResizeNearestNeighborGrad": lambda c: _resize(c, 1, backward=True),
     **dict.fromkeys(("BiasAdd", "BiasAddV1"), _bias),
     "BiasAddGrad": _bias_gradient,
     **dict.fromkeys(
@@ -610,8 +596,13 @@ RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     "LeakyReluGrad": _leaky_relu("leaky_relu_backward"),
     "L2Loss": lambda c: elementwise.memory_bound("l2", (c[0].elements,), kind="reduction"),
     "AddN": lambda c: elementwise.sum_of_tensors(c.values),
-    **{name: _reduction(name.lower()) for name in ("Sum", "Mean", "Max", "Min", "Prod", "All")},
-    **{name: _reduction(name.lower()) for name in ("Any", "ArgMax", "ArgMin")},
+    **{
+        name: functools.partial(_reduction, op=name.lower())
+        for name in ("Sum", "Mean", "Max", "Min", "Prod", "All")
+    },
+    **{
+        name: functools.partial(_reduction, op=name.lower()) for name in ("Any", "ArgMax", "ArgMin")
+    },
     # Variable and delta.
     "AssignAddVariableOp": lambda c: moves.variable_update(c[0], c[1], subtracts=False),
     "AssignSubVariableOp": lambda c: moves.variable_update(c[0], c[1], subtracts=True),
@@ -621,8 +612,10 @@ RULES: Final[Mapping[str, Callable[[_TensorFlowCall], Meaning]]] = {
     "Transpose": _transpose,
     "ConcatV2": _concat,
     **dict.fromkeys(("Gather", "GatherV2", "GatherNd", "ResourceGather"), _gather),
-    **dict.fromkeys(("ResourceScatterAdd", "TensorScatterAdd", "TensorScatterUpdate"), _scatter(2)),
-    "ScatterNd": _scatter(1, table=False),
-    "UnsortedSegmentSum": _scatter(0, table=False),
+    **dict.fromkeys(
+        ("ResourceScatterAdd", "TensorScatterAdd", "TensorScatterUpdate"), lambda c: _scatter(c, 2)
+    ),
+    "ScatterNd": lambda c: _scatter(c, 1, table=False),
+    "UnsortedSegmentSum": lambda c: _scatter(c, 0, table=False),
     **dict.fromkeys(_RANDOM, lambda c: moves.random(c.values)),
 }

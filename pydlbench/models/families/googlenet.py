@@ -10,15 +10,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydlbench.models import family
-from pydlbench.models.builder import Builder
+from pydlbench.models.builder import Builder, Pad
 from pydlbench.models.graph import Model, Optimizer
 from pydlbench.models.options import choice
-
-if TYPE_CHECKING:
-    from pydlbench.models.builder import Pad
 
 # Channels of 1x1, 3x3 (reduced, full), 5x5 (reduced, full), and of the pooling's branch.
 _MODULES: Final = {

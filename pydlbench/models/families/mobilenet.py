@@ -11,14 +11,11 @@ third version: the paper has 1x1 convolutions there, which compute the same as p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pydlbench.models import family
-from pydlbench.models.builder import Builder
+from pydlbench.models.builder import Activation, Builder
 from pydlbench.models.graph import Model, Optimizer
-
-if TYPE_CHECKING:
-    from pydlbench.models.builder import Activation
 
 _BATCH: Final = 64
 # The papers train with RMSProp; this is SGD with the same momentum, at the first paper's rate for
