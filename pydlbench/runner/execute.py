@@ -1,7 +1,7 @@
 """The loop of every command that measures.
 
-A command makes tasks and passes them to :func:`execute`, which opens the sessions that they need,
-measures what is missing, stores each result as soon as it is finished, and returns everything in
+A command makes tasks and passes them to :func:`execute`. It opens the sessions that they need,
+measures the missing rows, stores each result as soon as it is finished, and returns everything in
 :class:`Results`, also after an interruption.
 """
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# Keys: what the entry of a row, or of a kernel that goes into one, is found by.
+# Keys of stored entries: those of rows, and of kernels that are parts of a row.
 
 
 def row_key(task: Task, row: TaskRow) -> str:
     """Return the key of a row's entry: its table and a digest of its fields and its spec.
 
-    The spec is included as two layers of one name may differ in how they pool.
+    The spec is included as two layers of the same name may pool differently.
     """
     spec = row.spec.to_dict() if hasattr(row.spec, "to_dict") else row.spec
     return f"{task.kind}/{task.table}/{_digest([dict(row.fields), spec])}"
@@ -122,7 +122,7 @@ def _repeated(
     unmeasured: dict[KernelSpec, None] = {}
     for spec in specs:
         try:
-            if tolerant:  # else it was checked before anything was measured
+            if tolerant:  # otherwise checked before anything is measured
                 session.check_room([spec])
             unmeasured[spec] = None
         except tolerated as error:
@@ -137,7 +137,7 @@ def _repeated(
 
 
 # -----------------------------------------------------------------------------
-# What came of it.
+# Results.
 
 
 @dataclass(slots=True)
@@ -148,7 +148,7 @@ class Results:
         total: number of rows.
         outcomes: results of finished rows, including those of the resumed run; after an
             interruption also of rows with some of their repetitions. In the order of the tasks.
-        parts: results behind rows: kernels, agreements.
+        parts: results that rows are made of: kernels, agreements.
         run: time, command, device and environment.
         interrupted: whether Ctrl-C or SIGTERM ended the run.
         trouble: the error that ended the run after something was finished.
@@ -203,7 +203,7 @@ def _without_samples(result: Result) -> Result:
 
 
 def _verdict(error: PydlbenchError) -> tuple[str, str]:
-    """Return status and reason of rows that an error has stopped."""
+    """Return status and reason of rows that an error prevented."""
     status = "skipped" if isinstance(error, UnsupportedError) else "failed"
     return status, " ".join(str(error).split())
 
@@ -256,7 +256,7 @@ def execute(
         try:
             loop.run()
         finally:
-            # Inside the outer try: no moment is left in which Ctrl-C could get past it.
+            # Inside the outer try: Ctrl-C is handled at every moment.
             recorder.interrupts.ignore()
     except KeyboardInterrupt:
         interrupted = True
@@ -303,9 +303,10 @@ class _Loop:
         # By row's identity; those in ``_listed`` are finished.
         self._outcomes: dict[int, Result] = {}
         self.parts: dict[str, Result] = {}
-        # What an earlier attempt has finished, by key; and by row what was measured for it.
+        # Finished results of the resumed run, by key; and those that were measured for a row, by
+        # the row's key.
         self._done: dict[str, Result] = {}
-        self._behind: dict[str, list[Result]] = {}
+        self._parts_of: dict[str, list[Result]] = {}
         self._read_earlier()
 
     def run(self) -> None:
@@ -323,7 +324,7 @@ class _Loop:
                     self._measure(task)
         finally:
             self._close()
-        self.start()  # where all was there already
+        self.start()  # if nothing had to be measured
 
     def start(self) -> None:
         """Begin the run in the store, once a session can describe the machine."""
@@ -351,8 +352,8 @@ class _Loop:
             return self._recorder.before
         from pydlbench.runner.session import Session
 
-        # Once: the run keeps the name under which it begins, whatever session opens later. No
-        # worker starts and nothing is probed for it.
+        # Once: the run keeps its id, whatever session opens later. No worker starts and nothing is
+        # probed for it.
         self._known = Session().run
         return self._known
 
@@ -387,12 +388,12 @@ class _Loop:
     # --- tasks ------------------------------------------------------------------------------
 
     def _view(self, task: Task) -> View:
-        """Return what a task sees of the run while it measures."""
+        """Return the view of a task on the run while it measures."""
         before = len(self._listed)
         missing = sum(id(row) not in self._listed for row in task.rows)
 
         def advance(done: float, total: int, label: str) -> None:
-            self.start()  # not earlier: only now a GPU has told its name
+            self.start()  # not earlier: only now the GPU's name is known
             here = missing * min(done / max(total, 1), 1.0)
             # Finished rows count even if the task does not report them.
             self._progress(max(int(before + here), len(self._listed)), self.total, label)
@@ -427,19 +428,19 @@ class _Loop:
             before = None if row is None else self.earlier(task, row)
             worse = result.partial or result.status != "ok"
             if before is not None and before.status == "ok" and worse:
-                # Measured again for the sake of another one: it is not given up for that.
+                # It was measured again only for the sake of another row.
                 result = before
             elif result.table:
                 key = result.key if row is None else row_key(task, row)
                 result = dataclasses.replace(result, key=key)
                 self._recorder.add(result.table, result.document, key)
-                # What was probed for the row: a run that is killed has it all the same.
+                # With the probes for the row, so that a run that is killed has them.
                 self._recorder.describe(self.described)
             self._list(task, row, result)
 
     def _list(self, task: Task, row: TaskRow | None, result: Result) -> None:
         if result.table == "layer" and result.status == "ok" and not result.partial:
-            # For other tasks: estimates and layers share kernels.
+            # Estimates and layers share kernels.
             name = (
                 str(result.key).rpartition("/")[2]
                 if row is None
@@ -455,10 +456,10 @@ class _Loop:
             self._listed.add(id(row))
         self._outcomes[id(row)] = dataclasses.replace(result, row=row, place=task.place)
 
-    # --- what an earlier attempt has finished -------------------------------------------------
+    # --- the resumed run ----------------------------------------------------------------------
 
     def _read_earlier(self) -> None:
-        """Read what the resumed run has finished."""
+        """Read the finished results of the resumed run."""
         incomplete: set[str] = set()
         for entry in self._recorder.earlier(samples=self._samples):
             document = dict(entry.document)
@@ -468,26 +469,26 @@ class _Loop:
             if result.status not in ANSWERED:
                 incomplete.add(kernel_of(entry.key) or "")
             elif document.get("interrupted") or result.partial:
-                continue  # a diagnosis that Ctrl-C ended in the middle answers nothing yet
+                continue  # a diagnosis that Ctrl-C ended is measured again
             elif entry.key is not None:
                 self._done[entry.key] = result
                 if row := kernel_of(entry.key):
-                    self._behind.setdefault(row, []).append(result)
-        # An estimate without a kernel that failed is not what was asked for.
+                    self._parts_of.setdefault(row, []).append(result)
+        # An estimate that lacks a failed kernel is measured again.
         for key in incomplete & set(self._done):
             del self._done[key]
 
     def earlier(self, task: Task, row: TaskRow) -> Result | None:
-        """Return the result of a row in an earlier attempt."""
+        """Return the result of a row in the resumed run."""
         return self._done.get(row_key(task, row)) if self._done else None
 
     def _is_done(self, task: Task) -> bool:
         return bool(self._done) and all(self.earlier(task, row) for row in task.rows)
 
     def _take_earlier(self, task: Task) -> None:
-        """List what an earlier attempt has finished of a task, and remember its kernels."""
+        """List the results of a task in the resumed run, and remember its kernels."""
         for row in task.rows if self._done else ():
-            for result in self._behind.get(row_key(task, row), ()):
+            for result in self._parts_of.get(row_key(task, row), ()):
                 self._list(task, None, result)
             if earlier := self.earlier(task, row):
                 self._list(task, row, earlier)

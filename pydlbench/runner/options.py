@@ -19,8 +19,8 @@ class RunnerOptions:
             the rows; they share the budget of their row. None plans them from the known scatter
             (four if there is none); a single row is then repeated in one process, with new memory
             each time. Commands, and functions without options, take four or plan them.
-        width: wanted half-width of the interval, relative to the median, if the scatter plans the
-            repetitions; see :func:`pydlbench.study.plan.repetitions`.
+        width: wanted half-width of the interval, relative to the median, for planned repetitions;
+            see :func:`pydlbench.study.plan.repetitions`.
         renew: start new processes for each repetition, also of a single row.
         keep_samples: keep the raw samples in the record.
         algorithms: time, verify and list every candidate.
@@ -30,16 +30,16 @@ class RunnerOptions:
             of interleaved backends are searched and timed in full.
         workspace_bytes: largest scratch memory of a GPU's kernel.
         energy: measure the energy of an execution, if the GPU can.
-        keep_probes: use what earlier runs have stored for this machine
+        keep_probes: use stored results of earlier runs on this machine
             (:mod:`pydlbench.devices.kept`): bandwidths and peaks that a short reading confirms, and
             the fastest kernels, which are verified again. Otherwise everything is measured anew and
             stored.
         timeout_s: seconds without an answer after which a worker is killed; None for 15 minutes,
             and for an hour while it prepares a kernel.
-        code_limit_s: the same for frameworks' workers, in which the user's own code runs; None for
-            the same limit as for other workers.
-        python: interpreter of another installation, whose workers measure; None for this one. What
-            is stored for later runs belongs to this one: use it without ``keep_probes``.
+        code_limit_s: the same for frameworks' workers, which run the user's code; None for the
+            limit of other workers.
+        python: interpreter of another installation, whose workers measure; None for this one. Use
+            it without ``keep_probes``: stored results belong to this installation.
     """
 
     threads: int | None = None

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunInfo, RunRecord
     from pydlbench.store.store import Store
 
-# Device and environment of a run that goes on are written again so often, in seconds.
-_EVERY_S = 5.0
+# Seconds between two updates of a run's device and environment.
+_UPDATE_PERIOD_S = 5.0
 
 
 class OneInterrupt:
-    """Context in which the first SIGINT or SIGTERM raises ``KeyboardInterrupt``; others do nothing.
+    """Context in which only the first SIGINT or SIGTERM raises ``KeyboardInterrupt``.
 
     Users press Ctrl-C twice, and batch systems send SIGTERM before SIGKILL; finished results are
-    stored and shown all the same. Does nothing outside of the main thread; signals that are ignored
-    or handled by others are left alone.
+    stored and shown nevertheless. It does nothing outside of the main thread, and leaves signals
+    alone that are ignored or handled by others.
     """
 
     def __init__(self) -> None:
@@ -138,8 +138,8 @@ class RowRecorder:
         self.begun = self._ended = self._warned = False
         self._kept: str | None = None
         self._next_description = 0.0
-        # What the store has refused so far. Each entry is written whole or not at all, and replaces
-        # one with its key: what Ctrl-C has interrupted can be written again.
+        # Entries that are not stored yet. Writing one is atomic and replaces the entry with its key:
+        # one that Ctrl-C interrupted can be written again.
         self._waiting: dict[str | int, Entry] = {}
         self._written = False
 
@@ -190,7 +190,7 @@ class RowRecorder:
         if self.before is not None and self.store is not None:
             request_before = self.store.request(self.before.id)
             refuse_differences(self.before, run, request_before, request or {})
-        # Whole or not at all: a run that Ctrl-C left half begun could not be ended any more.
+        # Atomic: a run that Ctrl-C left half begun could not be ended.
         with self.interrupts.held():
             self._run, self._request = self.own(run), request
             try:
@@ -237,7 +237,7 @@ class RowRecorder:
         """
         if self.store is None or not self.begun or time.monotonic() < self._next_description:
             return
-        self._next_description = time.monotonic() + _EVERY_S
+        self._next_description = time.monotonic() + _UPDATE_PERIOD_S
         try:
             self.store.describe(self.own(read()))
         except StoreError as error:
@@ -284,7 +284,7 @@ class RowRecorder:
         self.begun = True
 
     def _write(self) -> None:
-        """Store all waiting entries; what the store refuses waits for the next attempt."""
+        """Store all waiting entries; those that the store refuses wait for the next attempt."""
         if self._run is None:
             return
         try:

@@ -44,11 +44,11 @@ def repeated_problems(
 ) -> Generator[RowProblem, None, None]:
     """Repeat all unfinished problems of a run, and yield each after each of its repetitions.
 
-    Native kernels get a new process in each repetition, in which the variant that the first one
-    chose is prepared again. The processes of frameworks take seconds to start, and compilers take
-    seconds for a kernel: they are replaced once, after half of the repetitions, and their kernels
-    stay prepared until then where memory allows it. Whatever is still prepared is freed when the
-    iterator is closed.
+    Native kernels get a new process in each repetition, which prepares the variant that the first
+    one chose. The processes of frameworks take seconds to start, and compilers take seconds for a
+    kernel: they are replaced once, after half of the repetitions, and their kernels stay prepared
+    until then if memory allows it. Kernels that are still prepared are freed when the iterator is
+    closed.
 
     Args:
         kernels: kernels of the session.
@@ -57,8 +57,8 @@ def repeated_problems(
         count: repetitions of each row.
         progress: called with the share of all repetitions that have been taken, and with what is
             measured next.
-        renew: whether processes are replaced. Otherwise repetitions differ in time and in memory
-            only: each kernel is prepared beside those of earlier repetitions.
+        renew: whether processes are replaced. If not, each kernel is prepared in new memory beside
+            those of earlier repetitions.
         memory_bytes: free memory; of a GPU all that it has.
         effort: called before each repetition of a problem, with its specs and all rows so far;
             returns the reason why it is not worth it, or None. Without it all problems are repeated
@@ -101,7 +101,7 @@ def _problems(
     renew: bool,
     room: float,
 ) -> list[RowProblem]:
-    """Return the problems of groups; kernels stay prepared in so many bytes of memory."""
+    """Return the problems of groups; prepared kernels take at most ``room`` bytes."""
     problems = []
     for group in groups:
         held = _held_bytes(spec for spec in kernels.processes(group) if not is_quick(spec))

@@ -1,4 +1,4 @@
-"""Makes rows, which every output shows, from specs, kernels' facts and samples."""
+"""Makes rows from specs, kernels' facts and samples; every output shows rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from pydlbench.study.estimate import Estimate
     from pydlbench.study.table import Series
 
-# Of a quiet machine, the first rounds agree with the last within 1 to 2 %.
+# The change from the first to the last rounds that is a warning; 1 to 2 % on an undisturbed
+# machine.
 _DRIFT = 0.05
 _DRIFT_TEXT = (
     "although nothing on this system was in the way: the clock changed, or a neighbour of the "
@@ -170,7 +171,7 @@ def summary_of(samples: Series) -> TimeSummary:
 
 
 def _warnings(samples: Series, estimated: Estimate, on_gpu: bool) -> tuple[str, ...]:
-    """Return warnings on what the samples show and no counter of the system has seen."""
+    """Return warnings on drift and disturbances, which show in the samples only."""
     words = []
     if samples.gate_timeouts:
         words.append(
@@ -178,13 +179,13 @@ def _warnings(samples: Series, estimated: Estimate, on_gpu: bool) -> tuple[str, 
             "behind the closed launch gate"
         )
     words += estimated.second_tries
-    # Of a contended row, the reason has a place of its own.
+    # A contended row has the reason in a field of its own.
     words += () if estimated.contended else estimated.disturbances
     seconds = list(samples.by_round().values())
     third = max(1, len(seconds) // 3)
     first, last = median(seconds[:third]), median(seconds[-third:])
     moved = last / first - 1 if first > 0 else 0.0
-    # What the row's own interval shows need not be said once more.
+    # No warning if the row's interval covers the drift.
     width = 0.0 if estimated.interval is None else estimated.interval.high - estimated.interval.low
     if not estimated.contended and abs(moved) > _DRIFT and abs(last - first) > width:
         text = _GPU_DRIFT_TEXT if on_gpu else _DRIFT_TEXT
@@ -196,7 +197,7 @@ def _warnings(samples: Series, estimated: Estimate, on_gpu: bool) -> tuple[str, 
 
 
 def _wrong_ones(candidates: Sequence[dict[str, Any]], median_s: float) -> tuple[str, ...]:
-    """Return warnings on faster candidates with wrong results, which others may be using."""
+    """Return warnings on faster candidates with wrong results: other programs may use them."""
     return tuple(
         f"{entry['algorithm']} is faster but was left out: {entry['reason']}"
         for entry in candidates
@@ -215,15 +216,15 @@ def _candidates(listed: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
 
 
 # -----------------------------------------------------------------------------
-# A row held against the limits of its device.
+# A row compared with the limits of its device.
 
 
 def cached_bytes(spec: KernelSpec, timing: str | None = None) -> int:
     """Return how many bytes of a spec's operands may stay in the caches.
 
-    If operands rotate, each execution writes back what an earlier one has written. If the caches
-    are flushed before each execution instead (events on a GPU), its writes may still be in the L2
-    cache at its end; they are written back by the flush, outside its time.
+    If operands rotate, each execution writes back the results of an earlier one. If the caches are
+    flushed before each execution instead (events on a GPU), its writes may still be in the L2 cache
+    at its end; the flush writes them back, outside its time.
 
     Args:
         spec: what is timed.
@@ -287,8 +288,8 @@ def with_limits(
         theoretical=None if theoretical is None else theoretical / 1e12,
         measured=limits.measured / 1e12,
     )
-    # Of a disturbed level it is known that it is no slower. Where even so another limit is the
-    # higher one, that is the roof.
+    # A disturbed probe is a lower bound of the bandwidth. If another limit is higher even so, that
+    # is the roof.
     if over.bound == "memory" and slowest.disturbance is not None:
         warning = f"no roof: no probe of {slowest.name} was undisturbed ({slowest.disturbance})"
         return msgspec.structs.replace(row, peak=peak, warnings=(*row.warnings, warning))

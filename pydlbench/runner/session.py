@@ -35,8 +35,7 @@ class Session:
         facts: facts about the CPU.
         cpus: logical CPUs that kernels are pinned to.
         devices: CPU and GPUs with what was probed; probes more on request.
-        recorded: recorded calls by step. A user's model is run once to record them, for all
-            requests of the session.
+        recorded: recorded calls by step. A user's model runs once for all requests of a session.
     """
 
     def __init__(self, options: RunnerOptions | None = None) -> None:
@@ -124,8 +123,8 @@ class Session:
                 (:attr:`Measurement.complete <pydlbench.records.measurement.Measurement>`).
             first_of: search for each kernel and take only the first of this many repetitions; the
                 caller takes the others.
-            prepared: gets the kernels of rows that are yielded, as far as they are still prepared:
-                those on a GPU that fit into its memory. The caller releases them.
+            prepared: filled with the kernels of yielded rows that are still prepared: those on a
+                GPU that fit into its memory. The caller releases them.
 
         Raises:
             UsageError: a spec needs more memory than available; raised before anything is measured.
@@ -211,8 +210,8 @@ class Session:
         Args:
             spec: what to compute.
             variant: see ``Preparation``.
-            alone: whether no other backend computes the same, as in :meth:`measure`; what was
-                verified there is not verified again then.
+            alone: whether no other backend computes the same, as in :meth:`measure`; a kernel that
+                was verified there is not verified again then.
         """
         return self._kernels.prepare(spec, variant=variant, alone=alone)
 

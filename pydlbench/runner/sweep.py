@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 
     from pydlbench.runner.tasks import TaskRow
 
-# So many combinations of axes in a table; so many parts of a key, which TOML allows without end.
-_MOST_REQUESTS = 2_000
-_MOST_PARTS = 32
+# The most combinations of axes in a table, and the most parts of a key, which TOML does not limit.
+_MAX_REQUESTS = 2_000
+_MAX_KEY_PARTS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """What a command's option is in a file.
+    """A key of the file: an option of the command.
 
     Attributes:
         name: of the option without its dashes, or of the argument: ``model``.
         takes: ``many`` values, ``pairs`` of name and value, ``one``, or none at all (``flag``).
         positional: an argument, not an option.
-        refused: why a file may not have it; empty where it may.
+        refused: why a file may not have it; empty if it may.
     """
 
     name: str
@@ -99,7 +99,7 @@ def parse_sweep(path: str, text: str, keys: Mapping[str, Sequence[Key]]) -> Swee
     Args:
         path: of the file, for messages.
         text: its content.
-        keys: what each kind of table may have.
+        keys: the keys that each kind of table may have.
 
     Raises:
         UsageError: one line with file, table, key, reason and the nearest valid one.
@@ -131,8 +131,8 @@ def parse_sweep(path: str, text: str, keys: Mapping[str, Sequence[Key]]) -> Swee
 
 
 def _document(path: str, text: str) -> dict[str, Any]:
-    if re.search(rf"(?:[\w-]+[ \t]*\.[ \t]*){{{_MOST_PARTS},}}", text):
-        raise UsageError(f"{path}: a key of more than {_MOST_PARTS} parts; nearest: [[layers]]")
+    if re.search(rf"(?:[\w-]+[ \t]*\.[ \t]*){{{_MAX_KEY_PARTS},}}", text):
+        raise UsageError(f"{path}: a key of more than {_MAX_KEY_PARTS} parts; nearest: [[layers]]")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -144,7 +144,7 @@ def _document(path: str, text: str) -> dict[str, Any]:
 def _defaults(
     path: str, values: Any, keys: Mapping[str, Sequence[Key]], kinds: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the values for every table; each must be known to one of those that there are."""
+    """Return the defaults; at least one table of the file must know each of them."""
     place = f"{path}: [defaults]"
     if not isinstance(values, dict):
         raise UsageError(f"{path}: defaults: not a table; nearest: [defaults]")
@@ -155,7 +155,7 @@ def _defaults(
 
 
 def _taken(place: str, values: Mapping[str, Any], keys: Sequence[Key]) -> set[str]:
-    """Return the names of those defaults that a table takes: all, or those that it lists."""
+    """Return the names of the defaults that a table takes: all, or those that it lists."""
     if "defaults" not in values:
         return {key.name for key in keys}
     names = values["defaults"]
@@ -173,7 +173,7 @@ def _check_name(place: str, name: str, known: Sequence[Key]) -> None:
     if same:
         raise UsageError(f"{place}: {name}: {same[0].refused}")
     names = sorted({key.name for key in known if not key.refused})
-    # pass_ and no_checks are easily written with the wrong dash.
+    # People write pass_ and no_checks with the wrong dash.
     near = nearest(name.replace("_", "-").strip("-"), names, 1)
     hint = f"nearest: {near[0]}" if near else f"choices: {', '.join(names)}"
     raise UsageError(f"{place}: {name}: no such key; {hint}")
@@ -197,9 +197,9 @@ def _table(
     # Arguments come last, behind "--": a name may begin with a dash.
     axes.sort(key=lambda axis: bool(axis[0]) and not axis[0][0].startswith("--"))
     count = math.prod(len(axis) for axis in axes)
-    if count > _MOST_REQUESTS:
+    if count > _MAX_REQUESTS:
         raise UsageError(
-            f"{place}: {count:,} combinations of its lists, {_MOST_REQUESTS:,} at the most; "
+            f"{place}: {count:,} combinations of its lists, {_MAX_REQUESTS:,} at the most; "
             "nearest: several files"
         )
     requests = [tuple(word for words in chosen for word in words) for chosen in product(*axes)]
@@ -241,7 +241,7 @@ def key_words(place: str, key: Key, value: Any) -> list[tuple[str, ...]]:
 
 
 def _text(place: str, key: Key, value: Any) -> str:
-    """Return one value as it would stand on a command line."""
+    """Return one value as on a command line."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise UsageError(
             f"{place}: {key.name} = {_shown(value)}: not a text or a number; nearest: "
@@ -263,21 +263,21 @@ def _shown(value: Any) -> str:
 
 
 # -----------------------------------------------------------------------------
-# Rules that take rows out of a sweep: a row goes if all keys of a rule match it.
+# Rules that exclude rows from a sweep: those that match all keys of a rule.
 
 
 def apply_rules(
     place: str, written: Iterable[Mapping[str, Any]], rows: Sequence[TaskRow]
 ) -> tuple[list[TaskRow], int]:
-    """Return the rows that no rule takes out, and how many were taken out.
+    """Return the rows that no rule excludes, and the number of excluded ones.
 
     Args:
         place: of the table, for messages.
         written: rules: key to patterns, one of which must match; ``*`` and ``?`` as in file names.
-        rows: that there are.
+        rows: all rows of the table.
 
     Raises:
-        UsageError: a rule that is wrong, that fits no row, or all of them together leave nothing.
+        UsageError: a rule is wrong or matches no row, or no row is left.
     """
     kept = list(rows)
     for rule in written:
@@ -294,11 +294,11 @@ def apply_rules(
 
 
 def _check_rule(place: str, rule: Mapping[str, Any], rows: Sequence[TaskRow]) -> None:
-    """Check a rule against the rows that there are.
+    """Check the keys and values of a rule.
 
     Raises:
-        UsageError: a key or a value that none of them has: a rule with a typing error would take
-            nothing out.
+        UsageError: no row has such a key or value: a rule with a typing error would exclude
+            nothing.
     """
     names = sorted({key for row in rows for key in row.fields})
     for name, value in rule.items():
@@ -308,7 +308,7 @@ def _check_rule(place: str, rule: Mapping[str, Any], rows: Sequence[TaskRow]) ->
             raise UsageError(f"{place}: exclude: {name}: no such key; {hint}")
         here = sorted({row.fields[name] for row in rows if name in row.fields})
         for pattern in _patterns(value):
-            if not any(_fits(text, pattern) for text in here):
+            if not any(_pattern_matches(text, pattern) for text in here):
                 near = nearest(pattern, here, 1) or [text for text in here if text]
                 raise UsageError(
                     f"{place}: exclude: {name} = {pattern}: no row has it; nearest: "
@@ -319,7 +319,7 @@ def _check_rule(place: str, rule: Mapping[str, Any], rows: Sequence[TaskRow]) ->
 def _matches(rule: Mapping[str, Any], row: TaskRow) -> bool:
     """Whether all keys match."""
     return all(
-        any(_fits(row.fields.get(name, ""), pattern) for pattern in _patterns(value))
+        any(_pattern_matches(row.fields.get(name, ""), pattern) for pattern in _patterns(value))
         for name, value in rule.items()
     )
 
@@ -328,6 +328,6 @@ def _patterns(value: Any) -> list[str]:
     return [str(item) for item in (value if isinstance(value, list) else [value])]
 
 
-def _fits(text: str, pattern: str) -> bool:
-    """Whether a value is meant: ``conv3`` is ``alexnet/conv3`` as everywhere."""
+def _pattern_matches(text: str, pattern: str) -> bool:
+    """Whether a pattern matches; ``conv3`` stands for ``alexnet/conv3`` as everywhere."""
     return fnmatchcase(text, pattern) or fnmatchcase(text.rpartition("/")[2], pattern)

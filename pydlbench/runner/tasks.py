@@ -1,7 +1,7 @@
-"""What a command measures: tasks, each with the rows that it measures together.
+"""The tasks of a command, each with the rows that it measures together.
 
-Commands derive their own tasks, so their parsers import this module. The modules that measure are
-imported when something is measured.
+Commands derive their tasks from these, so their parsers import this module. Modules that measure
+are imported when something is measured.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Result:
     Attributes:
         table: table of the store; empty if nothing is stored.
         document: JSON object; without ``status`` it is ``ok``.
-        row: its row; None if it only is a part of one.
+        row: its row; None if it is only a part of one.
         key: key of a result without a row.
         detail: record that the document was made of, or anything else that a command prints. It is
             not stored, so earlier results of a resumed run have none.
@@ -82,15 +82,15 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What a task sees of the run while it measures.
+    """The view of a task on the run while it measures.
 
     Attributes:
-        tolerant: whether a row that fails leaves the others; see ``execute.execute``.
+        tolerant: whether the others go on after a row has failed; see ``execute.execute``.
         store: returns the store of the run; None without one, and before it has begun.
-        advance: shows progress: what is done of how many, and what comes next.
+        advance: shows progress: rows done, all rows, and what comes next.
         keep: stores a result that belongs to no row, with its key, before the task goes on.
-        earlier: whether an earlier attempt has finished a row of the task.
-        kernel: returns the document of a kernel that this run has measured already, if it is ok.
+        earlier: whether the resumed run has finished a row of the task.
+        kernel: returns the document of a kernel that this run has already measured, if it is ok.
     """
 
     tolerant: bool
@@ -109,9 +109,9 @@ class Task(ABC):
 
     Attributes:
         kind: command that asks for such rows.
-        opens: who shares a session: tasks with the same word and the same options.
+        opens: kind of session; tasks with the same kind and the same options share one.
         rows: rows of the task.
-        options: keywords of ``session.Options``.
+        options: keywords of ``RunnerOptions``.
         table: number of the sweep's table.
         place: name of that table in messages.
         words: command-line words that ask for the same.
@@ -176,7 +176,7 @@ class KernelTask(Task):
             if all(view.earlier(rows[spec]) for spec in group):
                 continue
             try:
-                if view.tolerant:  # else it was checked before anything was measured
+                if view.tolerant:  # otherwise checked before anything is measured
                     session.check_room(group)
             except PydlbenchError as error:
                 for spec in group:
