@@ -1,17 +1,17 @@
-"""From a table of visits to where a step's time goes.
+"""From a table of visits to the levels and terms of a step's time.
 
-All is computed round by round, from what each call takes in it (``analysis.call_times``). Terms are
-sums over calls in each round; what is printed of a term is its mean over the rounds in the middle
-(:func:`pydlbench.timing.statistics.middle_rounds`), which adds up, and the interval of the median
-over all rounds.
+All is computed round by round, from the time of each call in it (``analysis.call_times``). Terms
+are sums over calls in each round. The printed value of a term is its mean over the middle rounds
+(:func:`pydlbench.timing.statistics.middle_rounds`), so that terms add up; its interval is that of
+the median over all rounds.
 
-An experiment explains a part of the difference between two levels. What is left of a difference is
-*unexplained* where all that could explain it was measured, and a bare difference where not:
-``not_measured`` says what is missing. Of what is between calls, an experiment may name a part; the
-rest is a bare difference. An experiment that claims more than there is shows as unexplained time
-below zero; that on caches is an upper bound of each call, and explains no more than the call takes
-longer. Nothing is refused for interference: it widens intervals, and where half of the rounds or
-more were without any, the numbers between them are of these.
+An experiment explains a part of the difference between two levels. The rest of a difference is
+*unexplained* if everything that could explain it was measured, and a bare difference if not:
+``not_measured`` names what is missing. The time between calls is a bare difference, less the parts
+that experiments name. An experiment that claims more than the difference shows as unexplained time
+below zero. The one on caches is an upper bound for each call, limited to the call's difference.
+Disturbed rounds are not refused: they widen intervals. If at least half of the rounds were
+undisturbed, the printed values are taken from these.
 """
 
 from __future__ import annotations
@@ -44,45 +44,44 @@ if TYPE_CHECKING:
     from pydlbench.records.trace import ProgramCall
     from pydlbench.study.table import Table
 
-#: What lies below a level and above the next lower one that is known.
+#: Names of the differences between a level and the next lower one.
 DIFFERENCES: Final = {
     "native": "kernels",
     "alone": "choice",
     "in_context": "context",
     "step": "between calls",
 }
-_HOWS: Final = {
+_METHODS: Final = {
     "limit": "FLOPs and bytes over measured peaks and bandwidths, at the clock of each round",
     "native": "the fastest native kernels of the layers that stand for the calls, minus the limit",
     "alone": "the framework's calls, each by itself, minus the native layers that stand for them",
     "in_context": "the calls' share of a traced step, of the step, minus the same calls alone",
     "step": "the share of a traced step that no call has, of the step",
 }
-_HOWS_ON_GPU: Final = {
-    **_HOWS,
+_METHODS_ON_GPU: Final = {
+    **_METHODS,
     "in_context": "the kernels of calls in a traced step, minus the same calls alone",
 }
-_HOW_GAPS: Final = (
+_GAPS_METHOD: Final = (
     "the trace has launches and kernels on one time axis: what kernels leave of the step is idle, "
     "in the trace's proportions"
 )
 _WITHOUT_LAYER: Final = "calls without a native layer"
 _NO_FAULTS: Final = "page faults are counted by step: no trace counts them by call"
-# A native layer that takes this much longer than the framework's own call is not the fastest
-# kernel that was to be found: the row is wrong, or the call is not what it is taken for. Named
-# where it is worth a sentence.
-_DOUBTFUL: Final = 2.0
+# Ratio of a native layer to the framework's own call from which one of the two must be wrong: the
+# row is not the fastest kernel, or the layer is not what the call computes.
+_CONTRADICTION_RATIO: Final = 2.0
 # Calls that a detail names.
 _MAX_NAMED_CALLS: Final = 2
 
 
 class _Column(NamedTuple):
-    """A term as it is made: what it takes in each round.
+    """A term with its time in each round.
 
     Attributes:
         term: see :class:`~pydlbench.records.breakdown.Term`; so are ``kind``, ``level``, ``how``.
-        seconds: by round; rounds without it have its median, which tells nothing of its scatter.
-        detail: which calls stand out.
+        seconds: by round; other rounds have its median, without adding to its scatter.
+        detail: the calls with the largest part.
     """
 
     term: str
@@ -104,10 +103,10 @@ def break_down(
     Args:
         table: with visits of :data:`STEP` and :data:`TRACED` in common rounds; of :data:`ALONE` and
             of native kernels as far as there are any.
-        parts: what the columns are of.
-        experiments: what was tried, in the order in which it is to be listed.
-        missing: by level (``alone``, ``in_context``), what was not measured that may explain a part
-            of the difference below it, with the reason.
+        parts: the parts of the step, and their columns in the table.
+        experiments: in the order in which they are listed.
+        missing: by level (``alone``, ``in_context``), experiments on the difference below it that
+            could not be made, with the reason.
 
     Raises:
         ValueError: steps and traced steps have no round in common, or a trace has other calls.
@@ -116,7 +115,7 @@ def break_down(
 
 
 class _Analysis:
-    """One breakdown while it is made."""
+    """Computes one breakdown."""
 
     def __init__(
         self,
@@ -126,7 +125,7 @@ class _Analysis:
         missing: Mapping[str, Mapping[str, str]],
     ) -> None:
         self._parts = parts
-        self._hows = _HOWS_ON_GPU if parts.gaps else _HOWS
+        self._methods = _METHODS_ON_GPU if parts.gaps else _METHODS
         self._not_measured = [
             f"{name}: {reason}" for some in missing.values() for name, reason in some.items()
         ]
@@ -135,7 +134,7 @@ class _Analysis:
         self._rounds = rounds = CallTimes(table, parts)
         self._disturbed = seen_in_rounds(rounds.steps).keys() & rounds.step_s.keys()
         quiet = [number for number in rounds.step_s if number not in self._disturbed]
-        # Of fewer the middle would be that of a few rounds.
+        # All rounds, if the undisturbed ones are too few for a mean of the middle ones.
         self._quiet = quiet if 2 * len(quiet) >= len(rounds.step_s) else list(rounds.step_s)
         self._experiments = [*experiments, *rounds.in_a_row]
         known = next(iter(rounds.calls.values()))
@@ -144,7 +143,7 @@ class _Analysis:
         self._layered = [place for place in self._by_itself if known[place].native is not None]
         others = [place for place in every if known[place].alone is None]
         self._not_alone = [place for place in others if known[place].native]
-        self._unknown = [place for place in others if not known[place].native]
+        self._without_time = [place for place in others if not known[place].native]
         self._columns: list[_Column] = []
         places = [place for place in self._layered if self._in_place(self._call(place))]
         if places:
@@ -190,7 +189,7 @@ class _Analysis:
     # --- terms --------------------------------------------------------------------------------
 
     def _make_columns(self) -> None:
-        """Make the terms, from the limit to the step; in each round they sum to the step."""
+        """Make the terms, from the limit to the step; their sum is the step in each round."""
         if layered := [*self._layered, *self._not_alone]:
             self._add("limit", "limit", "limit", layered, lambda call: call.limit or 0.0)
             self._add(DIFFERENCES["native"], "difference", "native", layered, _kernels)
@@ -201,32 +200,32 @@ class _Analysis:
             if calls:
                 self._explain(level, calls, of_call)
             if level == "alone":
-                self._apart(
+                self._add_incomplete(
                     level,
                     _WITHOUT_LAYER,
                     [place for place in self._by_itself if place not in set(self._layered)],
                     lambda call: call.alone or 0.0,
                     "calls that no native layer stands for, each by itself",
                 )
-        self._apart(
+        self._add_incomplete(
             "in_context",
             "choice and context",
             self._not_alone,
             lambda call: call.in_context - (call.native or 0.0),
             "calls that are not run alone: their share of the traced step, minus the native layers",
         )
-        self._apart(
+        self._add_incomplete(
             "in_context",
             "calls that are not run alone" if self._by_itself else _WITHOUT_LAYER,
-            self._unknown,
+            self._without_time,
             lambda call: call.in_context,
             "calls that are not run alone: their share of the traced step",
         )
         for place, name in enumerate(self._parts.gaps):
             every = [gaps_s[place] for gaps_s in self._rounds.in_step.gaps_s]
             seconds = dict(zip(self._rounds.step_s, every, strict=True))
-            self._columns.append(_Column(name, "experiment", "step", _HOW_GAPS, seconds))
-        if self._parts.gaps:  # nothing else is between the kernels of calls
+            self._columns.append(_Column(name, "experiment", "step", _GAPS_METHOD, seconds))
+        if self._parts.gaps:  # there is nothing else between the kernels of calls
             return
         explained = [each for each in self._experiments if each.level == "step"]
         for each in explained:
@@ -237,7 +236,7 @@ class _Analysis:
             - sum(in_round(each.seconds, number) for each in explained)
             for number, step_s in self._rounds.step_s.items()
         }
-        name, how = DIFFERENCES["step"], _HOWS["step"]
+        name, how = DIFFERENCES["step"], _METHODS["step"]
         if explained:
             name, how = f"rest {name}", f"{how}, minus what experiments explain"
         self._columns.append(_Column(name, "difference", "step", how, between))
@@ -252,7 +251,7 @@ class _Analysis:
         how: str = "",
         explained: Sequence[Experiment] = (),
     ) -> None:
-        """Add what calls have of a term, without what experiments explain of it."""
+        """Add a term: a sum over calls, minus the experiments that explain a part of it."""
         seconds = {
             number: sum(of_call(every[place]) for place in calls)
             - sum(in_round(experiment.seconds, number) for experiment in explained)
@@ -260,14 +259,16 @@ class _Analysis:
         }
         detail = "" if kind == "limit" else self._detail(calls, of_call)
         if detail and kind == "unexplained":
-            # Experiments explain sums over calls: what is left of each call is not known.
+            # Experiments explain sums over calls: the rest of each call is not known.
             detail = f"differ most: {detail}"
-        self._columns.append(_Column(term, kind, level, how or self._hows[level], seconds, detail))
+        self._columns.append(
+            _Column(term, kind, level, how or self._methods[level], seconds, detail)
+        )
 
     def _explain(
         self, level: str, calls: Sequence[int], of_call: Callable[[CallSeconds], float]
     ) -> None:
-        """Add experiments on a difference, what they leave, and the calls that none is about."""
+        """Add experiments on a difference, the rest of it, and the calls without an experiment."""
         name = DIFFERENCES[level]
         own = [
             each
@@ -297,7 +298,7 @@ class _Analysis:
                 level,
                 tested,
                 of_call,
-                f"{self._hows[level]}, minus what experiments explain",
+                f"{self._methods[level]}, minus what experiments explain",
                 [experiment for experiment in own if not experiment.whole],
             )
         if others:
@@ -311,7 +312,7 @@ class _Analysis:
             what = "all calls" if not about else f"{len(others)} of {len(calls)} calls"
             self._not_measured.append(f"{name}: no experiment covers {what}")
 
-    def _apart(
+    def _add_incomplete(
         self,
         level: str,
         term: str,
@@ -319,7 +320,7 @@ class _Analysis:
         of_call: Callable[[CallSeconds], float],
         how: str,
     ) -> None:
-        """Add calls of which a lower level is not known."""
+        """Add calls for which a lower level is not known."""
         if not calls:
             return
         self._add(term, "difference", level, calls, of_call, how)
@@ -338,7 +339,7 @@ class _Analysis:
         return f" ({reason})" if reason else ""
 
     def _operator(self, place: int) -> str:
-        """Return a call's operator; of a compiler's kernel its module, which is its short name."""
+        """Return a call's operator; the module for a compiler's kernel, which is its short name."""
         call = self._call(place)
         return call.module if call.signature == f"{call.operator}()" else call.operator
 
@@ -349,16 +350,19 @@ class _Analysis:
         return self._parts.calls[place]
 
     def _detail(self, calls: Sequence[int], of_call: Callable[[CallSeconds], float]) -> str:
-        """Name the calls that have most of a term, in the median of the rounds."""
+        """Name the calls with the largest part of a term, in the median of the rounds."""
 
         def name_of(place: int) -> str:
             module, operator = self._call(place).module, self._operator(place)
             return module if operator == module else f"{module} {operator}"
 
         least = MIN_NAMED_SHARE * median(self._rounds.step_s.values())
-        most = [*self._ranked(calls, of_call, name_of).items()][:_MAX_NAMED_CALLS]
-        worth = [(name, seconds) for name, seconds in most if abs(seconds) > least]
-        return ", ".join(f"{name} {Scale.fit(seconds).signed(seconds)}" for name, seconds in worth)
+        largest = [*self._ranked(calls, of_call, name_of).items()][:_MAX_NAMED_CALLS]
+        return ", ".join(
+            f"{name} {Scale.fit(seconds).signed(seconds)}"
+            for name, seconds in largest
+            if abs(seconds) > least
+        )
 
     def _ranked(
         self,
@@ -366,7 +370,7 @@ class _Analysis:
         of_call: Callable[[CallSeconds], float],
         name_of: Callable[[int], str],
     ) -> dict[str, float]:
-        """Return what calls of a name have of a term in the median of the rounds, most first."""
+        """Return the part of a term by name of calls, median over the rounds, largest first."""
         seconds = {
             name: median(
                 sum(of_call(every[place]) for place in own) for every in self._rounds.calls.values()
@@ -380,7 +384,7 @@ class _Analysis:
     def _interval(
         self, values: Mapping[int, float], middle: float, *, signed: bool = False
     ) -> tuple[float | None, float | None]:
-        """Return the interval over rounds, which covers the number that is printed."""
+        """Return the interval over rounds, widened to cover the printed value."""
         interval = estimate_values(values, self._rounds.steps, signed=signed).interval
         if interval is None:
             return None, None
@@ -422,10 +426,10 @@ class _Analysis:
         return Levels(**levels), reasons
 
     def _unexplained(self, share: float) -> tuple[float | None, float | None]:
-        """Return the interval of all that is unexplained, as shares of the step.
+        """Return the interval of the unexplained time, as shares of the step.
 
         Args:
-            share: what is printed; it lies within.
+            share: the printed value; it lies within.
         """
         own = [column for column in self._columns if column.kind == "unexplained"]
         if not own:
@@ -439,7 +443,7 @@ class _Analysis:
     # --- calls --------------------------------------------------------------------------------
 
     def _call_rows(self) -> tuple[BrokenDownCall, ...]:
-        """Return calls that are alike as one, the longest first."""
+        """Return the rows of calls, one for equal calls, the longest first."""
         numbers = list(self._rounds.step_s)
         quiet = self._rounds.in_step.only([numbers.index(number) for number in self._quiet])
         in_context, _ = calls_in_context(self._parts.calls, quiet)
@@ -459,7 +463,7 @@ class _Analysis:
     def _median_sum(
         self, places: Sequence[int], of_call: Callable[[CallSeconds], float | None]
     ) -> float | None:
-        """Return the median over rounds of what calls take together; None where one is unknown."""
+        """Return the median over rounds of a sum over calls; None if a call is unknown."""
         sums = [
             sum_known(of_call(self._rounds.calls[number][place]) for place in places)
             for number in self._quiet
@@ -470,8 +474,7 @@ class _Analysis:
     def _contradictions(self) -> tuple[str, ...]:
         """Name native layers that take much longer than the framework's own calls, if it matters.
 
-        Where most rounds were disturbed, this is the likely reason for all of them: they are named
-        together.
+        If most rounds were disturbed, that is the likely reason: then there is one sentence.
         """
         places = [place for place in self._layered if not self._in_place(self._call(place))]
         alike_places = grouped(
@@ -483,10 +486,14 @@ class _Analysis:
             every = [calls[place] for calls in self._rounds.calls.values()]
             pairs = [(call.native, call.alone) for call in every]
             known = [(native, alone) for native, alone in pairs if native is not None and alone]
-            if known and (ratio := median(native / alone for native, alone in known)) > _DOUBTFUL:
+            if (
+                known
+                and (ratio := median(native / alone for native, alone in known))
+                > _CONTRADICTION_RATIO
+            ):
                 longer_s = median(native - alone for native, alone in known)
                 longer.append(((1 + len(others)) * longer_s, place, ratio))
-        # The longest ones, until the others do not matter together.
+        # The longest ones, until the sum of the others does not matter.
         longer.sort(reverse=True)
         rest_s = sum(longer_s for longer_s, _, _ in longer)
         doubtful: dict[int, float] = {}

@@ -1,11 +1,10 @@
-"""From a table of visits to what each call of a step takes, round by round.
+"""From a table of visits to the times of each call of a step, round by round.
 
-In a round, a step takes what real steps took in it; each of its calls takes the same share of it as
-of the traced step that ran in that round, so that calls and what is between them are of one
-execution and sum to the step. On a GPU kernels take what they take in the traced step, and the
-device is idle in what they leave of the step. Beside each call stand what it takes alone and what
-the native layers take that stand for it, of the same round, and their rooflines at that round's
-clock.
+The time of a step is that of the real step in the round. Each call has the same share of it as of
+the traced step of that round, so that calls and the time between them belong to one execution and
+sum to the step. On a GPU kernels have their times in the traced step, and the rest of the step is
+idle time. Each call also has its time alone, the time of its native layers, both of the same round,
+and their rooflines at that round's clock.
 """
 
 from __future__ import annotations
@@ -24,29 +23,28 @@ if TYPE_CHECKING:
     from pydlbench.records.trace import ProgramCall
     from pydlbench.study.table import Series, Table, Visit
 
-#: Subjects of the table: real steps; those whose C library gives no freed page back to the system,
-#: whose parts are the seconds of their calls; traced steps with such parts; and calls alone, whose
-#: parts are the seconds of the distinct ones. Native kernels are subjects by themselves.
+#: Subjects of the table: real steps; steps in a process that keeps freed pages, whose parts are the
+#: seconds of their calls; traced steps, with such parts; and calls alone, whose parts are the
+#: seconds of the distinct calls. Each native kernel is a subject of its own.
 STEP: Final = "step"
 STEP_KEPT: Final = "kept pages"
 TRACED: Final = "traced"
 ALONE: Final = "alone"
 
-#: The term of what operands in caches save.
+#: The term for the time that operands in caches save.
 CACHES: Final = "caches"
-#: The term of what lies between two launches, which calls have alone, and in a step what is between
-#: them has.
+#: The term for the gap between two launches: a part of calls alone, and in a step between calls.
 LAUNCH_GAPS: Final = "launch gaps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeKernel:
-    """A native kernel that stands for a call, or a part of one.
+    """A native kernel that corresponds to a call, or to a part of one.
 
     Attributes:
         subject: its key in the table.
-        limit_s: its roofline, in seconds; None where it has none: it is its own limit then.
-        limit_hz: the clock that this was at, where it follows the clock; None where it does not.
+        limit_s: its roofline, in seconds; None without one: then it is its own limit.
+        limit_hz: the clock of that roofline; None where the roofline does not depend on the clock.
     """
 
     subject: Hashable
@@ -56,22 +54,23 @@ class NativeKernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepParts:
-    """What a step consists of, and which columns of the table are whose.
+    """The parts of a step, and the columns of the table that belong to them.
 
     Attributes:
-        calls: of the step in their order: the parts of traced steps.
-        alone: signatures: the parts of calls alone.
-        repeats: how often each of these runs in a row, with as many parts: the last is its time
-            alone, with operands in caches; what the first takes longer, behind other calls, is the
-            experiment on caches. With 1 there is none. On a GPU all but the last are of its kernels
-            by a profiler, as the parts of a traced step are.
-        gaps: on a GPU, what a step has besides the kernels of its calls: behind those of the calls
-            the parts of a traced step are theirs, and then the host's seconds in each call.
-        native: by signature and direction the native kernels of one execution; none of a view. A
-            call that is not in it has no native layer.
-        in_place: signature and direction of calls that overwrite an operand, where the native
-            layers do not: they touch half of the memory, and take a half to a quarter of the time
-            on activations of ResNet-50 (ReLU). So the native layer is no kernel of the same.
+        calls: the calls in their order; their seconds are the parts of traced steps.
+        alone: signatures of the calls alone, in the order of their parts.
+        repeats: executions of each call alone in a row, with one part each. The last is the time
+            alone, with operands in caches; the first, behind other calls, minus the last is the
+            experiment on caches. There is none with 1. On a GPU all but the last are seconds of
+            kernels by a profiler, like the parts of a traced step.
+        gaps: on a GPU, names of the parts of a step besides the kernels of its calls. A traced step
+            has their seconds behind those of the calls, followed by the host's seconds in each
+            call.
+        native: the native kernels of one execution, by signature and direction; an empty sequence
+            for a view. Other calls have no native layer.
+        in_place: signature and direction of calls that overwrite an operand where the native layers
+            do not. These touch half of the memory, and take a half to a quarter of the time on
+            activations of ResNet-50 (ReLU), so that the native layer is not comparable.
         lacks: by operator, why its calls have no native layer, or could not be run alone.
     """
 
@@ -86,15 +85,15 @@ class StepParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What was measured to explain a part of a difference.
+    """A measurement that explains a part of a difference.
 
     Attributes:
-        term: the cause that it is about.
-        level: it lies below this one: ``alone``, ``in_context`` or ``step``.
-        seconds: of a step, by round; rounds without it have its median.
-        how: it was measured.
-        signatures: of the calls that it is about; None is all.
-        whole: of those whose difference is all its own, and is named by it rather than explained.
+        term: the cause.
+        level: the upper level of the difference: ``alone``, ``in_context`` or ``step``.
+        seconds: of a step, by round; other rounds have its median.
+        how: the way in which it was measured.
+        signatures: of the calls that it covers; None covers all.
+        whole: of calls whose whole difference belongs to this cause, and gets its name.
     """
 
     term: str
@@ -106,7 +105,7 @@ class Experiment:
 
 
 class CallSeconds(NamedTuple):
-    """What one call takes in one round; None where that is not known."""
+    """The times of one call in one round; None if unknown."""
 
     in_context: float
     alone: float | None
@@ -115,16 +114,16 @@ class CallSeconds(NamedTuple):
 
 
 class CallTimes:
-    """What calls take, round by round.
+    """The times of calls, round by round.
 
     Attributes:
-        step_s: of the step, by round.
-        calls: of each call of the step, by round.
-        in_step: the same rounds of the step without a trace: of its calls, on a GPU also of what
-            else it has, and of the host in each call.
+        step_s: the step, by round.
+        calls: each call of the step, by round.
+        in_step: the rounds of the step without a trace: its calls, and on a GPU also the gaps and
+            the host in each call.
         steps: the subjects that decide whether a round was disturbed.
-        in_a_row: experiments on caches, on a GPU also on launches; none where calls ran only once
-            in a row.
+        in_a_row: experiments on caches, on a GPU also on launches; none where calls ran once in a
+            row.
     """
 
     def __init__(self, table: Table, parts: StepParts) -> None:
@@ -161,7 +160,7 @@ class CallTimes:
         clocks = {each: series.clocks_by_round() for each, series in native.items()}
 
         def layers(call: ProgramCall, number: int) -> tuple[float | None, float | None]:
-            """Return what native layers take in a round, and their limit."""
+            """Return the time of a call's native layers in a round, and their limit."""
             own = parts.native.get((call.signature, call.direction))
             if own is None or any(each.subject not in native for each in own):
                 return None, None
@@ -193,7 +192,7 @@ def _without_trace(
     rows: Mapping[int, Sequence[float]],
     parts: StepParts,
 ) -> Rounds:
-    """Return what steps consist of, by the parts of the traced step of the same round."""
+    """Return rounds of the step, divided like the traced step of the same round."""
     flat: list[float] = []
     for number, step_s in steps_s.items():
         flat += traced_s[number], step_s, *rows[number]
@@ -201,7 +200,7 @@ def _without_trace(
 
 
 def _shares(visit: Visit, parts: int) -> list[float]:
-    """Return each part's share of the traced step that it is of: the mean of a visit's."""
+    """Return each part's share of its traced step, the mean over a visit."""
     _check_parts(visit, parts)
     rows = [
         [seconds / step_s for seconds in each]
@@ -211,10 +210,10 @@ def _shares(visit: Visit, parts: int) -> list[float]:
 
 
 def _seconds(visit: Visit, parts: int) -> list[float]:
-    """Return each part's seconds: the mean of a visit's.
+    """Return each part's seconds, the mean over a visit.
 
-    On a GPU kernels take what they take, however long the host lets the device wait in a traced
-    step: their shares of it differ by half where they do not.
+    On a GPU the times of kernels do not depend on how long the device waits for the host in a
+    traced step; their shares of the step do, by up to a half.
     """
     _check_parts(visit, parts)
     return [sum(column) / len(visit.parts) for column in zip(*visit.parts, strict=True)]
@@ -226,7 +225,7 @@ def _check_parts(visit: Visit, parts: int) -> None:
 
 
 def in_calls(traced: Series, steps: Series) -> dict[int, list[float]]:
-    """Return what each call takes in steps, by its share of the traced steps of the same round.
+    """Return the time of each call in steps, by its share of the traced steps of the same round.
 
     Args:
         traced: with a part for each call; visits without any are left out.
@@ -243,18 +242,18 @@ def in_calls(traced: Series, steps: Series) -> dict[int, list[float]]:
 def by_part(
     series: Series, names: Sequence[str], repeats: int
 ) -> dict[str, list[dict[int, float]]]:
-    """Return what calls take by round, by name, each time that they run in a row.
+    """Return the times of calls by name, for each execution in a row, by round.
 
     Args:
-        series: whose visits have parts, as many of each call as it runs in a row.
+        series: visits with parts: for each call as many as it has executions in a row.
         names: of the calls.
-        repeats: how often each runs in a row.
+        repeats: executions of each call in a row.
     """
     by_term: dict[str, list[dict[int, float]]] = {
         name: [{} for _ in range(repeats)] for name in names
     }
     for visit in series:
-        # Each call has its own median: a hiccup would be multiplied by the number of its calls.
+        # The median for each call: an outlier would be multiplied by the number of its calls.
         taken = map(median, zip(*visit.parts, strict=True))
         every = [times for name in names for times in by_term[name]]
         for times, seconds in zip(every, taken, strict=True):
@@ -267,7 +266,7 @@ def _in_a_row(
     repeated: Mapping[str, Sequence[Mapping[int, float]]],
     in_context: Mapping[int, Sequence[float]],
 ) -> list[Experiment]:
-    """Return what calls tell that run several times in a row; see :func:`_caches`."""
+    """Return the experiments on calls that run several times in a row."""
     if not parts.gaps:
         return [_caches(parts, repeated, in_context)]
     kernels = {name: times[:-1] for name, times in repeated.items()}
@@ -279,17 +278,17 @@ def _caches(
     repeated: Mapping[str, Sequence[Mapping[int, float]]],
     in_context: Mapping[int, Sequence[float]],
 ) -> Experiment:
-    """Return what calls take longer behind others than right again, as far as they do in a step.
+    """Return the cost of operands that are not in caches, as far as calls take longer in a step.
 
-    Behind others they find none of their operands in caches, in a step some: what the call before
-    has written. So this is an upper bound for each call, and no more than it takes longer there in
-    the median.
+    It is the difference of a call behind other calls, with no operand in caches, and the same call
+    right again. In a step some operands are in caches: the results of the call before. So this is
+    an upper bound for each call, limited to its difference in the step, in the median.
 
     Args:
         parts: of the step.
-        repeated: what calls alone take, each time in a row.
-        in_context: what calls take in a step, by round: in one that keeps its pages, so that it is
-            not what fresh memory costs.
+        repeated: the times of calls alone, for each execution in a row.
+        in_context: the times of calls in a step, by round; if possible in one that keeps its pages,
+            so that the cost of fresh memory is not included.
     """
     places = [place for place, call in enumerate(parts.calls) if call.signature in repeated]
     seconds = dict.fromkeys(in_context, 0.0)
@@ -316,11 +315,11 @@ def _caches(
 def _launch_gaps(
     parts: StepParts, repeated: Mapping[str, Sequence[Mapping[int, float]]], rounds: Iterable[int]
 ) -> Experiment:
-    """Return what kernels of calls take less than the calls do in a row, launch behind launch.
+    """Return the gaps between launches of calls alone: kernels minus calls in a row.
 
     Args:
         parts: of the step.
-        repeated: what calls take alone: the last by the sampler, the one before of its kernels.
+        repeated: the times of calls alone: the last by the sampler, the one before of its kernels.
         rounds: of the step.
     """
     counted = Counter(call.signature for call in parts.calls if call.signature in repeated)
@@ -349,5 +348,5 @@ def _limit(kernel: NativeKernel, taken_s: float, clocks: Mapping[int, float], nu
 
 
 def in_round(values: Mapping[int, float], number: int) -> float:
-    """Return what somebody had in a round; in one that it was not in, its median."""
+    """Return the value of a round; the median for a round without one."""
     return values[number] if number in values else median(values.values())

@@ -1,14 +1,14 @@
-"""Which part of a sum dominates it, how large its share is, and whether that can be told at all.
+"""The part that dominates a sum, its share with an interval, and whether the data can tell.
 
-The sum's parts are made of measured times, each so many times in it. The share of a part is a
-function of all of them, and its interval follows by the delta method: with the share
+The parts of the sum are weighted sums of measured times. The share of a part is a function of all
+times, and its interval follows by the delta method: with the share
 ``s = sum a_k x_k / sum w_k x_k`` of times ``x_k`` with half widths ``h_k``, ::
 
     half width = sqrt(sum ((a_k - s w_k) h_k)^2) / sum w_k x_k
 
-A measurement that is in both, part and sum, counts once. Two parts are told apart where the
-interval of their difference, made in the same way, leaves out zero. The times' errors are taken as
-independent: a machine that drifts while they are measured moves the shares by more.
+A measurement in both part and sum counts once. Two parts can be distinguished if the interval of
+their difference, computed in the same way, does not contain zero. Errors of the times are assumed
+to be independent: drift of the machine between them moves the shares by more.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class TimedItem:
     Attributes:
         seconds: its median.
         half_width_s: half of its interval, in seconds.
-        known: false where that is no interval but the distance of the quartiles, which tells large
-            parts of a sum from small ones and promises nothing.
+        known: false if that is not an interval but the distance of the quartiles, which only
+            distinguishes large parts of a sum from small ones.
     """
 
     seconds: float
@@ -45,10 +45,7 @@ class TimedItem:
 
     @classmethod
     def from_summary(cls, time: TimeSummary) -> TimedItem:
-        """Take a row's time.
-
-        A single sample leaves the quartiles.
-        """
+        """Return a row's time; with the quartiles if it has no interval."""
         if time.ci_low is None or time.ci_high is None:
             return cls(seconds=time.median, half_width_s=(time.q3 - time.q1) / 2, known=False)
         return cls(seconds=time.median, half_width_s=(time.ci_high - time.ci_low) / 2)
@@ -56,15 +53,15 @@ class TimedItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dominance:
-    """The part that takes most of a whole.
+    """The largest part of a sum.
 
     Attributes:
         name: the part's.
-        share: of the whole, 0 to 1 where that is their sum.
-        ci_low: lower end of its interval, whose level is that of the times' own
-            (:data:`~pydlbench.timing.statistics.CONFIDENCE`); None where a time in it has none.
+        share: of the sum, 0 to 1.
+        ci_low: lower end of its interval, of the same level as those of the times
+            (:data:`~pydlbench.timing.statistics.CONFIDENCE`); None if a time has no interval.
         ci_high: upper end, likewise.
-        rivals: the parts that cannot be told from it, the largest first: one of them may be it.
+        rivals: parts that may be larger, within their intervals; the largest first.
     """
 
     name: str
@@ -79,7 +76,7 @@ class Dominance:
         return not self.rivals
 
     def record(self) -> dict[str, float]:
-        """Return the share with its interval, where it has one, as it is kept."""
+        """Return the share and its interval, if any, as they are stored."""
         if self.ci_low is None or self.ci_high is None:
             return {"median": self.share}
         return {
@@ -93,11 +90,11 @@ class Dominance:
 def dominance(
     parts: Mapping[str, Mapping[Key, float]], times: Mapping[Key, TimedItem]
 ) -> Dominance | None:
-    """Return the largest part of a sum; None where there is nothing to add up.
+    """Return the largest part of a sum; None if the sum is zero.
 
     Args:
-        parts: by name, how often (or how much of) each time is in it.
-        times: by the same keys.
+        parts: the weights of times in each part, by name.
+        times: the times by the same keys.
     """
     sums = {
         name: sum(weight * times[key].seconds for key, weight in part.items())
@@ -130,7 +127,7 @@ def _half_width(
     scale: float,
     times: Mapping[Key, TimedItem],
 ) -> float:
-    """Of the difference of a part and another one times a factor, in seconds."""
+    """Return the half width of a part minus another one times a factor, in seconds."""
     return math.sqrt(
         sum(
             ((part.get(key, 0.0) - scale * other.get(key, 0.0)) * times[key].half_width_s) ** 2

@@ -1,15 +1,14 @@
-"""How sure a sum of rows is, and which of them are visited again for its sake.
+"""The interval of a sum of rows, and the rows that need further visits for it.
 
-A round visits every row once, so the rows' times of one round make one sum: drift that all rows had
-in common is in it. The sum's interval is that of the median of these sums. It is no sum of the
-rows' own half-widths, which would take a machine that is slow for a minute for as many independent
-errors as there are rows.
+A round visits every row once, so the times of one round give one sum, with the drift that all rows
+have in common. The interval is that of the median of these sums. Adding up the half-widths of the
+rows would count a minute in which the machine was slow as an independent error of every row.
 
-Rows that hardly move the sum are visited less: the error that a row adds is its weight (how often
-it is in the sum) times the deviation of its visits, and the best use of the same number of visits
-gives each row a number in proportion to that (Neyman, J. R. Stat. Soc. 97, 1934). After the rounds
-that all rows share, those at the end of that list, which together make a twentieth of the sum's
-variance, have visits enough.
+Rows that hardly affect the sum are visited less: the error of a row is its weight (the number of
+its occurrences in the sum) times the deviation of its visits, and for a given number of visits the
+best allocation is in proportion to that (Neyman, J. R. Stat. Soc. 97, 1934). After the rounds that
+all rows share, the rows with the smallest errors, which together make a twentieth of the sum's
+variance, are not visited again.
 """
 
 from __future__ import annotations
@@ -29,12 +28,13 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.repetitions import Effort
 
-# Rounds that all rows share: fewer visits have no deviation to speak of.
-_SHARED: Final = 3
-# Of the variance of the sum: what may be left to the rows that are visited no more.
-_TAIL: Final = 0.05
-#: A kernel with cold caches that is so near to the one with hot ones adds half of that to the sum.
-ALIKE: Final = 0.02
+# Rounds that all rows share: fewer visits do not give a deviation.
+_SHARED_ROUNDS: Final = 3
+# Share of the sum's variance of the rows that are not visited again.
+_TAIL_SHARE: Final = 0.05
+# Relative difference between cold and hot caches up to which the cold row needs no further visit:
+# it moves the sum by half of that.
+_COLD_TOLERANCE: Final = 0.02
 
 
 def half_width_s(
@@ -42,16 +42,15 @@ def half_width_s(
 ) -> float:
     """Return half of the width of the interval of a weighted sum of rows, in seconds.
 
-    It is that of the rounds' sums, of the rows that have visits enough: four, or as many as any row
-    has where none has four; a row with more visits than another counts with its first ones. To this
-    the other rows are added as independent errors (root of the sum of squares), each with the
-    half-width of its own interval (the quartiles where there is none). A disturbed visit that was
-    left out moves its row's later ones by a round, and rows that an earlier task of a sweep has
-    measured have rounds of their own time.
+    It is the interval of the rounds' sums over rows with enough visits: four, or the largest number
+    if no row has four; further visits of a row are not used. The other rows are added as
+    independent errors (root of the sum of squares), each with the half-width of its own interval
+    (the quartiles without one). If a disturbed visit was left out, the later ones of its row move
+    by a round; rows that an earlier task of a sweep measured have rounds of another time.
 
     Args:
-        weights: how often each row is in the sum.
-        rows: at least these; one without a time counts as nothing.
+        weights: occurrences of each row in the sum.
+        rows: at least these; one without a time counts as zero.
     """
     times = {spec: time for spec in weights if (time := rows[spec].time) is not None}
     most = max((len(each.visit_s) for each in times.values()), default=0)
@@ -71,39 +70,39 @@ def half_width_s(
 
 
 def sharing(weights: Mapping[KernelSpec, float], hot: Mapping[KernelSpec, KernelSpec]) -> Effort:
-    """Return what tells which rows of a sum need no further visit.
+    """Return the function that says why rows of a sum need no further visit, if so.
 
     Args:
-        weights: how often each row is in the sum.
-        hot: of a case with cold caches, the same with hot ones.
+        weights: occurrences of each row in the sum.
+        hot: the spec with hot caches, by that with cold ones.
     """
 
     def reason(specs: Sequence[KernelSpec], rows: Mapping[KernelSpec, Measurement]) -> str | None:
-        (spec,) = specs  # native rows compete with nobody
+        (spec,) = specs  # native rows of an estimate are not interleaved
         row = rows.get(spec)
         if row is None or row.time is None or row.contended:
             return None
         if _is_like(row, rows.get(hot.get(spec, spec))):
             return "as fast as with hot caches, and bound by its arithmetic"
-        if row.time.repetitions < _SHARED:
+        if row.time.repetitions < _SHARED_ROUNDS:
             return None
         variances = {
             each: (weight * statistics.stdev(time.visit_s)) ** 2
             for each, weight in weights.items()
             if each in rows and (time := rows[each].time) is not None and len(time.visit_s) > 1
         }
-        own = variances.get(spec, 0.0)
-        tail = sum(each for each in variances.values() if each <= own)
-        if tail > _TAIL * sum(variances.values()):
+        limit = variances.get(spec, 0.0)
+        tail = sum(variance for variance in variances.values() if variance <= limit)
+        if tail > _TAIL_SHARE * sum(variances.values()):
             return None
-        return f"it has less than {_TAIL:.0%} of the sum's variance, others like it included"
+        return f"it has less than {_TAIL_SHARE:.0%} of the sum's variance, others like it included"
 
     return reason
 
 
 def _is_like(cold: Measurement, hot: Measurement | None) -> bool:
-    """Whether cold caches hardly matter to a kernel that its arithmetic bounds."""
+    """Whether cold caches hardly matter to a compute-bound kernel."""
     if hot is None or hot is cold or hot.time is None or cold.time is None or hot.contended:
         return False
     bound = hot.roofline.bound if hot.roofline else None
-    return bound == "compute" and abs(cold.time.median / hot.time.median - 1) <= ALIKE
+    return bound == "compute" and abs(cold.time.median / hot.time.median - 1) <= _COLD_TOLERANCE

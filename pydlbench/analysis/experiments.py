@@ -1,9 +1,9 @@
-"""What explains a part of a difference: from logs, counters, and steps with one thing changed.
+"""Experiments that explain a part of a difference: logs, counters, and steps with one change.
 
-A log is of calls that ran behind others; calls alone are timed with their operands in caches. What
-is taken from the log is therefore a share of the very call that was logged, less what writing the
-log costs, and that share of the call alone; in rounds without a log the median share. Whatever
-disturbs a call disturbs its log as well.
+Logged calls ran behind others; calls alone are timed with their operands in caches. So a log gives
+shares of the very call that was logged, without the cost of writing the log, and these shares are
+applied to the call alone. Rounds without a log have the median share. A disturbance affects a call
+and its log alike.
 """
 
 from __future__ import annotations
@@ -32,20 +32,19 @@ if TYPE_CHECKING:
     from pydlbench.analysis.call_times import StepParts
     from pydlbench.study.table import Series, Table
 
-#: Subjects of the table: what libraries log of calls, with :data:`LOGGED` parts of each; a block
-#: whose pages are new each time, and the same where they are kept.
+#: Subjects of the table: logged calls, with :data:`LOGGED` parts each; a block of memory with new
+#: pages each time, and one with kept pages.
 LOG: Final = "log"
 PAGES: Final = "pages"
 PAGES_KEPT: Final = "pages kept"
-#: A step with one thing changed, as :data:`STEP_KEPT`: batch normalisations are folded into the
-#: convolutions before them.
+#: Steps with one change, like :data:`STEP_KEPT`: with batch normalisations folded into the
+#: convolutions before them; and on a GPU, replayed from a graph.
 STEP_FOLDED: Final = "folded batch norm"
-#: Likewise, on a GPU: the same calls are replayed from a graph.
 STEP_GRAPH: Final = "a CUDA graph"
-#: A thread that another one wakes.
+#: A subject of the table: waking a thread.
 WAKEUP: Final = "wake-up"
-#: Seconds of a call without a log and with one, and by the log of all that was executed in it, of
-#: reorders among that, and of making primitives.
+#: Parts of a logged call: its seconds without a log and with one; and by the log the seconds of all
+#: executions, of reorders among them, and of creating primitives.
 LOGGED: Final = LoggedOperators.PARTS
 
 #: Terms.
@@ -58,22 +57,22 @@ OWN_KERNELS: Final = "own kernels"
 FRESH_MEMORY: Final = "fresh memory"
 RETURNED_MEMORY: Final = "returned memory"
 WAKEUPS: Final = "wake-up of threads"
-#: Those that a log tells.
+#: Terms that need a log.
 LOG_TERMS: Final = (ANOTHER_KERNEL, REORDERS, CREATION, OVERHEAD, OWN_KERNELS)
 
-# Of a step: an upper bound below this explains nothing that matters.
-_NEGLIGIBLE: Final = 0.01
-#: Seconds. No page fault costs more: the kernel clears a page in less than a microsecond, and the
-#: fault itself takes one or two on a virtual machine.
-MOST_PER_FAULT_S: Final = 5e-6
-# A log that has so much more than its call, beyond how it is rounded, is of several threads.
-_AT_A_TIME: Final = 1.1
-# Of so many calls at least, the shortest, the cost of writing a log is taken.
-_SHORTEST: Final = 3
-# A step that keeps its pages has no more of the step's page faults than this.
-_FEW_KEPT: Final = 0.2
-# Page faults of such a block; with fewer nobody has counted them.
-_FEW_FAULTS: Final = 1.0
+# Share of a step below which an upper bound explains nothing that matters.
+_NEGLIGIBLE_SHARE: Final = 0.01
+#: Upper bound of the cost of a page fault, in seconds: the kernel clears a page in less than a
+#: microsecond, and the fault itself takes one or two on a virtual machine.
+MAX_FAULT_S: Final = 5e-6
+# Ratio of logged time to its call from which several threads have logged; less is rounding.
+_SEVERAL_THREADS_RATIO: Final = 1.1
+# Least number of calls, the shortest ones, that the cost of writing a log is taken from.
+_MIN_SHORTEST_CALLS: Final = 3
+# Largest share of the step's page faults in a step that keeps its pages.
+_MAX_KEPT_FAULTS: Final = 0.2
+# Least page faults of the block with new pages; fewer mean that they were not counted.
+_MIN_BLOCK_FAULTS: Final = 1.0
 
 
 def log_experiments(
@@ -84,24 +83,24 @@ def log_experiments(
     dispatch_s: float,
     threads: int = 1,
 ) -> list[Experiment]:
-    """Return what logs tell of calls: kernels, reorders, primitives; and what a call has besides.
+    """Return experiments on logs: kernels, reorders, primitives, and the overhead of calls.
 
-    What a kernel takes longer than the fastest native one has a sign: it is below zero where the
-    framework's is the faster one in a round, or somebody disturbed the native one. A call without
-    all that its log has is overhead, and not below zero: a log that claims more than the call
-    leaves unexplained time below zero. Calls in which no library logs anything run the framework's
-    own kernels: what they take longer than the native layers is named by that.
+    The difference of a kernel to the fastest native one has a sign: it is negative if the
+    framework's kernel is faster in a round, or the native one was disturbed. The rest of a call
+    without the logged time is overhead, at least zero: a log that claims more than the call shows
+    as unexplained time below zero. Calls without a log run the framework's own kernels, and their
+    difference to the native layers has that name.
 
     Args:
         table: with visits of :data:`LOG` and of calls alone.
         parts: of the step.
-        names: signatures: the parts of :data:`LOG`.
-        executing: how many executions a library logs in each of them in which it logs any.
-        dispatch_s: seconds of starting a call that computes nothing.
+        names: signatures of the logged calls, in the order of their parts.
+        executing: number of logged executions in each call that has any.
+        dispatch_s: seconds to start a call that computes nothing.
         threads: of the framework.
 
     Returns:
-        None of these where no library logs anything of a call with a native layer.
+        Empty if no library logs anything in a call with a native layer.
     """
     logged = set(names) & set(parts.alone)
     counted = Counter(
@@ -136,14 +135,14 @@ def _by_round(
     counts: Mapping[tuple[str, str], int],
     of_call: Callable[[str, int, float, float], float],
 ) -> dict[int, float]:
-    """Return by round a sum over calls.
+    """Return a sum over calls, by round.
 
     Args:
         table: with visits of calls alone and of native kernels.
         parts: of the step.
         counts: executions of the calls, by signature and direction.
-        of_call: returns what one execution adds, by its signature, the round, the seconds that it
-            takes alone and those of the native layers that stand for it.
+        of_call: returns the seconds that one execution adds, from its signature, the round, its
+            seconds alone and those of its native layers.
     """
     alone = by_part(table.series(ALONE), parts.alone, parts.repeats)
     subjects = {kernel.subject for key in counts for kernel in parts.native[key]}
@@ -164,12 +163,12 @@ def _by_round(
 
 
 def _longer(_signature: str, _number: int, alone_s: float, native_s: float) -> float:
-    """Return what a call takes longer alone than the native layers that stand for it."""
+    """Return the difference of a call alone and its native layers."""
     return alone_s - native_s
 
 
 class _Logged(NamedTuple):
-    """What a log has of a call, as shares of it: executed, reorders among that, and creation."""
+    """Logged shares of a call: executions, reorders among them, and creating primitives."""
 
     executed: float
     reordered: float
@@ -179,28 +178,28 @@ class _Logged(NamedTuple):
 def _of_libraries(
     table: Table,
     parts: StepParts,
-    own: Mapping[tuple[str, str], int],
+    counts: Mapping[tuple[str, str], int],
     names: Sequence[str],
     executing: Mapping[str, int],
     dispatch_s: float,
     threads: int,
 ) -> list[Experiment]:
-    """Return what logs tell of calls in which libraries execute something; ``own`` counts them."""
+    """Return experiments on calls with logged executions; ``counts`` has their number."""
     shares = _logged_shares(table.series(LOG), names, executing, threads)
-    calls = sum(own.values())
-    signatures = frozenset(key[0] for key in own)
+    calls = sum(counts.values())
+    signatures = frozenset(key[0] for key in counts)
     log = "by the log of oneDNN and MKL of each call, as a share of the call"
 
     def explained(
         term: str, how: str, of_call: Callable[[_Logged, float, float], float]
     ) -> Experiment:
-        """Return an experiment by what it has of a call: its shares, itself, its native layers."""
+        """Return an experiment from a function of logged shares, call alone and native layers."""
 
         def seconds_of(signature: str, number: int, alone_s: float, native_s: float) -> float:
             logged = _Logged(*(in_round(each, number) for each in shares[signature]))
             return of_call(logged, alone_s, native_s)
 
-        seconds = _by_round(table, parts, own, seconds_of)
+        seconds = _by_round(table, parts, counts, seconds_of)
         return Experiment(term=term, level="alone", seconds=seconds, how=how, signatures=signatures)
 
     return [
@@ -245,16 +244,16 @@ def kernel_experiment(
     ran: Mapping[str, Sequence[str]],
     fastest: Mapping[tuple[str, str], Sequence[str]],
 ) -> Experiment | None:
-    """Return what calls on a GPU take longer because they run other kernels than the fastest.
+    """Return the cost of other kernels than the fastest native ones, for calls on a GPU.
 
     Args:
         table: with visits of calls alone and of native kernels.
         parts: of the step.
         ran: by signature, the kernels of a call.
-        fastest: by signature and direction, those of the native layers that stand for it.
+        fastest: by signature and direction, the kernels of its native layers.
 
     Returns:
-        None where of no call both are known.
+        None if there is no call for which both are known.
     """
     counted = Counter((call.signature, call.direction) for call in parts.calls)
     own = [
@@ -280,15 +279,16 @@ def kernel_experiment(
 def _logged_shares(
     series: Series, names: Sequence[str], executing: Mapping[str, int], threads: int
 ) -> dict[str, list[dict[int, float]]]:
-    """Return what a log has of each call, as shares of it: executed, reorders among it, creation.
+    """Return the logged shares of each call: executions, reorders among them, creation.
 
-    Writing the log takes time that no call has without it. For one execution that is the median
-    over the shortest calls, each its shortest time with a log less that without: of a long call
-    this difference is mostly noise. It makes no call shorter than what was executed in it. Where
-    more was executed than the call takes, each thread has executed and logged a part at a time.
+    The cost of writing a log is subtracted from the logged call. For one execution it is the median
+    over the shortest calls of the shortest time with a log less the shortest without: for long
+    calls this difference is mostly noise. A call does not become shorter than its executions. If
+    the logged executions exceed the call, each thread has executed and logged a part at the same
+    time.
 
     Returns:
-        By name, each of the three by round.
+        The three shares by round, by name.
     """
     known = {
         name: {
@@ -303,12 +303,12 @@ def _logged_shares(
         rows = [row for some in rounds.values() for row in some]
         plain_s, logged_s = (min(row[part] for row in rows) for part in (0, 1))
         writing.append((plain_s, (logged_s - plain_s) / executing[name]))
-    shortest = sorted(writing)[: max(_SHORTEST, len(writing) // 4)]
+    shortest = sorted(writing)[: max(_MIN_SHORTEST_CALLS, len(writing) // 4)]
     writing_s = max(0.0, median(each for _, each in shortest))
 
     def shares(name: str, row: Sequence[float]) -> list[float]:
         _, whole_s, executed_s, reordered_s, created_s = row
-        if executed_s > _AT_A_TIME * whole_s:
+        if executed_s > _SEVERAL_THREADS_RATIO * whole_s:
             executed_s, reordered_s = executed_s / threads, reordered_s / threads
         least_s = min(whole_s, executed_s + created_s)
         call_s = max(whole_s - executing[name] * writing_s, least_s)
@@ -327,30 +327,30 @@ def _logged_shares(
     }
 
 
-def alternatives(table: Table, hows: Mapping[str, str]) -> list[Alternative]:
-    """Return what steps with one thing changed take, beside the steps of the same rounds.
+def alternatives(table: Table, changes: Mapping[str, str]) -> list[Alternative]:
+    """Return the times of steps with one change, beside the steps of the same rounds.
 
     Args:
-        table: with visits of steps, and of those changed as far as there are some.
-        hows: by subject, how such a step differs.
+        table: with visits of steps, and of changed steps as far as there are any.
+        changes: the change in words, by subject.
     """
     steps = table.series(STEP)
     rows = []
-    for name, how in hows.items():
+    for name, how in changes.items():
         if name not in table:
             continue
         changed = table.series(name)
         plain_s, changed_s = steps.by_round(), changed.by_round()
         saved = {number: plain_s[number] - each for number, each in changed_s.items()}
-        made = estimate_values(saved, [steps, changed], signed=True)
+        estimated = estimate_values(saved, [steps, changed], signed=True)
         rows.append(
             Alternative(
                 change=name,
                 median=changed.median,
-                saved=made.median,
-                ci_low=None if made.interval is None else made.interval.low,
-                ci_high=None if made.interval is None else made.interval.high,
-                n=made.rounds,
+                saved=estimated.median,
+                ci_low=None if estimated.interval is None else estimated.interval.low,
+                ci_high=None if estimated.interval is None else estimated.interval.high,
+                n=estimated.rounds,
                 how=how,
             )
         )
@@ -358,18 +358,19 @@ def alternatives(table: Table, hows: Mapping[str, str]) -> list[Alternative]:
 
 
 def fresh_memory(table: Table) -> Experiment | None:
-    """Return what the pages cost that a step touches for the first time.
+    """Return the cost of pages that a step touches for the first time.
 
-    It is the difference to a step that keeps its pages, see :func:`_against_kept`; else, and where
-    that is less than 1 % of the step, the number of page faults times what one of a new block
-    costs. Pages of another origin may cost four times as much (virtual machines).
+    It is the difference to a step that keeps its pages, see :func:`_against_kept`. Without such a
+    step, and if page faults cost less than 1 % of the step, it is the number of page faults times
+    the cost of one in a new block. Pages of other origin may cost four times as much on virtual
+    machines.
 
     Args:
         table: with visits of steps, :data:`PAGES` and :data:`PAGES_KEPT`; of
-            :data:`~pydlbench.analysis.call_times.STEP_KEPT` where it could be made ready.
+            :data:`~pydlbench.analysis.call_times.STEP_KEPT` if it could be prepared.
 
     Returns:
-        None where page faults were not counted, or not what one costs.
+        None if page faults, or the cost of one, were not measured.
     """
     if PAGES not in table or PAGES_KEPT not in table:
         return None
@@ -379,13 +380,13 @@ def fresh_memory(table: Table) -> Experiment | None:
     cost = {
         number: max(0.0, new_s[number] - warm_s[number]) / more
         for number in new_s.keys() & warm_s.keys()
-        if more >= _FEW_FAULTS
+        if more >= _MIN_BLOCK_FAULTS
     }
     counted = _faults(steps)
     if not cost or not counted:
         return None
     seconds = _priced(counted, cost)
-    matters = median(seconds.values()) > _NEGLIGIBLE * steps.median
+    matters = median(seconds.values()) > _NEGLIGIBLE_SHARE * steps.median
     if matters and (against := _against_kept(table, cost)) is not None:
         return against
     return Experiment(
@@ -399,13 +400,13 @@ def fresh_memory(table: Table) -> Experiment | None:
 
 
 class _BesideKept(NamedTuple):
-    """What steps take in the rounds in which one that keeps its pages ran as well.
+    """Differences of a step and one that keeps its pages, over their common rounds.
 
     Attributes:
-        calls_s: by round, in calls: of the step minus of that one.
+        calls_s: seconds in calls, the step minus the other one, by round.
         between_s: the same between calls.
         faults: page faults of the step.
-        faults_kept: page faults of that one, by round.
+        faults_kept: page faults of the other one, by round.
     """
 
     calls_s: dict[int, float]
@@ -415,11 +416,11 @@ class _BesideKept(NamedTuple):
 
 
 def _beside_kept(table: Table) -> _BesideKept | None:
-    """Return how a step differs from one that keeps its pages.
+    """Compare a step with one that keeps its pages.
 
     Returns:
-        None where that one lacks more than one of the step's rounds, or has more than a fifth of
-        its page faults.
+        None if that one lacks more than one of the step's rounds, or has more than a fifth of its
+        page faults.
     """
     if STEP_KEPT not in table:
         return None
@@ -434,7 +435,7 @@ def _beside_kept(table: Table) -> _BesideKept | None:
     if not counted or len(common) < max(1, len(counted) - 1):
         return None
     faults = median(counted.values())
-    if median(own.values()) > _FEW_KEPT * faults:
+    if median(own.values()) > _MAX_KEPT_FAULTS * faults:
         return None
     in_both = {number: calls_s[number] - kept_calls_s[number] for number in common}
     return _BesideKept(
@@ -446,17 +447,17 @@ def _beside_kept(table: Table) -> _BesideKept | None:
 
 
 def _against_kept(table: Table, cost: Mapping[int, float]) -> Experiment | None:
-    """Return a step's calls minus those of one that keeps its pages, but for its page faults.
+    """Return a step's calls minus those of one that keeps its pages, plus its page faults.
 
     Returns:
-        None where there is none to compare it with, or the difference cannot be theirs.
+        None without such a step, or if page faults cannot explain the difference.
     """
     kept = _beside_kept(table)
     if kept is None:
         return None
     kept_faults = median(kept.faults_kept.values())
     saved = median(kept.calls_s.values())
-    if not 0 <= saved <= MOST_PER_FAULT_S * (kept.faults - kept_faults):
+    if not 0 <= saved <= MAX_FAULT_S * (kept.faults - kept_faults):
         return None
     own_s = _priced(kept.faults_kept, cost)
     return Experiment(
@@ -470,23 +471,23 @@ def _against_kept(table: Table, cost: Mapping[int, float]) -> Experiment | None:
 
 
 def returned_memory(table: Table) -> Experiment | None:
-    """Return what it takes to give memory back to the system, which lies between calls.
+    """Return the cost of giving memory back to the system, a part of the time between calls.
 
-    A large block is unmapped when its tensor is freed, behind the last call that reads it.
+    A large block is unmapped when its tensor is freed, after the last call that reads it.
 
     Args:
         table: with visits of steps, and of those that keep their pages.
 
     Returns:
-        None without such a step, where it saves less than 1 % of the step between its calls, and
-        where it saves more than its page faults explain.
+        None without such a step, and if it saves less than 1 % of the step between calls, or more
+        than its page faults explain.
     """
     kept = _beside_kept(table)
     if kept is None:
         return None
     saved = median(kept.between_s.values())
-    most = MOST_PER_FAULT_S * (kept.faults - median(kept.faults_kept.values()))
-    if not _NEGLIGIBLE * table.series(STEP).median < saved <= most:
+    most = MAX_FAULT_S * (kept.faults - median(kept.faults_kept.values()))
+    if not _NEGLIGIBLE_SHARE * table.series(STEP).median < saved <= most:
         return None
     return Experiment(
         term=RETURNED_MEMORY,
@@ -498,27 +499,26 @@ def returned_memory(table: Table) -> Experiment | None:
 
 
 def _priced(faults: Mapping[int, float], cost: Mapping[int, float]) -> dict[int, float]:
-    """Return what page faults of each round cost, by what one costs in it."""
+    """Return the cost of the page faults of each round."""
     return {number: count * in_round(cost, number) for number, count in faults.items()}
 
 
 def _faults(series: Series) -> dict[int, float]:
-    """Return page faults of an execution by round, as far as they were counted."""
+    """Return the page faults of an execution, for the rounds in which they were counted."""
     return {visit.round: visit.faults for visit in series if visit.faults is not None}
 
 
 def wakeups(table: Table) -> Experiment | str:
-    """Return what it costs at most that threads of a step fall asleep, where that hardly matters.
+    """Return an upper bound of the cost of waking threads, if it is small.
 
-    A thread that is woken is not always waited for: what all of them cost together is an upper
-    bound, which explains something only where it is small.
+    The step does not wait for every thread that is woken, so the sum over all of them is an upper
+    bound, which explains something only if it is small.
 
     Args:
         table: with visits of steps and of :data:`WAKEUP`.
 
     Returns:
-        Why it is not known, where sleeping threads or what waking one costs were not counted, or
-        they may cost more.
+        The reason if the cost is not known: it was not measured, or the bound is large.
     """
     counted = {
         visit.round: visit.voluntary / (len(visit.seconds) * visit.inner)
@@ -531,7 +531,7 @@ def wakeups(table: Table) -> Experiment | str:
     seconds = {number: count * in_round(cost, number) for number, count in counted.items()}
     each = f"{1e6 * median(cost.values()):.1f} us each: a byte to a sleeping thread"
     asleep = f"threads fall asleep {median(counted.values()):.1f} times in a step"
-    if median(seconds.values()) > _NEGLIGIBLE * step_s:
+    if median(seconds.values()) > _NEGLIGIBLE_SHARE * step_s:
         return f"{asleep}, and waking one takes up to {each}; whether the step waits is not known"
     return Experiment(
         term=WAKEUPS,

@@ -15,7 +15,7 @@ import msgspec
 from pydlbench.analysis.experiments import (
     DISPATCH,
     FRESH_MEMORY,
-    MOST_PER_FAULT_S,
+    MAX_FAULT_S,
     REORDERS,
     RETURNED_MEMORY,
 )
@@ -94,7 +94,7 @@ def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
             experiment=experiment,
             next=again(seen.spec, "breakdown"),  # it counts page faults, and what they cost
             part="allocation",
-            most_s=min(faults * MOST_PER_FAULT_S, seen.step_s),
+            most_s=min(faults * MAX_FAULT_S, seen.step_s),
         )
 
 

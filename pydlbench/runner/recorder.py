@@ -138,8 +138,8 @@ class RowRecorder:
         self.begun = self._ended = self._warned = False
         self._kept: str | None = None
         self._next_description = 0.0
-        # Entries that are not stored yet. Writing one is atomic and replaces the entry with its key:
-        # one that Ctrl-C interrupted can be written again.
+        # Entries that are not stored yet. Each is written atomically and replaces the one with its
+        # key: an entry that Ctrl-C interrupted can be written again.
         self._waiting: dict[str | int, Entry] = {}
         self._written = False
 
