@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.calls.meaning import LayerPass, Meaning, meaning_rule, no_layer
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.axis import ceil_pad, extent, output_size, same_pads
 from pydlbench.ops.resize import flops_of_pixel
 from pydlbench.ops.resize import taps as taps_of
 from pydlbench.ops.table import build_layer, image_layer
@@ -46,12 +47,9 @@ def same_padding(
         dilation: dilation for each side; 1 is dense.
         larger_before: whether an odd element of padding is before, not after.
     """
-    pads = []
-    for size, taps, step, spread in zip(sizes, kernel, stride, dilation, strict=True):
-        total = max(0, (-(-size // step) - 1) * step + spread * (taps - 1) + 1 - size)
-        smaller, larger = total // 2, total - total // 2
-        pads.append((larger, smaller) if larger_before else (smaller, larger))
-    return pads
+    sides = zip(sizes, kernel, stride, dilation, strict=True)
+    pads = [same_pads(size, extent(taps, spread), step) for size, taps, step, spread in sides]
+    return [pad[::-1] for pad in pads] if larger_before else pads
 
 
 @meaning_rule
@@ -88,7 +86,7 @@ def convolution(
     kernel = weights[2:]
     if out is None:
         windows = zip(sizes, kernel, stride, pads, dilation, strict=True)
-        out = [(i + sum(p) - d * (k - 1) - 1) // s + 1 for i, k, s, p, d in windows]
+        out = [output_size(i, extent(k, d), s, *p) for i, k, s, p, d in windows]
     result = (batch, weights[1] * groups if transposed else weights[0], *out)
     # Each weight is multiplied once for each position of the smaller images.
     positions = math.prod(sizes if transposed else out)
@@ -151,16 +149,10 @@ def pooling(
     """
     planes, sizes = source[: -len(kernel)], source[-len(kernel) :]
     spreads = dilation or [1] * len(kernel)
-    extents = [d * (k - 1) + 1 for d, k in zip(spreads, kernel, strict=True)]
-    out, trailing = [], []
-    for size, extent, step, (before, after) in zip(sizes, extents, stride, pads, strict=True):
-        reach = size + before + after - extent
-        windows = reach // step + 1
-        if ceil:
-            windows = -(-reach // step) + 1
-            windows -= (windows - 1) * step >= size + before
-        out.append(windows)
-        trailing.append(max(0, (windows - 1) * step + extent - size - before) if ceil else after)
+    sides = list(zip(sizes, map(extent, kernel, spreads), stride, pads, strict=True))
+    trailing = [ceil_pad(i, w, s, *p) if ceil else p[1] for i, w, s, p in sides]
+    ends = zip(sides, trailing, strict=True)
+    out = [output_size(i, w, s, p[0], after) for (i, w, s, p), after in ends]
     positions = math.prod((*planes, *out))
     flops = positions if backward and mode == "max" else positions * math.prod(kernel)
     yield Meaning(kind="pooling", flops=flops, reads=reads)

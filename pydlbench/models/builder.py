@@ -16,6 +16,7 @@ from pydlbench.models.graph import (
     Optimizer,
     weight_decays,
 )
+from pydlbench.ops.axis import ceil_pad, same_pads
 from pydlbench.ops.table import build_layer, image_layer
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ def pad_sides(
     if padding == "VALID":
         padding = 0
     if padding == "SAME":
-        top, bottom = _same(size[0], kernel[0], stride)
-        left, right = _same(size[1], kernel[1], stride)
+        top, bottom = same_pads(size[0], kernel[0], stride)
+        left, right = same_pads(size[1], kernel[1], stride)
         return top, bottom, left, right
     if isinstance(padding, int):
         padding = (padding, padding)
@@ -68,27 +69,9 @@ def pad_sides(
         padding = (padding[0], padding[0], padding[1], padding[1])
     top, bottom, left, right = padding
     if ceil:
-        bottom = _ceil(size[0], kernel[0], stride, top, bottom)
-        right = _ceil(size[1], kernel[1], stride, left, right)
+        bottom = ceil_pad(size[0], kernel[0], stride, top, bottom)
+        right = ceil_pad(size[1], kernel[1], stride, left, right)
     return top, bottom, left, right
-
-
-def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Return the two pads for ``ceil(size / stride)`` outputs; the larger one is behind."""
-    outputs = -(-size // stride)
-    total = max(0, (outputs - 1) * stride + kernel - size)
-    return total // 2, total - total // 2
-
-
-def _ceil(size: int, kernel: int, stride: int, leading: int, trailing: int) -> int:
-    """Return the trailing pad with which the output size is rounded up.
-
-    As in torch, no window begins in the padding behind the last element.
-    """
-    outputs = -(-(size + leading + trailing - kernel) // stride) + 1
-    if (outputs - 1) * stride >= size + leading:
-        outputs -= 1
-    return max(0, (outputs - 1) * stride + kernel - size - leading)
 
 
 class Builder:
@@ -181,7 +164,7 @@ class Builder:
         self,
         name: str,
         op: Op,
-        after: str | None,
+        after: str | tuple[str, ...] | None,
         shape: tuple[int, ...],
         layer: Layer | None,
         *,
@@ -190,25 +173,21 @@ class Builder:
         weights_init: Init = HE,
         bias_init: Init = ZERO,
     ) -> str:
-        return self._append(
-            GraphNode(
-                name=name,
-                op=op,
-                inputs=(after or self.last,),
-                shape=shape,
-                layer=layer,
-                bias=bias,
-                scale=scale,
-                weights_init=weights_init,
-                bias_init=bias_init,
-            )
+        node = GraphNode(
+            name=name,
+            op=op,
+            inputs=after if isinstance(after, tuple) else (after or self.last,),
+            shape=shape,
+            layer=layer,
+            bias=bias,
+            scale=scale,
+            weights_init=weights_init,
+            bias_init=bias_init,
         )
-
-    def _append(self, node: GraphNode) -> str:
         self._nodes.append(node)
-        self._shapes[node.name] = node.shape
-        self.last = node.name
-        return node.name
+        self._shapes[name] = shape
+        self.last = name
+        return name
 
     def conv(
         self,
@@ -373,9 +352,7 @@ class Builder:
         if self.shape(factors) != (shape[0], 1, 1):
             raise ValueError(f"{self._layer_name(name)}: {self.shape(factors)} are no factors")
         layer = self._pointwise("scale", name, images)
-        return self._append(
-            GraphNode(name=name, op="scale", inputs=(images, factors), shape=shape, layer=layer)
-        )
+        return self._add(name, "scale", (images, factors), shape, layer)
 
     def lrn(
         self, name: str, size: int, alpha: float, beta: float, k: float, *, after: str | None = None
@@ -435,10 +412,7 @@ class Builder:
         shape = self.shape(first)
         if self.shape(second) != shape:
             raise ValueError(f"{self._layer_name(name)}: {shape} and {self.shape(second)} differ")
-        layer = self._pointwise("add", name, first)
-        return self._append(
-            GraphNode(name=name, op="add", inputs=(first, second), shape=shape, layer=layer)
-        )
+        return self._add(name, "add", (first, second), shape, self._pointwise("add", name, first))
 
     def concat(self, name: str, sources: Sequence[str]) -> str:
         """Add the concat of nodes' outputs along the channels."""
@@ -446,18 +420,9 @@ class Builder:
         sides = {shape[1:] for shape in shapes}
         if len(sides) != 1:
             raise ValueError(f"{self._layer_name(name)}: sides {sorted(sides)} differ")
-        ((height, width),) = sides
         channels = tuple(shape[0] for shape in shapes)
-        layer = build_layer(
-            "concat",
-            batch=self.batch,
-            channels=sum(channels),
-            height=height,
-            width=width,
-            sources=channels,
-            name=self._layer_name(name),
+        shape = sum(channels), *sides.pop()
+        layer = image_layer(
+            "concat", (self.batch, *shape), sources=channels, name=self._layer_name(name)
         )
-        shape = sum(channels), height, width
-        return self._append(
-            GraphNode(name=name, op="concat", inputs=tuple(sources), shape=shape, layer=layer)
-        )
+        return self._add(name, "concat", tuple(sources), shape, layer)

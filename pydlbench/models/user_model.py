@@ -81,12 +81,8 @@ def find_onnx(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    folder = path.parent
-    near = _near(
-        path.name, (file.name for file in folder.glob("*.onnx")) if folder.is_dir() else ()
-    )
-    there = f"; nearest: {', '.join(str(folder / file) for file in near)}" if near else ""
-    raise UsageError(f"{name}: {'no file' if path.exists() else 'no such file'}{there}")
+    reason = "no file" if path.exists() else "no such file"
+    raise UsageError(f"{name}: {reason}{_nearest_files(path, '.onnx')}")
 
 
 def find_user_model(name: str) -> UserModelSource:
@@ -112,10 +108,8 @@ def find_user_model(name: str) -> UserModelSource:
         )
     if defined is not None and attribute.partition(".")[0] not in defined:
         near = nearest(attribute, defined) or sorted(defined)[:3]
-        others = (
-            f"; nearest: {', '.join(f'{place}:{attribute}' for attribute in near)}" if near else ""
-        )
-        raise UsageError(f"{name}: {place} defines no {attribute}{others}")
+        choices = [f"{place}:{name}" for name in near]
+        raise UsageError(f"{name}: {place} defines no {attribute}{_hint(choices)}")
     path = Path(place) if is_file else source
     return UserModelSource(
         module=Path(place).stem if is_file else place,
@@ -161,13 +155,12 @@ def _find_file(name: str, place: str) -> Path:
     path = Path(place)
     if path.suffix == ".py" and path.is_file():
         return path
-    folder = path.parent
-    near = _near(path.name, (file.name for file in folder.glob("*.py")) if folder.is_dir() else ())
-    there = f"; nearest: {', '.join(str(folder / file) for file in near)}" if near else ""
+    near = _nearest_files(path, ".py")
     if path.exists():
-        raise UsageError(f"{name}: {place} is not a Python file{there}")
-    missing = "file" if folder.is_dir() else "folder"
-    raise UsageError(f"{name}: no such {missing}: {path if folder.is_dir() else folder}{there}")
+        raise UsageError(f"{name}: {place} is not a Python file{near}")
+    if path.parent.is_dir():
+        raise UsageError(f"{name}: no such file: {path}{near}")
+    raise UsageError(f"{name}: no such folder: {path.parent}")
 
 
 def _find_module(name: str, place: str) -> Path | None:
@@ -204,8 +197,20 @@ def _no_module(name: str, above: str, word: str, places: Sequence[str]) -> Usage
         files = {path.stem: str(path) for path in Path().glob("*.py")}
         near = [files[name] for name in _near(word, files)] + _near(word, model_names())
         near += difflib.get_close_matches(word, modules, 1, _MIN_SIMILARITY)
-    there = f"; nearest: {', '.join(dict.fromkeys(near))}" if near else ""
-    return UsageError(f"{name}: no such module: {f'{above}.{word}' if above else word}{there}")
+    module = f"{above}.{word}" if above else word
+    return UsageError(f"{name}: no such module: {module}{_hint(dict.fromkeys(near))}")
+
+
+def _nearest_files(path: Path, ending: str) -> str:
+    """Return a hint at the files in a path's folder that resemble its name."""
+    files = path.parent.glob(f"*{ending}") if path.parent.is_dir() else ()
+    near = _near(path.name, (file.name for file in files))
+    return _hint(str(path.parent / name) for name in near)
+
+
+def _hint(choices: Iterable[str]) -> str:
+    names = ", ".join(choices)
+    return f"; nearest: {names}" if names else ""
 
 
 def _near(word: str, choices: Iterable[str]) -> list[str]:

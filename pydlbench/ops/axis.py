@@ -41,6 +41,23 @@ def derived_pad(size: int, window: int, stride: int, out: int) -> int:
     return max(0, (out - 1) * stride + window - size) // 2
 
 
+def same_pads(size: int, window: int, stride: int) -> tuple[int, int]:
+    """Return both pads of TensorFlow's ``SAME``: one window per stride, the smaller pad first."""
+    total = max(0, (-(-size // stride) - 1) * stride + window - size)
+    return total // 2, total - total // 2
+
+
+def ceil_pad(size: int, window: int, stride: int, leading: int, trailing: int) -> int:
+    """Return the trailing pad with which the number of windows is rounded up.
+
+    As in PyTorch, no window begins in the padding behind the last element.
+    """
+    outputs = -(-(size + leading + trailing - window) // stride) + 1
+    if (outputs - 1) * stride >= size + leading:
+        outputs -= 1
+    return max(0, (outputs - 1) * stride + window - size - leading)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
     """One spatial side of a convolution or pooling.

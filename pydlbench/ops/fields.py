@@ -140,15 +140,10 @@ _CHECKS: Final = {
 }
 
 
-def format_number(value: float) -> str:
-    """Return the shortest exact text of a number: ``2``, ``0.75``, ``1e-05``."""
-    return repr(float(value)).removesuffix(".0")
-
-
 def format_value(field: Field, value: Any) -> str:
     """Return the text of a field's value in descriptors."""
     if field.type in ("real", "signed"):
-        return format_number(value)
+        return repr(float(value)).removesuffix(".0")  # shortest exact text: 2, 0.75, 1e-05
     if field.type == "sum":
         return "+".join(map(str, value))
     if field.type == "order":

@@ -426,14 +426,6 @@ class Layer:
         """Whether a tensor is float32 in every precision."""
         return role in self.entry.exact
 
-    def above_zero(self, role: str) -> bool:
-        """Whether the elements of a tensor must be above zero, as radicands and divisors."""
-        return role in self.entry.positive
-
-    def is_sign(self, role: str) -> bool:
-        """Whether the elements of a tensor are 1 or -1."""
-        return role in self.entry.signs
-
     @property
     def multiply_adds(self) -> bool:
         """Whether its FLOPs are the multiply-adds that publications count."""

@@ -348,10 +348,10 @@ def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> N
         _remove_ties(array, layer, precision, rng)
     if layer.kind == "recurrent" and role.startswith(("weights", "bias")):
         array *= _weight_scale(layer)
-    if layer.is_sign(role):
+    if role in layer.entry.signs:
         array.flat[0] = -1  # at least one factor has to change something
         return np.copysign(np.float32(1), array)
-    if layer.above_zero(role):
+    if role in layer.entry.positive:
         array = round_to(stored, np.abs(array) + np.float32(0.5))
     return array
 
