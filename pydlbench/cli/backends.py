@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.options import DEVICE, JsonOutput
 from pydlbench.cli.output import Outputs
-from pydlbench.report.blocks import Block, Lines, Table
+from pydlbench.report.blocks import Block, Lines, TableBlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,7 +150,7 @@ def _report(entries: list[dict[str, Any]], left_out: list[dict[str, str]]) -> li
         f"{item['name']} of {item['distribution']} ({item['group']}) is left out: {item['reason']}"
         for item in left_out
     ]
-    table = Table(titles, cells, [False] * len(titles))
+    table = TableBlock(titles, cells, [False] * len(titles))
     return [table, Lines(missing, listed=True), Lines(useless, listed=True)]
 
 

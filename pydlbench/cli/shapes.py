@@ -8,7 +8,7 @@ from pydlbench.cli.options import BATCH, POOL, JsonOutput, argument
 from pydlbench.cli.output import Outputs
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import patterns
-from pydlbench.report.blocks import Block, Lines, Table
+from pydlbench.report.blocks import Block, Lines, TableBlock
 from pydlbench.units import format_flops
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _summary(layers: list[Layer]) -> list[Block]:
     right = (False, True, True, True, False)
     return [
         Lines(["forward, all layers together. FLOPs: two per multiply-add, padding counted."]),
-        Table(("model", "layers", "batch", "FLOPs", ""), cells, right),
+        TableBlock(("model", "layers", "batch", "FLOPs", ""), cells, right),
         Lines(
             [
                 f"the layers of one:    pydlbench shapes {next(iter(models))}",
@@ -127,7 +127,7 @@ def _table(layers: list[Layer]) -> list[Block]:
         "forward, fp32. FLOPs: two per multiply-add, padding counted; executed: share of them on",
         "real elements; bytes: the least to be moved; FLOP/byte: executed FLOPs over these bytes.",
     )
-    return [Lines(legend), Table.from_rows(columns_of(rows, names), rows)]
+    return [Lines(legend), TableBlock.from_rows(columns_of(rows, names), rows)]
 
 
 SUBCOMMANDS: Final = {"": (ShapesOptions, run)}

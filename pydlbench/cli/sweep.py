@@ -24,7 +24,7 @@ from pydlbench.cli.parser import COMMANDS, command_parser, records
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import assignment
 from pydlbench.errors import UsageError, nearest
-from pydlbench.report.blocks import Block, Heading, Lines, Table, Title, run_lines
+from pydlbench.report.blocks import Block, Heading, Lines, TableBlock, Title, run_lines
 from pydlbench.runner.sweep import Key, apply_rules, key_words, parse_sweep
 from pydlbench.store.place import user_path
 from pydlbench.units import counted, format_seconds, per_second, percent
@@ -377,7 +377,7 @@ def show_plan(file: SweepFile, tasks: Sequence[Task], outputs: Outputs) -> None:
     whole = f"{count} in {_span_text(tasks)}, from the budgets of sampling; nothing was measured"
     blocks: list[Block] = [
         Heading([f"{file.path}: {file.title}" if file.title else file.path]),
-        Table(("row", "what is measured"), cells, (True, False), above=above),
+        TableBlock(("row", "what is measured"), cells, (True, False), above=above),
         Lines([whole]),
     ]
     outputs.write(lambda: document, lambda: blocks)
@@ -504,7 +504,7 @@ def _table_block(kind: str, results: Results, outcomes: Sequence[Result]) -> Blo
         )
     ok = [outcome for outcome in outcomes if outcome.status == "ok"]
     cells = [[_label(outcome), _LINES[kind](outcome.document)] for outcome in ok]
-    return Table(("step", "result"), cells, (False, False))
+    return TableBlock(("step", "result"), cells, (False, False))
 
 
 def _label(outcome: Result) -> str:

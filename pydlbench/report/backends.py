@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.measurement import UNCERTAIN_LEGEND, is_uncertain
-from pydlbench.report.blocks import Table
+from pydlbench.report.blocks import TableBlock
 from pydlbench.report.columns import (
     AXES,
     BACKEND_AXES,
@@ -32,7 +32,7 @@ _METRICS: Final = (
 )
 
 
-def interleaved_table(rows: Sequence[Measurement]) -> Table:
+def interleaved_table(rows: Sequence[Measurement]) -> TableBlock:
     """Return the table; a line above each problem has the values that only its rows share.
 
     Args:
@@ -44,7 +44,7 @@ def interleaved_table(rows: Sequence[Measurement]) -> Table:
         above[at] = _above(problem, rows)
         at += len(problem)
     ordered = [row for problem in problems for row in problem]
-    return Table.from_rows(_columns(rows, problems), ordered, above=above)
+    return TableBlock.from_rows(_columns(rows, problems), ordered, above=above)
 
 
 def interleaved_legend(rows: Sequence[Measurement]) -> list[str]:

@@ -1,7 +1,7 @@
-"""What every report is made of: blocks, which the printers turn into text, Markdown and a page.
+"""The blocks of reports, which printers turn into text, Markdown and a page.
 
-A command's report is a list of blocks and nothing else. Figures and what can be unfolded are drawn
-on a page only; text and Markdown leave them out, and say what they show in tables and sentences.
+A command's report is a list of blocks and nothing else. Figures and folded details are on pages
+only; in text and Markdown, tables and sentences have their contents.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True)
 class Title:
-    """The title of what follows in a report of several parts."""
+    """The title of a part of a report."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What was measured, and where.
+    """The measured subject with its settings, and the machine.
 
     Attributes:
-        lines: of text; two blanks part the items of a line.
-        bold: how many of them are to be read first.
+        lines: lines of text; the items of a line are separated by two blanks.
+        bold: number of emphasised lines, from the first.
     """
 
     lines: Sequence[str]
@@ -43,12 +43,12 @@ class Lines:
     """Sentences, notes or reasons.
 
     Attributes:
-        lines: of text; one that is too wide is broken between words. What follows ``next:`` or
-            ``try:`` is a command.
-        bold: how many of them are to be read first.
-        alarm: whether they say that something went wrong.
+        lines: lines of text; long ones are wrapped. The text after ``next:`` or ``try:`` is a
+            command.
+        bold: number of emphasised lines, from the first.
+        alarm: whether they report errors.
         listed: whether they are items of a list.
-        title: of such a list; empty without one.
+        title: title of such a list; empty without one.
     """
 
     lines: Sequence[str]
@@ -63,9 +63,9 @@ class Facts:
     """Labelled texts.
 
     Attributes:
-        facts: label and text; where the label is that of the fact above, it is not repeated. What
-            is to be done ``next`` is a command.
-        title: of all of them; empty without one.
+        facts: label and text; the same label as above is not repeated. The text of ``next`` is a
+            command.
+        title: title of the facts; empty without one.
     """
 
     facts: Sequence[tuple[str, str]]
@@ -73,16 +73,16 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableBlock:
     """A table of text.
 
     Attributes:
-        titles: of the columns; what stands under an empty one is drawn, and only a terminal has it.
-        cells: by row.
+        titles: titles of the columns; one with an empty title is drawn, and only in text.
+        cells: texts by row.
         right: whether each column is aligned to the right.
-        values: by row, what each cell is sorted by on a page; None is its text. Empty is no values.
-        above: lines that stand above rows, by the number of the row.
-        alarms: numbers of rows that say that something went wrong.
+        values: sort keys of the cells on a page, by row; None sorts by the text. May be empty.
+        above: lines above rows, by the number of the row.
+        alarms: numbers of rows that report errors.
     """
 
     titles: Sequence[str]
@@ -106,12 +106,12 @@ class Figure:
     """A figure of the page.
 
     Attributes:
-        kind: what its file is called, with a number behind it: ``roofline``.
-        title: above it.
-        text: what it shows in words, with the numbers that matter.
-        caption: below it: how to read it, and what was left out.
-        spec: as Vega-Lite takes it (https://vega.github.io/vega-lite/docs/spec.html), its data in
-            it; :mod:`pydlbench.report.drawing` draws it.
+        kind: name of its file, to which a number is added: ``roofline``.
+        title: title above it.
+        text: its contents in words, with the important numbers.
+        caption: explanation below it, and what it leaves out.
+        spec: Vega-Lite specification (https://vega.github.io/vega-lite/docs/spec.html) with its
+            data; :mod:`pydlbench.report.drawing` draws it.
     """
 
     kind: str
@@ -123,15 +123,15 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """Blocks of the page that are folded until their summary is clicked."""
+    """Blocks of a page that are folded until their summary is clicked."""
 
     summary: str
     blocks: Sequence[Block]
 
 
-Block = Title | Heading | Lines | Facts | Table | Figure | Details
+Block = Title | Heading | Lines | Facts | TableBlock | Figure | Details
 
 
 def run_lines(run: RunRecord) -> Lines:
-    """Return the line that names a run below its results; nothing where it has no name."""
+    """Return the line with a run's name below its results; empty if it has no name."""
     return Lines([f"Run {run.id}, {run.created_utc}."] if run.id else [])

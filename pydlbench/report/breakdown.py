@@ -11,7 +11,7 @@ from pydlbench.records.fields import columns_of
 from pydlbench.records.measurement import MIN_NAMED_SHARE
 from pydlbench.records.step import step_words
 from pydlbench.records.user_model import rate_unit
-from pydlbench.report.blocks import Heading, Lines, Table
+from pydlbench.report.blocks import Heading, Lines, TableBlock
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import call_tree
 from pydlbench.report.figures.bars import Bar, bars
@@ -65,7 +65,7 @@ def breakdown_report(
         levels = " ".join(f"levels.{name}.median={name}" for name in LEVELS)
         scale = Scale.fit(max(record.measured.median for record in records))
         columns = columns_of(records, f"who {levels} unexplained", seconds=scale.text)
-        blocks.append(Table.from_rows(columns, records))
+        blocks.append(TableBlock.from_rows(columns, records))
     return blocks
 
 
@@ -88,7 +88,7 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
             ],
             ordered=False,
         ),
-        Table.from_rows(columns_of(modules, _MODULES, seconds=scale.text), modules),
+        TableBlock.from_rows(columns_of(modules, _MODULES, seconds=scale.text), modules),
         *bars(
             "modules",
             "Where the step goes",
@@ -112,7 +112,7 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
             f"with {alternative.change}: {alternative.how}" for alternative in record.alternatives
         ]
         terms = columns_of(record.terms, _TERMS, seconds=scale.signed)
-        blocks.append(Table.from_rows(terms, record.terms))
+        blocks.append(TableBlock.from_rows(terms, record.terms))
         blocks.append(Lines(hows, listed=True, title="how it was measured"))
     return blocks
 
@@ -141,7 +141,7 @@ def interval_text(low: float | None, high: float | None, scale: Scale) -> str:
 # The levels, each with what lies above it.
 
 
-def _levels_table(record: BreakdownRecord, scale: Scale) -> Table:
+def _levels_table(record: BreakdownRecord, scale: Scale) -> TableBlock:
     """Return a breakdown's levels from the limit to the step, each before the parts above it."""
     cells = []
     for name, above in zip(LEVELS, (*LEVELS[1:], ""), strict=True):
@@ -162,7 +162,7 @@ def _levels_table(record: BreakdownRecord, scale: Scale) -> Table:
             parts = [(scale.signed(term.seconds), f"  {_named(term)}") for term in terms]
             cells += [["", "", "", *part] for part in parts]
     titles = ("level", "time", "95 %", "above", "what lies above it")
-    return Table(titles, cells, (False, True, True, True, False))
+    return TableBlock(titles, cells, (False, True, True, True, False))
 
 
 def _named(term: Term) -> str:

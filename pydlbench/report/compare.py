@@ -12,7 +12,7 @@ from pydlbench.compare.match import AXES, LAYER_KINDS, describe
 from pydlbench.compare.stored import CONTENDED
 from pydlbench.records.comparison import FACTOR, least_change, ratio_text
 from pydlbench.records.fields import columns_of
-from pydlbench.report.blocks import Heading, Lines, Table
+from pydlbench.report.blocks import Heading, Lines, TableBlock
 from pydlbench.units import counted, number, percent, some_names, time_in, time_unit
 
 if TYPE_CHECKING:
@@ -347,7 +347,7 @@ def comparison_report(comparison: Comparison, *, everything: bool = True) -> lis
     ]
 
 
-def _rows_table(comparison: Comparison, shown: Sequence[ComparedRow]) -> Table:
+def _rows_table(comparison: Comparison, shown: Sequence[ComparedRow]) -> TableBlock:
     """Return rows with what they differ in, both times, ratio, resolution and verdict."""
     rows = [row.document() for row in shown]
     unit = time_unit([side.median or 0.0 for row in shown for side in (row.a, row.b)])
@@ -360,7 +360,7 @@ def _rows_table(comparison: Comparison, shown: Sequence[ComparedRow]) -> Table:
     )
     slower = {at for at, row in enumerate(rows) if row.verdict == SLOWER}
     columns = columns_of(rows, names, seconds=partial(time_in, unit))
-    return Table.from_rows(columns, rows, alarms=slower)
+    return TableBlock.from_rows(columns, rows, alarms=slower)
 
 
 def _shown(rows: Sequence[ComparedRow], everything: bool) -> Sequence[ComparedRow]:

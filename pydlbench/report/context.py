@@ -1,13 +1,15 @@
-"""A traced step in text: its modules, what dominates it, and what is between calls."""
+"""The blocks of a traced step: its modules, the dominant one, and the time between calls."""
 
 from __future__ import annotations
 
 import shlex
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.grouping import grouped
 from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.step import step_words
-from pydlbench.report.blocks import Details, Lines, Table
+from pydlbench.report.blocks import Details, Lines, TableBlock
+from pydlbench.report.columns import MAX_RIVALS
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.units import format_seconds, percent
 
@@ -18,17 +20,15 @@ if TYPE_CHECKING:
     from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext, Tracing
     from pydlbench.report.blocks import Block
 
-#: Modules that are shown; JSON has all.
-_SHOWN: Final = 10
-#: Modules that cannot be told from the dominant one are named up to so many.
-_RIVALS: Final = 3
+#: Modules in the table; JSON has all.
+_MAX_MODULES: Final = 10
 
 
 def context_blocks(record: StepRecord, who: str) -> list[Block]:
-    """Return what is said of a traced step; of one that was not traced the reason.
+    """Return the blocks of a traced step, or the reason why it was not traced.
 
     Args:
-        record: of the step.
+        record: record of the step.
         who: framework and mode.
     """
     if record.untraced is not None:
@@ -38,7 +38,7 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
         return []
     calls = record.calls or ()
     lines = []
-    if rest := modules[_SHOWN:]:
+    if rest := modules[_MAX_MODULES:]:
         seconds, share = sum(part.seconds for part in rest), sum(part.share for part in rest)
         lines.append(
             f"{len(rest)} more modules: {format_seconds(seconds)}, {percent(share)} of the step "
@@ -52,7 +52,7 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
         dominates = "other work disturbed the step: which module dominates is not known"
     return [
         Lines([f"{who}: {dominates}"], bold=1),
-        modules_table(modules[:_SHOWN], calls, contended=record.contended),
+        modules_table(modules[:_MAX_MODULES], calls, contended=record.contended),
         *bars(
             "modules",
             f"Where a step goes: {who}",
@@ -64,34 +64,30 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
 
 
 def call_tree(calls: Sequence[CallInContext]) -> list[Block]:
-    """Return modules, those in them, and their calls, each level folded below the one above.
+    """Return the tree of modules with their calls, each level folded in the one above.
 
     Args:
-        calls: of a step; the dots in a module's name part it from the one that holds it.
+        calls: calls of a step; the parts of a module's path are separated by dots.
     """
     tree = [(tuple(call.module.split(".")), call) for call in calls]
     return [Details("Tree of modules and calls, with their shares of the step", _branches(tree))]
 
 
 def _branches(calls: Sequence[tuple[tuple[str, ...], CallInContext]]) -> list[Block]:
-    below: dict[str, list[tuple[tuple[str, ...], CallInContext]]] = {}
-    leaves = []
-    for path, call in calls:
-        if path:
-            below.setdefault(path[0], []).append((path[1:], call))
-        else:
-            leaves.append(call)
-    ranked = sorted(below.items(), key=lambda pair: -sum(call.share for _, call in pair[1]))
-    lines = [
-        _part(f"{_named(leave)}, {leave.count} times", [leave])
-        for leave in sorted(leaves, key=lambda each: -each.in_context_s)
-    ]
+    children = grouped(((path, call) for path, call in calls if path), lambda pair: pair[0][0])
+    ranked = sorted(children.items(), key=lambda item: -sum(call.share for _, call in item[1]))
+    leaves = sorted((call for path, call in calls if not path), key=lambda call: -call.in_context_s)
     return [
         *(
-            Details(_part(name, [call for _, call in some]), _branches(some))
-            for name, some in ranked
+            Details(
+                _part(name, [call for _, call in pairs]),
+                _branches([(path[1:], call) for path, call in pairs]),
+            )
+            for name, pairs in ranked
         ),
-        Lines(lines, listed=True),
+        Lines(
+            [_part(f"{_name(leaf)}, {leaf.count} times", [leaf]) for leaf in leaves], listed=True
+        ),
     ]
 
 
@@ -102,12 +98,12 @@ def _part(name: str, calls: Sequence[CallInContext]) -> str:
 
 def modules_table(
     modules: Sequence[ModuleInContext], calls: Sequence[CallInContext], *, contended: bool = False
-) -> Table:
-    """Return modules with their times, what the limit is of them, and their slowest calls.
+) -> TableBlock:
+    """Return modules with their times, their shares of the limit, and their slowest calls.
 
     Args:
-        modules: of a step.
-        calls: of the same step.
+        modules: modules of a step.
+        calls: calls of the same step.
         contended: whether other work disturbed the step; its times get a star.
     """
 
@@ -115,34 +111,43 @@ def modules_table(
         return f"{format_seconds(seconds)}{'*' if contended else ''}"
 
     def slowest(module: ModuleInContext) -> str:
-        own = [call for call in calls if call.module == module.module]
-        call = max(own, key=lambda each: each.in_context_s)
-        return f"{_named(call)} {text(call.in_context_s)}"
+        call = max(_calls_of(module.module, calls), key=lambda call: call.in_context_s)
+        return f"{_name(call)} {text(call.in_context_s)}"
 
     columns = columns_of(modules, "module seconds share of_limit", seconds=text)
-    return Table.from_rows([*columns, Column("slowest call", slowest, right=False)], modules)
+    return TableBlock.from_rows([*columns, Column("slowest call", slowest, right=False)], modules)
 
 
-def _named(call: CallInContext) -> str:
-    """Return operator and direction of calls, the latter where the name does not say it."""
+def _calls_of(module: str, calls: Sequence[CallInContext]) -> list[CallInContext]:
+    return [call for call in calls if call.module == module]
+
+
+def _name(call: CallInContext) -> str:
+    """Return the operator of calls, with the direction unless the operator contains it."""
     operator = call.operator.removeprefix("aten.")
-    named = call.direction == "forward" or call.direction in operator.lower()
-    return operator if named else f"{operator} {call.direction}"
+    contained = call.direction == "forward" or call.direction in operator.lower()
+    return operator if contained else f"{operator} {call.direction}"
+
+
+def dominant_text(dominant: Dominant, whole: str) -> str:
+    """Return the dominant module with its share: ``dominated by fc: 21 % of the step``."""
+    text = f"dominated by {dominant.name}: {percent(dominant.share)} of {whole}"
+    if dominant.ci_low is None or dominant.ci_high is None:
+        return text
+    return f"{text} (95 % {percent(dominant.ci_low)} .. {percent(dominant.ci_high)})"
 
 
 def _dominates(dominant: Dominant, calls: Sequence[CallInContext]) -> str:
-    """Say which module takes most of the step, and by which calls."""
-    text = f"dominated by {dominant.name}: {percent(dominant.share)} of the step"
-    if dominant.ci_low is not None and dominant.ci_high is not None:
-        text += f" (95 % {percent(dominant.ci_low)} .. {percent(dominant.ci_high)})"
-    own = [call for call in calls if call.module == dominant.name]
-    slowest = max(own, key=lambda each: each.in_context_s)
+    """Return the dominant module, its slowest call, and modules that may dominate as well."""
+    text = dominant_text(dominant, "the step")
+    own = _calls_of(dominant.name, calls)
+    slowest = max(own, key=lambda call: call.in_context_s)
     if len(own) > 1:
-        text += f", {_named(slowest)} {percent(slowest.share)} of the step"
+        text += f", {_name(slowest)} {percent(slowest.share)} of the step"
     if dominant.rivals:
-        named = ", ".join(dominant.rivals[:_RIVALS])
-        more = len(dominant.rivals) - _RIVALS
-        text += f"; cannot be told from {named}" + (f" and {more} more" if more > 0 else "")
+        more = len(dominant.rivals) - MAX_RIVALS
+        text += f"; cannot be told from {', '.join(dominant.rivals[:MAX_RIVALS])}"
+        text += f" and {more} more" if more > 0 else ""
     return text
 
 

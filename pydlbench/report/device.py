@@ -10,7 +10,7 @@ from pydlbench.devices.cpu.affinity import format_cpus
 from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import accumulator, other_accumulators, theoretical_peak
-from pydlbench.report.blocks import Facts, Lines, Table
+from pydlbench.report.blocks import Facts, Lines, TableBlock
 from pydlbench.units import format_bytes, format_hz, format_seconds, percent, si
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _gpu_report(record: GpuRecord) -> list[Block]:
     ]
 
 
-def _peaks_table(peaks: Sequence[PrecisionPeak], rated: str) -> Table:
+def _peaks_table(peaks: Sequence[PrecisionPeak], rated: str) -> TableBlock:
     """Return the table of compute peaks.
 
     Args:
@@ -92,7 +92,7 @@ def _peaks_table(peaks: Sequence[PrecisionPeak], rated: str) -> Table:
     """
     titles = ("precision", "measured", "tries", "theoretical", "share", rated, "clock", "probe")
     right = (False, True, True, True, True, True, True, False)
-    return Table(titles, list(map(_peak_cells, peaks)), right)
+    return TableBlock(titles, list(map(_peak_cells, peaks)), right)
 
 
 def _peak_cells(peak: PrecisionPeak) -> list[str]:
@@ -158,7 +158,7 @@ def _bandwidths(
         cells.append([*row, *(shares if theory else ())])
     titles = ["GB/s from", "working set", *patterns, *(("theoretical", "share") if theory else ())]
     return [
-        Table(titles, cells, [title != "GB/s from" for title in titles]),
+        TableBlock(titles, cells, [title != "GB/s from" for title in titles]),
         Lines([*_windows(bandwidths), counted] if cells else []),
     ]
 
@@ -450,7 +450,7 @@ def cards_report(cards: Sequence[PricedCard]) -> list[Block]:
         legend.append("images/s: as given with --throughput; images/s/USD: that over the price.")
     cells = [_card_cells(card, priced, imaged) for card in cards]
     right = [title not in ("card", "memory") for title in titles]
-    return [Lines(legend), Table(titles, cells, right)]
+    return [Lines(legend), TableBlock(titles, cells, right)]
 
 
 def _card_cells(priced_card: PricedCard, priced: bool, imaged: bool) -> list[str]:

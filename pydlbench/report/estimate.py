@@ -9,7 +9,7 @@ from pydlbench.records.estimate import EstimatedLayer
 from pydlbench.records.fields import columns_of
 from pydlbench.records.measurement import MIN_NAMED_SHARE, fewer_flops
 from pydlbench.records.user_model import rate_unit
-from pydlbench.report.blocks import Facts, Heading, Lines, Table
+from pydlbench.report.blocks import Facts, Heading, Lines, TableBlock
 from pydlbench.report.columns import device_name
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.roofline import roofline
@@ -88,7 +88,7 @@ def _recorded(recorded: Recorded) -> Iterator[str]:
     yield from (f"note: {note}" for note in recorded.notes)
 
 
-def _table(step: StepEstimate, top: int | None) -> Table:
+def _table(step: StepEstimate, top: int | None) -> TableBlock:
     shown = list(step.layers)
     if top is not None and len(shown) > top:
         ranked = sorted(step.groups, key=lambda layer: -layer.time_s)
@@ -103,7 +103,7 @@ def _table(step: StepEstimate, top: int | None) -> Table:
             shown.append(EstimatedLayer(**named, **sums))
     passes = [name for name in _PASSES if any(name in layer.passes for layer in step.layers)]
     by_pass = [f"passes.{name}={_PASSES[name]}" for name in (passes if len(passes) > 1 else ())]
-    return Table.from_rows(columns_of(shown, _COLUMNS.format(" ".join(by_pass))), shown)
+    return TableBlock.from_rows(columns_of(shown, _COLUMNS.format(" ".join(by_pass))), shown)
 
 
 def _bar(layer: EstimatedLayer) -> Bar:
@@ -223,7 +223,7 @@ def summary_report(model: SummaryDocument) -> list[Block]:
     columns = columns_of(model.layers, "name op shape problem parameters macs_forward")
     return [
         Heading([head], bold=0),
-        Table.from_rows(columns, model.layers),
+        TableBlock.from_rows(columns, model.layers),
         Facts(totals),
         Lines([note]),
     ]

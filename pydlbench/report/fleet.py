@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydlbench.records.fields import columns_of
 from pydlbench.records.fleet import SIGNED
-from pydlbench.report.blocks import Heading, Lines, Table
+from pydlbench.report.blocks import Heading, Lines, TableBlock
 from pydlbench.report.figures.nodes import nodes
 from pydlbench.units import counted, format_seconds, percent, some_names
 
@@ -45,18 +45,18 @@ def fleet_report(verdict: FleetVerdict, early: str = "") -> list[Block]:
         Heading([_summary(verdict), _what(verdict)], bold=1),
         Lines(part, alarm=True),
         *nodes(verdict),
-        Table.from_rows(
+        TableBlock.from_rows(
             columns_of(shown, "node metric effect ci_low..ci_high rounds evidence"), shown
         ),
         Lines([f"try: {command}  # on {node}" for node, command in reversed(commands.items())]),
         Lines(_unclear(verdict), alarm=True),
         Lines([_step(step) for step in verdict.steps]),
-        Table.from_rows(columns_of(metrics, _SPREAD), metrics),
+        TableBlock.from_rows(columns_of(metrics, _SPREAD), metrics),
         Lines(_more(verdict)),
         Lines(_failed(verdict.nodes), alarm=True),
         Lines([f"note: {note}" for note in verdict.notes]),
     ]
-    return [block for block in blocks if not isinstance(block, Table) or block.cells]
+    return [block for block in blocks if not isinstance(block, TableBlock) or block.cells]
 
 
 def unclear_rows(verdict: FleetVerdict) -> list[FleetEffect]:
@@ -222,11 +222,11 @@ def fleet_comparison(comparison: FleetComparison) -> list[Block]:
     common = comparison.common[:_METRICS]
     blocks: list[Block] = [
         Heading([_changed(comparison), _compared(comparison)], bold=1),
-        Table.from_rows(columns_of(shown, _CHANGES), shown),
-        Table.from_rows(columns_of(common, _COMMON), common),
+        TableBlock.from_rows(columns_of(shown, _CHANGES), shown),
+        TableBlock.from_rows(columns_of(common, _COMMON), common),
         Lines([f"note: {note}" for note in comparison.notes]),
     ]
-    return [block for block in blocks if not isinstance(block, Table) or block.cells]
+    return [block for block in blocks if not isinstance(block, TableBlock) or block.cells]
 
 
 def _of_nodes(comparison: FleetComparison, verdict: str) -> list[FleetChange]:

@@ -9,7 +9,7 @@ from pydlbench.analysis.scores import LEAST
 from pydlbench.backends import capabilities
 from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.forecast import ForecastRecord
-from pydlbench.report.blocks import Heading, Lines, Table
+from pydlbench.report.blocks import Heading, Lines, TableBlock
 from pydlbench.report.columns import device_name
 from pydlbench.units import Scale, counted, percent
 
@@ -65,7 +65,7 @@ def _record_blocks(run: RunRecord, record: ForecastRecord, explain: bool) -> lis
     return [
         Heading([*summary_parts(record), _where(run, record)], bold=2),
         Lines([sources(record), parts(record, scale), interval_line(record)]),
-        Table.from_rows([*columns_of(terms, _COLUMNS, seconds=scale.text), row], terms),
+        TableBlock.from_rows([*columns_of(terms, _COLUMNS, seconds=scale.text), row], terms),
         Lines(lines),
     ]
 

@@ -15,7 +15,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree as ET
 
-from pydlbench.report.blocks import Details, Facts, Figure, Heading, Lines, Table, Title
+from pydlbench.report.blocks import Details, Facts, Figure, Heading, Lines, TableBlock, Title
 from pydlbench.report.drawing import DARK, LIGHT, svg
 from pydlbench.version import __version__
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pydlbench.report.blocks import Block
 
 #: Rows of a table that a page shows, and figures of a kind: more make a browser slow.
-MOST_ROWS: Final = 3000
-MOST_FIGURES: Final = 6
+MAX_ROWS: Final = 3000
+MAX_FIGURES: Final = 6
 # Control characters are no text in HTML; half of a surrogate pair cannot be written as UTF-8.
 _UNPRINTABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _COMMAND: Final = re.compile(r"(next: |try: )(.*)")
@@ -108,7 +108,7 @@ class _Printer:
                 case Facts(title=title, facts=facts) if facts:
                     yield from [_tag("h3", title)] if title else []
                     yield _tag("dl", *_facts(facts), class_="facts")
-                case Table(cells=cells) if cells:
+                case TableBlock(cells=cells) if cells:
                     yield from _table(block)
                 case Figure():
                     yield self._figure(block)
@@ -118,8 +118,8 @@ class _Printer:
     def _figure(self, figure: Figure) -> Element:
         self._kinds[figure.kind] += 1
         count, title = self._kinds[figure.kind], figure.title
-        if count > MOST_FIGURES:
-            return _tag("p", f"{title}: only the first {MOST_FIGURES} figures are drawn")
+        if count > MAX_FIGURES:
+            return _tag("p", f"{title}: only the first {MAX_FIGURES} figures are drawn")
         # What the converter draws is well-formed, and no entity can be in it.
         drawn = ET.fromstring(_NAMESPACES.sub("", svg(figure, themed=True)))  # noqa: S314 - ours
         drawn.attrib.pop("height")
@@ -203,7 +203,7 @@ def _facts(facts: Iterable[tuple[str, str]]) -> Iterator[Element]:
         yield _tag("dd", _tag("code", text) if label in ("next", "command") else text)
 
 
-def _table(table: Table) -> Iterator[Element]:
+def _table(table: TableBlock) -> Iterator[Element]:
     # What is drawn under an empty title in a terminal is a figure here.
     kept = [at for at, title in enumerate(table.titles) if title]
     css = [("num" if table.right[at] else None) for at in range(len(table.titles))]
@@ -212,7 +212,7 @@ def _table(table: Table) -> Iterator[Element]:
         for at in kept
     ]
     rows: list[Element] = []
-    shown = zip_longest(table.cells[:MOST_ROWS], table.values[:MOST_ROWS], fillvalue=())
+    shown = zip_longest(table.cells[:MAX_ROWS], table.values[:MAX_ROWS], fillvalue=())
     for number, (cells, values) in enumerate(shown):
         if number in table.above:
             across = _tag("th", table.above[number], colspan=str(len(kept)), scope="rowgroup")
@@ -234,9 +234,9 @@ def _table(table: Table) -> Iterator[Element]:
     )
     label = f"table by {table.titles[kept[0]]}"
     yield _tag("div", whole, class_="scroll", role="region", tabindex="0", aria_label=label)
-    if len(table.cells) > MOST_ROWS:
+    if len(table.cells) > MAX_ROWS:
         total = len(table.cells)
-        yield _tag("p", f"The first {MOST_ROWS} rows of {total}; an export has all of them.")
+        yield _tag("p", f"The first {MAX_ROWS} rows of {total}; an export has all of them.")
 
 
 def _colors() -> str:

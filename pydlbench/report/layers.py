@@ -1,4 +1,4 @@
-"""The report of ``layers``: what the rows share, the table, and what could not be timed and why."""
+"""The report of ``layers``: heading, table, rows without a time, footnotes, conclusion."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.grouping import grouped
 from pydlbench.ops.table import without_sides
 from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.measurement import Candidate
 from pydlbench.report.backends import interleaved_legend, interleaved_table
-from pydlbench.report.blocks import Heading, Lines, Table
+from pydlbench.report.blocks import Heading, Lines, TableBlock
 from pydlbench.report.columns import by_problem, columns, heading, label, varying
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.roofline import roofline
 from pydlbench.report.figures.samples import Sampled, samples
 from pydlbench.units import (
+    counted,
     format_bytes,
     format_seconds,
     number,
@@ -49,28 +51,28 @@ def layers_report(
 
     Args:
         run: The run, for the device's name.
-        rows: Measurements, in the order in which they are to stand.
+        rows: Measurements in the order of the table.
         conclusion: Sentences.
         algorithms: List the candidates of every row.
-        explain: Show the measurements behind what is said of slower backends.
+        explain: Show the measurements behind the explanations of slower backends.
         ncu: Show the command that profiles each native row of a GPU.
     """
     if not rows:
         return [Lines(["nothing was timed"])]
     timed = [row for row in rows if row.ok]
     compared = any(row.ratio for row in timed)
-    # Sums follow from the backend that a row is named after: "bf16 float32" says nothing.
+    # Backends determine their accumulators: names do not need them.
     axes = [axis for axis in varying(rows) if not (compared and axis == "accumulate")]
 
     def name(row: Measurement) -> str:
         return label(row, axes)
 
-    apart = [row for row in timed if disagreement(row) is not None]
+    disagreeing = [row for row in timed if disagreement(row) is not None]
     blocks: list[Block] = [
         Heading(heading(run, timed or rows)),
         interleaved_table(timed)
         if compared
-        else Table.from_rows(columns(timed) if timed else (), timed),
+        else TableBlock.from_rows(columns(timed) if timed else (), timed),
         *roofline(run, timed),
         *samples(
             [
@@ -82,7 +84,7 @@ def layers_report(
         *batches(_rates(timed), "TFLOP/s"),
         *_refused(rows, name),
         Lines([*_footnotes(timed, name), *gpu_notes(timed, name), *explanations(timed, name)]),
-        *_named_table(apart if len(apart) > _NAMED else (), name, _BY_CLOCK),
+        *_named_table(disagreeing if len(disagreeing) > _MAX_CLOCK_NOTES else (), name, _BY_CLOCK),
         *_named_table([row for row in timed if row.sustained_s], name, _SUSTAINED),
     ]
     if algorithms:
@@ -95,17 +97,17 @@ def layers_report(
 
 
 def _rates(rows: Sequence[Measurement]) -> list[Rate]:
-    """Return what each layer, in each setting, reaches with its batches."""
+    """Return the rates of each layer and setting by batch."""
     axes = [axis for axis in varying(rows) if axis not in ("batch", "accumulate", "timing")]
     return [Rate(label(row, axes), row.batch, row.tflops) for row in rows if row.tflops]
 
 
 def ncu_command(row: Measurement) -> list[str]:
-    """Return the command that has Nsight Compute profile a native row's execution, line by line.
+    """Return the command that profiles a native row with Nsight Compute, line by line.
 
-    The launch gate, which holds kernels back, is off, the clock is left as it is in use, and the
-    row's own execution is a range of NVTX. The plan is the row's: a search under a profiler, which
-    takes milliseconds for each launch, was seen to end with one that takes twice as long.
+    The launch gate, which holds kernels back, is off, the clock is not changed, and the execution
+    is a range of NVTX. The row's plan is given: with a profiler a launch takes milliseconds, and a
+    search was seen to choose a plan that takes twice as long.
     """
     file = re.sub(r"[^A-Za-z0-9.]+", "-", f"{row.layer}-{row.pass_}-{row.precision}")
     more = ["--fuse", row.fuse] if row.fuse != "none" else []
@@ -129,24 +131,21 @@ def ncu_command(row: Measurement) -> list[str]:
 
 
 def _refused(rows: Sequence[Measurement], name_of: Callable[[Measurement], str]) -> Iterator[Lines]:
-    """Yield the rows without a time, those together that have the same reason."""
+    """Yield the rows without a time, grouped by reason."""
     for status in ("failed", "skipped"):
-        group = [row for row in rows if not row.ok and row.status == status]
-        reasons = _by(group, name_of, lambda row: row.reason or "no reason recorded")
-        lines = [f"{status}  {names}: {reason}" for reason, names in reasons]
+        reasons = _names_by(
+            (" ".join((row.reason or "no reason recorded").split()), name_of(row))
+            for row in rows
+            if not row.ok and row.status == status
+        )
+        lines = [f"{status}  {some_names(names)}: {reason}" for reason, names in reasons.items()]
         yield Lines(lines, alarm=status == "failed", listed=True)
 
 
-def _by(
-    rows: Iterable[Measurement],
-    name_of: Callable[[Measurement], str],
-    key: Callable[[Measurement], str],
-) -> list[tuple[str, str]]:
-    """Group rows by a text and name the members: ``[(text, "conv1, conv2 and 3 more")]``."""
-    groups: dict[str, list[str]] = {}
-    for row in rows:
-        groups.setdefault(" ".join(key(row).split()), []).append(name_of(row))
-    return [(text, some_names(names)) for text, names in groups.items()]
+def _names_by(texts: Iterable[tuple[str | None, str]]) -> dict[str, list[str]]:
+    """Group names by a text, without those that have none."""
+    groups = grouped(texts, lambda pair: pair[0])
+    return {text: [name for _, name in pairs] for text, pairs in groups.items() if text}
 
 
 def _footnotes(
@@ -155,16 +154,14 @@ def _footnotes(
     if any(row.ratio for row in timed):
         yield from interleaved_legend(timed)
     several = len(timed) > 1
-    stops = _by((row for row in timed if row.stop_reason), name_of, _stop_of(several))
-    if len(stops) == 1:
-        yield f"stopped: {stops[0][0]}"
-    else:
-        yield from (f"stopped: {reason}: {names}" for reason, names in stops)
+    stops = _names_by((_stop_reason(row, several), name_of(row)) for row in timed)
+    for reason, names in stops.items():
+        yield f"stopped: {reason}" + (f": {some_names(names)}" if len(stops) > 1 else "")
     if not several:
         yield from map(_few_visits, filter(_in_one_process, timed))
         yield from (f"outside the kernel: {cost}" for cost in map(_outside, timed) if cost)
     yield from _contended(timed, name_of)
-    for algorithm, names in _fewer_flops(timed, name_of).items():
+    for algorithm, names in _names_by((row.fewer_flops, name_of(row)) for row in timed).items():
         yield (
             f"{algorithm}: {_some(names, len(timed))}: fewer FLOPs than a direct kernel's, which "
             "rates and percentages count"
@@ -185,29 +182,20 @@ def _few_visits(row: Measurement) -> str:
     )
 
 
-def _fewer_flops(
-    timed: Sequence[Measurement], name_of: Callable[[Measurement], str]
-) -> dict[str, list[str]]:
-    """Return the rows whose algorithm needs fewer FLOPs than are counted, by the algorithm."""
-    by_algorithm: dict[str, list[str]] = {}
-    for row in timed:
-        if row.fewer_flops is not None:
-            by_algorithm.setdefault(row.fewer_flops, []).append(name_of(row))
-    return by_algorithm
+# Numbers in the reason why sampling stopped; a column has them.
+_STOP_NUMBERS: Final = re.compile(r" (?:to|at) [\d.]+ ?%|^[\d.]+ s of |, [\d.e-]+ s$")
 
 
-def _stop_of(several: bool) -> Callable[[Measurement], str]:
-    if several:
-        # "known to 0.43% at" and "known to 0.44% at" are one reason; a column has the figures.
-        figures = re.compile(r" (?:to|at) [\d.]+ ?%|^[\d.]+ s of |, [\d.e-]+ s$")
-        return lambda row: figures.sub("", row.stop_reason or "")
-    return lambda row: row.stop_reason or ""
+def _stop_reason(row: Measurement, several: bool) -> str:
+    """Return why sampling stopped; for several rows without numbers, so that reasons are equal."""
+    reason = _STOP_NUMBERS.sub("", row.stop_reason or "") if several else row.stop_reason
+    return " ".join((reason or "").split())
 
 
 def _contended(
     timed: Sequence[Measurement], name_of: Callable[[Measurement], str]
 ) -> Iterator[str]:
-    """Say once which rows other work disturbed, and how; figures only of a single row."""
+    """Yield the line on disturbed rows and the counters, with numbers for a single row."""
     rows = [row for row in timed if row.contended]
     if not rows:
         return
@@ -219,7 +207,7 @@ def _contended(
 
 
 def _outside(row: Measurement) -> str:
-    """What the kernel needs and its time leaves out: reorders, memory, creation."""
+    """Return costs of the kernel that its time does not contain: reorders, memory, creation."""
     parts = []
     if row.reorder_s:
         times = ", ".join(f"{role} {format_seconds(s)}" for role, s in row.reorder_s.items())
@@ -234,29 +222,31 @@ def _outside(row: Measurement) -> str:
 # -----------------------------------------------------------------------------
 # ``--algorithms``: every implementation that was tried for one layer, fastest first.
 
-
 _TIMES: Final = "star algorithm layout summary.median summary.spread=CI summary.n"
 _MORE: Final = "reorders workspace_bytes tensor_cores setup_s verdict"
 
 
 def algorithms_report(row: Measurement, name: str) -> list[Block]:
-    """Return the table of a measurement's candidates, or one line where there are none.
+    """Return the table of a measurement's candidates, or one line if there are none.
 
-    Those that failed or were wrong stand last, with the reason in the place of a verdict.
+    Candidates that failed or were wrong are last, with the reason instead of a verdict.
 
     Args:
         row: Measurement with ``candidates``.
-        name: What to call it in the title.
+        name: Its name in the title.
     """
-    known = [(each, each.summary) for each in map(Candidate.from_dict, row.candidates or ())]
-    if not known:
+    candidates = list(map(Candidate.from_dict, row.candidates or ()))
+    if not candidates:
         return [Lines([f"{name}: no candidates were recorded"])]
-    # On a GPU only those of the finals are timed as the row is.
-    known.sort(key=lambda pair: (not pair[0].chosen, pair[1].median if pair[1] else math.inf))
-    many = f"{len(known)} candidate{'s' if len(known) > 1 else ''}"
-    title = f"{name}: {many}, fastest first; * is the row above"
-    candidates = [each for each, _ in known]
-    medians = [time.median for _, time in known if time]
+
+    def rank(candidate: Candidate) -> tuple[bool, float]:
+        # On a GPU only candidates of the last stage are timed as the row is.
+        time = candidate.summary
+        return not candidate.chosen, time.median if time else math.inf
+
+    candidates.sort(key=rank)
+    title = f"{name}: {counted(len(candidates), 'candidate')}, fastest first; * is the row above"
+    medians = [time.median for candidate in candidates if (time := candidate.summary)]
 
     def ratio(candidate: Candidate) -> str:
         time = candidate.summary
@@ -269,11 +259,11 @@ def algorithms_report(row: Measurement, name: str) -> list[Block]:
         *columns_of(candidates, _MORE),
     ]
     launched = [_launch(kernel) for kernel in row.kernels]
-    return [Lines([title, *launched]), Table.from_rows(columns, candidates)]
+    return [Lines([title, *launched]), TableBlock.from_rows(columns, candidates)]
 
 
 def _launch(kernel: Mapping[str, Any]) -> str:
-    """Return what a GPU runs for one execution, as the driver tells it."""
+    """Return a kernel of one execution on a GPU, as the driver reports it."""
     grid, block = ("x".join(map(str, kernel[name])) for name in ("grid", "block"))
     return (
         f"runs {kernel['name']}: grid {grid}, block {block}, "
@@ -282,34 +272,40 @@ def _launch(kernel: Mapping[str, Any]) -> str:
 
 
 # -----------------------------------------------------------------------------
-# Footnotes to rows of a GPU: clocks that disagree, units that were not used, throttling.
+# Footnotes to rows of a GPU: clocks that disagree, unused units, throttling.
 
-# The three clocks of one kernel agree within this, or the row says how they differ.
-_AGREE = 0.10
-_NAMED = 4
+# Largest difference between the times of one kernel by three clocks that is not reported.
+_MAX_CLOCK_DIFFERENCE = 0.10
+# More rows whose clocks disagree are in a table instead of notes.
+_MAX_CLOCK_NOTES = 4
 _CLOCKS: Final = ("event", "graph", "host")
 
 
 def gpu_notes(rows: Sequence[Measurement], name_of: Callable[[Measurement], str]) -> Iterator[str]:
-    """Yield a line for each thing that a reader of these rows has to know.
+    """Yield the notes on rows of a GPU.
 
     Args:
-        rows: ``ok`` rows; those of a CPU have nothing to say here.
+        rows: ``ok`` rows; there are no notes on those of a CPU.
         name_of: names a row.
     """
-    apart = [(row, text) for row in rows if (text := disagreement(row)) is not None]
-    if len(apart) > _NAMED:
+    disagreeing = [(row, text) for row in rows if (text := disagreement(row)) is not None]
+    if len(disagreeing) > _MAX_CLOCK_NOTES:
         yield (
-            f"the times of {len(apart)} rows differ between clocks by more than "
-            f"{100 * _AGREE:.0f} %: see the table below"
+            f"the times of {len(disagreeing)} rows differ between clocks by more than "
+            f"{100 * _MAX_CLOCK_DIFFERENCE:.0f} %: see the table below"
         )
     else:
-        yield from (f"{name_of(row)}: {text}" for row, text in apart)
-    for remark, names in _units(rows, name_of).items():
+        yield from (f"{name_of(row)}: {text}" for row, text in disagreeing)
+    remarks = _names_by((_units_remark(row), name_of(row)) for row in rows)
+    reasons = _names_by(
+        (f"clock held down by {reason}", name_of(row))
+        for row in rows
+        for reason in (row.gpu or {}).get("reasons", ())
+        if reason != "idle"
+    )
+    for remark, names in (*remarks.items(), *reasons.items()):
         yield f"{remark}: {_some(names, len(rows))}"
-    for reason, names in _held_down(rows, name_of).items():
-        yield f"clock held down by {reason}: {_some(names, len(rows))}"
-    slower = [row for row in rows if _slowed(row)]
+    slower = [row for row in rows if _slows_down(row)]
     if slower:
         hz = min(row.sustained_hz for row in slower if row.sustained_hz)
         yield (
@@ -320,20 +316,20 @@ def gpu_notes(rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
         )
 
 
-# A clock that is so much lower than that of a burst is no noise of its readings.
-_SLOWED: Final = 0.03
+# Smallest drop of the clock that is reported; readings scatter less.
+_MIN_SLOWDOWN: Final = 0.03
 
 
-def _slowed(row: Measurement) -> bool:
+def _slows_down(row: Measurement) -> bool:
     """Whether executions for a second run at a lower clock than a burst of them."""
     if row.sustained_hz is None or row.clock_hz is None:
         return False
-    return row.sustained_hz < (1 - _SLOWED) * row.clock_hz
+    return row.sustained_hz < (1 - _MIN_SLOWDOWN) * row.clock_hz
 
 
-# What rows reach in a burst and for a second, with the clock, power and energy of it.
+# Rates in a burst and over a second, with clock, power and energy.
 _SUSTAINED: Final = "tflops=burst_TFLOP/s clock_hz sustained_tflops sustained_hz power_w picojoules"
-# The times by three clocks of the rows whose clocks disagree, where these are many.
+# Times by three clocks of rows whose clocks disagree.
 _BY_CLOCK: Final = (
     "launch_s.event=between_events launch_s.graph=in_a_graph launch_s.host=host's_clock "
     "launch_s.enqueue=launching_it"
@@ -342,46 +338,41 @@ _BY_CLOCK: Final = (
 
 def _named_table(
     rows: Sequence[Measurement], name_of: Callable[[Measurement], str], names: str
-) -> Iterator[Table]:
-    """Yield rows by their names, with some of their fields; nothing without a row."""
+) -> Iterator[TableBlock]:
+    """Yield a table of rows with their names and some fields; none without a row."""
     if rows:
-        yield Table.from_rows([Column("row", name_of, right=False), *columns_of(rows, names)], rows)
+        yield TableBlock.from_rows(
+            [Column("row", name_of, right=False), *columns_of(rows, names)], rows
+        )
 
 
 def _some(names: Sequence[str], rows: int) -> str:
     return f"all {rows} rows" if len(names) == rows > 1 else some_names(names)
 
 
-def _units(
-    rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
-) -> dict[str, list[str]]:
-    """Which rows ran on other arithmetic units than their precision suggests."""
-    by_remark: dict[str, list[str]] = {}
-    for row in rows:
-        if not row.device.startswith("cuda") or without_sides(row.kind) not in ("conv", "gemm"):
-            continue
-        if row.precision == "fp16" and row.accumulate == "float32":
-            remark = "fp16 accumulated in float32, so compared with the fp32 peak"
-        elif row.precision.endswith(("-tc", "tf32")) and row.tensor_cores is False:
-            remark = "the fastest correct kernel uses no tensor cores"
-        else:
-            continue
-        by_remark.setdefault(remark, []).append(name_of(row))
-    return by_remark
+def _units_remark(row: Measurement) -> str | None:
+    """Return a remark on a row that used other arithmetic units than its precision suggests."""
+    if not row.device.startswith("cuda") or without_sides(row.kind) not in ("conv", "gemm"):
+        return None
+    if row.precision == "fp16" and row.accumulate == "float32":
+        return "fp16 accumulated in float32, so compared with the fp32 peak"
+    if row.precision.endswith(("-tc", "tf32")) and row.tensor_cores is False:
+        return "the fastest correct kernel uses no tensor cores"
+    return None
 
 
 def disagreement(row: Measurement) -> str | None:
-    """Say how a kernel's three times differ, if by more than 10 %; None where they agree.
+    """Return how a kernel's three times differ, if by more than 10 %, else None.
 
-    The time in a CUDA graph is what the kernel needs; between events the start of each launch
-    counts too; on the host's clock a launch that takes longer than the kernel shows, as it does in
-    a framework's step.
+    The time in a CUDA graph is that of the kernel. The time between events includes the start of
+    each launch. The time on the host's clock is that of the launch if it takes longer than the
+    kernel, as in a framework's step.
     """
     times = row.launch_s
     if not times or not all(times.get(name) for name in _CLOCKS):
         return None
     seconds = [times[name] for name in _CLOCKS]
-    if max(seconds) <= (1 + _AGREE) * min(seconds):
+    if max(seconds) <= (1 + _MAX_CLOCK_DIFFERENCE) * min(seconds):
         return None
     event, graph, host = map(format_seconds, seconds)
     text = f"{event} between events, {graph} in a graph, {host} on the host's clock"
@@ -391,23 +382,12 @@ def disagreement(row: Measurement) -> str | None:
     return f"{text} (launching it takes the host {format_seconds(enqueue)})"
 
 
-def _held_down(
-    rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
-) -> dict[str, list[str]]:
-    by_reason: dict[str, list[str]] = {}
-    for row in rows:
-        for reason in (row.gpu or {}).get("reasons", ()):
-            if reason != "idle":
-                by_reason.setdefault(reason, []).append(name_of(row))
-    return by_reason
-
-
 # -----------------------------------------------------------------------------
-# Why the slower backends are slower: one line each, and with ``--explain`` the measurements.
+# Explanations of slower backends: one line each, and with ``--explain`` the measurements.
 
 _UNEXPLAINED = "unexplained"
-# Two measurements that agree this well, as a share of the gap, add up.
-_SLACK = 0.05
+# Causes may exceed the gap by this share of it before that is reported.
+_MAX_EXCESS = 0.05
 
 
 def explanations(
@@ -415,19 +395,18 @@ def explanations(
 ) -> Iterator[str]:
     """Yield a line for each row that is much slower than the fastest backend on its problem.
 
-    Where other work disturbed one of the two nothing is explained.
+    Nothing is explained if other work disturbed one of the two.
 
     Args:
         rows: ``ok`` rows.
         name_of: names a row.
     """
-    # A ratio to a row that was disturbed is as worthless as one of it.
     disturbed = {
         id(row)
         for problem in by_problem(rows)
         for row in problem
         if row.ratio
-        and any(each.contended for each in problem if each.who in (row.who, row.ratio["to"]))
+        and any(other.contended for other in problem if other.who in (row.who, row.ratio["to"]))
     }
     for row in rows:
         if not row.causes or row.ratio is None or id(row) in disturbed:
@@ -438,7 +417,9 @@ def explanations(
         if rest is not None and known:
             share = rest["share"]
             more = f"together {percent(-share)} more than the gap"
-            parts.append(more if share < -_SLACK else f"unexplained {percent(max(0.0, share))}")
+            parts.append(
+                more if share < -_MAX_EXCESS else f"unexplained {percent(max(0.0, share))}"
+            )
         times = f"{number(row.ratio['median'], 3)}x the time of {row.ratio['to']}"
         yield f"{name_of(row)}: {times}: {', '.join(parts)}"
 
@@ -453,7 +434,7 @@ def evidence(rows: Sequence[Measurement], name_of: Callable[[Measurement], str])
     for row in rows:
         lines = [
             f"  {cause['cause']}: {format_seconds(cause['seconds'])} "
-            f"({_signed(cause['share'])} of the gap): {cause['how']}"
+            f"({percent(cause['share'])} of the gap): {cause['how']}"
             for cause in row.causes
         ]
         if row.empty_call_s is not None:
@@ -472,7 +453,3 @@ def evidence(rows: Sequence[Measurement], name_of: Callable[[Measurement], str])
 
 def _share(cause: Mapping[str, Any]) -> str:
     return f"{cause['cause']} {format_seconds(cause['seconds'])} ({percent(cause['share'])})"
-
-
-def _signed(share: float) -> str:
-    return f"-{percent(-share)}" if share < 0 else percent(share)

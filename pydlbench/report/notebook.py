@@ -14,7 +14,7 @@ from pydlbench.records.measurement import Measurement
 from pydlbench.records.peaks import DevicePeaks
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord
-from pydlbench.report.blocks import Facts, Table
+from pydlbench.report.blocks import Facts, TableBlock
 from pydlbench.report.breakdown import breakdown_report
 from pydlbench.report.diagnose import diagnosis_report
 from pydlbench.report.estimate import estimate_report
@@ -59,7 +59,7 @@ def _answer(record: Any) -> list[dict[str, Any]]:
 
 def _comparison(record: Any) -> list[Block]:
     names = "layer pass_ precision backend ratio=B_/_A ci_low..ci_high verdict"
-    return [Table.from_rows(columns_of(record.rows, names), record.rows)]
+    return [TableBlock.from_rows(columns_of(record.rows, names), record.rows)]
 
 
 def _peaks(record: Any) -> list[Block]:

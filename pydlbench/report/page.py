@@ -12,7 +12,7 @@ from pydlbench.compare.match import match
 from pydlbench.compare.rows import side_of
 from pydlbench.compare.stored import compare
 from pydlbench.errors import UsageError
-from pydlbench.report.blocks import Details, Facts, Lines, Table
+from pydlbench.report.blocks import Details, Facts, Lines, TableBlock
 from pydlbench.report.columns import device_name
 from pydlbench.report.compare import comparison_report
 from pydlbench.report.figures.nodes import node_history
@@ -105,7 +105,7 @@ def _differences(runs: Sequence[PageRun]) -> list[Block]:
     differing = [row for row in cells if len(set(row[1:])) > 1]
     titles = ["what", *(f"run {at}" for at in range(1, len(runs) + 1))]
     return [
-        Table(titles, differing, [False] * len(titles)),
+        TableBlock(titles, differing, [False] * len(titles)),
         Lines(["Everything else is the same."]),
     ]
 
@@ -153,13 +153,13 @@ def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield _name(name), _text(name, value)
 
 
-def _objects(objects: Sequence[Mapping[str, Any]]) -> Table:
+def _objects(objects: Sequence[Mapping[str, Any]]) -> TableBlock:
     """Return a table of objects: their values by name, those of objects in them behind theirs."""
     rows = [dict(_cells(row)) for row in objects]
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[row.get(name, "-") for name in names] for row in rows]
     right = [name.endswith(("_s", "bytes")) for name in names]
-    return Table(list(map(_name, names)), cells, right)
+    return TableBlock(list(map(_name, names)), cells, right)
 
 
 def _cells(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:

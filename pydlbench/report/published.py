@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydlbench.records.fields import columns_of
 from pydlbench.records.published import MatchedFigure
-from pydlbench.report.blocks import Lines, Table
+from pydlbench.report.blocks import Lines, TableBlock
 from pydlbench.units import counted, listed, number
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ def published_report(figures: Sequence[PublishedFigure], *, own: bool) -> list[B
     shown = [figure for figure in figures if figure.own or not own]
     pairs = _pairs(shown)
     if own:
-        table = Table.from_rows(columns_of(pairs, f"{_OF_PAIR} {_OWN}"), pairs)
+        table = TableBlock.from_rows(columns_of(pairs, f"{_OF_PAIR} {_OWN}"), pairs)
     else:
-        table = Table.from_rows(columns_of(shown, f"{_FIGURE} note"), shown)
+        table = TableBlock.from_rows(columns_of(shown, f"{_FIGURE} note"), shown)
     return [
         Lines([published_conclusion(figures, own=own)], bold=1),
         table,

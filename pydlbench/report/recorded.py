@@ -1,12 +1,13 @@
-"""The report of a log or a trace: what dominates, and how far each problem is from its limit."""
+"""The report of a log or a trace: the dominant module, and each problem's share of its limit."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.records.fields import columns_of
-from pydlbench.report.blocks import Heading, Lines, Table
-from pydlbench.report.context import modules_table
+from pydlbench.report.blocks import Heading, Lines, TableBlock
+from pydlbench.report.context import dominant_text, modules_table
 from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
@@ -15,23 +16,23 @@ if TYPE_CHECKING:
     from pydlbench.records.recorded import RecordedProblem, RecordedSteps
     from pydlbench.report.blocks import Block
 
-#: Problems and modules that are shown; JSON has all.
-_SHOWN: Final = 15
-_MODULES: Final = 10
-#: What has no native layer is named up to so many operators.
-_NAMED: Final = 6
+#: Problems and modules in the tables; JSON has all.
+_MAX_PROBLEMS: Final = 15
+_MAX_MODULES: Final = 10
+#: Operators without a native layer that are named.
+_MAX_LISTED_OPERATORS: Final = 6
 
 
 def recorded_report(recorded: RecordedSteps) -> list[Block]:
-    """Return heading, what dominates, modules, problems, what has no layer, and notes."""
-    shown = recorded.problems[:_SHOWN]
+    """Return heading, dominant module, modules, problems, operators without a layer, and notes."""
+    shown = recorded.problems[:_MAX_PROBLEMS]
     blocks: list[Block] = [
         Heading([_heading(recorded)]),
         Lines(_dominates(recorded), bold=1),
     ]
     if recorded.modules:
-        blocks.append(modules_table(recorded.modules[:_MODULES], recorded.calls))
-    blocks.append(Table.from_rows(columns_of(shown, _COLUMNS), shown))
+        blocks.append(modules_table(recorded.modules[:_MAX_MODULES], recorded.calls))
+    blocks.append(TableBlock.from_rows(columns_of(shown, _COLUMNS), shown))
     return [*blocks, Lines(_rest(recorded)), Lines(list(recorded.notes))]
 
 
@@ -51,9 +52,7 @@ def _dominates(recorded: RecordedSteps) -> list[str]:
     if dominant is None:
         return []
     whole = "the sum of the limits" if recorded.step_s is None else "the time"
-    text = f"dominated by {dominant.name}: {percent(dominant.share)} of {whole}"
-    if dominant.ci_low is not None and dominant.ci_high is not None:
-        text += f" (95 % {percent(dominant.ci_low)} .. {percent(dominant.ci_high)})"
+    text = dominant_text(dominant, whole)
     timed = [
         problem for problem in recorded.problems if problem.limit_s is not None and problem.seconds
     ]
@@ -75,26 +74,26 @@ _COLUMNS: Final = (
 
 
 def _rest(recorded: RecordedSteps) -> list[str]:
-    """What is below the table, and what has no native layer, counted and named."""
+    """Return lines on problems that are not in the table, and on those without a native layer."""
     lines = []
-    if below := recorded.problems[_SHOWN:]:
+    if below := recorded.problems[_MAX_PROBLEMS:]:
         share = percent(sum(problem.share or 0.0 for problem in below))
         lines.append(f"{len(below)} more problems: {share} (--json)")
     without = recorded.without_layer
     if without:
         calls = sum(problem.count for problem in without)
         share = percent(sum(problem.share or 0.0 for problem in without))
-        which = f"{calls} of {recorded.count:,} calls, {share}: {_named(without)}"
+        which = f"{calls} of {recorded.count:,} calls, {share}: {_operators(without)}"
         lines.append(f"without a native layer: {which}")
     return lines
 
 
-def _named(problems: Sequence[RecordedProblem]) -> str:
-    """Name operators with their numbers and the first reason."""
-    counts: dict[tuple[str, str], int] = {}
+def _operators(problems: Sequence[RecordedProblem]) -> str:
+    """Return the operators of problems with their numbers of calls and reasons."""
+    counts = Counter[tuple[str, str]]()
     for problem in problems:
-        key = problem.operator, problem.no_layer or ""
-        counts[key] = counts.get(key, 0) + problem.count
-    named = [f"{operator} x {count} ({why})" for (operator, why), count in counts.items()]
-    more = len(named) - _NAMED
-    return "; ".join([*named[:_NAMED], *([f"and {more} more (--json)"] if more > 0 else [])])
+        counts[problem.operator, problem.no_layer or ""] += problem.count
+    names = [f"{operator} x {count} ({why})" for (operator, why), count in counts.items()]
+    more = len(names) - _MAX_LISTED_OPERATORS
+    rest = [f"and {more} more (--json)"] if more > 0 else []
+    return "; ".join([*names[:_MAX_LISTED_OPERATORS], *rest])

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 from pydlbench.records.fields import columns_of
 from pydlbench.records.measurement import MATERIAL
 from pydlbench.records.run import RunInfo
-from pydlbench.report.blocks import Table
+from pydlbench.report.blocks import TableBlock
 from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-def runs_table(runs: Sequence[RunInfo]) -> Table:
+def runs_table(runs: Sequence[RunInfo]) -> TableBlock:
     """Return the table, in the order given; times are local ones."""
-    return Table.from_rows(columns_of(runs, RunInfo.columns), runs)
+    return TableBlock.from_rows(columns_of(runs, RunInfo.columns), runs)
 
 
 # -----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pydlbench.models.counts import macs
 from pydlbench.records.fields import Column, columns_of, flat_names
 from pydlbench.records.step import StepRow, options_text, usual_layout
 from pydlbench.records.user_model import rate_unit
-from pydlbench.report.blocks import Heading, Lines, Table
+from pydlbench.report.blocks import Heading, Lines, TableBlock
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import context_blocks
 from pydlbench.report.csv import flat_lines
@@ -151,7 +151,7 @@ def steps_report(
     differing = _differing(rows)
     notes = dict.fromkeys(f"{row.who}: {note}" for row in rows for note in row.record.notes)
     context = [block for row in timed for block in context_blocks(row.record, row.who)]
-    table = Table.from_rows(_columns(timed), timed)
+    table = TableBlock.from_rows(_columns(timed), timed)
     # Of a single step its modules are what was asked for; several are held against each other.
     first = [*context, table] if len(timed) == 1 else [table, *context]
     return [

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.report.blocks import Details, Facts, Figure, Heading, Lines, Table, Title
+from pydlbench.report.blocks import Details, Facts, Figure, Heading, Lines, TableBlock, Title
 from pydlbench.store.place import user_path
 from pydlbench.units import cut, printable
 
@@ -77,10 +77,10 @@ class Style:
         return f"\033[31m{text}\033[0m" if self.enabled else text
 
 
-PLAIN = Style()
+PLAIN_STYLE = Style()
 
 
-def as_text(blocks: Iterable[Block], style: Style = PLAIN) -> str:
+def as_text(blocks: Iterable[Block], style: Style = PLAIN_STYLE) -> str:
     """Return a report for terminals, pipes and mails; no newline at the end."""
     return "\n\n".join(filter(None, (_block_text(block, style) for block in blocks)))
 
@@ -135,7 +135,7 @@ def markdown_text(text: str) -> str:
 
 
 def _block_text(block: Block, style: Style) -> str:
-    if isinstance(block, Table):
+    if isinstance(block, TableBlock):
         return _table_text(block, style) if block.cells else ""
     if isinstance(block, Facts):
         return _facts_text(block, style)
@@ -157,7 +157,7 @@ def _block_text(block: Block, style: Style) -> str:
 
 
 def _block_markdown(block: Block) -> str:
-    if isinstance(block, Table):
+    if isinstance(block, TableBlock):
         kept = [at for at, title in enumerate(block.titles) if title]
         cells = [[row[at] for at in kept] for row in block.cells]
         titles, right = [block.titles[at] for at in kept], [block.right[at] for at in kept]
@@ -212,7 +212,7 @@ def _facts_text(block: Facts, style: Style) -> str:
     return "\n".join(lines)
 
 
-def _table_text(table: Table, style: Style) -> str:
+def _table_text(table: TableBlock, style: Style) -> str:
     rows = [list(table.titles)]
     rows += [[" ".join(printable(cell).splitlines()) for cell in row] for row in table.cells]
     wide = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -11,7 +11,7 @@ from pydlbench.records.fields import columns_of, declared, flat_names, shown
 from pydlbench.records.measurement import Measurement, TimeSummary
 from pydlbench.records.record import Record
 from pydlbench.records.step import StepRow
-from pydlbench.report.blocks import Table
+from pydlbench.report.blocks import TableBlock
 from pydlbench.report.html import page
 from pydlbench.report.text import as_markdown, as_text
 
@@ -44,7 +44,7 @@ ROWS = [Thing(name="stone", weight=3.0, part=Part(seconds=0.25)), Thing(name="fe
 
 
 def test_a_column_is_declared_once_for_text_markdown_json_csv_and_the_page():
-    table = Table.from_rows(columns_of(ROWS, Thing.columns), ROWS)
+    table = TableBlock.from_rows(columns_of(ROWS, Thing.columns), ROWS)
     assert [line.split() for line in as_text([table]).splitlines()] == [
         ["thing", "time", "weight", "double"],
         ["stone", "0.2", "s", "3", "kg", "6", "kg"],

@@ -6,7 +6,7 @@ import pytest
 
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext, Tracing
-from pydlbench.report.blocks import Lines, Table
+from pydlbench.report.blocks import Lines, TableBlock
 from pydlbench.report.context import context_blocks
 
 
@@ -43,7 +43,7 @@ def record_of(**more):
 
 def test_modules_are_shown_with_their_limit_and_slowest_call():
     sentence, table, figure, tree, rest = context_blocks(record_of(), "torch eager")
-    assert isinstance(table, Table)
+    assert isinstance(table, TableBlock)
     assert [one["name"] for one in figure.spec["data"]["values"]] == ["conv2", "act"]
     assert [one.summary for one in tree.blocks[:-1]] == [
         "conv2: 70.0 ms, 70 %",

@@ -5,12 +5,12 @@ from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.report.blocks import run_lines
 from pydlbench.report.diagnose import OVERLAPS, diagnosis_report
-from pydlbench.report.text import PLAIN, as_markdown, as_text
+from pydlbench.report.text import PLAIN_STYLE, as_markdown, as_text
 
 LONG = "the kernel clears each page and maps it while the step waits for it to be done, " * 5
 
 
-def render_diagnosis(run_record, found, style=PLAIN):
+def render_diagnosis(run_record, found, style=PLAIN_STYLE):
     return as_text(diagnosis_report(run_record, found), style)
 
 

@@ -8,9 +8,9 @@ import invented_runs as invented
 import pytest
 from page_reading import parse
 
-from pydlbench.report.blocks import Details, Facts, Figure, Lines, Table
+from pydlbench.report.blocks import Details, Facts, Figure, Lines, TableBlock
 from pydlbench.report.drawing import DARK, LIGHT
-from pydlbench.report.html import MOST_FIGURES, MOST_ROWS, page
+from pydlbench.report.html import MAX_FIGURES, MAX_ROWS, page
 from pydlbench.report.page import runs_page
 
 
@@ -58,7 +58,7 @@ def test_links_point_to_what_is_there_once(root):
 
 
 def test_a_page_has_the_blocks_of_the_commands_in_their_order(runs, root):
-    tables = [block for run in runs for block in run.blocks if isinstance(block, Table)]
+    tables = [block for run in runs for block in run.blocks if isinstance(block, TableBlock)]
     shown = list(root.all("table"))
     at = 0
     for table in tables:
@@ -103,7 +103,7 @@ def test_texts_of_a_run_are_no_markup():
     found = printed(
         Lines([nasty]),
         Facts([(nasty, nasty)]),
-        Table([nasty], [[nasty]], [False]),
+        TableBlock([nasty], [[nasty]], [False]),
         Details(nasty, [Lines([nasty])]),
     )
     assert len(list(found.all("script"))) == 1
@@ -117,7 +117,7 @@ def test_commands_stand_in_their_own_type():
 
 def test_a_cell_is_sorted_by_its_value():
     cells = [["1.5 ms"], ["20 us"]]
-    found = printed(Table(["time"], cells, [True], [[1.5e-3], [2e-5]]))
+    found = printed(TableBlock(["time"], cells, [True], [[1.5e-3], [2e-5]]))
     rows = [one for one in found.all("th") if "data-v" in one.attributes]
     assert [float(one.attributes["data-v"]) for one in rows] == [1.5e-3, 2e-5]
 
@@ -125,11 +125,11 @@ def test_a_cell_is_sorted_by_its_value():
 def test_what_a_browser_cannot_take_is_counted():
     spec = {"data": {"values": [{"x": 1}]}, "mark": "point", "encoding": {"x": {"field": "x"}}}
     figure = Figure("dots", "Dots", "dots", "", spec)
-    cells = [[str(at)] for at in range(MOST_ROWS + 5)]
-    found = printed(*[figure] * (MOST_FIGURES + 2), Table(["row"], cells, [False]))
-    assert len(list(found.all("figure"))) == MOST_FIGURES
-    assert len(list(found.all("tr"))) == MOST_ROWS + 1
-    assert str(MOST_ROWS + 5) in found.text()
+    cells = [[str(at)] for at in range(MAX_ROWS + 5)]
+    found = printed(*[figure] * (MAX_FIGURES + 2), TableBlock(["row"], cells, [False]))
+    assert len(list(found.all("figure"))) == MAX_FIGURES
+    assert len(list(found.all("tr"))) == MAX_ROWS + 1
+    assert str(MAX_ROWS + 5) in found.text()
 
 
 def test_what_differs_between_runs_is_a_table_and_their_rows_are_compared(tmp_path, measurement):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pydlbench.report.blocks import Facts, Heading, Lines, Table, Title
+from pydlbench.report.blocks import Facts, Heading, Lines, TableBlock, Title
 from pydlbench.report.text import Style, as_markdown, as_text, csv_text, markdown_table
 from pydlbench.units import printable
 
@@ -28,7 +28,7 @@ def test_nothing_steers_a_terminal():
     assert printable(ESCAPES) == "a[31mbcd"
     assert printable("two\nlines") == "two\nlines"
     for text in (
-        as_text([Table(["x"], [[ESCAPES]], [False])]),
+        as_text([TableBlock(["x"], [[ESCAPES]], [False])]),
         markdown_table(["x"], [[ESCAPES]]),
     ):
         assert "a[31mbcd" in text
@@ -41,7 +41,7 @@ def test_a_markdown_cell_is_one_line_of_text():
 
 
 NARROW = Style(width=40, terminal=True)
-TABLE = Table(
+TABLE = TableBlock(
     ["layer", "time", "share", "", "detail"],
     [["conv1", "1.0 ms", "10 %", "#", "x" * 60], ["fc6", "9.0 ms", "90 %", "#########", "y"]],
     [False, True, True, False, False],
@@ -72,7 +72,7 @@ def test_in_a_pipe_a_row_is_a_line():
 
 
 def test_numbers_are_never_cut():
-    table = Table(["a", "b", "c"], [["1" * 30, "2" * 30, "3" * 30]], [True] * 3)
+    table = TableBlock(["a", "b", "c"], [["1" * 30, "2" * 30, "3" * 30]], [True] * 3)
     text = as_text([table], NARROW)
     assert text.count("3" * 30) == text.count("2" * 30) == 1
     assert "..." not in text
@@ -130,7 +130,7 @@ def test_each_block_in_markdown():
 
 
 def test_lines_above_rows_are_above_tables_in_markdown():
-    table = Table(["backend", "time"], [["a", "1"], ["b", "2"], ["c", "3"]], [False, True])
+    table = TableBlock(["backend", "time"], [["a", "1"], ["b", "2"], ["c", "3"]], [False, True])
     head = "| backend | time |\n| :--- | ---: |\n"
     assert as_markdown([replace(table, above={0: "conv1", 2: "p*ool"})]).split("\n\n") == [
         "**conv1**",
