@@ -1,9 +1,8 @@
-"""Coverage of the printed interval: how often it holds the median of a series whose law is known.
+"""Coverage of the printed interval: how often it contains the median of a known distribution.
 
 A row is repeated as in a run of ``--run`` seconds: in each round at a random moment, with the
-constants, the loop and the estimator of the project itself (``pydlbench/study``). What is invented
-are the times: independent noise, correlated noise, a machine that wanders slowly, one with episodes
-of slowness, one that drifts.
+constants, the loop and the estimator of the project itself (``pydlbench/study``). The times are
+simulated: independent noise, correlated noise, slow variation, episodes of slowness, drift.
 Nothing is measured, so the page holds for every machine.
 
     python benchmarks/coverage.py --series 500 -o benchmarks/results/coverage.md
@@ -33,26 +32,26 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import TimeSummary
     from pydlbench.timing.chunk import Request
 
-# The machine's state is drawn on a grid of so many seconds.
+# Step of the time grid of the machine's state.
 _STEP_S: Final = 0.01
-# Noise from one execution to the next, relative.
+# Relative noise from one execution to the next.
 _NOISE: Final = 0.005
 _SECONDS: Final = (1e-3, 10e-3, 60e-3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Law:
-    """How times are distributed.
+    """The distribution of times.
 
     Attributes:
-        name: in the table.
-        noise: from one execution to the next, relative standard deviation.
+        name: name in the table.
+        noise: relative standard deviation from one execution to the next.
         ar: correlation of that noise between consecutive executions.
         wander: relative standard deviation of the machine's state.
         tau_s: correlation time of that state.
-        factor: how much slower the machine is in an episode.
-        episode_s: mean length of one.
-        share: of the time that is spent in episodes.
+        factor: slowdown in an episode.
+        episode_s: mean length of an episode.
+        share: share of the time in episodes.
         drift: relative change per second.
     """
 
@@ -103,7 +102,7 @@ LAWS: Final = (
 
 
 class Invented:
-    """A kernel in an invented machine, with a clock of its own."""
+    """A kernel on a simulated machine with its own clock."""
 
     def __init__(
         self, seconds: float, law: Law, state: NDArray[np.float64], rng: np.random.Generator
@@ -113,19 +112,19 @@ class Invented:
         self.now_s = 0.0
 
     def wait_until(self, now_s: float) -> None:
-        """Let time pass: hundreds of executions, which leave nothing of the last one's noise."""
+        """Advance the clock by hundreds of executions, so that the noise is independent again."""
         self.now_s = max(self.now_s, now_s)
         self._last = self._rng.normal()
 
     def sample(self, request: Request) -> Chunk:
-        """Return what the requested executions take at this moment and after it."""
+        """Return the times of the requested executions from this moment on."""
         begin = self.now_s
         self.now_s += request.untimed * self._seconds * self._factor()
-        found = []
+        seconds = []
         for _ in range(request.samples):
-            found.append(self._seconds * self._factor() * (1 + self._law.noise * self._noise()))
-            self.now_s += found[-1] * request.inner
-        return Chunk(seconds=tuple(found), wall_s=self.now_s - begin)
+            seconds.append(self._seconds * self._factor() * (1 + self._law.noise * self._noise()))
+            self.now_s += seconds[-1] * request.inner
+        return Chunk(seconds=tuple(seconds), wall_s=self.now_s - begin)
 
     def _factor(self) -> float:
         return float(self._state[min(int(self.now_s / _STEP_S), len(self._state) - 1)])
@@ -137,7 +136,7 @@ class Invented:
 
 
 def row(law: Law, seconds: float, run_s: float, seed: Sequence[int]) -> TimeSummary:
-    """Return the summary of a row that was repeated in the rounds of a run."""
+    """Return the summary of a row that is repeated in the rounds of a run."""
     rng = np.random.default_rng(seed)
     round_s = run_s / LEAST_ROUNDS
     kernel = Invented(seconds, law, law.state(run_s + 5.0, rng), rng)
@@ -156,36 +155,36 @@ def row(law: Law, seconds: float, run_s: float, seed: Sequence[int]) -> TimeSumm
 
 
 def cell(law: Law, seconds: float, run_s: float, series: int) -> str:
-    """Return coverage in percent, and the median of the half widths."""
+    """Return the coverage in percent, and the median of the half widths."""
     held, widths, repetitions = 0, [], []
     for number in range(series):
-        found = row(law, seconds, run_s, [number, round(seconds * 1e6), round(run_s)])
-        assert found.ci_low is not None
-        assert found.ci_high is not None
-        held += found.ci_low <= seconds <= found.ci_high
-        widths.append(100 * (found.half_width or 0.0))
-        repetitions.append(found.repetitions)
+        summary = row(law, seconds, run_s, [number, round(seconds * 1e6), round(run_s)])
+        assert summary.ci_low is not None
+        assert summary.ci_high is not None
+        held += summary.ci_low <= seconds <= summary.ci_high
+        widths.append(100 * (summary.half_width or 0.0))
+        repetitions.append(summary.repetitions)
     return f"{100 * held / series:.0f} (+-{np.median(widths):.2g} %, {np.median(repetitions):.0f})"
 
 
 def page(runs_s: Sequence[float], series: int) -> str:
     """Return the page: a table for each length of a run."""
     text = (
-        "How often the 95 % interval of a row contains the undisturbed median (of a drift: the one "
-        f"at the start), in percent, over {series} invented series each; in parentheses the median "
-        "of the half widths, and of the number of repetitions. A row is repeated once per round of "
+        "Percentage of 95 % intervals that contain the undisturbed median (with a drift: the one "
+        f"at the start), over {series} simulated series each; in parentheses the median of the "
+        "half widths, and of the number of repetitions. A row is repeated once per round of "
         "a run of the given length, at a random moment. The loop and the intervals are the "
         "project's own. `python benchmarks/coverage.py` makes this page.\n\n"
-        f"Within 60 s, {LEAST_ROUNDS} repetitions see a variation over 30 s twice at most: such a "
-        "run cannot tell what the next one will find, a run of some minutes can. No interval "
-        "within a run includes a drift that continues after it; where that of a drift holds the "
-        "start, it is as wide as the drift.\n\n"
-        "Times with episodes of slowness are not normal, but the interval of two to five rounds "
-        "takes them for normal. It misses where nearly all rounds met an episode: three of four. "
-        "That is rare while episodes take a fifth of the time, and less so where they take two "
-        "fifths. More rounds are no remedy: their median is that of all times, in and out of "
-        "episodes. The width of few rounds tells little, too: it is large if one of them met an "
-        "episode, and small if none did."
+        f"Within 60 s, {LEAST_ROUNDS} repetitions sample a variation over 30 s at most twice: such "
+        "a run cannot predict the next one; a run of some minutes can. No interval within a run "
+        "covers a drift that continues after it; if the interval contains the start, it is as wide "
+        "as the drift.\n\n"
+        "Times with episodes of slowness are not normally distributed, but the interval of two to "
+        "five rounds assumes that they are. It misses if nearly all rounds (three of four) were in "
+        "an episode. That is rare if episodes take a fifth of the time, and more frequent with two "
+        "fifths. More rounds do not help: their median is that of all times, in and out of "
+        "episodes. The width from few rounds is uncertain, too: it is large if one of them was in "
+        "an episode, and small if none was."
     )
     lines = ["# Coverage of the printed interval", "", text]
     for run_s in runs_s:

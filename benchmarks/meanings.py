@@ -1,20 +1,20 @@
-"""What recorded calls mean, kept: old rules held against new ones.
+"""Stored meanings of recorded calls, to compare today's rules with.
 
     python benchmarks/meanings.py --record FILE.jsonl.xz --minutes 40
     python benchmarks/meanings.py --check FILE.jsonl.xz
     python benchmarks/meanings.py --accept FILE.jsonl.xz
 
 ``--record`` takes forward and training steps of the models that ``own_models.py`` imports, of the
-catalogue, of keras.applications and of ONNX files exported from some of these. Of each distinct
-call it keeps the signature and what the product's rules make of it. Models that the file has
-already are left out, so that the same command goes on. Nothing is timed.
+catalogue, of keras.applications and of ONNX files exported from some of these. The file gets the
+signature of each distinct call and its meaning by the product's rules. Models that are in the file
+already are skipped, so that the same command resumes. Nothing is timed.
 
-``--check`` asks today's rules for each signature of a file and prints what differs; then the exit
-code is 1. Neither a framework nor a model is needed for it. ``--accept`` writes today's meanings
-into the file, for differences that are wanted.
+``--check`` applies today's rules to each signature of a file and prints the differences; with any,
+the exit code is 1. It needs neither a framework nor a model. ``--accept`` writes today's meanings
+into the file, for intended differences.
 
-A file is JSON lines, compressed by xz. The first one has the models that are in it and the versions
-of the libraries; each other one is a distinct call, with its meaning as :func:`meaning` has it.
+A file is JSON lines, compressed by xz. The first line has the models and the versions of the
+libraries; each other line is a distinct call with its meaning, see :func:`meaning`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import importlib.metadata
 import itertools
 import json
 import lzma
+import operator
 import os
 import sys
 import tempfile
@@ -56,10 +57,10 @@ _LIBRARIES: Final = (
     "onnxruntime",
 )
 _HERE: Final = os.path.relpath(__file__)
-#: Differences that are printed.
-_SHOWN: Final = 20
-#: A file is written anew after so many seconds.
-_KEEP_S: Final = 300.0
+#: Maximum number of printed differences.
+_MAX_PRINTED: Final = 20
+#: Seconds between two writes of the file.
+_WRITE_INTERVAL_S: Final = 300.0
 
 
 # -----------------------------------------------------------------------------
@@ -67,19 +68,19 @@ _KEEP_S: Final = 300.0
 
 
 def meaning(call: RecordedCall) -> dict[str, Any]:
-    """Return what the product's rules make of a call, what is empty or unknown left out.
+    """Return the meaning of a call by the product's rules, without empty or unknown values.
 
     - ``kind``: ``product``, ``view``, ``other``...
-    - ``layers``: the descriptor of each with its pass, as :func:`layer_text` has it;
+    - ``layers``: descriptor and pass of each, see :func:`layer_text`;
       ``layers_missing``: why there are none.
     - ``flops``, ``product_flops``, ``flops_missing``: as above.
     - ``bytes``, ``bytes_missing``: least bytes moved.
     - ``note``, ``dtypes``.
     """
     found = meaning_of(call)
-    told = {
+    values = {
         "kind": found.kind,
-        "layers": [layer_text(one) for one in found.layers],
+        "layers": [layer_text(step) for step in found.layers],
         "layers_missing": found.layers_missing,
         "flops": found.flops,
         "product_flops": found.product_flops,
@@ -89,13 +90,13 @@ def meaning(call: RecordedCall) -> dict[str, Any]:
         "note": found.note,
         "dtypes": list(found.dtypes),
     }
-    return {key: value for key, value in told.items() if value not in (None, [])}
+    return {key: value for key, value in values.items() if value not in (None, [])}
 
 
 def layer_text(work: LayerPass) -> str:
     """Return a layer with its pass: ``conv mb2ic3ih8oc4kh3 backward-data``.
 
-    Behind the pass stands ``training`` where a forward pass keeps something for a backward one.
+    ``training`` follows if a forward pass keeps data for the gradient.
     """
     trains = work.pass_ == "forward" and work.propagation == "training"
     return f"{_descriptor(work.layer)} {work.pass_}{' training' if trains else ''}"
@@ -103,16 +104,16 @@ def layer_text(work: LayerPass) -> str:
 
 @functools.cache
 def _descriptor(layer: Layer) -> str:
-    """Return a layer's kind and descriptor, with the fields that no descriptor has."""
+    """Return a layer's kind and descriptor, with the fields that descriptors lack."""
     pool = layer.mode if layer.kind.startswith("pool") else None
     plain = parse_problem(layer.problem, pool=pool).fields
-    more = [f" {name}={value}" for name, value in layer.fields.items() if plain[name] != value]
+    extra = [f" {name}={value}" for name, value in layer.fields.items() if plain[name] != value]
     mode = f" {layer.mode}" if hasattr(layer, "mode") else ""
-    return f"{layer.kind}{mode} {layer.problem}{''.join(more)}"
+    return f"{layer.kind}{mode} {layer.problem}{''.join(extra)}"
 
 
 def differences(lines: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield the lines whose meanings are others by today's rules, and what differs in words."""
+    """Yield the lines whose meaning differs by today's rules, and the differences as text."""
     for line in lines:
         then, now = line["meaning"], meaning(_call(line))
         if then != now:
@@ -133,12 +134,12 @@ class Meanings:
     """A file of meanings.
 
     Args:
-        path: of the file; one that is not there is empty.
+        path: path of the file; a missing file is empty.
 
     Attributes:
-        path: of the file.
-        models: that are in it, by framework and name, with the distinct calls of each.
-        libraries: their versions by name.
+        path: path of the file.
+        models: number of distinct calls by model.
+        libraries: versions of libraries by name.
         lines: the distinct calls, by signature and direction.
     """
 
@@ -156,48 +157,46 @@ class Meanings:
                     self.lines[line["signature"], line["direction"]] = line
 
     def add(self, model: str, framework: str, calls: Sequence[RecordedCall]) -> int:
-        """Take a model's calls; return how many are new."""
+        """Add a model's calls; return the number of new ones."""
         before = len(self.lines)
-        for one in calls:
-            key = one.signature, str(one.direction)
+        for call in calls:
+            key = call.signature, str(call.direction)
             if key not in self.lines:
                 self.lines[key] = {
                     "framework": framework,
-                    "operator": one.operator,
-                    "direction": one.direction,
-                    "bytes": one.bytes,
-                    "signature": one.signature,
-                    "meaning": meaning(one),
-                    **({"trained": one.trained} if one.trained else {}),
+                    "operator": call.operator,
+                    "direction": call.direction,
+                    "bytes": call.bytes,
+                    "signature": call.signature,
+                    "meaning": meaning(call),
+                    **({"trained": call.trained} if call.trained else {}),
                 }
         self.models[model] = len(calls)
         return len(self.lines) - before
 
     def write(self) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file atomically."""
         beside = self.path.with_name(f"{self.path.name}.new")
-        # Alike beside alike: they take less.
-        ordered = sorted(
-            self.lines.values(),
-            key=lambda one: (one["framework"], one["operator"], one["signature"], one["direction"]),
-        )
+        # Similar lines next to each other compress better.
+        keys = operator.itemgetter("framework", "operator", "signature", "direction")
+        ordered = sorted(self.lines.values(), key=keys)
         head = {"models": self.models, "libraries": self.libraries}
         with lzma.open(beside, "wt", encoding="utf-8", preset=6) as file:
-            for one in (head, *ordered):
-                file.write(json.dumps(one, ensure_ascii=False, separators=(",", ":")) + "\n")
+            for line in (head, *ordered):
+                file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
         beside.replace(self.path)
 
 
 # -----------------------------------------------------------------------------
-# What is recorded.
+# Recorded models.
 
 
 class Model(NamedTuple):
-    """A step to be recorded.
+    """A step to record.
 
     Attributes:
-        name: of the model, its library and how it is run.
-        make: returns the step.
+        name: framework, model and phase.
+        make: function that returns the step.
     """
 
     name: str
@@ -209,10 +208,7 @@ def _step(name: str, **how: Any) -> Model:
 
 
 def torch_models() -> Iterator[Model]:
-    """Yield steps in PyTorch: of the catalogue, of layers, of other libraries from small to large.
-
-    Those of the catalogue compute nothing while they are listed.
-    """
+    """Yield steps in PyTorch: the catalogue, layers, other libraries from small to large."""
     for name in model_names():
         for phase in PHASES:
             batch = 2 if name in _batched() else None
@@ -228,28 +224,28 @@ def torch_models() -> Iterator[Model]:
     _import_torchvision()
     own_models = importlib.import_module("own_models")
     everything = _in_turn(own_models.imported())
-    for one in everything:
-        if one.model in _VARIED:
+    for entry in everything:
+        if entry.model in _VARIED:
             for name, more, own in _VARIATIONS:
                 yield Model(
-                    f"torch {one.name} training {name}",
-                    functools.partial(_varied, one.step("training"), more, own),
+                    f"torch {entry.name} training {name}",
+                    functools.partial(_varied, entry.step("training"), more, own),
                 )
-    for one in everything:
+    for entry in everything:
         for phase in PHASES:
-            yield Model(f"torch {one.name} {phase}", functools.partial(one.step, phase))
+            yield Model(f"torch {entry.name} {phase}", functools.partial(entry.step, phase))
 
 
 def _in_turn(models: Iterable[Any]) -> list[Any]:
-    """Return models of each library in turn, from small to large."""
+    """Return models of all libraries alternately, from small to large."""
     by_library: dict[str, list[Any]] = {}
-    for one in sorted(models, key=_size):
-        by_library.setdefault(one.builder, []).append(one)
+    for entry in sorted(models, key=_size):
+        by_library.setdefault(entry.builder, []).append(entry)
     rounds = itertools.zip_longest(*by_library.values())
-    return [one for together in rounds for one in together if one is not None]
+    return [entry for together in rounds for entry in together if entry is not None]
 
 
-#: Of these, steps are recorded in other precisions and layouts and with other optimizers, too.
+#: Models that are recorded in other precisions and layouts and with other optimizers, too.
 _VARIED: Final = ("bert", "llama", "resnet18", "convnextv2_atto", "shufflenet_v2_x0_5")
 _VARIATIONS: Final[tuple[tuple[str, dict[str, Any], dict[str, Any]], ...]] = (
     ("bf16", {"precision": "bf16"}, {"optimizer": "momentum"}),
@@ -267,19 +263,19 @@ def _varied(step: StepSpec, more: Mapping[str, Any], own: Mapping[str, Any]) -> 
     return changed
 
 
-def _size(one: Any) -> int:
-    """Return a model's weights; those of other libraries than torchvision are small ones."""
-    if one.builder != "vision":
+def _size(entry: Any) -> int:
+    """Return a model's number of weights; 0 for other libraries, whose models are small."""
+    if entry.builder != "vision":
         return 0
     from torchvision import models
 
-    weights: int = models.get_model_weights(one.model).DEFAULT.meta["num_params"]
+    weights: int = models.get_model_weights(entry.model).DEFAULT.meta["num_params"]
     return weights
 
 
 @functools.cache
 def _batched() -> frozenset[str]:
-    """Return the models of the catalogue that take another batch."""
+    """Return the models of the catalogue that accept another batch."""
     found = set()
     for name in model_names():
         try:
@@ -291,16 +287,16 @@ def _batched() -> frozenset[str]:
 
 
 def _import_torchvision() -> None:
-    """Import torchvision, also where its compiled operators are for another PyTorch.
+    """Import torchvision, even if its compiled operators are for another PyTorch.
 
-    No model here calls one, but it describes two of them, which have to be there for that.
+    No model here calls them, but torchvision describes two of them, which then have to exist.
     """
     import torch
 
     try:
         importlib.import_module("torchvision")
     except RuntimeError:
-        for name in [one for one in sys.modules if one.partition(".")[0] == "torchvision"]:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]
         for name in ("nms", "qnms"):
             arguments = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
@@ -309,7 +305,7 @@ def _import_torchvision() -> None:
 
 
 def torch_layers() -> Any:
-    """Build a model of PyTorch that has layers which the others lack."""
+    """Build a PyTorch model of layers that the other models lack."""
     import torch
     from torch import nn
 
@@ -390,7 +386,7 @@ def torch_layers() -> Any:
     return Layers(), (*given, torch.randint(0, 10, (2, 5)))
 
 
-#: Of keras.applications, one of each family, and the smallest images that it takes.
+#: One model per family of keras.applications, and the smallest valid side of its images.
 _APPLICATIONS: Final = {
     "MobileNetV2": 64,
     "MobileNetV3Small": 64,
@@ -438,7 +434,7 @@ def tensorflow_models() -> Iterator[Model]:
 
 
 def keras_layers() -> Any:
-    """Build a model of Keras that has layers which the applications lack."""
+    """Build a Keras model of layers that the applications lack."""
     import keras
     from keras import layers
 
@@ -486,7 +482,7 @@ def keras_layers() -> Any:
     return keras.Model([lines, volumes, images, tokens], flat), given
 
 
-#: Models whose forward steps are exported as ONNX files: by their builders in ``zoo.py``.
+#: Models whose forward steps are exported as ONNX files, by builder in ``zoo.py``.
 _EXPORTED: Final = {
     "vision": (
         *("resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1", "densenet121"),
@@ -509,14 +505,14 @@ _EXPORTED: Final = {
 
 
 def onnxruntime_models() -> Iterator[Model]:
-    """Yield steps of ONNX files: of one with many nodes, and of exported models."""
+    """Yield steps of ONNX files: one with many nodes, and exported models."""
     _import_torchvision()
     own_models = importlib.import_module("own_models")
     folder = Path(tempfile.mkdtemp(prefix="meanings-"))
     exported = {
-        one.name: one.step("forward")
-        for one in own_models.imported()
-        if one.model in _EXPORTED[one.builder]
+        entry.name: entry.step("forward")
+        for entry in own_models.imported()
+        if entry.model in _EXPORTED[entry.builder]
     }
     nodes = folder / "nodes.onnx"
     _write_nodes(nodes)
@@ -545,8 +541,8 @@ def _exported(step: StepSpec, path: Path, mode: str) -> StepSpec:
     return StepSpec(model=str(path), own=UserModelSpec(), framework="onnxruntime", mode=mode)
 
 
-#: Nodes that the exported models lack: operator, shapes of what it reads (a list is a constant's
-#: whole numbers), attributes.
+#: Nodes that the exported models lack: operator, shapes of its inputs (a list has the integers of a
+#: constant), attributes.
 _NODES: Final[tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]] = (
     ("Conv", ((2, 4, 12), (6, 4, 3)), {"pads": [1, 1], "strides": [2]}),
     (
@@ -659,17 +655,17 @@ def _write_nodes(path: Path) -> None:
     from onnx import TensorProto, helper, numpy_helper
 
     nodes, inputs, outputs, constants = [], [], [], []
-    for number, (operator, reads, attributes) in enumerate(_NODES):
+    for number, (op, reads, attributes) in enumerate(_NODES):
         names = []
-        for place, one in enumerate(reads):
-            name = "" if one is None else f"{operator}{number}_{place}"
+        for place, shape in enumerate(reads):
+            name = "" if shape is None else f"{op}{number}_{place}"
             names.append(name)
-            if isinstance(one, list):
-                constants.append(numpy_helper.from_array(np.array(one, np.int64), name))
-            elif one is not None:
-                inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, one))
-        name = f"{operator}_{number}"
-        nodes.append(helper.make_node(operator, names, [name], name=name, **attributes))
+            if isinstance(shape, list):
+                constants.append(numpy_helper.from_array(np.array(shape, np.int64), name))
+            elif shape is not None:
+                inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+        name = f"{op}_{number}"
+        nodes.append(helper.make_node(op, names, [name], name=name, **attributes))
         outputs.append(onnx.ValueInfoProto(name=name))
     graph = helper.make_graph(nodes, "nodes", inputs, outputs, constants)
     opsets = [helper.make_opsetid("", 20)]
@@ -683,7 +679,7 @@ _MODELS: Final = {
 }
 
 
-def record(kept: Meanings, framework: str, until: float, only: Sequence[str]) -> None:
+def record(stored: Meanings, framework: str, until: float, only: Sequence[str]) -> None:
     """Record a framework's models until a moment of ``time.monotonic``; write the file."""
     from pydlbench.backends.steps import requests
 
@@ -691,7 +687,7 @@ def record(kept: Meanings, framework: str, until: float, only: Sequence[str]) ->
     backend = create("cpu")
     written = time.monotonic()
     for number, model in enumerate(_MODELS[framework]()):
-        if model.name in kept.models or (only and not set(only) & set(model.name.split())):
+        if model.name in stored.models or (only and not set(only) & set(model.name.split())):
             continue
         if time.monotonic() > until:
             break
@@ -701,32 +697,32 @@ def record(kept: Meanings, framework: str, until: float, only: Sequence[str]) ->
         except (PydlbenchError, MemoryError) as error:
             print(f"{number} {model.name}: {' '.join(str(error).split())[:300]}", flush=True)
             continue
-        new = kept.add(model.name, framework, calls)
+        new = stored.add(model.name, framework, calls)
         seconds = time.monotonic() - begin
         print(f"{number} {model.name}: {len(calls)}, {new} new, {seconds:.1f} s", flush=True)
-        if time.monotonic() > written + _KEEP_S:
-            kept.write()
+        if time.monotonic() > written + _WRITE_INTERVAL_S:
+            stored.write()
             written = time.monotonic()
-    for one in _LIBRARIES:
+    for library in _LIBRARIES:
         try:
-            kept.libraries[one] = importlib.metadata.version(one)
+            stored.libraries[library] = importlib.metadata.version(library)
         except importlib.metadata.PackageNotFoundError:
             continue
-    kept.write()
+    stored.write()
 
 
 # -----------------------------------------------------------------------------
-# Files that are there.
+# Existing files.
 
 
-def check(kept: Meanings) -> int:
-    """Print how many meanings differ, and the first of them; return how many."""
-    different = list(differences(kept.lines.values()))
-    for line, words in different[:_SHOWN]:
+def check(stored: Meanings) -> int:
+    """Print the number of differences and the first of them; return the number."""
+    different = list(differences(stored.lines.values()))
+    for line, words in different[:_MAX_PRINTED]:
         print(f"{line['direction']} {line['signature'][:400]}\n{words}")
     by_operator = collections.Counter(line["operator"] for line, _ in different)
-    models = f"{len(kept.models)} steps of models"
-    print(f"{len(different)} of {len(kept.lines)} meanings differ; {models}")
+    models = f"{len(stored.models)} steps of models"
+    print(f"{len(different)} of {len(stored.lines)} meanings differ; {models}")
     if different:
         print(", ".join(f"{name} ({count})" for name, count in by_operator.most_common()))
     return len(different)
@@ -745,9 +741,9 @@ def read() -> argparse.Namespace:
         "--models", nargs="+", default=(), metavar="NAME", help="record: only these"
     )
     args = parser.parse_args()
-    kept = args.check or args.accept
-    if kept is not None and not kept.exists():
-        parser.error(f"{kept}: no such file; nearest: --record {kept}")
+    path = args.check or args.accept
+    if path is not None and not path.exists():
+        parser.error(f"{path}: no such file; nearest: --record {path}")
     return args
 
 
@@ -756,22 +752,22 @@ def main() -> int:
     args = read()
     if args.record is not None:
         until = time.monotonic() + 60 * args.minutes
-        kept = Meanings(args.record)
-        for one in args.frameworks:
-            record(kept, one, until, args.models)
-        print(f"{len(kept.models)} steps of models, {len(kept.lines)} distinct calls")
+        stored = Meanings(args.record)
+        for framework in args.frameworks:
+            record(stored, framework, until, args.models)
+        print(f"{len(stored.models)} steps of models, {len(stored.lines)} distinct calls")
         return 0
-    kept = Meanings(args.check or args.accept)
+    stored = Meanings(args.check or args.accept)
     if args.accept is not None:
-        for line in kept.lines.values():
+        for line in stored.lines.values():
             line["meaning"] = meaning(_call(line))
-        kept.write()
-        print(f"{len(kept.lines)} distinct calls")
+        stored.write()
+        print(f"{len(stored.lines)} distinct calls")
         return 0
-    kept.lines = {
-        key: one for key, one in kept.lines.items() if one["framework"] in args.frameworks
+    stored.lines = {
+        key: line for key, line in stored.lines.items() if line["framework"] in args.frameworks
     }
-    return int(check(kept) > 0)
+    return int(check(stored) > 0)
 
 
 if __name__ == "__main__":
