@@ -222,9 +222,14 @@ def loss_of(name: str) -> Any:
 
 
 def _takes_output(loss: Any) -> bool:
-    """Whether a loss can be called with an output alone, by its signature."""
+    """Whether a loss can be called with an output alone."""
+    return accepts(getattr(loss, "forward", loss), None)
+
+
+def accepts(function: Any, *arguments: Any, **keywords: Any) -> bool:
+    """Whether the signature of a function takes these arguments; True without a signature."""
     try:
-        inspect.signature(getattr(loss, "forward", loss)).bind(None)
+        inspect.signature(function).bind(*arguments, **keywords)
     except TypeError:
         return False
     except ValueError:  # a built-in without signature

@@ -1,4 +1,4 @@
-"""PyTorch as a backend: from cases to the ways to run them, and what it is on a CPU."""
+"""PyTorch as a backend: the variants of a case, and the backend of a CPU."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pydlbench.backends.frameworks.backend import (
 )
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.torch import settings
-from pydlbench.backends.torch.layers import user_kernel as own_kernel
+from pydlbench.backends.torch.layers import user_kernel
 from pydlbench.backends.torch.layers.layer_pass import variants_of
-from pydlbench.backends.torch.layers.library_kernels import behind_on_cpu
+from pydlbench.backends.torch.layers.library_kernels import library_kernels
 from pydlbench.backends.torch.layers.operator import (
     CompilationSite,
     TensorPlace,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.host_clock import Operator
-    from pydlbench.backends.torch.layers.library_kernels import Behind
     from pydlbench.records.specs import KernelSpec
 
 MODES = ("eager", "compiled", "frozen")
@@ -50,7 +49,7 @@ def ways_to_run(
 
     Args:
         spec: what is computed.
-        device: on which tensors live.
+        device: of the tensors.
         wait: returns when the device has done everything that was called.
 
     Raises:
@@ -60,7 +59,7 @@ def ways_to_run(
         if spec.fuse != "none":
             raise UnsupportedError(f"torch: --fuse {spec.fuse} is for PyTorch's own operators")
         place = TensorPlace(device, settings.DTYPES[spec.precision])
-        return own_kernel.variants_of(CompilationSite(spec, place, wait))
+        return user_kernel.variants_of(CompilationSite(spec, place, wait))
     resolve_mode("torch", MODES, spec.mode)
     if spec.fuse not in ("none", "bias"):
         raise UnsupportedError(
@@ -74,7 +73,7 @@ def ways_to_run(
 
 
 def _check_frozen(spec: KernelSpec) -> None:
-    """Make sure that a case has constant weights, which the compiler can pack beforehand."""
+    """Check that a case has constant weights, which the compiler can pack in advance."""
     if spec.on_gpu:
         raise UnsupportedError("torch frozen is for CPUs: on a GPU no weights are packed")
     if spec.pass_ != "forward" or spec.propagation != "inference":
@@ -102,7 +101,7 @@ class TorchBackend(FrameworkBackend):
         settings.choose(len(self.cpus))
 
     def describe(self) -> dict[str, Any]:
-        """Return version, threads, settings and the libraries that PyTorch was built with."""
+        """Return version, threads, settings and the libraries that PyTorch is built with."""
         return {
             "name": self.name,
             "version": torch.__version__,
@@ -119,15 +118,15 @@ class TorchBackend(FrameworkBackend):
         notes = (FROZEN_NOTE,) if spec.mode == "frozen" else ()
         return [
             replace(
-                each,
-                accumulate=self.accumulator(each.accumulate, spec),
-                notes=(*each.notes, *notes),
+                variant,
+                accumulate=self.accumulator(variant.accumulate, spec),
+                notes=(*variant.notes, *notes),
             )
-            for each in ways_to_run(spec, self._place, self.wait)
+            for variant in ways_to_run(spec, self._place, self.wait)
         ]
 
     def empty(self, mode: str | None) -> Operator:
-        """Return an operator that does as good as nothing, in a mode.
+        """Return an operator that computes next to nothing, in a mode.
 
         Raises:
             UnsupportedError: There is no such mode.
@@ -136,24 +135,19 @@ class TorchBackend(FrameworkBackend):
         return empty(self._place, known, torch.inference_mode, self.wait)
 
     def clock(self, operator: Operator, cache: str = "hot") -> HostClock:
-        """Return what times an operator on this device: on a CPU the host's clock."""
-        del cache  # there is one state
+        """Return the clock of an operator on this device: on a CPU the host's."""
+        del cache  # a CPU has hot caches only
         assert isinstance(operator, TorchOperator)
         return HostClock(operator, self.cpus, operator.guard)
 
     def wait(self) -> None:
         """Return when the device has done everything that was called: on a CPU at once."""
 
-    def behind(self, operator: TorchOperator, spec: KernelSpec) -> Behind:
-        """Look at a call from below: on a CPU, ask oneDNN and MKL what they did."""
-        inference = spec.pass_ == "forward" and spec.propagation == "inference"
-        return behind_on_cpu(operator, threads=len(self.cpus), inference=inference)
-
     def accumulator(self, accumulate: str, spec: KernelSpec) -> str:
-        """Return what sums are kept in on this device.
+        """Return the type of accumulators on this device.
 
         Args:
-            accumulate: what they are kept in by the calls.
+            accumulate: their type by the operators.
             spec: what is computed.
         """
         del spec
@@ -162,16 +156,17 @@ class TorchBackend(FrameworkBackend):
     def complete_facts(
         self, facts: KernelFacts, operator: Operator, spec: KernelSpec
     ) -> KernelFacts:
-        """Return the facts with the library's kernels behind the call."""
+        """Return the facts with the kernels that oneDNN and MKL ran in the call."""
         assert isinstance(operator, TorchOperator)
-        behind = self.behind(operator, spec)
-        algorithm = f"{facts.algorithm} ({behind.kernels})" if behind.kernels else facts.algorithm
-        notes = [*facts.notes, *behind.remarks]
-        return rename_algorithm(facts, algorithm, notes=notes, evidence=behind.evidence)
+        inference = spec.pass_ == "forward" and spec.propagation == "inference"
+        seen = library_kernels(operator, threads=len(self.cpus), inference=inference)
+        algorithm = f"{facts.algorithm} ({seen.kernels})" if seen.kernels else facts.algorithm
+        notes = [*facts.notes, *seen.remarks]
+        return rename_algorithm(facts, algorithm, notes=notes, evidence=seen.evidence)
 
 
 def _built_with() -> list[str]:
-    """The libraries in PyTorch's own words, without compiler flags."""
+    """Return the lines of PyTorch's configuration that name libraries, without compiler flags."""
     lines = (line.strip("- ") for line in torch.__config__.show().splitlines())
     words = ("Math Kernel", "MKL-DNN", "OpenMP", "CUDA Runtime", "CuDNN")
     return [line for line in lines if any(word in line for word in words) and len(line) < 200]

@@ -278,7 +278,7 @@ def _loss(_layer: Any, _how: TorchForwardOptions) -> Function:
 
 # -----------------------------------------------------------------------------
 # The steps of optimizers, by the calls of ``torch.optim.SGD``: on a CPU for each tensor, on a GPU
-# the ``foreach`` ones. The rate is a last operand, see ``turns`` of ``operator.Made``.
+# the ``foreach`` ones. The rate is a last operand, see ``turns`` of ``operator.BoundFunction``.
 
 
 def _descent(_layer: Any, how: TorchForwardOptions) -> Function:

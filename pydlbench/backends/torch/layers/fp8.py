@@ -1,4 +1,4 @@
-"""Products of 8-bit floating-point numbers, which autograd has no gradients of."""
+"""Products of 8-bit floating-point numbers, of which autograd has no gradients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pydlbench.backends.torch.layers.operator import Made, as_array
+from pydlbench.backends.torch.layers.operator import BoundFunction, as_array
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def variants_of(site: CompilationSite) -> list[Variant]:
     """List the one way to run a pass of a product in FP8: ``torch._scaled_mm``, scales of one.
 
     Raises:
-        UnsupportedError: No product, one with a bias, several products at once, or sizes that are
-            no multiples of 16.
+        UnsupportedError: the layer is not a product, or is one with a bias, a batch, or sizes that
+            are not multiples of 16.
     """
     spec, layer = site.spec, site.spec.layer
     if layer.op != "gemm":
@@ -56,8 +56,8 @@ def variants_of(site: CompilationSite) -> list[Variant]:
     ]
 
 
-def scaled_product(operands: TorchOperands, *, pass_: str, fast: bool = False) -> Made:
-    """Put the operands of a product in place, whose result is stored in e4m3.
+def scaled_product(operands: TorchOperands, *, pass_: str, fast: bool = False) -> BoundFunction:
+    """Bind the operands of a product whose result is stored in e4m3.
 
     Args:
         operands: by role.
@@ -65,17 +65,17 @@ def scaled_product(operands: TorchOperands, *, pass_: str, fast: bool = False) -
         fast: whether partial sums may stay in the tensor cores' accumulator.
     """
 
-    # The second factor is given as a view: its columns lie in a row.
-    def operand(role: str, turned: bool) -> torch.Tensor:
+    # The second factor is passed as a transposed view, so that its columns are contiguous.
+    def operand(role: str, transposed: bool) -> torch.Tensor:
         array = operands.inputs[role][0]
-        return operands.place.tensor(array.T if turned else array)
+        return operands.place.tensor(array.T if transposed else array)
 
     if pass_ == "forward":
-        left, right = operand("src", turned=False), operand("weights", turned=True)
+        left, right = operand("src", transposed=False), operand("weights", transposed=True)
     elif pass_ == "backward-data":
-        left, right = operand("dst", turned=False), operand("weights", turned=False)
+        left, right = operand("dst", transposed=False), operand("weights", transposed=False)
     else:
-        left, right = operand("src", turned=True), operand("dst", turned=True)
+        left, right = operand("src", transposed=True), operand("dst", transposed=True)
     unit = torch.ones((), dtype=torch.float32, device=operands.place.device)
 
     def product(
@@ -87,4 +87,4 @@ def scaled_product(operands: TorchOperands, *, pass_: str, fast: bool = False) -
 
     role = operands.layer.result(pass_)
     operands_in_order = (left, right.t(), unit, unit.clone())
-    return Made(product, operands_in_order, lambda result: {role: as_array(result[None])})
+    return BoundFunction(product, operands_in_order, lambda result: {role: as_array(result[None])})

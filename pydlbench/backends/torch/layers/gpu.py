@@ -1,4 +1,4 @@
-"""PyTorch as a backend on a GPU: its calls and its CUDA graphs under the native sampler."""
+"""PyTorch as a backend on a GPU: its calls and CUDA graphs under the native sampler."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
 
 
-_cuda: Any = torch.cuda  # partly without types
-# Calls before a capture: cuDNN's benchmark mode and lazy loading must be done with by then.
+_cuda: Any = torch.cuda  # not fully typed
+# Calls before a capture, so that cuDNN's benchmark mode and lazy loading are finished.
 _WARM_UP = 3
 
 
-class Captured:
-    """A captured graph as work, and what keeps its memory.
+class CapturedGraph:
+    """A captured graph as work, with the owner of its memory.
 
     Args:
         graph: PyTorch's, which owns the memory of all calls in it.
@@ -54,7 +54,7 @@ class Captured:
 
 
 class TorchRuntime:
-    """PyTorch's CUDA runtime on a device; tests put a fake in.
+    """PyTorch's CUDA runtime on a device, which tests replace by a fake.
 
     Args:
         index: of the device.
@@ -68,17 +68,17 @@ class TorchRuntime:
         return Sampler(self._index)
 
     def enqueued(self, call: Callable[[], Any], cache: str = "hot") -> DeviceWork:
-        """Return a call as work, made in the sampler's stream."""
+        """Return a call as work, enqueued in the sampler's stream."""
 
         def enqueue(stream: int) -> None:
             with _cuda.stream(_cuda.ExternalStream(stream, device=self._index)):
                 call()
 
-        self.wait()  # operands are there, in whichever stream they were made
+        self.wait()  # other streams may still write the operands
         return self._sampler.enqueued(enqueue, cache)
 
     def captured(self, call: Callable[[], Any], times: int) -> DeviceWork:
-        """Capture ``times`` calls; each one's result is dropped at once, as outside of a graph."""
+        """Capture ``times`` calls; each result is dropped at once, as outside of a graph."""
         side = _cuda.Stream()
         side.wait_stream(_cuda.current_stream())
         with _cuda.stream(side):
@@ -90,7 +90,7 @@ class TorchRuntime:
             for _ in range(times):
                 call()
         self.wait()
-        return Captured(graph, self._sampler.captured(graph.raw_cuda_graph(), times))
+        return CapturedGraph(graph, self._sampler.captured(graph.raw_cuda_graph(), times))
 
     def record(self) -> Any:
         """Put a new event into the stream and return it."""
@@ -117,12 +117,12 @@ class TorchRuntime:
         return time.perf_counter()
 
 
-# How often each clock is read for a row; they are compared, not ranked.
+# Repetitions for the launch times of a row, by each clock.
 _LAUNCH_REPETITIONS = 20
 _TENSOR_CORES = ("tf32", "fp16-tc", "bf16-tc", "fp8-tc")
 _FAST = "fp8-tc-fast"
-# What rows call accumulators that are judged apart; of the latter the mode tells.
-_PLAIN_NAMES = {TENSOR_ACCUMULATOR: "float32", FAST_ACCUMULATOR: "float32"}
+# Names in rows of accumulators with a tolerance of their own; the mode tells fast accumulation.
+_ACCUMULATOR_NAMES = {TENSOR_ACCUMULATOR: "float32", FAST_ACCUMULATOR: "float32"}
 
 
 class TorchCudaBackend(TorchBackend):
@@ -148,13 +148,13 @@ class TorchCudaBackend(TorchBackend):
         self.watcher: Monitor = Monitor(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
 
     def check_clock(self) -> None:
-        """Make sure that the native sampler is there."""
+        """Check that the native sampler is available."""
         sampler_module()
 
     def describe(self) -> dict[str, Any]:
-        """Return what the CPU's backend does, and CUDA, cuDNN and the GPU as PyTorch sees them."""
+        """Return the description of the CPU's backend with CUDA, cuDNN and the GPU."""
         properties = torch.cuda.get_device_properties(self._place)
-        cudnn: Any = torch.backends.cudnn  # partly without types
+        cudnn: Any = torch.backends.cudnn  # not fully typed
         return {
             **super().describe(),
             "cuda": torch.version.cuda,
@@ -170,7 +170,7 @@ class TorchCudaBackend(TorchBackend):
         }
 
     def accumulator(self, accumulate: str, spec: KernelSpec) -> str:
-        """Return what sums are kept in; what tensor cores sum is judged as such."""
+        """Return the type of accumulators; those of tensor cores have their own tolerance."""
         if spec.precision == _FAST:
             return FAST_ACCUMULATOR
         if spec.precision in _TENSOR_CORES and spec.layer.weight_elements:
@@ -178,7 +178,7 @@ class TorchCudaBackend(TorchBackend):
         return super().accumulator(accumulate, spec)
 
     def clock(self, operator: Operator, cache: str = "hot") -> DeviceClock:
-        """Return what times an operator: the native sampler."""
+        """Return the clock of an operator: the native sampler."""
         assert isinstance(operator, TorchOperator)
         return DeviceClock(
             operator, self.runtime, operator.timing, self.watcher, operator.guard, cache
@@ -191,7 +191,7 @@ class TorchCudaBackend(TorchBackend):
     def complete_facts(
         self, facts: KernelFacts, operator: Operator, spec: KernelSpec
     ) -> KernelFacts:
-        """Return the facts with the kernels of a call, by the driver, and what launching costs."""
+        """Return the facts with the kernels of a call, by the driver, and its launch times."""
         clock = self.clock(operator, spec.cache)
         kernels = clock.kernels()
         names = " + ".join(dict.fromkeys(kernel_name(kernel) for kernel in kernels))
@@ -200,14 +200,14 @@ class TorchCudaBackend(TorchBackend):
         return dataclasses.replace(
             facts,
             timing=clock.timing,
-            accumulate=_PLAIN_NAMES.get(facts.accumulate, facts.accumulate),
+            accumulate=_ACCUMULATOR_NAMES.get(facts.accumulate, facts.accumulate),
             launch_s=clock.launch_times(_LAUNCH_REPETITIONS),
             kernels=kernels,
         )
 
 
 def _remarks(spec: KernelSpec) -> tuple[str, ...]:
-    """The settings that decide which kernels a GPU gets."""
+    """Return the settings that decide which kernels a GPU runs."""
     remarks = []
     if spec.layer.op == "conv":
         remarks.append("cudnn.benchmark on, cudnn.deterministic off")

@@ -25,7 +25,7 @@ from pydlbench.backends.torch.layers.forward import (
     kernels_of,
     padding_note,
 )
-from pydlbench.backends.torch.layers.operator import FORMATS, Made, TorchOperands, as_array
+from pydlbench.backends.torch.layers.operator import FORMATS, BoundFunction, TorchOperands, as_array
 from pydlbench.backends.torch.settings import stored
 from pydlbench.errors import UnsupportedError
 from pydlbench.words import FP8_PRECISIONS
@@ -158,7 +158,7 @@ class _TorchPass(FrameworkLayerPass):
             tensors = map(operands.tensor, self.roles.reads)
             return gradients.forward_names(self.function, (*tensors, *self.turns[:1]))
 
-    def made(self, operands: TorchOperands) -> Made:
+    def made(self, operands: TorchOperands) -> BoundFunction:
         """Put operands in place."""
         if self.roles.derived:
             program = self._gradients(operands)
@@ -167,7 +167,7 @@ class _TorchPass(FrameworkLayerPass):
                 results = self.by_role(program.finish(returned), ())
                 return self.plain(results, as_array)
 
-            return Made(program.function, program.arguments, gradients_by_role)
+            return BoundFunction(program.function, program.arguments, gradients_by_role)
         tensors = tuple(map(operands.tensor, self.roles.reads))
         if self._recorded:
             chosen = gradients.forward_program(self.function, tensors)
@@ -175,7 +175,7 @@ class _TorchPass(FrameworkLayerPass):
             def result_by_role(returned: Any) -> Mapping[str, Any]:
                 return self.plain(self.by_role(chosen.finish(returned), tensors), as_array)
 
-            return Made(chosen.function, chosen.arguments, result_by_role)
+            return BoundFunction(chosen.function, chosen.arguments, result_by_role)
 
         def results_by_role(returned: Any) -> Mapping[str, Any]:
             # Of several the first is the layer's, unless the table says what they are.
@@ -185,7 +185,9 @@ class _TorchPass(FrameworkLayerPass):
                 results |= RESULTS[self.op](self.layer, returned)
             return self.plain(results, as_array)
 
-        return Made(self.function, tensors, results_by_role, changed=self.changed, turns=self.turns)
+        return BoundFunction(
+            self.function, tensors, results_by_role, changed=self.changed, turns=self.turns
+        )
 
     def _gradients(self, operands: TorchOperands) -> gradients.GradientProgram:
         tensors = {role: operands.tensor(role) for role in self.roles.reads}

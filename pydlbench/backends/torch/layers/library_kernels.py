@@ -1,4 +1,4 @@
-"""What is to be seen of a call from below: the kernels that PyTorch's libraries ran for it."""
+"""The kernels that oneDNN and MKL run in a call of PyTorch, by the logs of these libraries."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import ctypes
 import os
 import sys
 import tempfile
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pydlbench.backends.frameworks import verbose
+from pydlbench.backends.steps.timed_calls import TimedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Behind:
-    """A call seen from below.
+class LibraryKernels:
+    """The kernels that libraries ran in a call.
 
     Attributes:
-        kernels: the library's names of what computes; None where it does not tell.
-        remarks: what a reader has to know about them.
+        kernels: their names by the library; None if it does not log.
+        remarks: notes on the kernels for the reader.
         evidence: for the causes of a slow row, see ``KernelFacts``.
     """
 
@@ -36,30 +36,30 @@ class Behind:
     evidence: dict[str, Any] = field(default_factory=dict)
 
 
-# The times of single calls differ by more than what they are asked to explain.
-_TURNS = 7
-# Of calls that take long a few tell as much, and writing the log is nothing beside them.
-_FEW_TURNS, _LONG_S = 3, 0.01
+# Times of single calls differ by more than the effects that they have to explain.
+_SHORT_CALL_TURNS = 7
+# Long calls need fewer turns, and the time to write the log does not matter.
+_LONG_CALL_TURNS, _LONG_CALL_S = 3, 0.01
 
 
-def behind_on_cpu(operator: TorchOperator, *, threads: int, inference: bool) -> Behind:
-    """Ask oneDNN and MKL what they did in a call; of several, the one in the middle.
+def library_kernels(operator: TorchOperator, *, threads: int, inference: bool) -> LibraryKernels:
+    """Log the kernels of oneDNN and MKL in several calls; return those of the median call.
 
     Args:
-        operator: what is called.
-        threads: how many there are.
+        operator: the call.
+        threads: number of threads.
         inference: whether nothing is kept for a backward pass.
     """
     with operator.guard():
-        operator.call()  # threads have fallen asleep, and caches hold something else
+        operator.call()  # wakes the threads, and fills the caches
         turns = [logged_turn(operator.call, plain=False)]
-        plain = turns[0].logged_s < _LONG_S
-        if plain:
+        short = turns[0].logged_s < _LONG_CALL_S
+        if short:
             turns.clear()
-        while len(turns) < (_TURNS if plain else _FEW_TURNS):
-            turns.append(logged_turn(operator.call, plain=plain))
+        while len(turns) < (_SHORT_CALL_TURNS if short else _LONG_CALL_TURNS):
+            turns.append(logged_turn(operator.call, plain=short))
     executions, call_s = verbose.middle_turn(turns)
-    return Behind(
+    return LibraryKernels(
         kernels=verbose.kernels(executions),
         remarks=verbose.remarks(executions, threads=threads, inference=inference),
         evidence=verbose.evidence(executions, call_s),
@@ -67,13 +67,13 @@ def behind_on_cpu(operator: TorchOperator, *, threads: int, inference: bool) -> 
 
 
 # -----------------------------------------------------------------------------
-# What libraries print while a function runs: oneDNN and MKL write to file descriptor 1.
+# The output of libraries while a function runs: oneDNN and MKL write to file descriptor 1.
 
 
 def library_output(call: Callable[[], Any]) -> str:
-    """Call once with oneDNN's and MKL's reports switched on, and return what they printed.
+    """Call once with the logs of oneDNN and MKL switched on, and return their text.
 
-    Of oneDNN the creation of primitives is in it too. Empty where PyTorch was built without them.
+    The log of oneDNN includes the creation of primitives. Empty if PyTorch is built without them.
     """
     with printed() as lines, _reports("VERBOSE_ON_CREATION"):
         call()
@@ -81,33 +81,28 @@ def library_output(call: Callable[[], Any]) -> str:
 
 
 def logged_turn(call: Callable[[], Any], *, plain: bool) -> verbose.Turn:
-    """Call with the reports switched on, right after the same call without them.
+    """Call with the logs switched on, right after the same call without them.
 
     Args:
-        call: what is called.
-        plain: whether there is one without.
+        call: the function.
+        plain: whether there is a call without logs.
     """
     with printed() as lines:
         if plain:
-            call()  # warm again after the log was read
-        plain_s = _seconds(call) if plain else None
+            call()  # warms up again after the log was read
+        timed = TimedCall(call)
+        plain_s = timed.run() if plain else None
         with _reports():
-            logged_s = _seconds(call)
+            logged_s = timed.run()
     executions = verbose.parse("".join(lines))
     return verbose.Turn(executions=executions, logged_s=logged_s, plain_s=plain_s)
-
-
-def _seconds(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 @contextlib.contextmanager
 def _reports(level: str = "VERBOSE_ON") -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for library in (torch.backends.mkldnn, torch.backends.mkl):
-            # Without the library its switch is missing, or says that it failed.
+            # Without the library its switch is missing, or fails.
             with contextlib.suppress(AssertionError, AttributeError, RuntimeError):
                 stack.enter_context(library.verbose(getattr(library, level, library.VERBOSE_ON)))
         yield
@@ -115,22 +110,22 @@ def _reports(level: str = "VERBOSE_ON") -> Iterator[None]:
 
 @contextlib.contextmanager
 def printed() -> Iterator[list[str]]:
-    """Divert file descriptor 1 into a file; the list is filled at the end."""
+    """Redirect file descriptor 1 to a file; the list has its text at the end."""
     lines: list[str] = []
     _flush()
     with tempfile.TemporaryFile() as file:
-        kept = os.dup(1)
+        stdout = os.dup(1)
         os.dup2(file.fileno(), 1)
         try:
             yield lines
         finally:
             _flush()
-            os.dup2(kept, 1)
-            os.close(kept)
+            os.dup2(stdout, 1)
+            os.close(stdout)
             file.seek(0)
             lines.append(file.read().decode(errors="replace"))
 
 
 def _flush() -> None:
     sys.stdout.flush()
-    ctypes.CDLL(None).fflush(None)  # the C library's own buffer
+    ctypes.CDLL(None).fflush(None)  # the buffer of the C library

@@ -120,7 +120,7 @@ def as_array(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class BoundFunction:
     """A function with its operands.
 
     Attributes:
@@ -178,7 +178,7 @@ def _own(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def frozen(made: Made) -> Made:
+def frozen(made: BoundFunction) -> BoundFunction:
     """Return an operator whose operands but the first are a module's constants, and compiled.
 
     Where freezing is on while it is first called, without gradients, the compiler takes parameters
@@ -230,7 +230,7 @@ class TorchOperator(FrameworkOperator):
 
     def __init__(
         self,
-        made: Made,
+        made: BoundFunction,
         guard: Callable[[], contextlib.AbstractContextManager[None]],
         wait: Callable[[], None],
         timing: str = "cuda-graph",
@@ -270,7 +270,7 @@ class CompilationSite:
 
     def variant(
         self,
-        make: Callable[[TorchOperands], Made],
+        make: Callable[[TorchOperands], BoundFunction],
         *,
         algorithm: str,
         layout: str,
@@ -290,7 +290,10 @@ class CompilationSite:
         return Variant(algorithm=algorithm, layout=layout, variant=word, build=built, **facts)
 
     def _built(
-        self, make: Callable[[TorchOperands], Made], word: str, inputs: Mapping[str, NDArray[Any]]
+        self,
+        make: Callable[[TorchOperands], BoundFunction],
+        word: str,
+        inputs: Mapping[str, NDArray[Any]],
     ) -> TorchOperator:
         """Put operands in place, compile where the mode compiles, and run it once."""
         spec, guard = self.spec, settings.guard(self.spec)
@@ -332,7 +335,7 @@ def empty(
 
     function = compiled(add) if mode != "eager" else name if device.type == "cpu" else add
     operand = torch.rand(1, device=device)
-    made = Made(function, (operand,), lambda result: {"dst": as_array(result)})
+    made = BoundFunction(function, (operand,), lambda result: {"dst": as_array(result)})
     operator = TorchOperator(made, guard, wait)
     with guard():
         operator.call()

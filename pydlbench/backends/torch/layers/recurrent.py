@@ -1,4 +1,4 @@
-"""Layer layers: what PyTorch's modules call, and how their matrices lie."""
+"""Recurrent layers: the operators of PyTorch's modules, and the layout of their matrices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from pydlbench.backends.torch.layers import gradients
-from pydlbench.backends.torch.layers.operator import Made, as_array
+from pydlbench.backends.torch.layers.operator import BoundFunction, as_array
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.torch.layers.operator import CompilationSite, TorchOperands
     from pydlbench.ops.op import Layer
 
-#: Places of our gates among PyTorch's: the update gate is its second one.
+#: Places of pydlbench's gates among PyTorch's, whose second gate of a GRU is the update gate.
 _GATES: Final = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2)}
 
 
@@ -29,7 +29,7 @@ def variants_of(site: CompilationSite) -> list[Variant]:
     """List the one way to run a pass of a recurrent layer.
 
     Raises:
-        UnsupportedError: A compiled one.
+        UnsupportedError: the mode compiles the layer.
     """
     spec, layer = site.spec, site.spec.layer
     if spec.mode != "eager":
@@ -48,39 +48,42 @@ def variants_of(site: CompilationSite) -> list[Variant]:
     ]
 
 
-def _recurrent(operands: TorchOperands, *, training: bool) -> Made:
+def _recurrent(operands: TorchOperands, *, training: bool) -> BoundFunction:
     layer = operands.layer
-    own = _Matrices(operands)
+    matrices = _Matrices(operands)
     function = torch.lstm if layer.cell == "lstm" else torch.gru
     settings = (True, layer.layers, 0.0, training, layer.directions == 2, False)
 
     def forward(source: torch.Tensor, *given: torch.Tensor) -> Any:
-        states, matrices = given[: own.states], given[own.states :]
+        states, weights = given[: matrices.states], given[matrices.states :]
         initial = states if layer.cell == "lstm" else states[0]
-        return function(source, initial, matrices, *settings)
+        return function(source, initial, weights, *settings)
 
-    return Made(forward, own.arguments, lambda results: {"dst": as_array(results[0])})
+    return BoundFunction(forward, matrices.arguments, lambda results: {"dst": as_array(results[0])})
 
 
-def _recurrent_gradient(operands: TorchOperands) -> Made:
-    made = _recurrent(operands, training=True)
+def _recurrent_gradient(operands: TorchOperands) -> BoundFunction:
+    forward = _recurrent(operands, training=True)
     incoming = operands.tensor("dst")
-    program = gradients.gradient(made.function, made.arguments, made.arguments, incoming)
-    own = _Matrices(operands)
-    return Made(
-        program.function, program.arguments, lambda results: own.by_role(program.finish(results))
+    program = gradients.gradient(forward.function, forward.arguments, forward.arguments, incoming)
+    matrices = _Matrices(operands)
+    return BoundFunction(
+        program.function,
+        program.arguments,
+        lambda results: matrices.by_role(program.finish(results)),
     )
 
 
 class _Matrices:
-    """The operands of a recurrent layer as PyTorch has them, and back.
+    """The operands of a recurrent layer in PyTorch's layout, and their gradients by role.
 
     Each layer has, for each direction, matrices ``(gates times out, in)`` of source and state, and
-    a bias of both: ours is the first one's, but what the reset gate multiplies is the second one's.
+    a bias for each of the two. pydlbench's bias is that of the source, except for the part that a
+    GRU's reset gate multiplies, which is that of the state.
 
     Attributes:
         arguments: source, initial states, matrices and biases.
-        states: how many initial states there are.
+        states: number of initial states.
 
     Args:
         operands: of the layer.
@@ -98,16 +101,16 @@ class _Matrices:
         back = np.argsort(self._order)
         for at in np.ndindex(layer.layers, layer.directions):
             for role in ("weights", "weights_iter"):
-                turned = inputs[role][at][:, back].transpose(1, 2, 0)
-                arguments.append(place.tensor(turned.reshape(-1, turned.shape[-1])))
+                matrix = inputs[role][at][:, back].transpose(1, 2, 0)
+                arguments.append(place.tensor(matrix.reshape(-1, matrix.shape[-1])))
             bias = inputs["bias"][at]
             second = np.zeros_like(bias[: layer.gates])
             second[layer.gates - 1] = 0 if layer.cell == "lstm" else bias[-1]
-            arguments += [place.tensor(each.reshape(-1)) for each in (bias[back], second)]
+            arguments += [place.tensor(biases.reshape(-1)) for biases in (bias[back], second)]
         self.arguments = tuple(arguments)
 
     def by_role(self, gradients: Sequence[torch.Tensor]) -> Mapping[str, NDArray[Any]]:
-        """Return the gradients of all arguments by our roles, in the shapes that they have."""
+        """Return the gradients of all arguments by role, in the shapes of the layer."""
         layer, order = self._layer, list(self._order)
         shapes = layer.shapes()
         source, *rest = gradients
@@ -115,10 +118,9 @@ class _Matrices:
         by_role = {"src": source} | {role: item.reshape(shapes[role]) for role, item in named}
         rest = rest[self.states :]
         for place, role in enumerate(("weights", "weights_iter")):
-            each = [item.reshape(layer.gates, layer.hidden, -1)[order] for item in rest[place::4]]
-            by_role[role] = torch.stack([item.permute(2, 0, 1) for item in each]).reshape(
-                shapes[role]
-            )
+            gates = [item.reshape(layer.gates, layer.hidden, -1)[order] for item in rest[place::4]]
+            stacked = torch.stack([item.permute(2, 0, 1) for item in gates])
+            by_role[role] = stacked.reshape(shapes[role])
         biases = [item.reshape(layer.gates, layer.hidden)[order] for item in rest[2::4]]
         if layer.cell == "gru":
             others = [item.reshape(layer.gates, layer.hidden)[-1:] for item in rest[3::4]]

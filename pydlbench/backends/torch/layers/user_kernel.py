@@ -1,24 +1,21 @@
-"""A kernel of the user's own as a row: Triton, CUDA, or whatever else fills a tensor.
+"""A user kernel as a row: Triton, CUDA, or any other code that fills a tensor.
 
-``FILE.py:LAUNCH`` names a function that launches it, which is called with the tensors of a pass by
-their roles: ``launch(src=..., weights=..., dst=...)`` for a forward convolution. All are contiguous
-and in plain layouts (images are NCHW, weights OIHW, products ``(batch, rows, columns)``), in the
-type of the precision; the pass's result is there, too, and is to be filled. It is verified against
-the layer that the row is of, as every backend's results are.
+``FILE.py:LAUNCH`` names a function that launches the kernel. It is called with the tensors of a
+pass by their roles: ``launch(src=..., weights=..., dst=...)`` for a forward convolution. All
+tensors are contiguous and in plain layouts (images are NCHW, weights OIHW, products ``(batch, rows,
+columns)``), in the type of the precision. The kernel fills the tensor of the pass's result, which
+is verified against the layer of the row like the results of every backend.
 """
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.backends.steps.user_code import load_user_object
-from pydlbench.backends.torch.layers.operator import Made, as_array
+from pydlbench.backends.steps.user_code import accepts, load_user_object
+from pydlbench.backends.torch.layers.operator import BoundFunction, as_array
 from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
 
     from pydlbench.backends.frameworks.backend import Variant
@@ -29,8 +26,8 @@ def variants_of(site: CompilationSite) -> list[Variant]:
     """Return the one way to run the case: by the launcher that its mode names.
 
     Raises:
-        UsageError: there is none, or it does not take the tensors of the pass.
-        ModelError: the user's code has raised.
+        UsageError: there is no such function, or it does not take the tensors of the pass.
+        ModelError: the user's code has raised an exception.
     """
     name = str(site.spec.mode)
     launch = load_user_object(name)
@@ -38,15 +35,15 @@ def variants_of(site: CompilationSite) -> list[Variant]:
     roles = (*layer.reads(pass_), layer.result(pass_))
     _check(name, launch, roles)
 
-    def make(operands: TorchOperands) -> Made:
+    def make(operands: TorchOperands) -> BoundFunction:
         result = operands.tensor(roles[-1])
-        result.fill_(float("nan"))  # what it does not write shows
+        result.fill_(float("nan"))  # shows elements that are not written
 
         def launched(*tensors: torch.Tensor) -> torch.Tensor:
             launch(**dict(zip(roles, tensors, strict=True)))
             return tensors[-1]
 
-        return Made(
+        return BoundFunction(
             launched,
             (*(operands.tensor(role) for role in roles[:-1]), result),
             lambda written: {roles[-1]: as_array(written).reshape(layer.shapes()[roles[-1]])},
@@ -65,21 +62,13 @@ def variants_of(site: CompilationSite) -> list[Variant]:
 
 
 def _check(name: str, launch: Any, roles: tuple[str, ...]) -> None:
-    """Make sure that a launcher can be called with the tensors of a pass."""
+    """Check that a launcher can be called with the tensors of a pass."""
     words = ", ".join(roles)
-    # A Triton kernel can be called in Python only with its grid.
+    # A Triton kernel cannot be called without its grid.
     if not callable(launch) or hasattr(launch, "warmup"):
         raise UsageError(
             f"{name}: is of type {type(launch).__name__}; nearest: a function of {words} that "
             "launches it"
         )
-    if not _takes(launch, roles):
+    if not accepts(launch, **dict.fromkeys(roles)):
         raise UsageError(f"{name}: cannot be called with {words}, the tensors of this pass")
-
-
-def _takes(launch: Callable[..., Any], roles: tuple[str, ...]) -> bool:
-    try:
-        inspect.signature(launch).bind(**dict.fromkeys(roles))
-    except TypeError:
-        return False
-    return True
