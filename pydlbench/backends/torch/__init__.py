@@ -26,13 +26,13 @@ CAPABILITIES = Capabilities(
     settings=(
         "TORCH_ALLOW_TF32_",
         "ATEN_CPU_CAPABILITY",
-        # What compilers make of a function, or nothing at all, so that a row would be named after
-        # a mode in which nothing was compiled.
+        # These change the compilers' code, or disable them; the row would still have the name of
+        # the compiled mode.
         "TORCH_COMPILE_DISABLE",
         "TORCHDYNAMO_",
         "TORCHINDUCTOR_",
     ),
-    # Where compilers keep what they have made is a matter of disks.
+    # The folder of the compilers' cache depends on the machine's disks.
     kept_settings=("TORCHINDUCTOR_CACHE_DIR",),
     recorded=("TORCH_LOGS", "PYTORCH_CUDA_ALLOC_CONF", "PYDLBENCH_PROFILER"),
     steps=StepCapabilities(

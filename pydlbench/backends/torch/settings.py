@@ -1,4 +1,4 @@
-"""PyTorch's global settings: what we choose, what a case changes for itself, and what they are."""
+"""PyTorch's global settings: those for all cases, those of a case, and their description."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def stored(precision: str) -> str:
 
 
 def check_precision(precision: str, on_gpu: bool) -> None:
-    """Refuse a precision that PyTorch, or this CPU, does not have.
+    """Refuse a precision that PyTorch or this CPU does not support.
 
     Raises:
-        UnsupportedError: With the reason.
+        UnsupportedError: has the reason.
     """
     if on_gpu and precision == "fp16":
         raise UnsupportedError("torch cannot keep fp16 off the tensor cores; fp16-tc uses them")
@@ -46,22 +46,22 @@ def check_precision(precision: str, on_gpu: bool) -> None:
 
 
 def choose(threads: int) -> None:
-    """Set what holds for all cases: exact arithmetic, fastest algorithms, every thread.
+    """Apply the settings for all cases: exact arithmetic, fastest algorithms, all threads.
 
     Args:
-        threads: Of operators.
+        threads: of operators.
     """
     torch.set_num_threads(threads)
-    # Also decides what oneDNN may round to on a CPU; "high" would let it take bfloat16.
+    # On a CPU this applies to oneDNN, too: "high" would allow bfloat16.
     torch.set_float32_matmul_precision("highest")
-    if torch.are_deterministic_algorithms_enabled():  # setting it imports PyTorch's compilers
+    if torch.are_deterministic_algorithms_enabled():  # changing it imports PyTorch's compilers
         torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.deterministic = False
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = False
     matmul = torch.backends.cuda.matmul
     matmul.allow_tf32 = False
-    # Our precisions accumulate in float32.
+    # All precisions accumulate in float32.
     matmul.allow_fp16_reduced_precision_reduction = False
     matmul.allow_bf16_reduced_precision_reduction = False
 
@@ -85,10 +85,10 @@ def in_words() -> dict[str, Any]:
 
 
 def guard(spec: KernelSpec) -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """Return what makes a context in which a case is run, as its user would run it.
+    """Return a factory of contexts in which a case runs as its user would run it.
 
-    An inference runs in inference mode; a training's forward pass does not, but nothing asks for
-    gradients; its backward passes run without grad mode, as autograd runs them.
+    Inference runs in inference mode. The forward pass of a training does not, but nothing requires
+    gradients. Backward passes run without grad mode, as in autograd.
     """
 
     @contextlib.contextmanager
@@ -110,9 +110,9 @@ def _grad(spec: KernelSpec) -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def tf32(precision: str) -> Iterator[None]:
-    """Let GPUs round float32 to TF32, in products and convolutions alike, if that is the precision.
+    """Allow TF32 in products and convolutions on a GPU if that is the precision.
 
-    Elsewhere it is forbidden; see :func:`choose`.
+    Otherwise it is not allowed; see :func:`choose`.
     """
     if precision != "tf32":
         yield
@@ -128,22 +128,22 @@ def tf32(precision: str) -> Iterator[None]:
 
 
 def emulated(precision: str) -> tuple[str, ...]:
-    """Return the instruction sets that this CPU lacks for a precision; none if it has one."""
+    """Return the instruction sets for a precision if this CPU has none of them; else empty."""
     needed = INSTRUCTION_SETS.get(precision, ())
     return () if any(_has(name) for name in needed) else needed
 
 
 def _has(instructions: str) -> bool:
-    known = getattr(torch.cpu, "get_capabilities", None)
-    if known is not None:
-        return bool(known().get(instructions))
-    # Before PyTorch 2.12 there are single questions, and none for amx_bf16, which all AMX has.
-    place: Any = torch.cpu
-    question = {
+    capabilities = getattr(torch.cpu, "get_capabilities", None)
+    if capabilities is not None:
+        return bool(capabilities().get(instructions))
+    # Before PyTorch 2.12 there are single functions, and none for amx_bf16, which all AMX has.
+    module: Any = torch.cpu
+    name = {
         "avx512_bf16": "_is_avx512_bf16_supported",
         "amx_bf16": "_is_amx_tile_supported",
         "amx_fp16": "_is_amx_fp16_supported",
     }.get(instructions)
-    if question is None:
-        question, place = "_is_mkldnn_fp16_supported", torch.ops.mkldnn
-    return bool(getattr(place, question, bool)())
+    if name is None:
+        name, module = "_is_mkldnn_fp16_supported", torch.ops.mkldnn
+    return bool(getattr(module, name, bool)())

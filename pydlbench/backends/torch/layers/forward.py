@@ -1,8 +1,8 @@
-"""What PyTorch calls for each op, forward: the one thing that is said of it here.
+"""PyTorch's forward function of each op, from which everything else is derived.
 
-:data:`FORWARD` has a function of a layer and of how it is called; it returns a function of the
-layer's tensors, in the order of the roles that its forward pass reads. Gradients are autograd's,
-see :mod:`pydlbench.backends.torch.layers.gradients`; a layer of a network is called the same way.
+An entry of :data:`FORWARD` takes a layer and options. It returns a function of the layer's tensors,
+in the order of the roles that its forward pass reads. Gradients are autograd's, see
+:mod:`pydlbench.backends.torch.layers.gradients`; a network calls its layers the same way.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchForwardOptions:
-    """How a layer is called, besides its sizes.
+    """Options of a forward function, besides the sizes of the layer.
 
     Attributes:
-        training: whether for a training: normalisations take the minibatch's statistics then.
-        transposed: whether the weights of a product lie as ``torch.nn.Linear`` keeps them.
-        on_gpu: whether on a GPU, where optimizers update all tensors in one call.
-        dtype: of what has no operand to take its type from.
+        training: whether normalisations use the minibatch's statistics.
+        transposed: whether the weights of a product have the layout of ``torch.nn.Linear``.
+        on_gpu: whether it runs on a GPU, where optimizers update all tensors in one call.
+        dtype: of the result of an op without operands.
         device: of the same.
-        kernel: which of :func:`kernels_of` a case is to be taken; None leaves it to PyTorch.
+        kernel: one of :func:`kernels_of` the case; None leaves the choice to PyTorch.
     """
 
     training: bool = False
@@ -54,13 +54,13 @@ class TorchForwardOptions:
 
 
 def _always(function: Function) -> Callable[[Any, TorchForwardOptions], Function]:
-    """Return the entry of what is called the same way for any layer."""
-    return lambda _layer, _how: function
+    """Return the entry of an op whose function is the same for any layer."""
+    return lambda _layer, _options: function
 
 
 # -----------------------------------------------------------------------------
-# Windows. PyTorch pads both ends of a side alike, and poolings by half a window at the most. Where
-# a layer does otherwise, its users pad first (with minus infinity for a maximum), and pay for it.
+# Windows. PyTorch pads both ends of a side equally, and poolings by at most half a window. Other
+# layers are padded by an operator of their own first (with minus infinity for a maximum).
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,10 @@ class Window:
     Attributes:
         kernel: its taps.
         stride: from one output to the next.
-        padding: what the operator pads at both ends of each side.
+        padding: of the operator, at both ends of each side.
         dilation: from one tap to the next.
-        pads: what must be padded beforehand: before and after the innermost side, and so on
-            outwards; empty where the operator pads by itself.
+        pads: padding by an operator of its own: before and after the innermost side, and so on
+            outwards; empty if the operator itself pads.
     """
 
     kernel: tuple[int, ...]
@@ -85,22 +85,22 @@ class Window:
 
 def window_of(layer: Any) -> Window:
     """Return a layer's window."""
-    alike = layer.pad_before == layer.pad_after
+    symmetric = layer.pad_before == layer.pad_after
     if layer.op == "pool":
-        both = zip(layer.pad_before, layer.kernel, strict=True)
-        alike = alike and all(2 * pad <= taps for pad, taps in both)
+        sides = zip(layer.pad_before, layer.kernel, strict=True)
+        symmetric = symmetric and all(2 * pad <= taps for pad, taps in sides)
     pairs = tuple(zip(layer.pad_before, layer.pad_after, strict=True))
     return Window(
         kernel=layer.kernel,
         stride=layer.stride,
-        padding=layer.pad_before if alike else (0,) * layer.sides,
+        padding=layer.pad_before if symmetric else (0,) * layer.sides,
         dilation=layer.dilation,
-        pads=() if alike else tuple(pad for pair in reversed(pairs) for pad in pair),
+        pads=() if symmetric else tuple(pad for pair in reversed(pairs) for pad in pair),
     )
 
 
 def padding_note(layer: Any) -> tuple[str, ...]:
-    """Say that a call pads by an operator of its own, if it does."""
+    """Return a note if a call pads by an operator of its own."""
     if layer.op not in ("conv", "pool") or not window_of(layer).pads:
         return ()
     names = (("front", "back"), ("top", "bottom"), ("left", "right"))[-layer.sides :]
@@ -113,7 +113,7 @@ def padding_note(layer: Any) -> tuple[str, ...]:
     return (f"torch has no such padding in the operator: {', '.join(words)}; padded by another",)
 
 
-def _convolution(layer: Any, _how: TorchForwardOptions) -> Function:
+def _convolution(layer: Any, _options: TorchForwardOptions) -> Function:
     window = window_of(layer)
     convolve, pads = getattr(torch, f"conv{len(window.kernel)}d"), window.pads
     settings = window.stride, window.padding, window.dilation, layer.groups
@@ -124,7 +124,7 @@ def _convolution(layer: Any, _how: TorchForwardOptions) -> Function:
     return forward
 
 
-def _transposed_convolution(layer: Any, _how: TorchForwardOptions) -> Function:
+def _transposed_convolution(layer: Any, _options: TorchForwardOptions) -> Function:
     convolve = getattr(torch, f"conv_transpose{layer.sides}d")
     further = []
     for size, out, kernel, stride, dilation, pad in zip(
@@ -132,12 +132,12 @@ def _transposed_convolution(layer: Any, _how: TorchForwardOptions) -> Function:
         *(layer.stride, layer.dilation, layer.pad_before),
         strict=True,
     ):
-        least = (size - 1) * stride + extent(kernel, dilation) - 2 * pad
-        if not 0 <= out - least < max(stride, dilation):
+        smallest = (size - 1) * stride + extent(kernel, dilation) - 2 * pad
+        if not 0 <= out - smallest < max(stride, dilation):
             raise UnsupportedError(
                 f"torch pads both ends of an axis alike, and {layer.problem} does not"
             )
-        further.append(out - least)
+        further.append(out - smallest)
     settings = layer.stride, layer.pad_before, tuple(further), layer.groups, layer.dilation
 
     def forward(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> Any:
@@ -146,7 +146,7 @@ def _transposed_convolution(layer: Any, _how: TorchForwardOptions) -> Function:
     return forward
 
 
-def _pooling(layer: Any, _how: TorchForwardOptions) -> Function:
+def _pooling(layer: Any, _options: TorchForwardOptions) -> Function:
     window = window_of(layer)
     name, pads = f"{layer.mode}_pool{len(window.kernel)}d", window.pads
     settings: tuple[Any, ...] = window.kernel, window.stride, window.padding
@@ -170,7 +170,7 @@ def _pooling(layer: Any, _how: TorchForwardOptions) -> Function:
     return forward
 
 
-def _resizing(layer: Any, _how: TorchForwardOptions) -> Function:
+def _resizing(layer: Any, _options: TorchForwardOptions) -> Function:
     linear = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")[layer.sides - 1]
     name = f"_upsample_nearest_exact{layer.sides}d" if layer.mode == "nearest" else linear
     function, size = getattr(torch.ops.aten, name).default, layer.out_size
@@ -183,27 +183,27 @@ def _resizing(layer: Any, _how: TorchForwardOptions) -> Function:
 # Products.
 
 
-def _grouped_product(layer: Any, how: TorchForwardOptions) -> Function:
-    """Products of groups of rows, one matrix of weights for each: those of a mixture of experts."""
+def _grouped_product(layer: Any, options: TorchForwardOptions) -> Function:
+    """Return a product of groups of rows with a matrix each, as in a mixture of experts."""
     groups, rows = layer.src_batch[0], layer.m
-    ends = torch.arange(1, groups + 1, dtype=torch.int32, device=how.device) * rows
+    ends = torch.arange(1, groups + 1, dtype=torch.int32, device=options.device) * rows
 
     def forward(x: torch.Tensor, w: torch.Tensor) -> Any:
-        w = w.mT if how.transposed else w
+        w = w.mT if options.transposed else w
         return F.grouped_mm(x.flatten(0, 1), w, offs=ends).unflatten(0, (groups, rows))
 
     return forward
 
 
-def _product(layer: Any, how: TorchForwardOptions) -> Function:
-    if how.kernel == GROUPED:
-        return _grouped_product(layer, how)
-    transposed, dimensions = how.transposed, len(layer.src_batch)
+def _product(layer: Any, options: TorchForwardOptions) -> Function:
+    if options.kernel == GROUPED:
+        return _grouped_product(layer, options)
+    transposed, dimensions = options.transposed, len(layer.src_batch)
     if transposed and not dimensions:
         return lambda x, w, b=None: F.linear(x, w, b)
     multiply: Function = torch.bmm if dimensions else torch.mm
     add_multiply: Function = torch.baddbmm if dimensions else torch.addmm
-    if dimensions > 1 or layer.broadcast:  # which only this one has
+    if dimensions > 1 or layer.broadcast:  # only matmul supports these
         multiply = torch.matmul
 
         def add_multiply(b: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
@@ -217,7 +217,7 @@ def _product(layer: Any, how: TorchForwardOptions) -> Function:
 
 
 # -----------------------------------------------------------------------------
-# Where PyTorch has several kernels for a layer, and users choose.
+# Layers for which PyTorch has several kernels, and users choose.
 
 #: PyTorch's kernels of attention on a GPU, by ``torch.nn.attention.SDPBackend``'s names.
 ATTENTION_KERNELS: Final = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH")
@@ -226,49 +226,49 @@ GROUPED: Final = "grouped"
 
 
 def kernels_of(spec: KernelSpec) -> tuple[str | None, ...]:
-    """Return the kernels that a case is run by, one after another; None is PyTorch's choice."""
+    """Return the kernels with which a case is tried; None is PyTorch's choice."""
     layer = spec.layer
     if not spec.on_gpu:
         return (None,)
     if layer.kind == "attention":
         return ATTENTION_KERNELS
     is_batch = layer.op == "gemm" and len(layer.src_batch) == 1 and not layer.broadcast
-    # It has bfloat16 only, which it is made for, and no bias.
+    # It supports only bfloat16, and no bias.
     if is_batch and (spec.precision, spec.fuse) == ("bf16-tc", "none") and hasattr(F, "grouped_mm"):
         return (None, GROUPED)
     return (None,)
 
 
 # -----------------------------------------------------------------------------
-# Normalisations, which also return the statistics that they keep, and the loss.
+# Normalisations, which also return the statistics that they save, and the loss.
 
 
-def _batch_normalisation(layer: Any, how: TorchForwardOptions) -> Function:
-    # What torch.batch_norm calls, and hands out the images of.
+def _batch_normalisation(layer: Any, options: TorchForwardOptions) -> Function:
+    # torch.batch_norm calls this, and returns only the images.
     normalize: Function = torch._batch_norm_impl_index  # noqa: SLF001
-    settings = how.training, layer.momentum, layer.epsilon, True
+    settings = options.training, layer.momentum, layer.epsilon, True
     return lambda *tensors: normalize(*tensors, *settings)
 
 
-def _layer_normalisation(layer: Any, _how: TorchForwardOptions) -> Function:
+def _layer_normalisation(layer: Any, _options: TorchForwardOptions) -> Function:
     shape, epsilon = [layer.width], layer.epsilon
     return lambda x, w, b: torch.native_layer_norm(x, shape, w, b, epsilon)
 
 
-def _local_response(layer: Any, how: TorchForwardOptions) -> Function:
+def _local_response(layer: Any, options: TorchForwardOptions) -> Function:
     words = layer.local_size, layer.alpha, layer.beta, layer.k
 
     def forward(x: torch.Tensor) -> Any:
-        if how.on_gpu or x.is_cuda or x.dtype == torch.float32:
+        if options.on_gpu or x.is_cuda or x.dtype == torch.float32:
             return F.local_response_norm(x, *words)
-        # CPUs have no avg_pool3d of anything narrower.
+        # CPUs have avg_pool3d in float32 only.
         return F.local_response_norm(x.float(), *words).to(x.dtype)
 
     return forward
 
 
-def _loss(_layer: Any, _how: TorchForwardOptions) -> Function:
-    # What F.cross_entropy does; half precisions are converted, as automatic mixed precision does.
+def _loss(_layer: Any, _options: TorchForwardOptions) -> Function:
+    # As in F.cross_entropy; half precisions are converted, as in automatic mixed precision.
     def forward(x: torch.Tensor, labels: torch.Tensor) -> Any:
         logarithms = torch.log_softmax(x.float(), 1)
         return F.nll_loss(logarithms, labels), logarithms
@@ -281,9 +281,9 @@ def _loss(_layer: Any, _how: TorchForwardOptions) -> Function:
 # the ``foreach`` ones. The rate is a last operand, see ``turns`` of ``operator.BoundFunction``.
 
 
-def _descent(_layer: Any, how: TorchForwardOptions) -> Function:
+def _descent(_layer: Any, options: TorchForwardOptions) -> Function:
     def step(w: torch.Tensor, g: torch.Tensor, rate: float) -> Any:
-        if how.on_gpu:
+        if options.on_gpu:
             torch._foreach_add_([w], [g], alpha=-rate)
         else:
             w.add_(g, alpha=-rate)
@@ -292,11 +292,11 @@ def _descent(_layer: Any, how: TorchForwardOptions) -> Function:
     return step
 
 
-def _momentum(layer: Any, how: TorchForwardOptions) -> Function:
+def _momentum(layer: Any, options: TorchForwardOptions) -> Function:
     mu = layer.mu
 
     def step(w: torch.Tensor, v: torch.Tensor, g: torch.Tensor, rate: float) -> Any:
-        if how.on_gpu:
+        if options.on_gpu:
             torch._foreach_mul_([v], mu)
             torch._foreach_add_([v], [g], alpha=1)
             torch._foreach_add_([w], [v], alpha=-rate)
@@ -311,7 +311,7 @@ def _momentum(layer: Any, how: TorchForwardOptions) -> Function:
 # -----------------------------------------------------------------------------
 # Layers on tensors of any shape.
 
-#: By operator, where it is not the function of that name: of the operands, the number and ``out``.
+#: Functions of the operands, the number and ``out``, by op, if PyTorch has none of this name.
 _ELEMENTWISE: Final[Mapping[str, Function]] = {
     "power": torch.pow,
     "add": lambda x, y, a, **out: torch.add(x, y, alpha=a, **out),
@@ -325,7 +325,7 @@ _ELEMENTWISE: Final[Mapping[str, Function]] = {
 }
 
 
-def _arithmetic(layer: Any, _how: TorchForwardOptions) -> Function:
+def _arithmetic(layer: Any, _options: TorchForwardOptions) -> Function:
     name = layer.op.removesuffix(IN_PLACE)
     function: Function = _ELEMENTWISE.get(name) or getattr(torch, name)
     numbers = (layer.number,) if name in _ELEMENTWISE else ()
@@ -334,26 +334,26 @@ def _arithmetic(layer: Any, _how: TorchForwardOptions) -> Function:
     return (lambda *operands: function(*operands, *numbers)) if numbers else function
 
 
-def _reduction(layer: Any, _how: TorchForwardOptions) -> Function:
+def _reduction(layer: Any, _options: TorchForwardOptions) -> Function:
     name = {"max": "amax", "min": "amin", "norm": "linalg_vector_norm"}.get(layer.op, layer.op)
     function = getattr(torch.ops.aten, name)
-    both = zip(layer.src, layer.dst, strict=True)
-    axes = [axis for axis, (size, kept) in enumerate(both) if size != kept]
+    sizes = zip(layer.src, layer.dst, strict=True)
+    axes = [axis for axis, (before, after) in enumerate(sizes) if before != after]
     order = [2] if layer.op == "norm" else []
     return lambda x: function(x, *order, axes, True)
 
 
-def _move(layer: Any, how: TorchForwardOptions) -> Function:
+def _move(layer: Any, options: TorchForwardOptions) -> Function:
     if layer.op == "copy":
         return lambda x: x.clone()
     if layer.op == "fill":
-        shape, dtype, device = layer.src, how.dtype, how.device
+        shape, dtype, device = layer.src, options.dtype, options.device
         return lambda: torch.zeros(shape, dtype=dtype, device=device)
     order = layer.order
     return lambda x: x.permute(order).contiguous()
 
 
-def _gather(layer: Any, _how: TorchForwardOptions) -> Function:
+def _gather(layer: Any, _options: TorchForwardOptions) -> Function:
     if layer.op == "rows":
         rows: Function = torch.ops.aten.embedding.default
         return rows
@@ -365,7 +365,7 @@ def _gather(layer: Any, _how: TorchForwardOptions) -> Function:
 # The table.
 
 
-def _attention(layer: Any, how: TorchForwardOptions) -> Function:
+def _attention(layer: Any, options: TorchForwardOptions) -> Function:
     causal, shared = bool(layer.causal), layer.heads != layer.kv_heads
 
     def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
@@ -373,9 +373,9 @@ def _attention(layer: Any, how: TorchForwardOptions) -> Function:
             query, key, value, is_causal=causal, enable_gqa=shared
         )
 
-    if how.kernel is None:
+    if options.kernel is None:
         return forward
-    allowed = SDPBackend.__members__[how.kernel]
+    allowed = SDPBackend.__members__[options.kernel]
 
     def by_kernel(*tensors: torch.Tensor) -> Any:
         with warnings.catch_warnings(record=True) as reasons:
@@ -386,12 +386,12 @@ def _attention(layer: Any, how: TorchForwardOptions) -> Function:
             except RuntimeError as error:
                 why = reasons[-1].message if reasons else error
                 sentence = " ".join(str(why).split())[:200]
-                raise UnsupportedError(f"{how.kernel}: {sentence}") from error
+                raise UnsupportedError(f"{options.kernel}: {sentence}") from error
 
     return by_kernel
 
 
-#: What is called for a layer, by :func:`~pydlbench.backends.frameworks.backend.op_of` it.
+#: Forward functions, by :func:`~pydlbench.backends.frameworks.backend.op_of` a layer.
 FORWARD: Final[Mapping[str, Callable[[Any, TorchForwardOptions], Function]]] = {
     "conv": _convolution,
     "deconv": _transposed_convolution,
@@ -438,15 +438,15 @@ FORWARD: Final[Mapping[str, Callable[[Any, TorchForwardOptions], Function]]] = {
     "add-in-place": _always(operator.iadd),
 }
 
-#: Gradients that are no autograd's: optimizers add the decay of weights to their gradient.
+#: Gradients that autograd does not compute: optimizers add the decay of weights to their gradient.
 GRADIENT: Final[Mapping[str, Callable[[Any], Function]]] = {
     "l2": lambda layer: lambda w, g: g.add(w, alpha=layer.decay),
 }
 
 
 # -----------------------------------------------------------------------------
-# What a gradient reads of its forward pass where our inputs have it: the reference computes with
-# these. By op, in the order in which the calls read it.
+# Tensors that a gradient reads of its forward pass and that are also inputs, because the reference
+# computes with them; by op, in the order in which the calls read them.
 
 
 def _statistics(operands: TorchOperands) -> tuple[torch.Tensor, ...]:
@@ -462,7 +462,7 @@ def _scaled_mask(operands: TorchOperands) -> tuple[torch.Tensor, ...]:
 
 
 #: See above.
-KEPT: Final[Mapping[str, Callable[[TorchOperands], tuple[torch.Tensor, ...]]]] = {
+SAVED: Final[Mapping[str, Callable[[TorchOperands], tuple[torch.Tensor, ...]]]] = {
     "softmax": lambda operands: (operands.tensor("result"),),
     "log-softmax": lambda operands: (operands.tensor("result"),),
     "softmax-xent": lambda operands: (operands.tensor("dst").float().log(),),
@@ -473,13 +473,13 @@ KEPT: Final[Mapping[str, Callable[[TorchOperands], tuple[torch.Tensor, ...]]]] =
 
 
 # -----------------------------------------------------------------------------
-# Several results by role, where a function returns others than the layer writes, or more.
+# Results by role, if a function returns others than the layer writes, or more.
 
 
 def _normalised(layer: Any, results: Any) -> Mapping[str, torch.Tensor]:
     images, mean, inverse, *_ = results
     by_role = {"dst": images}
-    # The compiler hands out those of half-precision images in their type: rounded, not wrong.
+    # The compiler returns statistics of half-precision images in their type: rounded, not wrong.
     if inverse.numel() and inverse.dtype == torch.float32:
         by_role |= {"mean": mean, "variance": inverse.double().pow(-2) - layer.epsilon}
     return by_role

@@ -1,8 +1,8 @@
-"""A layer's gradient as PyTorch has it: the calls of ATen that autograd makes, as one function.
+"""The gradient of a layer as one function: the calls of ATen that autograd makes.
 
-A forward pass is run once, autograd asked for the gradients, and its calls are recorded while it
-makes them. What they read of the forward pass (a result, indices, statistics) are operands then, as
-autograd keeps it. So a gradient is timed without autograd's bookkeeping, and can be compiled.
+The forward pass runs once, and the calls of autograd's backward pass are recorded. Tensors that
+they read of the forward pass (a result, indices, statistics) become operands, as autograd saves
+them. A gradient is thus timed without autograd's bookkeeping, and can be compiled.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _ATEN: Final = torch.ops.aten
-# Calls that make room, or look, and compute nothing.
-_SILENT: Final = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+# Calls that allocate memory and compute nothing.
+_ALLOCATIONS: Final = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class GradientProgram:
     """Calls of ATen as one function.
 
     Attributes:
-        function: of tensors; returns a tuple.
-        arguments: what the calls read that none of them has made.
-        finish: brings what the function returns into the shapes of the gradients, by views that
-            nothing but these results needs: no call waits for them.
+        function: takes tensors; returns a tuple.
+        arguments: the tensors that the calls read and none of them creates.
+        finish: gives the results of the function the shapes of the gradients, by final views that
+            no call reads.
         names: of the calls that compute, each once: ``aten::mul``.
     """
 
@@ -54,7 +54,7 @@ def forward_names(function: Callable[..., Any], tensors: Sequence[torch.Tensor])
 def forward_program(
     function: Callable[..., Any], tensors: Sequence[torch.Tensor]
 ) -> GradientProgram:
-    """Return the (first) result of a forward pass as a program: what it chooses is chosen here."""
+    """Return a forward pass as a program of its (first) result, with PyTorch's choices fixed."""
     with torch.no_grad(), _Recorder() as recorder:
         result = function(*tensors)
         program: GradientProgram = recorder.program(
@@ -73,27 +73,24 @@ def gradient(
 
     Args:
         function: the forward pass.
-        tensors: what it takes.
-        wanted: those of them whose gradients are wanted.
-        incoming: the gradient of the result; None of a number is one.
+        tensors: its arguments.
+        wanted: those of them whose gradients are computed.
+        incoming: the gradient of the result; None for a number, whose gradient is one.
     """
-    for each in wanted:
-        each.requires_grad_()
+    for tensor in wanted:
+        tensor.requires_grad_()
     with torch.enable_grad():
         result = function(*tensors)
     result = result[0] if isinstance(result, tuple) else result
 
-    def recorded(*, views: bool) -> GradientProgram:
+    for views in (False, True):
         with _Recorder(views=views) as recorder:
             gradients = torch.autograd.grad(result, wanted, incoming, retain_graph=True)
-        made: GradientProgram = recorder.program(gradients)
-        return made
-
-    program = recorded(views=False)
-    if not program.names:  # nothing but views of the incoming gradient: these are its calls
-        program = recorded(views=True)
-    for each in wanted:
-        each.requires_grad_(False)
+        program: GradientProgram = recorder.program(gradients)
+        if program.names:  # else all its calls are views of the incoming gradient
+            break
+    for tensor in wanted:
+        tensor.requires_grad_(False)
     return program
 
 
@@ -101,7 +98,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to
     """Records calls as a graph.
 
     Args:
-        views: whether views of what was there before are calls too; if not, they are there as well.
+        views: whether to record views of existing tensors as calls; otherwise they are arguments.
     """
 
     def __init__(self, *, views: bool = False) -> None:
@@ -110,8 +107,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to
         self._views = views
         self._nodes: dict[int, fx.Node] = {}
         self._arguments: list[torch.Tensor] = []
-        self._last: fx.Node | None = None  # that stands for an argument
-        # A tensor that is gone would leave its identity to another one.
+        self._last: fx.Node | None = None  # of the arguments
+        # Tensors are known by id, which must not be reused.
         self._alive: list[Any] = []
 
     @classmethod
@@ -127,8 +124,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to
         words = kwargs or {}
         result = func(*args, **words)
         tensors = [x for x in tree_leaves((args, words)) if isinstance(x, torch.Tensor)]
-        made = any(id(each) in self._nodes for each in tensors)
-        if func.namespace != "aten" or (func.is_view and not (made or self._views)):
+        known = any(id(tensor) in self._nodes for tensor in tensors)
+        if func.namespace != "aten" or (func.is_view and not (known or self._views)):
             return result
         self._alive += [tensors, result]
         node = self.graph.call_function(
@@ -137,17 +134,17 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to
         if isinstance(result, torch.Tensor):
             self._nodes[id(result)] = node
             return result
-        for place, each in enumerate(result):
-            if isinstance(each, torch.Tensor):
-                self._nodes[id(each)] = self.graph.call_function(operator.getitem, (node, place))
+        for place, part in enumerate(result):
+            if isinstance(part, torch.Tensor):
+                self._nodes[id(part)] = self.graph.call_function(operator.getitem, (node, place))
         return result
 
     def program(self, results: Sequence[torch.Tensor]) -> GradientProgram:
-        """Return the recorded calls as a function of what they read."""
+        """Return the recorded calls as a function of the tensors that they read."""
         graph = self.graph
         outputs, views = [], []
-        for each in results:
-            node, steps = self._read(each), []
+        for result in results:
+            node, steps = self._read(result), []
             while not self._views and _is_view(node):
                 steps.append(node)
                 node = node.args[0]
@@ -161,11 +158,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to
             return tuple(_viewed(*pair) for pair in zip(results, views, strict=True))
 
         names = _names(graph, views=self._views)
-        arguments = tuple(each.detach() for each in self._arguments)
+        arguments = tuple(argument.detach() for argument in self._arguments)
         return GradientProgram(_function(graph), arguments, finish, names)
 
     def _read(self, value: Any) -> Any:
-        """Return what stands for a value; a tensor that no call has made is an argument."""
+        """Return the node of a value; a tensor that no call has created becomes an argument."""
         if not isinstance(value, torch.Tensor):
             return value
         if id(value) not in self._nodes:
@@ -189,12 +186,12 @@ def _viewed(tensor: torch.Tensor, views: Sequence[tuple[Any, Any]]) -> torch.Ten
 
 def _names(graph: fx.Graph, *, views: bool = False) -> tuple[str, ...]:
     calls = [node for node in graph.nodes if hasattr(node.target, "overloadpacket")]
-    names = [each.target.overloadpacket.__name__ for each in calls if views or not _is_view(each)]
-    return tuple(dict.fromkeys(f"aten::{each}" for each in names if each not in _SILENT))
+    names = [call.target.overloadpacket.__name__ for call in calls if views or not _is_view(call)]
+    return tuple(dict.fromkeys(f"aten::{name}" for name in names if name not in _ALLOCATIONS))
 
 
 def _add_in_place(graph: fx.Graph) -> None:
-    """Let sums of gradients overwrite the first of them, as autograd does where nobody records."""
+    """Make sums of gradients in place, as autograd does unless a dispatch mode is active."""
     for node in graph.nodes:
         if node.target is not _ATEN.add.Tensor or not isinstance(node.args[1], fx.Node):
             continue
@@ -204,9 +201,9 @@ def _add_in_place(graph: fx.Graph) -> None:
 
 
 def _function(graph: fx.Graph) -> Callable[..., Any]:
-    """Return a graph as a function: a line for each call, which frees what is read no more."""
+    """Return a graph as a function: a line for each call, which frees tensors after last use."""
     code = graph.python_code("")
-    # Operators by names of their own: looking them up takes longer than a short call's share.
+    # Operators get names of their own, because looking up attributes takes longer than short calls.
     names = {name: name.replace(".", "_") for name in re.findall(r"torch\.ops\.[\w.]+", code.src)}
     source = re.sub(r"torch\.ops\.[\w.]+", lambda match: names[match.group()], code.src)
     known: dict[str, Any] = {**code.globals, "torch": torch, "__name__": __name__}

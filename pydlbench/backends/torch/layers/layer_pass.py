@@ -19,8 +19,8 @@ from pydlbench.backends.torch.layers.forward import (
     FORWARD,
     GRADIENT,
     GROUPED,
-    KEPT,
     RESULTS,
+    SAVED,
     TorchForwardOptions,
     kernels_of,
     padding_note,
@@ -58,13 +58,13 @@ _NOTES: Final[Mapping[tuple[str, str], str]] = {
 
 
 def variants_of(site: CompilationSite) -> list[Variant]:
-    """List the ways to run a pass of a layer: one for each way that its tensors can lie.
+    """List the ways to run a pass of a layer: one for each layout of its tensors and each kernel.
 
     Args:
-        site: the case, and where its tensors live.
+        site: the case, with device and type of its tensors.
 
     Raises:
-        UnsupportedError: PyTorch has no such layers, or not this one.
+        UnsupportedError: PyTorch does not support this layer.
     """
     spec, layer = site.spec, site.spec.layer
     if spec.precision in FP8_PRECISIONS:
@@ -76,7 +76,7 @@ def variants_of(site: CompilationSite) -> list[Variant]:
     for word, kernel in itertools.product(layouts_of(layer), kernels_of(spec)):
         if word == "nhwc" and layer.sides == 1:  # PyTorch has no such memory format
             continue
-        how = TorchForwardOptions(
+        options = TorchForwardOptions(
             training=spec.pass_ != "forward" or spec.propagation == "training",
             transposed=word == "transposed",
             on_gpu=spec.on_gpu,
@@ -84,16 +84,17 @@ def variants_of(site: CompilationSite) -> list[Variant]:
             device=site.place.device,
             kernel=kernel,
         )
-        lie = LayerLayout(layer, "transposed" if word == "transposed" else "plain")
-        run = _TorchPass(spec, entry(layer, how), lie, GRADIENT, recorded=kernel is not None)
+        layout = LayerLayout(layer, "transposed" if word == "transposed" else "plain")
+        forward = entry(layer, options)
+        run = _TorchPass(spec, forward, layout, GRADIENT, recorded=kernel is not None)
         try:
             names = run.names(site.place, word)
-        except UnsupportedError:  # its build fails with the reason
+        except UnsupportedError:  # building it raises the error again
             names = ("aten::scaled_dot_product_attention",)
         note = _GROUPED if kernel == GROUPED else _NOTES.get((run.op, spec.pass_))
         variants.append(
             site.variant(
-                run.made,
+                run.bind,
                 algorithm=(f"{kernel}: " if kernel else "")
                 + " + ".join(names)
                 + (" with bias" if spec.fuse == "bias" else ""),
@@ -112,11 +113,11 @@ def _filters(layer: Layer, word: str) -> str:
 
 
 def _accumulate(layer: Layer, spec: KernelSpec, names: tuple[str, ...]) -> str:
-    """Return what a pass sums in: each operator of a chain rounds what it writes.
+    """Return the type of a pass's accumulators; each operator of a chain rounds its results.
 
-    Kernels on CPUs sum overlapping windows' gradients, and those of a normalisation's weights, in
-    what is stored. What is converted to float32 stays in it. Where one matrix stands for several,
-    products are rounded before those of its gradient are added up.
+    Kernels on CPUs sum the gradients of overlapping windows, and of a normalisation's weights, in
+    the stored type. Values that are converted to float32 stay in it. If a matrix is broadcast, the
+    products for its gradient are rounded before they are added up.
     """
     if layer.op == "gemm" and "aten::sum" in names:
         return stored(spec.precision)
@@ -135,14 +136,14 @@ def _accumulate(layer: Layer, spec: KernelSpec, names: tuple[str, ...]) -> str:
 
 
 class _TorchPass(FrameworkLayerPass):
-    """A pass of a layer, whose gradients autograd has.
+    """A pass of a layer, with gradients derived by autograd.
 
     Args:
         spec: see :class:`FrameworkLayerPass`, as the rest.
         forward: likewise.
-        lie: likewise.
+        layout: likewise.
         gradients: likewise.
-        recorded: whether a forward pass is called by the calls of ATen that it makes once, too.
+        recorded: whether a forward pass, too, is run as the recorded calls of ATen.
     """
 
     def __init__(self, *layer_pass: Any, recorded: bool = False) -> None:
@@ -150,7 +151,7 @@ class _TorchPass(FrameworkLayerPass):
         self._recorded = recorded
 
     def names(self, place: TensorPlace, variant: str) -> tuple[str, ...]:
-        """Return the calls that it makes, which are run on tensors without memory."""
+        """Return the names of its calls, found with tensors without memory."""
         with FakeTensorMode(allow_non_fake_inputs=True):
             operands = TorchOperands(self.layer, {}, place, variant)
             if self.roles.derived:
@@ -158,27 +159,24 @@ class _TorchPass(FrameworkLayerPass):
             tensors = map(operands.tensor, self.roles.reads)
             return gradients.forward_names(self.function, (*tensors, *self.turns[:1]))
 
-    def made(self, operands: TorchOperands) -> BoundFunction:
-        """Put operands in place."""
-        if self.roles.derived:
-            program = self._gradients(operands)
+    def bind(self, operands: TorchOperands) -> BoundFunction:
+        """Bind the function of the pass to operands."""
+        tensors: tuple[torch.Tensor, ...] = ()
+        program = self._gradients(operands) if self.roles.derived else None
+        if program is None:
+            tensors = tuple(map(operands.tensor, self.roles.reads))
+            if self._recorded:
+                program = gradients.forward_program(self.function, tensors)
+        if program is not None:
+            finish = program.finish
 
-            def gradients_by_role(returned: Any) -> Mapping[str, Any]:
-                results = self.by_role(program.finish(returned), ())
-                return self.plain(results, as_array)
+            def finished_by_role(returned: Any) -> Mapping[str, Any]:
+                return self.plain(self.by_role(finish(returned), tensors), as_array)
 
-            return BoundFunction(program.function, program.arguments, gradients_by_role)
-        tensors = tuple(map(operands.tensor, self.roles.reads))
-        if self._recorded:
-            chosen = gradients.forward_program(self.function, tensors)
-
-            def result_by_role(returned: Any) -> Mapping[str, Any]:
-                return self.plain(self.by_role(chosen.finish(returned), tensors), as_array)
-
-            return BoundFunction(chosen.function, chosen.arguments, result_by_role)
+            return BoundFunction(program.function, program.arguments, finished_by_role)
 
         def results_by_role(returned: Any) -> Mapping[str, Any]:
-            # Of several the first is the layer's, unless the table says what they are.
+            # The first of several results is the layer's, unless the table has their roles.
             several = returned[:1] if isinstance(returned, tuple) else (returned,)
             results = self.by_role(several, tensors)
             if self.op in RESULTS:
@@ -192,16 +190,18 @@ class _TorchPass(FrameworkLayerPass):
     def _gradients(self, operands: TorchOperands) -> gradients.GradientProgram:
         tensors = {role: operands.tensor(role) for role in self.roles.reads}
         wanted = [tensors[role] for role in self.roles.writes]
-        # The loss is a number, whose gradient is one.
+        # The incoming gradient of a loss is one.
         incoming = torch.ones((), device=operands.place.device)
         if self.op != "softmax-xent":
             incoming = operands.tensor("dst")
         program = gradients.gradient(self.function, tuple(tensors.values()), wanted, incoming)
-        if self.op in KEPT and operands.inputs:
-            own = {each.data_ptr() for each in (*tensors.values(), incoming)}
-            kept = [each for each in program.arguments if each.data_ptr() not in own]
-            values = KEPT[self.op](operands)
-            assert len(kept) >= len(values), f"the gradient of {self.op} reads {len(kept)} tensors"
-            for tensor, value in zip(kept, values, strict=False):
+        if self.op in SAVED and operands.inputs:
+            given = {tensor.data_ptr() for tensor in (*tensors.values(), incoming)}
+            saved = [tensor for tensor in program.arguments if tensor.data_ptr() not in given]
+            values = SAVED[self.op](operands)
+            assert len(saved) >= len(values), (
+                f"the gradient of {self.op} reads {len(saved)} tensors"
+            )
+            for tensor, value in zip(saved, values, strict=False):
                 tensor.copy_(value.reshape(tensor.shape))
         return program

@@ -1,4 +1,4 @@
-"""An operator of PyTorch with its operands in place, and its compilation."""
+"""An operator of PyTorch with its operands, and its compilation."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ FORMATS: dict[str, dict[int, torch.memory_format]] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where tensors live.
+    """Device and type of tensors.
 
     Attributes:
         device: ``cpu`` or ``cuda:N``.
-        dtype: of all that is stored in the case's precision.
+        dtype: of all tensors that are stored in the case's precision.
     """
 
     device: torch.device
@@ -65,7 +65,7 @@ class TensorPlace:
         like: torch.memory_format | None = None,
         dtype: torch.dtype | None = None,
     ) -> torch.Tensor:
-        """Return a tensor with any values."""
+        """Return an uninitialized tensor."""
         return torch.empty(
             tuple(shape),
             dtype=dtype or self.dtype,
@@ -78,10 +78,10 @@ class TorchOperands:
     """Operands of one layer, by role.
 
     Args:
-        layer: The layer.
-        inputs: Plain float32 arrays by role.
-        place: Where tensors live.
-        variant: How they lie: a memory format's word, of the weights of products ``transposed``.
+        layer: the layer.
+        inputs: plain float32 arrays by role.
+        place: device and type of the tensors.
+        variant: their layout: the word of a memory format; ``transposed`` for weights of products.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class TorchOperands:
         self.place = place
         self._formats = FORMATS.get(variant, {})
         # A memory format leaves the shape as it is.
-        self._lie = LayerLayout(layer, "transposed" if variant == "transposed" else "plain")
+        self._layout = LayerLayout(layer, "transposed" if variant == "transposed" else "plain")
 
     def tensor(self, role: str) -> torch.Tensor:
-        """Return what has a role, in its type and format; of what is not given, zeros."""
-        shape = self._lie.stored_shape(role)
+        """Return the tensor of a role, in its type and format; zeros if there is no input."""
+        shape = self._layout.stored_shape(role)
         if self.layer.op == "bias" and role == "bias":
             shape = (1, *shape, 1, 1)
         dtype = torch.float32 if self.layer.in_float32(role) else None
@@ -105,12 +105,12 @@ class TorchOperands:
         like = self._formats.get(len(shape))
         if role not in self.inputs:
             return self.place.empty(shape, like, dtype).zero_()
-        array = self._lie.arranged(role, self.inputs[role]).reshape(shape)
+        array = self._layout.arranged(role, self.inputs[role]).reshape(shape)
         return self.place.tensor(array, like, dtype)
 
 
 # -----------------------------------------------------------------------------
-# What is called for one pass of a layer.
+# The function of one pass of a layer.
 
 
 def as_array(tensor: torch.Tensor) -> NDArray[Any]:
@@ -124,12 +124,12 @@ class BoundFunction:
     """A function with its operands.
 
     Attributes:
-        function: of tensors, nothing else but what takes turns; may be compiled.
+        function: takes tensors, and a last argument from ``turns``; may be compiled.
         arguments: the tensors.
-        results: brings what the function returns to the host by role; see
+        results: copies the results to the host by role; see
             :class:`~pydlbench.backends.frameworks.operator.FrameworkOperator`.
         changed: positions of arguments that the function overwrites.
-        turns: a last argument that takes turns from call to call.
+        turns: values of a last argument that alternate from call to call.
     """
 
     function: Callable[..., Any]
@@ -141,7 +141,7 @@ class BoundFunction:
 
 
 # -----------------------------------------------------------------------------
-# ``torch.compile`` of one function, apart from every other one.
+# ``torch.compile`` of one function, independent of every other one.
 
 _numbers = itertools.count()
 
@@ -149,20 +149,21 @@ _numbers = itertools.count()
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function compiled for exactly the shapes that it is called with.
 
-    The compiler keeps what it made by code object, tries one after the other in each call, and
-    refuses after eight. Functions made by the same ``def`` share theirs: each gets its own here.
+    The compiler caches its results by code object, tries them one after the other in each call, and
+    fails after eight. Functions made by the same ``def`` share a code object, so that each function
+    gets one of its own here.
 
     Args:
-        function: Made by ``def``; of tensors only.
+        function: defined by ``def``; takes tensors only.
     """
-    compiled: Callable[..., Any] = torch.compile(_own(function), fullgraph=True, dynamic=False)
-    return compiled
+    result: Callable[..., Any] = torch.compile(_copied(function), fullgraph=True, dynamic=False)
+    return result
 
 
-def _own(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function with a code object, and so a compiler's cache, of its own."""
+def _copied(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with its own code object, and so with its own cache of the compiler."""
     if not isinstance(function, types.FunctionType) or function.__module__.startswith("torch"):
-        # The compiler takes what calls a function of PyTorch's.
+        # The compiler needs a function around one of PyTorch's own.
         called = function
 
         def function(*tensors: torch.Tensor) -> Any:
@@ -178,33 +179,34 @@ def _own(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def frozen(made: BoundFunction) -> BoundFunction:
-    """Return an operator whose operands but the first are a module's constants, and compiled.
+def frozen(bound: BoundFunction) -> BoundFunction:
+    """Return a compiled function whose operands, except the first, are constants of a module.
 
-    Where freezing is on while it is first called, without gradients, the compiler takes parameters
-    for constants and has the libraries pack them: see :func:`freezing`. That is what a deployed
-    network does with its weights.
+    If freezing is on during its first call, without gradients, the compiler treats parameters as
+    constants and has the libraries pack them: see :func:`freezing`. A deployed network does so with
+    its weights.
 
     Args:
-        made: a forward pass: of the source, the weights and perhaps a bias.
+        bound: a forward pass of the source, the weights and possibly a bias.
     """
-    first, *others = made.arguments
-    function = made.function
+    first, *others = bound.arguments
+    function = bound.function
 
     def forward(self: Any, source: torch.Tensor) -> Any:
         return function(source, *self.constants)
 
-    whole = type("Frozen", (nn.Module,), {"forward": _own(forward)})()
-    whole.constants = nn.ParameterList([nn.Parameter(each, requires_grad=False) for each in others])
+    whole = type("Frozen", (nn.Module,), {"forward": _copied(forward)})()
+    constants = [nn.Parameter(tensor, requires_grad=False) for tensor in others]
+    whole.constants = nn.ParameterList(constants)
     compiled_whole: Callable[..., Any] = torch.compile(whole.eval(), fullgraph=True, dynamic=False)
-    return dataclasses.replace(made, function=compiled_whole, arguments=(first,))
+    return dataclasses.replace(bound, function=compiled_whole, arguments=(first,))
 
 
 def freezing(mode: str | None) -> contextlib.AbstractContextManager[Any]:
-    """Return the context in which an operator is first called: with constants folded if frozen.
+    """Return the context of an operator's first call, in which a frozen one folds constants.
 
-    The switch is read by the tracer and by the compiler, both of which run in that call, and given
-    to ``torch.compile`` as an option it does not reach the tracer.
+    Tracer and compiler both run in that call and read the switch. As an option of
+    ``torch.compile`` it would not reach the tracer.
     """
     if mode != "frozen":
         return contextlib.nullcontext()
@@ -215,14 +217,14 @@ def freezing(mode: str | None) -> contextlib.AbstractContextManager[Any]:
 
 
 # -----------------------------------------------------------------------------
-# An operator of PyTorch with its operands in place: called, waited for, read.
+# An operator of PyTorch that can be called, waited for and read.
 
 
 class TorchOperator(FrameworkOperator):
-    """One call with its operands.
+    """A call with its operands.
 
     Args:
-        made: the function with its operands.
+        bound: the function with its operands.
         guard: see :class:`FrameworkOperator`.
         wait: likewise.
         timing: how a GPU's samples are taken: ``cuda-graph`` or ``events``.
@@ -230,37 +232,37 @@ class TorchOperator(FrameworkOperator):
 
     def __init__(
         self,
-        made: BoundFunction,
+        bound: BoundFunction,
         guard: Callable[[], contextlib.AbstractContextManager[None]],
         wait: Callable[[], None],
         timing: str = "cuda-graph",
     ) -> None:
         self.timing = timing
-        changed = [made.arguments[place] for place in made.changed]
-        before = [each.clone() for each in changed]
+        changed = [bound.arguments[place] for place in bound.changed]
+        before = [operand.clone() for operand in changed]
 
         def restore() -> None:
             for operand, value in zip(changed, before, strict=True):
                 operand.copy_(value)
 
         super().__init__(
-            made.function,
-            made.arguments,
-            made.results,
+            bound.function,
+            bound.arguments,
+            bound.results,
             guard=guard,
             wait=wait,
-            turns=made.turns,
+            turns=bound.turns,
             restore=restore,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class CompilationSite:
-    """What all ways to run a case share.
+    """The case, device and type that all ways to run it share.
 
     Attributes:
         spec: what is computed.
-        place: where tensors live.
+        place: device and type of the tensors.
         wait: see :class:`FrameworkOperator`.
     """
 
@@ -280,31 +282,31 @@ class CompilationSite:
         """Return a way to run the case.
 
         Args:
-            make: puts operands in place; images have the format that the word names.
+            make: binds the function to operands, which have the layout of ``word``.
             algorithm: see :class:`Variant`, as the rest.
             layout: likewise.
-            word: how tensors lie.
+            word: layout of the tensors.
             facts: likewise.
         """
-        built = functools.partial(self._built, make, word)
-        return Variant(algorithm=algorithm, layout=layout, variant=word, build=built, **facts)
+        build = functools.partial(self._build, make, word)
+        return Variant(algorithm=algorithm, layout=layout, variant=word, build=build, **facts)
 
-    def _built(
+    def _build(
         self,
         make: Callable[[TorchOperands], BoundFunction],
         word: str,
         inputs: Mapping[str, NDArray[Any]],
     ) -> TorchOperator:
-        """Put operands in place, compile where the mode compiles, and run it once."""
+        """Bind the function to operands, compile it if the mode does, and run it once."""
         spec, guard = self.spec, settings.guard(self.spec)
         try:
-            made = make(TorchOperands(spec.layer, inputs, self.place, word))
+            bound = make(TorchOperands(spec.layer, inputs, self.place, word))
             if spec.mode == "compiled":
-                made = dataclasses.replace(made, function=compiled(made.function))
+                bound = dataclasses.replace(bound, function=compiled(bound.function))
             elif spec.mode == "frozen":
-                made = frozen(made)
+                bound = frozen(bound)
             timing = "events" if spec.timing == "events" else "cuda-graph"
-            operator = TorchOperator(made, guard, self.wait, timing)
+            operator = TorchOperator(bound, guard, self.wait, timing)
             with guard(), freezing(spec.mode):
                 operator.call()
                 self.wait()
@@ -320,23 +322,22 @@ def empty(
     guard: Callable[[], contextlib.AbstractContextManager[None]],
     wait: Callable[[], None],
 ) -> TorchOperator:
-    """Return an operator that does as good as nothing.
+    """Return an operator that computes next to nothing.
 
-    Eager, on a CPU, it makes a second name for a tensor. Compiled or frozen it adds to one element,
-    and so on a GPU: a function that computes nothing would not be compiled, and a graph of it would
-    be empty.
+    In eager mode on a CPU it makes an alias of a tensor. Otherwise it adds to one element: a
+    function that computes nothing would not be compiled, and a CUDA graph of it would be empty.
     """
 
-    def name(x: torch.Tensor) -> Any:
+    def alias(x: torch.Tensor) -> Any:
         return torch.ops.aten.alias.default(x)
 
     def add(x: torch.Tensor) -> Any:
         return x + 1
 
-    function = compiled(add) if mode != "eager" else name if device.type == "cpu" else add
+    function = compiled(add) if mode != "eager" else alias if device.type == "cpu" else add
     operand = torch.rand(1, device=device)
-    made = BoundFunction(function, (operand,), lambda result: {"dst": as_array(result)})
-    operator = TorchOperator(made, guard, wait)
+    bound = BoundFunction(function, (operand,), lambda result: {"dst": as_array(result)})
+    operator = TorchOperator(bound, guard, wait)
     with guard():
         operator.call()
         wait()
