@@ -28,7 +28,6 @@ from pydlbench.analysis.call_times import (
     TRACED,
     StepParts,
 )
-from pydlbench.analysis.calls import ReadyCalls
 from pydlbench.analysis.experiments import (
     FRESH_MEMORY,
     LOG,
@@ -50,7 +49,7 @@ from pydlbench.analysis.experiments import (
 from pydlbench.analysis.mapped import map_calls
 from pydlbench.analysis.native_layers import NativeLayers
 from pydlbench.analysis.operators import kind_of, listed
-from pydlbench.analysis.subjects import TracedStep
+from pydlbench.analysis.subjects import ReadyCalls, TracedStep
 from pydlbench.backends import capabilities
 from pydlbench.backends.steps import requests
 from pydlbench.backends.steps.device import DeviceOperators

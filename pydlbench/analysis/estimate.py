@@ -1,14 +1,14 @@
-"""The estimate of a step: sums of measured layers, each with its roof, its share and its doubts.
+"""The estimate of a step: a sum of measured layers, each with its roof and its share.
 
 Every layer is measured with its operands in the cache and with none of them there. In a step some
 are and some are not, so that the two sums are the ends of an interval::
 
     low = sum of hot times       high = sum of cold times       time = their middle
 
-A kernel without a cold row counts with its hot time in both; how many these are is told.
+A kernel without a cold row counts with its hot time in both; the record has their number.
 
-The statistical interval is kept apart: that of the sums of the rounds in which the rows were
-visited (:mod:`pydlbench.analysis.effort`).
+The statistical interval is separate: that of the sums of the rounds in which the rows were visited
+(:mod:`pydlbench.analysis.effort`).
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class Range:
         return Range(hot=self.hot + other.hot, cold=self.cold + other.cold)
 
 
-#: Nothing.
+#: The sum of no layers.
 ZERO: Final = Range(hot=0.0, cold=0.0)
 
 
-# Layers whose step at their roof is told.
-_WHAT_IF: Final = 5
+# Number of layers for which the record has the step with the layer at its roof.
+_MAX_WHAT_IF: Final = 5
 
 
 def estimate(
@@ -79,12 +79,12 @@ def estimate(
     """Sum measured layers into a step.
 
     Args:
-        plan: the step's work.
-        rows: a measurement for each of the plan's cases; one that is not ok counts as missing.
-        more: fields of the record that a sum does not know: memory, options, device, threads...
+        plan: the plan of the step.
+        rows: a measurement for each spec of the plan; one that is not ok counts as missing.
+        more: other fields of the record: memory, options, device, threads...
 
     Raises:
-        KeyError: a case of the plan was not measured.
+        KeyError: a spec of the plan was not measured.
     """
     missing = [
         {"layer": term.step_pass.node, "pass": term.step_pass.pass_, "reason": reason}
@@ -112,7 +112,7 @@ def estimate(
     groups = group_layers(layers)
     largest = max(groups, key=lambda layer: layer.time_s, default=None)
     slowest = max(layers, key=lambda layer: layer.time_s, default=None)
-    leads = _leads(layers, timed, rows)
+    dominant = _dominance(layers, timed, rows)
     return StepEstimate(
         model=plan.name,
         title=plan.title,
@@ -141,9 +141,9 @@ def estimate(
             "layers": largest.count if largest else 0,
             "share": largest.share if largest else None,
         },
-        dominant_share=None if leads is None else leads.record(),
-        dominant_clear=leads is not None and leads.clear,
-        dominant_rivals=() if leads is None else leads.rivals,
+        dominant_share=None if dominant is None else dominant.record(),
+        dominant_clear=dominant is not None and dominant.clear,
+        dominant_rivals=() if dominant is None else dominant.rivals,
         disturbed_share=_disturbed(kept, rows),
         dominant_kind=max(kinds, key=kinds.__getitem__, default=None),
         kinds=dict(sorted(kinds.items(), key=lambda kind: -kind[1])),
@@ -153,7 +153,7 @@ def estimate(
                 "layers": layer.count,
                 "step_at_its_roof_s": total.middle - layer.excess_s,
             }
-            for layer in sorted(groups, key=lambda layer: -layer.excess_s)[:_WHAT_IF]
+            for layer in sorted(groups, key=lambda layer: -layer.excess_s)[:_MAX_WHAT_IF]
         ),
         missing=tuple(missing),
         **more,
@@ -168,12 +168,12 @@ def _contended(term: EstimateTerm, rows: Mapping[KernelSpec, Measurement]) -> bo
     return any(row.ok and row.contended for row in (rows[term.hot], rows[term.cold]))
 
 
-def _leads(
+def _dominance(
     layers: Iterable[EstimatedLayer],
     timed: Mapping[str, Sequence[EstimateTerm]],
     rows: Mapping[KernelSpec, Measurement],
 ) -> Dominance | None:
-    """Layers that run the same kernels are one part; hot and cold rows are half of it each."""
+    """Return the dominant layer; layers with the same kernels are one part of the sum."""
     parts = {
         name: _weights([term for layer in alike for term in timed[layer.name]], rows)
         for name, alike in grouped(layers, lambda layer: layer.like).items()
@@ -188,7 +188,7 @@ def _leads(
 
 
 def _reason(row: Measurement) -> str | None:
-    """Why a row cannot be summed; None if it can."""
+    """Return why a row cannot be summed; None if it can."""
     return None if row.ok else row.reason or row.status
 
 
@@ -197,7 +197,7 @@ def _median(row: Measurement) -> float | None:
 
 
 def range_of(term: EstimateTerm, rows: Mapping[KernelSpec, Measurement]) -> Range:
-    """Return the seconds of a piece of work; without a cold row the hot one stands for both."""
+    """Return the seconds of a term; without a cold row those of the hot one are used for both."""
     hot = _median(rows[term.hot]) or 0.0
     cold = _median(rows[term.cold])
     return Range(hot=hot, cold=hot if cold is None else cold)
@@ -240,7 +240,7 @@ def _layer(
 
 
 def _pass(term: EstimateTerm) -> str:
-    """Return the pass, or what training does to tensors besides: ``l2`` terms, the ``update``."""
+    """Return the pass, or the part of training: ``l2`` term or ``update``."""
     step_pass = term.step_pass
     op = step_pass.layer.op
     if op in ("sgd", "momentum"):
@@ -258,11 +258,11 @@ def _kind(term: EstimateTerm) -> str:
 def _weights(
     terms: Iterable[EstimateTerm], rows: Mapping[KernelSpec, Measurement] | None = None
 ) -> dict[KernelSpec, float]:
-    """Return how often each case is in the middle of hot and cold: each of the two counts half.
+    """Return the weight of each spec in the middle of hot and cold: half an occurrence each.
 
     Args:
-        terms: the pieces of a step's work.
-        rows: one without a cold row counts with its hot one; None expects all.
+        terms: the terms of a step.
+        rows: without a cold row the hot one counts fully; None means that all rows exist.
     """
     return summed(
         (spec, 0.5)
@@ -272,7 +272,7 @@ def _weights(
 
 
 # -----------------------------------------------------------------------------
-# Which kernels a step is made of: each distinct one is measured once, however often it occurs.
+# The kernels of a step: each distinct one is measured once, however often it occurs.
 
 HOT = "hot"
 COLD = "all-cold"
@@ -280,12 +280,12 @@ COLD = "all-cold"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateTerm:
-    """One piece of a step's work.
+    """One pass of a layer of a step, and the specs that are measured for it.
 
     Attributes:
-        step_pass: which node's, in which pass.
-        hot: what is measured for it, its operands in the cache as far as they fit.
-        cold: the same with nothing in the cache; ``hot`` where the operands would not fit anyway.
+        step_pass: the node and the pass.
+        hot: with operands in the cache as far as they fit.
+        cold: with no operand in the cache; ``hot`` if the operands do not fit anyway.
     """
 
     step_pass: StepPass
@@ -295,7 +295,7 @@ class EstimateTerm:
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateKernels:
-    """A step's work and the measurements that it takes.
+    """The terms of a step, and the measurements that they need.
 
     Attributes:
         terms: in the order of execution.
@@ -305,13 +305,13 @@ class EstimateKernels:
 
     @property
     def effort(self) -> Effort:
-        """What tells which of the cases need no further visit for the sum's sake."""
+        """The function that says why a spec needs no further visit for the sum, if so."""
         cold = {term.cold: term.hot for term in self.terms if term.cold != term.hot}
         return sharing(_weights(self.terms), cold)
 
     @property
     def specs(self) -> tuple[KernelSpec, ...]:
-        """What is to be measured: each distinct case once, hot and cold ones beside each other."""
+        """The specs to measure: each distinct one once, hot and cold ones beside each other."""
         specs: dict[KernelSpec, None] = {}
         for term in self.terms:
             specs.setdefault(term.hot)
@@ -321,15 +321,15 @@ class EstimateKernels:
 
 @dataclass(frozen=True, kw_only=True)
 class EstimatePlan(EstimateKernels):
-    """The work of a step, with what is told of it.
+    """The terms of a step, with the facts that the record shows.
 
     Attributes:
         name: of the model.
-        title: what it is, in words.
+        title: of the model, in words.
         batch: images per step.
         phase: ``forward``, ``forward-backward`` or ``training``.
         precision: of all layers.
-        recorded: the calls that it follows from; None where the model has a graph.
+        recorded: the recorded calls that it is made from; None if the model has a graph.
     """
 
     name: str
@@ -340,23 +340,22 @@ class EstimatePlan(EstimateKernels):
     recorded: Recorded | None = None
 
 
-def plan(
+def plan_step(
     model: Model,
     phase: str = "forward",
     precision: str = "fp32",
     device: str = "cpu",
     cache_bytes: int | None = None,
 ) -> EstimatePlan:
-    """Return the work of a step and what has to be measured for it.
+    """Return the terms of a step, and the specs to measure for them.
 
     Args:
         model: with its batch.
         phase: ``forward``, ``forward-backward`` or ``training``.
         precision: of all layers.
         device: ``cpu`` or ``cuda:N``.
-        cache_bytes: size of the last cache before memory. A kernel whose operands take four times
-            as much finds none of them there, whoever ran before: it is measured once, not twice.
-            None measures everything twice.
+        cache_bytes: size of the last-level cache. A kernel whose operands take four times as much
+            never finds them there: it is measured once, not twice. None measures everything twice.
 
     Raises:
         UsageError: no such phase.
@@ -373,11 +372,11 @@ def plan(
 
 
 def terms_of(
-    works: Iterable[StepPass], precision: str, device: str, cache_bytes: int | None
+    passes: Iterable[StepPass], precision: str, device: str, cache_bytes: int | None
 ) -> tuple[EstimateTerm, ...]:
-    """Return what is measured for each piece of work; see :func:`plan`."""
+    """Return the terms of passes of layers; see :func:`plan_step`."""
     terms = []
-    for part in works:
+    for part in passes:
         hot = KernelSpec(
             layer=part.layer,
             pass_=part.pass_,
@@ -397,8 +396,8 @@ def terms_of(
 
 
 def sharing_kernels(terms: Iterable[EstimateTerm]) -> tuple[EstimateTerm, ...]:
-    """Return pieces of work; those of one kernel have the case that it first occurs in."""
-    # Without names -> as it is called where it first occurs.
+    """Return terms; those with the same kernel share the spec of its first occurrence."""
+    # The first occurrence by nameless spec.
     known: dict[KernelSpec, KernelSpec] = {}
 
     def shared(spec: KernelSpec) -> KernelSpec:

@@ -2,16 +2,16 @@
 
     forecast = sum of operators + page faults x cost of a page fault
 
-The operators come from recording a step (PyTorch's eager mode, users' models in TensorFlow), or are
-cut from the model's graph; their times come from the store, or are measured alone (see
-:mod:`pydlbench.analysis.rows`). A machine is not as fast today as when a row was stored: a few of
-them are timed again, and all rows of their class are scaled by what these have changed. Page faults
-are counted where the step runs, untimed; what one costs is a row like others.
+The operators come from recording a step (PyTorch's eager mode, users' models in TensorFlow), or
+from the model's graph. Their times come from the store, or are measured alone (see
+:mod:`pydlbench.analysis.rows`). The machine may be faster or slower today than when a row was
+stored: a few rows are timed again, and all rows of their class are scaled by the change. Page
+faults are counted in an untimed step; the cost of one is a row like others.
 
 On a GPU each operator has two times, the host's and the device's, and the step is the makespan of
 both (:mod:`pydlbench.analysis.pipeline`).
 
-The interval is what earlier forecasts were off by (:mod:`pydlbench.analysis.scores`).
+The interval covers the errors of earlier forecasts (:mod:`pydlbench.analysis.scores`).
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
     from pydlbench.runner.session import Session
     from pydlbench.store.reader import Reader
 
-#: Processes that a missing operator is timed in, where nobody says otherwise.
+#: Default number of processes in which a missing operator is timed.
 VISITS: Final = 3
-#: Stored rows of a step that are timed again before a forecast, and how few of a class tell nothing
-#: of the others in it.
-_AGAIN: Final = 10
-_FEW: Final = 2
+# Stored rows that are timed again before a forecast, and the number of them in a class up to which
+# the class is not scaled.
+_MAX_TIMED_AGAIN: Final = 10
+_UNSCALED_ROWS: Final = 2
 _FAULTS: Final = "faults"
-# Steps before those in which page faults are counted, by which the allocator learns what it gives
-# back; and how many are counted: the numbers of two steps in a row may differ by half.
+# Untimed steps before page faults are counted, in which the allocator adapts; and the least and
+# most steps and the seconds of counting: two steps in a row may differ by a half.
 _UNCOUNTED: Final = 2
-_LEAST_COUNTED, _MOST_COUNTED, _COUNTING_S = 2, 8, 2.0
+_MIN_COUNTED, _MAX_COUNTED, _COUNTING_S = 2, 8, 2.0
 
 
 def forecast_step(
@@ -67,16 +67,16 @@ def forecast_step(
     keep: Callable[[str, dict[str, Any], str], None] = lambda *_: None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> ForecastRecord:
-    """Forecast a step from operators that were timed apart; it is not timed.
+    """Forecast a step from operators that were timed alone; the step is not timed.
 
     Args:
         spec: the step; on a GPU in PyTorch's eager mode.
         session: whose workers are used.
-        store: of the rows; None knows none.
-        measures: measure what the store lacks; else it is missing in the sum.
-        visits: processes that a missing operator is timed in.
-        keep: called with table, document and key of each row that was measured, at once.
-        tell: called with what is done next.
+        store: of the rows; None without stored rows.
+        measures: measure rows that the store lacks; else they are missing in the sum.
+        visits: processes in which a missing operator is timed.
+        keep: called with table, document and key of each row as soon as it is measured.
+        tell: called with the name of what comes next.
 
     Raises:
         UsageError: no such model or option.
@@ -89,21 +89,21 @@ def forecast_step(
             "eager mode makes them; nearest: --framework torch --mode eager"
         )
     tell("operators of the step")
-    made = _Forecaster(spec, session, store, measures, visits, keep, tell)
+    forecaster = _Forecaster(spec, session, store, measures, visits, keep, tell)
     steps = listed(spec, session)
-    faults = None if spec.on_gpu else made.faults(program_of(steps))
+    faults = None if spec.on_gpu else forecaster.faults(program_of(steps))
     calls = [*steps.calls, *_faulting(faults)]
-    rows = made.rows(calls)
-    factors, untold = made.factors(calls, rows)
-    known = interval(scored(store, made.place))
+    rows = forecaster.rows(calls)
+    factors, untold = forecaster.factors(calls, rows)
+    known = interval(scored(store, forecaster.place))
     known = known._replace(reach=known.reach + untold)
-    return conclude(spec, made.place, steps, rows, faults, factors=factors, known=known)
+    return conclude(spec, forecaster.place, steps, rows, faults, factors=factors, known=known)
 
 
 def class_of(call: RecordedCall, cache_bytes: int) -> str:
-    """Return the class of a call: what of a machine that is slower today it is slower by.
+    """Return the class of a call: calls of a class change alike when the machine changes.
 
-    Page faults are one by themselves.
+    Page faults are a class of their own.
 
     Args:
         call: with the bytes of its operands and results.
@@ -120,25 +120,26 @@ def program_of(steps: OperatorsFacts) -> str:
     return program_hash((call.signature, call.direction) for call in own for _ in range(call.count))
 
 
-def believed(
+def scaling(
     ratios: Mapping[str, Sequence[float]], shares: Mapping[str, float]
 ) -> tuple[dict[str, float], float]:
-    """Return by class what rows are multiplied by, and how much farther off the sum may be.
+    """Return the factor of the rows of each class, and the additional error of the sum.
 
-    One call or two may be what has changed, rather than their class: this is not scaled then, and
-    what they have changed widens the interval instead. Of page faults there is a single row.
+    If only one call or two of a class were timed again, their change may not be that of the class:
+    the class is not scaled, and the change widens the interval instead. Page faults have a single
+    row.
 
     Args:
-        ratios: by class, of calls that were timed again: seconds now over those stored.
-        shares: of the step that stored rows of each class make.
+        ratios: seconds now over stored seconds of the calls that were timed again, by class.
+        shares: shares of the step of the stored rows, by class.
 
     Returns:
-        Factors, and what is added to half of the interval, as the logarithm of a ratio.
+        Factors by class; and the logarithm of a ratio, to be added to half of the interval.
     """
     factors = {
         name: median(values)
         for name, values in ratios.items()
-        if len(values) > _FEW or name == _FAULTS
+        if len(values) > _UNSCALED_ROWS or name == _FAULTS
     }
     untold = sum(
         shares[name] * max(abs(math.log(ratio)) for ratio in values)
@@ -149,48 +150,48 @@ def believed(
 
 
 def counted_faults(spec: StepSpec, session: Session) -> float | None:
-    """Run a step in a process of its own, and count the page faults that it has there.
+    """Run a step in a process of its own, and count its page faults.
 
-    How many of its blocks are fresh depends on all that the process has given back before, so that
-    it is made ready as one that is timed. What the step takes says only how often it is run.
+    The number of fresh blocks depends on the memory that the process has given back before, so the
+    step is prepared like one that is timed. Its time only determines the number of runs.
 
     Args:
         spec: the step, on a CPU.
-        session: whose worker is ended before and after.
+        session: its worker is ended before and after.
 
     Returns:
-        Page faults of a step, on the average; None where nobody counts them.
+        The mean number of page faults of a step; None if they cannot be counted.
 
     Raises:
-        UnsupportedError: the framework has not what is asked for.
+        UnsupportedError: the framework does not support the step.
         WorkerError: the worker died.
     """
     worker = session.worker(spec.framework, spec.device)
     worker.close()
     try:
         kernel = prepare_step(spec, session, preparation=StepPreparation(checks=False))
-        first = kernel.sample(Request(samples=_LEAST_COUNTED, untimed=_UNCOUNTED))
+        first = kernel.sample(Request(samples=_MIN_COUNTED, untimed=_UNCOUNTED))
         if first.faults is None:
             return None
-        counted = min(_MOST_COUNTED, int(_COUNTING_S / max(first.seconds)))
-        more = counted - _LEAST_COUNTED
+        counted = min(_MAX_COUNTED, int(_COUNTING_S / max(first.seconds)))
+        more = counted - _MIN_COUNTED
         if more <= 0:
             return first.faults
         second = kernel.sample(Request(samples=more)).faults or 0.0
-        return (_LEAST_COUNTED * first.faults + more * second) / counted
+        return (_MIN_COUNTED * first.faults + more * second) / counted
     finally:
         worker.close()
 
 
 def _faulting(faults: StepFaults | None) -> list[RecordedCall]:
-    """Return page faults of a step as a call; none where nobody has counted them."""
+    """Return the page faults of a step as a call; an empty list if they were not counted."""
     if faults is None or not faults.counts:
         return []
     return [msgspec.structs.replace(FAULT, count=round(median(faults.counts)))]
 
 
 class _Forecaster:
-    """What the parts of a forecast share; see :func:`forecast_step`."""
+    """Collects rows, their scaling and page faults; see :func:`forecast_step`."""
 
     def __init__(
         self,
@@ -217,7 +218,7 @@ class _Forecaster:
         )
 
     def rows(self, calls: Sequence[RecordedCall]) -> Rows:
-        """Look calls up, and measure those that are not there."""
+        """Return the stored rows of calls, and measure the missing ones."""
         rows = Rows(times=stored_rows(self._store, self.place, calls))
         missing = [call for call in calls if call.signature not in rows.times]
         if missing and self._measures:
@@ -231,11 +232,12 @@ class _Forecaster:
         return rows
 
     def factors(self, calls: Sequence[RecordedCall], rows: Rows) -> tuple[dict[str, float], float]:
-        """Time some stored rows again, and scale all by what they take now over what is stored.
+        """Time the largest stored rows again, and scale all rows by the change.
 
-        Those are taken that make up most of the step; see :func:`believed`.
+        Returns:
+            See :func:`scaling`.
         """
-        # Forwards and backwards a call may be the same.
+        # The same call may occur forward and backward.
         taken_s = summed(
             (call.signature, call.count * rows.times[call.signature].seconds)
             for call in calls
@@ -245,7 +247,7 @@ class _Forecaster:
             call
             for call in {call.signature: call for call in calls}.values()
             if call.signature in rows.times.keys() - rows.fresh
-            # One that took less than its call costs has no ratio.
+            # A row shorter than the cost of its call has no ratio.
             if taken_s[call.signature] > 0
         ]
         stored.sort(key=lambda call: -taken_s[call.signature])
@@ -253,16 +255,16 @@ class _Forecaster:
             return {}, 0.0
         self._tell("stored operators again")
         again = Rows()
-        chosen = stored[:_AGAIN]
+        chosen = stored[:_MAX_TIMED_AGAIN]
         list(
             measure_rows(self._spec, self._session, self.place, chosen, again, visits=1)
-        )  # not kept: one visit is less than what is stored
+        )  # not stored: a single visit is worse than the stored row
         cache_bytes = self._session.cache_bytes(self._spec.device)
         timed = [
             call
             for call in chosen
             if call.signature in again.times and again.times[call.signature].seconds > 0
-            # Nothing else tells of page faults.
+            # Page faults have no other row: a disturbed one does not scale them.
             if call.signature != FAULT.signature or not again.times[call.signature].disturbed
         ]
         ratios = {
@@ -276,7 +278,7 @@ class _Forecaster:
         shares = summed(
             (class_of(call, cache_bytes), taken_s[call.signature] / whole_s) for call in stored
         )
-        factors, untold = believed(ratios, shares)
+        factors, untold = scaling(ratios, shares)
         for call in stored:
             if factor := factors.get(class_of(call, cache_bytes)):
                 row = rows.times[call.signature]
@@ -285,7 +287,7 @@ class _Forecaster:
         return factors, untold
 
     def faults(self, program: str) -> StepFaults | None:
-        """Look the step's page faults up, or count them in processes of their own."""
+        """Return the stored page faults of the step, or count them in processes of their own."""
         step = json.dumps(self._spec.to_dict(), sort_keys=True)
         record = StepFaults(
             place=self.place, step=step, program=program, created_utc=now_utc(), counts=()
@@ -319,16 +321,16 @@ def conclude(
     factors: Mapping[str, float] | None = None,
     known: ScoreInterval | None = None,
 ) -> ForecastRecord:
-    """Return the forecast of a step from what is known of its calls.
+    """Return the forecast of a step from the rows of its calls.
 
     Args:
         spec: the step.
         place: of the rows.
-        step: what it consists of: its calls, its batch, and what was noticed.
-        rows: of its calls and of a page fault, as far as there are some.
-        faults: of the step; None where nobody has counted them.
-        factors: by class, what stored rows were multiplied by.
-        known: what earlier forecasts were off by; None as without any.
+        step: its calls, its batch, and notes.
+        rows: of its calls and of a page fault, as far as known.
+        faults: of the step; None if they were not counted.
+        factors: of the stored rows, by class.
+        known: the interval from errors of earlier forecasts; None without any.
     """
     times, calls = rows.times, step.calls
     absent = [call for call in calls if call.signature not in times]
@@ -387,7 +389,7 @@ def conclude(
 
 
 def _pipelined(step: OperatorsFacts, rows: Rows) -> tuple[float, dict[str, Any]]:
-    """Return an eager step on a GPU, and ``host_s`` and ``graph_s``."""
+    """Return the time of an eager step on a GPU, and the fields ``host_s`` and ``graph_s``."""
     host = {name: row.host_s for name, row in rows.times.items()}
     device = {name: row.seconds for name, row in rows.times.items()}
     calls = enqueued(step.calls, step.order, host, device)
@@ -427,7 +429,7 @@ def _terms(every: Sequence[RecordedCall], rows: Rows, total_s: float) -> tuple[F
 
 
 def _reasons(absent: Sequence[RecordedCall], rows: Rows) -> list[str]:
-    """Return which rows a forecast lacks: a sum without them is no forecast."""
+    """Return the rows that a forecast lacks: a sum without them is no forecast."""
     reasons = []
     if absent:
         few = ", ".join(dict.fromkeys(each.operator for each in absent[:4]))

@@ -1,4 +1,4 @@
-"""The native layers that stand for recorded calls."""
+"""The native layers that correspond to recorded calls."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
 
-#: What calls outside of any module are of.
+#: The module of calls outside of any module.
 MODEL: Final = "(model)"
-# On an H200 products and softmax take 2.4 to 2.7 times as long as PyTorch's fused kernels.
+# The kind of calls without native layers on a GPU: on an H200 products and softmax take 2.4 to 2.7
+# times as long as PyTorch's fused kernels.
 _ATTENTION: Final = "attention"
 _NOT_FUSED: Final = "there is no native kernel of a whole attention for GPUs"
-# In the text of a call on a GPU: an operand, or the result, is in the host's memory.
+# Part of a signature on a GPU if an operand or the result is in the host's memory.
 _HOST: Final = "'cpu'"
 _TO_HOST: Final = "a copy to or from the host's memory has no layer"
-# Parts of calls are fractions.
+# Modules may have fractions of calls.
 _ROUNDING: Final = 1e-6
-#: The precisions that keep elements in a type of PyTorch's, by its name; those of tensor cores
-#: first, as frameworks use them wherever they can.
+#: The precisions with elements of a dtype, by PyTorch's name; those of tensor cores first, as
+#: frameworks use them wherever they can.
 _PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "float32": ("fp32", "tf32"),
     "bfloat16": ("bf16-tc", "bf16"),
@@ -55,13 +56,13 @@ _PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappedCall:
-    """What stands for a recorded call.
+    """A recorded call with its native layers.
 
     Attributes:
-        count: how often the step makes it.
-        meaning: what it computes.
-        terms: the native kernels of one execution; none where no layer stands for it.
-        lacks: why there are none, or not all of a group's; empty where all there need be are there.
+        count: its number in a step.
+        meaning: its meaning.
+        terms: the native kernels of one execution; empty if no layer corresponds to it.
+        lacks: why a layer is missing; empty if none is.
     """
 
     count: int
@@ -80,15 +81,15 @@ class MappedCall:
 def map_calls(
     calls: Iterable[RecordedCall], phase: str, precision: str, device: str, cache_bytes: int | None
 ) -> dict[tuple[str, str], MappedCall]:
-    """Return what stands for each call, by signature and direction.
+    """Return the native layers of each call, by signature and direction.
 
     Args:
-        calls: that were recorded; for a group stands what stands for its calls.
-        phase: of the step: behind a forward phase alone no layer has to keep anything.
-        precision: of the step; a call whose operands are of another type (which autocast has left
-            alone, say) has layers in the precision of its own.
-        device: that they run on.
-        cache_bytes: see :func:`~pydlbench.analysis.estimate.plan`.
+        calls: the recorded calls; a group has the layers of its calls.
+        phase: of the step: in a forward phase alone no layer has to keep tensors.
+        precision: of the step; a call whose operands have another dtype (because autocast left them
+            alone, say) has layers in its own precision.
+        device: the device of the calls.
+        cache_bytes: see :func:`~pydlbench.analysis.estimate.plan_step`.
     """
     propagation = "inference" if phase == "forward" else "training"
 
@@ -101,7 +102,7 @@ def map_calls(
                 # Native kernels of GPUs do not work in place.
                 layer=each.layer if device == "cpu" else out_of_place(each.layer),
                 pass_=each.pass_,
-                # A batch normalisation says by itself whose statistics it takes.
+                # A batch normalisation itself specifies the statistics that it uses.
                 propagation=each.propagation
                 if getattr(each.layer, "op", None) == "batchnorm"
                 else propagation,
@@ -122,11 +123,10 @@ def map_calls(
             lacks=lacks,
         )
 
-    stand_ins = {}
-    for call in calls:
-        parts = [mapped(each) for each in _calls_in(call)]
-        stand_ins[call.signature, call.direction] = _together(call.count, parts)
-    return stand_ins
+    return {
+        (call.signature, call.direction): _merge(call.count, list(map(mapped, _calls_in(call))))
+        for call in calls
+    }
 
 
 def _calls_in(call: RecordedCall) -> list[RecordedCall]:
@@ -144,8 +144,8 @@ def _calls_in(call: RecordedCall) -> list[RecordedCall]:
     ]
 
 
-def _together(count: int, parts: Sequence[MappedCall]) -> MappedCall:
-    """Return what stands for calls that run as one."""
+def _merge(count: int, parts: Sequence[MappedCall]) -> MappedCall:
+    """Return the layers of calls that run as one group."""
     if len(parts) == 1:
         return parts[0] if parts[0].count == count else dataclasses.replace(parts[0], count=count)
     own = [part for part in parts if part.meaning.kind != "view"]
@@ -167,19 +167,19 @@ def _together(count: int, parts: Sequence[MappedCall]) -> MappedCall:
 
 
 def _meaning(call: RecordedCall) -> Meaning:
-    """Return what a call computes, of whichever framework it is."""
+    """Return the meaning of a call of any framework."""
     if call.signature.startswith(JAX_PREFIX):
         return Meaning.unknown("equations of JAX are read by no rule so far")
     return meaning_of(call)
 
 
 def _precision(dtypes: Sequence[str], precision: str, device: str) -> str | None:
-    """Return the precision of ours that a call is computed in; None where it is none.
+    """Return the precision in which a call is computed; None if there is no such precision.
 
     Args:
-        dtypes: of the call; several are mixed, and none of ours.
-        precision: of the step, which is the call's where its type may be that.
-        device: that it runs on.
+        dtypes: of the call; several dtypes have no precision.
+        precision: of the step, which is that of the call if it has the same dtype.
+        device: the device of the call.
     """
     allowed = CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS
     known = _PRECISIONS.get(dtypes[0], ()) if len(dtypes) == 1 else ()
@@ -188,13 +188,13 @@ def _precision(dtypes: Sequence[str], precision: str, device: str) -> str | None
 
 
 def map_step(step: StepSpec, session: Session) -> dict[tuple[str, str], MappedCall]:
-    """Return what stands for the calls of a step, as its framework's first mode makes them.
+    """Return the native layers of the calls of a step in its framework's first mode.
 
     Other modes of PyTorch run other kernels, which compute the same.
 
     Args:
         step: the step.
-        session: whose worker records.
+        session: its worker records the calls.
 
     Raises:
         UnsupportedError: the step cannot be recorded.
@@ -210,7 +210,7 @@ def map_step(step: StepSpec, session: Session) -> dict[tuple[str, str], MappedCa
 
 
 def kernels_of(mapped: Mapping[tuple[str, str], MappedCall]) -> EstimateKernels:
-    """Return the native kernels of a step, each as often as its calls are made."""
+    """Return the native kernels of a step, each as often as its calls."""
     return EstimateKernels(
         terms=sharing_kernels(term for each in mapped.values() for term in each.terms * each.count)
     )
@@ -228,7 +228,7 @@ def recorded_plan(
     notes: Sequence[str] = (),
     types: str = "",
 ) -> EstimatePlan:
-    """Return the work of a recorded step, that of each call in the modules that make it.
+    """Return the plan of a recorded step; each call belongs to the modules that make it.
 
     Args:
         calls: of the step.
@@ -236,10 +236,10 @@ def recorded_plan(
         batch: images per step.
         phase: of the step.
         precision: of all layers.
-        device: that they run on.
-        cache_bytes: see :func:`~pydlbench.analysis.estimate.plan`.
-        notes: what a reader has to know of the recording.
-        types: that an ONNX file computes in.
+        device: the device of the layers.
+        cache_bytes: see :func:`~pydlbench.analysis.estimate.plan_step`.
+        notes: notes on the recording.
+        types: the types of an ONNX file.
     """
     mapped = map_calls(calls, phase, precision, device, cache_bytes)
     pairs = [(call, mapped[call.signature, call.direction]) for call in calls]
@@ -279,7 +279,7 @@ def recorded_plan(
 
 
 def _owners(call: RecordedCall) -> list[str]:
-    """Return the module of each of the calls; one that several share is the first one's."""
+    """Return the module of each of the calls; a shared call belongs to the first module."""
     names = [name or MODEL for name in call.shares()]
     owners = [
         name

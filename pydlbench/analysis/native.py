@@ -1,4 +1,4 @@
-"""The native rows of a step, summed by what they stand for."""
+"""Sums of the native rows of a step by node, loss and optimizer."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
 
-#: What the nodes of a graph that libraries compute are called; all others are pointwise.
+#: Ops of the nodes of a graph that libraries compute; all others are pointwise.
 _LAYERS: Final = ("conv", "deconv", "linear", "pool")
 
 
 class Owner(NamedTuple):
-    """Where a native row belongs in a step.
+    """The part of a step that a native row belongs to.
 
     Attributes:
         part: ``node``, ``sum`` (of gradients, at a node), ``loss`` (with the L2 terms) or
             ``optimizer``.
-        node: whose work it is.
+        node: the node.
     """
 
     part: str
@@ -36,7 +36,7 @@ class Owner(NamedTuple):
 
 
 def owner_of(step_pass: StepPass) -> Owner:
-    """Return where a piece of a step's work belongs."""
+    """Return the part of a step that a pass of a layer belongs to."""
     last = (step_pass.layer.name or "").rpartition("/")[2]
     if step_pass.node == LOSS or last == "l2":
         return Owner("loss", step_pass.node)
@@ -45,11 +45,11 @@ def owner_of(step_pass: StepPass) -> Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeSum:
-    """Native layers of a step, summed by what they stand for; halfway between hot and cold caches.
+    """Native layers of a step, summed by owner; halfway between hot and cold caches.
 
     Attributes:
-        seconds: by owner; of rows that have a time.
-        incomplete: nodes of which a row has none, or ``loss``, or ``optimizer``.
+        seconds: by owner; only rows with a time.
+        incomplete: nodes, ``loss`` or ``optimizer`` with a row without a time.
     """
 
     seconds: Mapping[Owner, float]
@@ -57,7 +57,7 @@ class NativeSum:
 
     @property
     def by_node(self) -> dict[str, float]:
-        """Seconds by node's name, all passes; sums of gradients at it are left out."""
+        """Seconds of all passes by node, without sums of gradients."""
         return {
             owner.node: seconds for owner, seconds in self.seconds.items() if owner.part == "node"
         }
@@ -67,18 +67,18 @@ class NativeSum:
         return sum(seconds for owner, seconds in self.seconds.items() if owner.part == part)
 
     def of_pointwise(self, model: Model) -> float:
-        """Return the seconds of all nodes that no library computes, and of sums of gradients."""
+        """Return the seconds of pointwise nodes and of sums of gradients."""
         nodes = self.by_node.items()
         own = sum(seconds for name, seconds in nodes if model[name].op not in _LAYERS)
         return own + self.of_part("sum")
 
 
 def native_sum(wanted: EstimateKernels, rows: Mapping[KernelSpec, Measurement]) -> NativeSum:
-    """Sum measured rows by what they stand for; rows without a time are in no sum.
+    """Sum measured rows by owner, without rows that have no time.
 
     Args:
-        wanted: the step's work.
-        rows: a measurement for each of its cases.
+        wanted: the terms of the step.
+        rows: a measurement for each of its specs.
     """
     timed = [term for term in wanted.terms if rows[term.hot].ok]
     lacking = [owner_of(term.step_pass) for term in wanted.terms if not rows[term.hot].ok]

@@ -1,8 +1,7 @@
-"""The native layers that stand for the calls of a step, found and visited round by round.
+"""The native layers of the calls of a step, searched for and timed round by round.
 
-Each is prepared anew in each visit, with new memory; on a GPU it stays prepared where it has room.
-There its time does not depend on where its memory lies, and making it ready takes far longer than
-timing it.
+Each is prepared anew in each visit, with new memory. On a GPU it stays prepared if it has room: its
+time does not depend on the location of its memory, and preparing it takes far longer than timing.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ if TYPE_CHECKING:
 
     Prepared = RemoteKernel[KernelFacts]
 
-# Of a GPU's memory, for native kernels that stay prepared: calls alone may take a quarter, and two
-# processes have the step.
-_ROOM: Final = 1 / 8
-# Native kernels that are together no more than this share of their sum are visited in every third
-# round only: preparing them takes longer than what is gained by it.
-_TAIL: Final = 0.25
-_EVERY: Final = 3
-# So much faster than its limit is a native layer by other means than chance.
-_BEYOND: Final = 1.05
+# Share of a GPU's memory for native kernels that stay prepared: calls alone may take a quarter, and
+# two processes hold the step.
+_MEMORY_SHARE: Final = 1 / 8
+# The smallest native kernels, which make this share of their sum, are visited in every third round
+# only: preparing them is not worth the time.
+_TAIL_SHARE: Final = 0.25
+_TAIL_PERIOD: Final = 3
+# Efficiency from which a native layer is faster than its limit, not by chance.
+_ABOVE_LIMIT: Final = 1.05
 _WITH_FEWER_FLOPS: Final = ("conv", "deconv")
 
 
@@ -53,8 +52,8 @@ class NativeLayers:
         rows: of native kernels that were found before.
 
     Attributes:
-        rows: of the layers that stand for calls.
-        notes: which have no time, and why.
+        rows: of the layers of all calls.
+        notes: layers without a time, and why.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class NativeLayers:
         self._kept: list[Prepared] = []
         self._seldom: frozenset[KernelSpec] = frozenset()
         room = None if device == "cpu" else session.room_bytes(device)
-        self._room_bytes = _ROOM * (room or 0)
+        self._room_bytes = _MEMORY_SHARE * (room or 0)
 
     def find(
         self, mapped: Mapping[tuple[str, str], MappedCall], rounds: int, policy: Policy
@@ -74,8 +73,8 @@ class NativeLayers:
         """Find the fastest kernel of each layer that was not found before; return the subjects.
 
         Args:
-            mapped: calls with the layers that stand for them.
-            rounds: each visits them again.
+            mapped: calls with their layers.
+            rounds: number of rounds that will visit them.
             policy: of their visits.
         """
         wanted = dict.fromkeys(
@@ -90,7 +89,7 @@ class NativeLayers:
                 known |= {spec.nameless: row for spec, row in measured}
             self.rows = {spec: known[spec] for spec in wanted}
             subjects = list(self._subjects(policy, prepared))
-        finally:  # what does not stay
+        finally:  # release the kernels that do not stay
             with releasing(prepared.values()):
                 pass
         self._seldom = seldom(self._seconds(mapped))
@@ -102,8 +101,8 @@ class NativeLayers:
         return subjects
 
     def is_due(self, key: Hashable, number: int) -> bool:
-        """Whether a subject is visited in a round; in others its median stands for it."""
-        return number % _EVERY == 0 or key not in self._seldom
+        """Whether a subject is visited in a round; in others its median is used."""
+        return number % _TAIL_PERIOD == 0 or key not in self._seldom
 
     def close(self) -> None:
         """Free the kernels that stay prepared."""
@@ -111,7 +110,7 @@ class NativeLayers:
             pass
 
     def of_call(self, call: MappedCall, table: Table) -> tuple[NativeKernel, ...] | None:
-        """Return the native kernels of a call; none of a view, None where one has no time."""
+        """Return the native kernels of a call: () for a view, None if one has no time."""
         if call.meaning.kind == "view":
             return ()
         if call.lacks or not call.terms:
@@ -133,16 +132,16 @@ class NativeLayers:
         return tuple(kernels)
 
     def lacking(self, call: MappedCall) -> str:
-        """Return why a call's native layers have no time together: the first that has none."""
+        """Return why the native layers of a call have no time: the reason of the first one."""
         reasons = [_without_time(self.rows[term.hot.nameless]) for term in call.terms]
         return call.lacks or next(filter(None, reasons), "its native layers have no time")
 
     def below_limits(self) -> list[str]:
-        """Say which are faster than limits that count the FLOPs of direct kernels."""
+        """Return a note on layers faster than limits that count the FLOPs of direct kernels."""
         faster = {
             f"{spec.layer.problem} {spec.pass_}": row.roofline.efficiency
             for spec, row in self.rows.items()
-            if row.ok and row.roofline is not None and row.roofline.efficiency > _BEYOND
+            if row.ok and row.roofline is not None and row.roofline.efficiency > _ABOVE_LIMIT
             if without_sides(spec.layer.kind) in _WITH_FEWER_FLOPS
         }
         if not faster:
@@ -153,7 +152,7 @@ class NativeLayers:
         ]
 
     def _subjects(self, policy: Policy, prepared: dict[KernelSpec, Prepared]) -> Iterator[Subject]:
-        """Yield layers that have a time; those that stay prepared are taken from ``prepared``."""
+        """Yield layers with a time; kernels that stay prepared are removed from ``prepared``."""
         for spec, row in self.rows.items():
             if row.ok and row.time is not None:
                 seconds = row.time.median
@@ -165,7 +164,7 @@ class NativeLayers:
                 )
 
     def _seconds(self, mapped: Mapping[tuple[str, str], MappedCall]) -> dict[KernelSpec, float]:
-        """Return what each kernel takes in a step, all of its executions together."""
+        """Return the time of each kernel in a step, the sum of its executions."""
         timed = {
             spec: row.time.median
             for spec, row in self.rows.items()
@@ -193,7 +192,7 @@ class NativeLayers:
             keep(prepared.pop(spec))
 
         def sample(request: Request) -> Chunk:
-            """Time the kernel: prepared anew, with new memory, unless it stays."""
+            """Time the kernel; prepare it in new memory unless it stays prepared."""
             if kept and kept[0].alive:
                 return kept[0].sample(request)
             kept.clear()
@@ -207,7 +206,7 @@ class NativeLayers:
         return sample
 
     def _stays(self, spec: KernelSpec, row: Measurement) -> bool:
-        """Whether a kernel stays prepared over the rounds; its room is taken then."""
+        """Whether a kernel stays prepared over the rounds; if so, reserve its memory."""
         if not spec.on_gpu:
             return False
         elements = sum(spec.layer.operands(spec.pass_).values())
@@ -219,17 +218,17 @@ class NativeLayers:
 
 
 def seldom(seconds: Mapping[KernelSpec, float]) -> frozenset[KernelSpec]:
-    """Return the kernels that make a quarter of a sum together, the smallest ones.
+    """Return the smallest kernels, which make a quarter of a sum.
 
     Args:
         seconds: of each in the sum.
     """
     smallest = sorted(seconds, key=seconds.__getitem__)
     sums = accumulate(seconds[spec] for spec in smallest)
-    tail = _TAIL * sum(seconds.values())
+    tail = _TAIL_SHARE * sum(seconds.values())
     return frozenset(spec for spec, total in zip(smallest, sums, strict=True) if total <= tail)
 
 
 def _without_time(row: Measurement) -> str:
-    """Return why a native row has no time; empty where it has one."""
+    """Return why a native row has no time; empty if it has one."""
     return "" if row.ok and row.time is not None else row.reason or row.status

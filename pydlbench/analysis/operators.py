@@ -1,8 +1,8 @@
-"""Which operators a step has: the calls that its framework tells, or groups that it runs as one.
+"""The operators of a step: the calls that its framework makes, or groups that run as one.
 
-They are recorded in the framework's own process: PyTorch's dispatcher tells each call, TensorFlow
-the nodes of the graph that it runs, and of an ONNX file onnxruntime's profile tells them. Where a
-step is compiled, an operator is a group of calls, see ``backends.steps.groups``.
+They are recorded in the framework's own process: from PyTorch's dispatcher, from the nodes of the
+graph that TensorFlow runs, and from onnxruntime's profile of an ONNX file. In a compiled step an
+operator is a group of calls, see ``calls.groups``.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 def listed(
     step: StepSpec, session: Session, traced: OperatorsFacts | None = None
 ) -> OperatorsFacts:
-    """Return the distinct calls of a step that is not timed, its blocks of memory, and its batch.
+    """Return the distinct calls of a step, recorded without timing it, and its batch.
 
-    Where images come from the host, that is a call of its own, of kind ``feed``.
+    Images from the host are a call of their own, of kind ``feed``.
 
     Args:
         step: the step.
-        session: whose worker records, each step once.
-        traced: what a trace of the step has recorded; None has it recorded.
+        session: its worker records each step once.
+        traced: the calls of a trace of the step; None to record them.
 
     Raises:
-        UnsupportedError: the framework cannot tell them.
+        UnsupportedError: the framework cannot list its calls.
     """
     resident = msgspec.structs.replace(step, feed="resident")
     key = msgspec.json.encode(resident, order="sorted")
@@ -56,10 +56,10 @@ def _recorded(step: StepSpec, session: Session) -> OperatorsFacts:
 
 
 def kind_of(call: RecordedCall) -> str:
-    """Return what a call stands for.
+    """Return the kind of a call.
 
-    ``layer`` (what libraries compute is in it), ``pointwise``, ``loss`` (forwards and backwards),
-    ``optimizer`` or ``feed`` (images and labels come from the host).
+    ``layer`` (it contains an operator that libraries compute), ``pointwise``, ``loss`` (forward and
+    backward), ``optimizer`` or ``feed`` (images and labels from the host).
     """
     if is_feed(call.signature):
         return "feed"
@@ -68,7 +68,7 @@ def kind_of(call: RecordedCall) -> str:
     if call.direction == "loss" or call.names == ("loss",):
         return "loss"
     names = [call.operator]
-    if is_group(call.signature):  # a layer begins it
+    if is_group(call.signature):  # a layer is its first call
         names = call.operator.split("+")
     elif is_node(call.signature):
         names = [TensorFlowNode.read(call.signature).operator]
@@ -76,7 +76,7 @@ def kind_of(call: RecordedCall) -> str:
 
 
 def _fed(step: StepSpec) -> tuple[RecordedCall, ...]:
-    """Return what brings images and labels from the host; nothing where they lie there."""
+    """Return the call that copies images and labels from the host, if the step has one."""
     if step.feed != "host":
         return ()
     model = build_model(step.model, step.batch, **step.options)

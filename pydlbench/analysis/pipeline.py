@@ -1,13 +1,13 @@
-"""An eager step on a GPU: the host enqueues calls in order, the device executes them as they come.
+"""An eager step on a GPU: the host enqueues calls in order, and the device executes them.
 
-The two are stages of a pipeline, and the step is its makespan, not a sum: where the host needs
-longer than the device, the device waits between kernels; else the host runs ahead. Without a
-limit of the queue, the makespan of calls that nothing waits for is
+The two are stages of a pipeline, and the step is its makespan, not a sum: if the host takes longer
+than the device, the device waits between kernels; otherwise the host runs ahead. With an unlimited
+queue and calls that do not synchronize, the makespan is
 
     max over i of  (host seconds of calls 0 .. i) + (device seconds of calls i .. last)
 
-In a CUDA graph the host enqueues nothing: the step is the sum of the device's seconds, in which the
-gaps between nodes are where each call was timed among others of its kind.
+In a CUDA graph the host enqueues nothing: the step is the sum of the device's seconds. These
+contain the gaps between nodes if each call was timed among others of its kind.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
     from pydlbench.records.operator import RecordedCall
 
-#: Steps that are enqueued behind one another before the host waits for the device.
+#: Steps in a row before the host waits for the device.
 STEPS: Final = 10
-# Launches that CUDA takes before a further one waits until the first of them begins.
+# Length of CUDA's queue: a further launch waits until the first one begins.
 _DEPTH: Final = 1024
-# Calls whose result the host needs before it goes on.
+# Calls that synchronize: the host needs their results.
 _WAITING: Final = frozenset(
     f"aten.{name}" for name in ("_local_scalar_dense", "nonzero", "masked_select", "_unique2")
 )
 
 
 class Enqueued(NamedTuple):
-    """One call of a step. Seconds.
+    """One call of a step. Times in seconds.
 
     Attributes:
-        host_s: until the host has put it into the device's queue.
-        device_s: that the device executes it; 0 of one that launches nothing, such as a view.
-        waits: whether the host goes on only when the device has done everything.
+        host_s: the host's time to enqueue it.
+        device_s: its execution time on the device; 0 if it launches no kernel, such as a view.
+        waits: whether the host then waits for the device.
     """
 
     host_s: float
@@ -45,11 +45,11 @@ class Enqueued(NamedTuple):
 
 
 def makespan(calls: Iterable[Enqueued], depth: int = _DEPTH) -> float:
-    """Return the seconds until host and device have done all calls; neither has any before.
+    """Return the seconds until host and device have finished all calls; both are idle before.
 
     Args:
-        calls: in the order in which the host makes them.
-        depth: calls that the queue has room for.
+        calls: in the order of the host.
+        depth: length of the queue.
     """
     host = device = 0.0
     begun: deque[float] = deque(maxlen=depth)
@@ -67,7 +67,7 @@ def makespan(calls: Iterable[Enqueued], depth: int = _DEPTH) -> float:
 
 
 def period(calls: Sequence[Enqueued], steps: int = STEPS) -> float:
-    """Return the seconds of a step where the host waits for the device behind so many steps."""
+    """Return the seconds of a step if the host waits for the device after ``steps`` steps."""
     return makespan(call for _ in range(steps) for call in calls) / steps
 
 

@@ -1,4 +1,4 @@
-"""From what somebody has recorded to its distinct problems, weighted by count and time."""
+"""From a recorded step to its distinct problems, weighted by count and time."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pydlbench.records.trace import ProgramCall
     from pydlbench.traces.recorded import Recorded
 
-#: Problems that take this share of the time are timed one by one; the others are named.
-MOST_OF_IT: Final = 0.95
+#: The largest problems, which make this share of the time, are timed one by one; others are named.
+TIMED_SHARE: Final = 0.95
 _SHAPES: Final = re.compile(r"(?:\w\[|\"shape\":\[)([0-9, ]*)\]")
 
 
@@ -35,10 +35,10 @@ class StepProblem:
 
     Attributes:
         call: one of them.
-        meaning: what it computes.
-        modules: that they are of.
-        count: in a step.
-        seconds: of them all; None where nobody timed them.
+        meaning: its meaning.
+        modules: the modules that make them.
+        count: their number in a step.
+        seconds: the sum of their times; None if they were not timed.
     """
 
     call: ProgramCall
@@ -49,14 +49,14 @@ class StepProblem:
 
     @property
     def weight(self) -> float:
-        """What it is ordered by: seconds, or what it computes where there are none."""
+        """The sort key: seconds, or FLOPs plus bytes without times."""
         meaning = self.meaning
         counted = self.count * ((meaning.flops or 0) + (meaning.bytes or 0))
         return counted if self.seconds is None else self.seconds
 
 
 def distinct_problems(recorded: Recorded) -> list[StepProblem]:
-    """Return the distinct problems of a step, the heaviest first; views compute nothing."""
+    """Return the distinct problems of a step without views, the heaviest first."""
     first = recorded.rounds[0]
     seconds: Sequence[float | None] = [None] * len(first.calls)
     if first.seconds is not None:
@@ -83,7 +83,7 @@ def distinct_problems(recorded: Recorded) -> list[StepProblem]:
 
 
 def _in_known_type(meaning: Meaning) -> Meaning:
-    """Return what a call computes, without layers where none is of its type."""
+    """Return a meaning without layers if there is no precision for its dtypes."""
     if not meaning.layers or TYPE_PRECISIONS.keys() & set(meaning.dtypes):
         return meaning
     missing = f"no layer computes in {' and '.join(meaning.dtypes)}"
@@ -91,7 +91,7 @@ def _in_known_type(meaning: Meaning) -> Meaning:
 
 
 def layers_to_time(problems: Sequence[StepProblem]) -> tuple[list[tuple[LayerPass, str]], int]:
-    """Return the layers behind most of the time, each with its precision; and what is left over.
+    """Return the layers that make most of the time, and the number of problems left over.
 
     Args:
         problems: the heaviest first.
@@ -104,7 +104,7 @@ def layers_to_time(problems: Sequence[StepProblem]) -> tuple[list[tuple[LayerPas
     layers: dict[tuple[LayerPass, str], None] = {}
     reached, light = 0.0, 0
     for problem in problems:
-        if whole and reached > MOST_OF_IT * whole:
+        if whole and reached > TIMED_SHARE * whole:
             light += bool(problem.meaning.layers)
             continue
         reached += problem.weight
@@ -122,15 +122,15 @@ def describe(
     native_s: Callable[[StepProblem], float | None] = lambda _: None,
     limits_of: str | None = None,
 ) -> RecordedSteps:
-    """Return what a file says, held against limits.
+    """Return the record of a file, with the limits of its calls.
 
     Args:
-        recorded: the file, read.
+        recorded: content of the file.
         file: its name.
-        problems: of it.
-        limit_s: the roofline of a call, in seconds.
-        native_s: of the native layers that stand for one call of a problem, in seconds.
-        limits_of: whose peaks these are.
+        problems: its problems.
+        limit_s: returns the roofline of a call, in seconds.
+        native_s: returns the time of the native layers of one call of a problem, in seconds.
+        limits_of: name of the device with these limits.
     """
     context: dict[str, Any] = {}
     step_s = None
@@ -201,7 +201,7 @@ def _shapes(call: ProgramCall) -> str:
 
 
 def _dominant(problems: Sequence[RecordedProblem]) -> Dominant | None:
-    """Return the first problem; a single execution tells no interval."""
+    """Return the first problem, without an interval: there is a single execution."""
     if not problems or problems[0].share is None:
         return None
     return Dominant(name=f"{problems[0].operator} {problems[0].problem}", share=problems[0].share)

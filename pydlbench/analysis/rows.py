@@ -1,8 +1,8 @@
-"""Operators' times by signature: looked up in a store, and those that it lacks measured apart.
+"""Times of operators by signature: read from a store, or measured alone.
 
-A row is of one operator in one place (framework, mode, version, threads, processor), whatever model
-asked for it. It is visited several times, each in a process of its own, on operands that are made
-up from its signature; no step is run.
+A row belongs to one operator in one place (framework, mode, version, threads, processor), whatever
+the model. It is visited several times, each in a process of its own, with operands that are made up
+from its signature; no step is run.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ if TYPE_CHECKING:
     from pydlbench.timing.chunk import Chunk
     from pydlbench.workers.host import RemoteKernel
 
-#: The operator that stands for a page fault; its row has seconds of one.
+#: A page fault as an operator; its row has the seconds of one.
 FAULT: Final = RecordedCall(signature="page fault of a result", operator="page fault")
 
 _POLICY = Policy()
-# Seconds of sampling for each operator in a visit, on the average.
-_EACH_S = 0.04
-_LEAST, _MOST = 3, 15
-# How often so many blocks of so many bytes are written in a visit of page faults.
-_REPLAYS = 9
-_BLOCK, _BLOCKS = 36 << 20, 8
-# Operands that lie in memory together take no more than this share of what is available: what is
-# overwritten is there twice. In bytes where nobody knows that; operators where theirs are unknown.
-_ROOM = 1 / 8
-_TOGETHER = 1 << 30
-_NUMBER = 24
+# Mean seconds of sampling for an operator in a visit, and bounds of the number of samples.
+_SAMPLING_S = 0.04
+_MIN_SAMPLES, _MAX_SAMPLES = 3, 15
+# A visit of page faults writes blocks of this size several times.
+_FAULT_SAMPLES = 9
+_BLOCK_BYTES, _BLOCKS = 36 << 20, 8
+# Share of the available memory for the operands of a batch of operators; overwritten operands are
+# there twice. Bytes if the available memory is unknown; operators if the size of operands is.
+_MEMORY_SHARE = 1 / 8
+_BATCH_BYTES = 1 << 30
+_BATCH_OPERATORS = 24
 
 
 @dataclass(slots=True)
 class Rows:
-    """Rows by signature, and why there are no others.
+    """Rows of operators, and the reasons for missing ones.
 
     Attributes:
-        times: by signature.
-        fresh: signatures of those that were measured just now.
-        refused: by signature, why an operator could not be measured.
+        times: the rows by signature.
+        fresh: signatures of rows that were measured in this run.
+        refused: why an operator could not be measured, by signature.
     """
 
     times: dict[str, OperatorTime] = field(default_factory=dict)
@@ -70,8 +70,8 @@ def stored_rows(
     """Return the newest stored row of each call, by signature.
 
     Args:
-        store: None knows none.
-        place: rows of other places are not looked at.
+        store: None without stored rows.
+        place: of the rows.
         calls: those without a row are left out.
     """
     if store is None:
@@ -91,39 +91,39 @@ def measure_rows(
     visits: int,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Iterator[OperatorTime]:
-    """Measure calls that have no row, and yield each row once all of its visits are made.
+    """Measure calls without a row, and yield each row after the last of its visits.
 
-    The visits of a row lie as far apart as the others' take: all are visited once, then again.
+    All calls are visited once, then all again, so that the visits of a row are far apart.
 
     Args:
-        step: how the step runs whose calls they are.
-        session: whose workers are used.
+        step: the step with these calls.
+        session: provides the workers.
         place: of the rows.
-        calls: that have no row yet.
-        rows: takes them over, and why there are none.
-        visits: processes that each call is timed in.
-        tell: called with what is done next.
+        calls: without a row.
+        rows: gets the rows, and the reasons for missing ones.
+        visits: processes in which each call is timed.
+        tell: called with the name of what comes next.
 
     Raises:
         UnsupportedError: the framework times no calls by signature.
         WorkerError: a worker died.
     """
-    # Forwards and backwards a call may be the same.
+    # The same call may occur forward and backward.
     once = list({call.signature: call for call in calls}.values())
     available = session.room_bytes(step.device)
-    together = list(batches(once, int(_ROOM * available) if available else _TOGETHER))
+    batched = list(batches(once, int(_MEMORY_SHARE * available) if available else _BATCH_BYTES))
     visited: dict[str, list[_Visit]] = {}
     for visit in range(visits):
-        for number, batch in enumerate(together):
-            tell(f"operators {number + 1} of {len(together)}, visit {visit + 1} of {visits}")
+        for number, batch in enumerate(batched):
+            tell(f"operators {number + 1} of {len(batched)}, visit {visit + 1} of {visits}")
             for signature, entry in _visit(step, session, place, batch, rows).items():
                 visited.setdefault(signature, []).append(entry)
             if visit + 1 < visits:
                 continue
             when = now_utc()
             for call in batch:
-                own = visited.get(call.signature)
-                if own is None:
+                taken = visited.get(call.signature)
+                if taken is None:
                     rows.refused.setdefault(call.signature, "the worker has not timed it")
                     continue
                 row = OperatorTime(
@@ -131,22 +131,24 @@ def measure_rows(
                     operator=call.operator,
                     place=place,
                     created_utc=when,
-                    visits_s=tuple(each.seconds for each in own),
-                    enqueue_s=tuple(each.enqueue_s for each in own if each.enqueue_s is not None),
-                    samples=sum(each.samples for each in own),
-                    disturbed=sum(not each.ours for each in own),
+                    visits_s=tuple(each.seconds for each in taken),
+                    enqueue_s=tuple(each.enqueue_s for each in taken if each.enqueue_s is not None),
+                    samples=sum(each.samples for each in taken),
+                    disturbed=sum(not each.undisturbed for each in taken),
                 )
                 rows.times[call.signature] = row
                 rows.fresh.add(call.signature)
                 yield row
 
 
-def batches(calls: Sequence[RecordedCall], room: int = _TOGETHER) -> Iterator[list[RecordedCall]]:
-    """Yield calls whose operands have room together; that of page faults comes alone.
+def batches(
+    calls: Sequence[RecordedCall], room: int = _BATCH_BYTES
+) -> Iterator[list[RecordedCall]]:
+    """Yield batches of calls whose operands fit into memory; page faults are a batch alone.
 
     Args:
-        calls: any.
-        room: in bytes.
+        calls: all calls.
+        room: bytes of memory.
     """
     batch: list[RecordedCall] = []
     size = 0
@@ -154,7 +156,7 @@ def batches(calls: Sequence[RecordedCall], room: int = _TOGETHER) -> Iterator[li
         if call.signature == FAULT.signature:
             yield [call]
             continue
-        each = call.bytes or room // _NUMBER
+        each = call.bytes or room // _BATCH_OPERATORS
         if batch and size + each > room:
             yield batch
             batch, size = [], 0
@@ -165,18 +167,18 @@ def batches(calls: Sequence[RecordedCall], room: int = _TOGETHER) -> Iterator[li
 
 
 class _Visit(NamedTuple):
-    """What a visit has measured of a call.
+    """A visit of a call.
 
     Attributes:
         seconds: of an execution.
-        samples: that these are of.
-        ours: nobody else used the cores.
+        samples: their number.
+        undisturbed: whether no other process used the cores.
         enqueue_s: on a GPU, the host's seconds.
     """
 
     seconds: float
     samples: int
-    ours: bool
+    undisturbed: bool
     enqueue_s: float | None = None
 
 
@@ -187,12 +189,12 @@ def _visit(
     batch: Sequence[RecordedCall],
     rows: Rows,
 ) -> dict[str, _Visit]:
-    """Time calls in a new process; return those that were timed, by signature."""
+    """Time calls in a new process; return the visits by signature."""
     if batch[0].signature == FAULT.signature:
         return _visit_faults(session)
-    # A row has no page faults: how many there are is a property of the step, not of the call.
+    # Kept pages: page faults depend on the step, not on the call.
     worker = session.worker(place.framework, place.device, warm=place.device == "cpu")
-    # Other addresses and other pages than the last visit had.
+    # A new process has other addresses and other pages.
     worker.close()
     try:
         kernel = worker.build(
@@ -207,8 +209,8 @@ def _visit(
             return {}
         once = kernel.sample(Request(samples=1, untimed=1))
         each = max(sum(once.seconds), 1e-6)
-        count = min(_MOST, max(_LEAST, int(_EACH_S * len(names) / each)))
-        chunk, ours = _sampled(kernel, Request(samples=count), session)
+        count = min(_MAX_SAMPLES, max(_MIN_SAMPLES, int(_SAMPLING_S * len(names) / each)))
+        chunk, undisturbed = _sampled(kernel, Request(samples=count), session)
     finally:
         worker.close()
     seconds = middle_rounds(chunk.seconds, len(names))
@@ -216,41 +218,47 @@ def _visit(
     if chunk.enqueue_s:
         enqueued = middle_rounds(chunk.enqueue_s, len(names))
     return {
-        name: _Visit(taken, count, ours, enqueue_s)
+        name: _Visit(taken, count, undisturbed, enqueue_s)
         for name, taken, enqueue_s in zip(names, seconds, enqueued, strict=True)
     }
 
 
 def _visit_faults(session: Session) -> dict[str, _Visit]:
-    """Write large blocks, with fresh pages and with kept ones: the difference is faults."""
+    """Write large blocks, in fresh and in kept pages: the difference is the cost of faults."""
     worker = session.worker("native", "cpu")
     worker.close()
     seconds, faults, alone = [], [], []
     try:
         for keeps in (False, True):
             kernel = worker.build(
-                requests.request_blocks, OperatorsFacts, size=_BLOCK, count=_BLOCKS, keeps=keeps
+                requests.request_blocks,
+                OperatorsFacts,
+                size=_BLOCK_BYTES,
+                count=_BLOCKS,
+                keeps=keeps,
             )
-            chunk, ours = _sampled(kernel, Request(samples=_REPLAYS, untimed=1), session)
+            chunk, undisturbed = _sampled(
+                kernel, Request(samples=_FAULT_SAMPLES, untimed=1), session
+            )
             seconds.append(median(chunk.seconds))
             faults.append(chunk.faults or 0.0)
-            alone.append(ours)
+            alone.append(undisturbed)
     finally:
         worker.close()
     number = faults[0] - faults[1]
     if number < 1:
         return {}
     each = max(0.0, seconds[0] - seconds[1]) / number
-    return {FAULT.signature: _Visit(each, _REPLAYS, all(alone))}
+    return {FAULT.signature: _Visit(each, _FAULT_SAMPLES, all(alone))}
 
 
 def _sampled(kernel: RemoteKernel[Any], request: Request, session: Session) -> tuple[Chunk, bool]:
-    """Take a chunk; return it, and whether the cores were ours by bursts before and after it."""
-    before = _cores_are_ours(session)
+    """Take a chunk; return it, and whether bursts before and after it were undisturbed."""
+    before = _is_undisturbed(session)
     chunk = kernel.sample(request)
-    return chunk, before and _cores_are_ours(session)
+    return chunk, before and _is_undisturbed(session)
 
 
-def _cores_are_ours(session: Session) -> bool:
+def _is_undisturbed(session: Session) -> bool:
     share = session.interference(reads=False).fma
     return share is None or share >= _POLICY.burst_share

@@ -1,4 +1,4 @@
-"""How far earlier forecasts were off: the interval of the next one."""
+"""Errors of earlier forecasts, and the interval of the next one that follows from them."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ if TYPE_CHECKING:
     from pydlbench.records.forecast import Place
     from pydlbench.store.reader import Reader
 
-#: Share of steps that lie within the interval of their forecast.
+#: Share of steps within the interval of their forecast.
 LEVEL: Final = 0.9
-#: Half of the interval, as a fraction, while fewer forecasts than :data:`LEAST` were scored: the
-#: largest error of an earlier method's forecasts of five users' models.
+#: Half of the interval, as a fraction, while fewer than :data:`MIN_SCORED` forecasts were scored:
+#: the largest error of an earlier method for five users' models.
 ASSUMED: Final = 0.17
-#: Of fewer errors the largest one does not reach :data:`LEVEL`.
-LEAST: Final = 9
+#: Least number of scored forecasts: the largest of fewer errors does not reach :data:`LEVEL`.
+MIN_SCORED: Final = 9
 # Documents of each table that are read for scores.
-_READ: Final = 200
-# What tells one step from another in the documents of forecasts, steps and breakdowns.
+_MAX_DOCUMENTS: Final = 200
+# Fields that identify a step in the documents of forecasts, steps and breakdowns.
 _STEP: Final = ("model", "options", "own", "batch", "phase", "layout", "feed")
 _PLACE: Final = ("framework", "mode", "precision", "device", "threads", "library")
 
 
 class ScoreInterval(NamedTuple):
-    """Half of an interval, as the logarithm of a ratio, and of how many scores it is."""
+    """Half of an interval, as the logarithm of a ratio, and the number of scores behind it."""
 
     reach: float
     scored: int
 
 
 def interval(errors: list[float]) -> ScoreInterval:
-    """Return what the next error lies within nine times of ten.
+    """Return the interval that contains the next error with probability :data:`LEVEL`.
 
-    Of n errors and the next one, each is the largest equally often: the next one lies within the
-    smallest of which ``LEVEL * (n + 1)`` are no larger (split conformal prediction).
+    Among n errors and the next one, all ranks of the next one are equally likely. So it is at most
+    the error of rank ``LEVEL * (n + 1)`` with that probability (split conformal prediction).
 
     Args:
         errors: logarithms of forecast over measured.
     """
     ordered = sorted(map(abs, errors))
-    if len(ordered) < LEAST:
+    if len(ordered) < MIN_SCORED:
         return ScoreInterval(math.log1p(ASSUMED), len(ordered))
     place = min(len(ordered), math.ceil(LEVEL * (len(ordered) + 1)))
     return ScoreInterval(ordered[place - 1], len(ordered))
 
 
 def scored(store: Reader | None, place: Place) -> list[float]:
-    """Return the errors of forecasts of a place whose step was timed later, or broken down.
+    """Return the errors of forecasts whose step was timed or broken down later.
 
     Args:
-        store: None has none.
-        place: framework, mode, precision, device, threads and library count; errors of others are
-            no evidence.
+        store: None without stored forecasts.
+        place: forecasts with another framework, mode, precision, device, number of threads or
+            library are not used.
 
     Returns:
-        Logarithms of forecast over measured, one of each step: of its newest forecast.
+        Logarithms of forecast over measured time, one for the newest forecast of each step.
     """
     if store is None:
         return []
-    # A GPU's steps name no threads.
+    # Steps on a GPU have no number of threads.
     names = [name for name in _PLACE if name != "threads" or place.device == "cpu"]
     wanted = [str(getattr(place, name)) for name in names]
 
@@ -70,16 +70,16 @@ def scored(store: Reader | None, place: Place) -> list[float]:
         return [str(document.get(name)) for name in names] == wanted
 
     errors: dict[str, float] = {}
-    for _, document in store.documents("breakdown", _READ):
+    for _, document in store.documents("breakdown", _MAX_DOCUMENTS):
         error = document.get("forecast_error")
         if here(document) and error is not None and error > -1.0:
             errors.setdefault(_key(document), math.log1p(error))
     timed: dict[str, tuple[int, float]] = {}
-    for number, document in store.documents("step", _READ):
+    for number, document in store.documents("step", _MAX_DOCUMENTS):
         seconds = (document.get("time_s") or {}).get("median")
         if here(document) and seconds:
             timed.setdefault(_key(document), (number, seconds))
-    for number, document in store.documents("forecast", _READ):
+    for number, document in store.documents("forecast", _MAX_DOCUMENTS):
         later, seconds = timed.get(_key(document), (0, 0.0))
         if document.get("status") == "ok" and here(document) and number < later:
             errors.setdefault(_key(document), math.log(document["forecast_s"] / seconds))
@@ -87,11 +87,11 @@ def scored(store: Reader | None, place: Place) -> list[float]:
 
 
 def _key(document: Mapping[str, Any]) -> str:
-    """Return what tells a step from another one; what it has no word for is the default.
+    """Return a text that identifies a step; missing fields have their default.
 
-    A user's file may be another one today: there the step's calls tell, too.
+    A user's file may have changed since: its steps are also identified by their calls.
     """
     names = _STEP if document.get("own") is None else (*_STEP, "program")
-    # Breakdowns of earlier versions do not say where their images came from.
+    # Breakdowns of earlier versions have no feed.
     known = {**document, "feed": document.get("feed") or "resident"}
     return json.dumps([known.get(name) or None for name in names], sort_keys=True)

@@ -219,13 +219,13 @@ class EstimateTask(ModelTask):
 
     def _plan(self, session: Any) -> EstimatePlan:
         """Return the kernels of the step; the calls of a user model are recorded."""
-        from pydlbench.analysis.estimate import plan
+        from pydlbench.analysis.estimate import plan_step
         from pydlbench.analysis.mapped import recorded_plan
         from pydlbench.analysis.operators import listed
 
         step, cache_bytes = self.step, session.cache_bytes(self.step.device)
         if self.model is not None:
-            return plan(self.model, step.phase, step.precision, step.device, cache_bytes)
+            return plan_step(self.model, step.phase, step.precision, step.device, cache_bytes)
         recorded = listed(step, session)
         return recorded_plan(
             recorded.calls,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pydlbench.analysis.estimate import EstimatePlan, estimate, plan, range_of
+from pydlbench.analysis.estimate import EstimatePlan, estimate, plan_step, range_of
 from pydlbench.analysis.mapped import kernels_of, map_step
 from pydlbench.analysis.native import native_sum
 from pydlbench.analysis.operators import kind_of
@@ -458,7 +458,7 @@ def _plan(
     cache_bytes = session.cache_bytes(spec.device)
     if spec.own is None:
         model = build_model(spec.model, spec.batch, **spec.options)
-        return model, {}, plan(model, spec.phase, spec.precision, spec.device, cache_bytes)
+        return model, {}, plan_step(model, spec.phase, spec.precision, spec.device, cache_bytes)
     mapped = map_step(spec, session)
     wanted = EstimatePlan(
         name=spec.model,

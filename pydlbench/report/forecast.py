@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.analysis.scores import LEAST
+from pydlbench.analysis.scores import MIN_SCORED
 from pydlbench.backends import capabilities
 from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.forecast import ForecastRecord
@@ -137,11 +137,11 @@ def parts(record: ForecastRecord, scale: Scale) -> str:
 
 def interval_line(record: ForecastRecord) -> str:
     """Return what the interval is of."""
-    if record.scored >= LEAST:
+    if record.scored >= MIN_SCORED:
         return f"the 90 % interval is from the errors of {record.scored} earlier forecasts here"
     return (
         f"the interval is assumed: only {record.scored} earlier forecasts here were scored, and "
-        f"it takes {LEAST} to know their errors"
+        f"it takes {MIN_SCORED} to know their errors"
     )
 
 

@@ -11,10 +11,9 @@ from pydlbench.analysis.call_times import (
     CACHES,
     LAUNCH_GAPS,
 )
-from pydlbench.analysis.calls import ReadyCalls
 from pydlbench.analysis.experiments import FRESH_MEMORY, REORDERS, STEP_GRAPH, WAKEUPS
 from pydlbench.analysis.native_layers import seldom
-from pydlbench.analysis.subjects import TracedStep, with_parts
+from pydlbench.analysis.subjects import ReadyCalls, TracedStep, with_parts
 from pydlbench.backends.steps import requests
 from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
 from pydlbench.errors import UnsupportedError, WorkerError

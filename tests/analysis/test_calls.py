@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import msgspec
 
-from pydlbench.analysis.calls import ReadyCalls
+from pydlbench.analysis.subjects import ReadyCalls
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
 from pydlbench.timing.chunk import Chunk, Request

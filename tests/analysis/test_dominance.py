@@ -8,7 +8,7 @@ import pytest
 from invented_evidence import row
 
 from pydlbench.analysis.dominance import TimedItem, dominance
-from pydlbench.analysis.estimate import estimate, plan
+from pydlbench.analysis.estimate import estimate, plan_step
 from pydlbench.models import build_model
 from pydlbench.records.measurement import time_summary
 from pydlbench.report.verdicts import share_text
@@ -74,7 +74,7 @@ def test_nothing_dominates_an_empty_sum():
 
 
 def test_the_estimate_says_what_leads_and_which_part_was_disturbed():
-    made = plan(build_model("mnist", 1))
+    made = plan_step(build_model("mnist", 1))
     conv2 = next(t.hot.layer for t in made.terms if t.step_pass.layer.name == "mnist/conv2")
     rows = {case: row(case, 50.0 if case.layer == conv2 else 1.0) for case in made.specs}
     found = estimate(made, rows)
@@ -87,7 +87,7 @@ def test_the_estimate_says_what_leads_and_which_part_was_disturbed():
 
 @pytest.mark.parametrize("large", [True, False])
 def test_a_disturbed_part_silences_a_sum_only_where_it_is_large(large):
-    made = plan(build_model("mnist", 1))
+    made = plan_step(build_model("mnist", 1))
     conv2 = next(t.hot.layer for t in made.terms if t.step_pass.layer.name == "mnist/conv2")
     rows = {
         case: msgspec.structs.replace(

@@ -5,13 +5,13 @@ import math
 import pytest
 from invented_evidence import row
 
-from pydlbench.analysis.estimate import estimate, plan
+from pydlbench.analysis.estimate import estimate, plan_step
 from pydlbench.models import build_model
 
 
 @pytest.fixture
 def made():
-    return plan(build_model("resnet18", 2), "training")
+    return plan_step(build_model("resnet18", 2), "training")
 
 
 def test_the_sum_counts_every_occurrence(made):
@@ -40,7 +40,7 @@ def test_shares_add_up_to_one_and_times_to_the_sum(made):
 
 
 def test_the_slow_layer_dominates_and_its_roof_says_what_it_could_save():
-    made = plan(build_model("mnist", 1))
+    made = plan_step(build_model("mnist", 1))
     slow = next(t.hot for t in made.terms if t.step_pass.layer.name == "mnist/conv2")
     rows = {
         case: row(case, 50.0 if case.layer == slow.layer else 1.0, roof=0.5) for case in made.specs
@@ -57,13 +57,13 @@ def test_the_slow_layer_dominates_and_its_roof_says_what_it_could_save():
 
 
 def test_a_kernel_above_its_roof_is_no_gain_below_zero():
-    made = plan(build_model("mnist", 1))
+    made = plan_step(build_model("mnist", 1))
     found = estimate(made, {case: row(case, 1.0, roof=2.0) for case in made.specs})
     assert found.what_if[0]["step_at_its_roof_s"] == found.estimate.time_s
 
 
 def test_what_failed_is_named_and_in_no_sum():
-    made = plan(build_model("mnist", 1))
+    made = plan_step(build_model("mnist", 1))
     bad = made.terms[0].hot
     rows = {
         case: row(case, 1.0, status="failed", reason="wrong") if case == bad else row(case, 1.0)
@@ -76,7 +76,7 @@ def test_what_failed_is_named_and_in_no_sum():
 
 
 def test_without_a_cold_row_the_hot_one_stands_for_both():
-    made = plan(build_model("mnist", 1))
+    made = plan_step(build_model("mnist", 1))
     rows = {
         case: row(case, 1.0, status="skipped" if case.cache != "hot" else "ok", reason="no")
         for case in made.specs
@@ -123,7 +123,7 @@ def test_kernels_without_a_cold_row_are_counted_with_their_hot_time(made):
 
 
 def test_what_training_does_to_weights_is_no_part_of_the_passes():
-    made = plan(build_model("mnist", 1), "training")
+    made = plan_step(build_model("mnist", 1), "training")
     found = estimate(made, {case: row(case, 1.0) for case in made.specs})
     layers = {one.name: dict(one.passes) for one in found.layers}
     # Each of these sums a product and its bias, or two tensors.
@@ -135,7 +135,7 @@ def test_what_training_does_to_weights_is_no_part_of_the_passes():
         "update": 2.0,
     }
     assert layers["loss"] == {"forward": 1.0, "backward-data": 1.0}
-    tutorial = plan(build_model("alexnet", 1), "forward-backward")
+    tutorial = plan_step(build_model("alexnet", 1), "forward-backward")
     found = estimate(tutorial, {case: row(case, 1.0) for case in tutorial.specs})
     assert set(found.layers[-1].passes) <= {"forward", "backward-data", "backward-weights"}
     assert {one.name: set(one.passes) for one in found.layers}["loss"] == {"forward"}
@@ -143,7 +143,7 @@ def test_what_training_does_to_weights_is_no_part_of_the_passes():
 
 @pytest.mark.parametrize(("bias_s", "kind"), [(9.0, "bias"), (0.5, "gemm")])
 def test_a_layers_kind_is_that_of_its_slowest_kernel(bias_s, kind):
-    made = plan(build_model("mnist", 1), "forward")
+    made = plan_step(build_model("mnist", 1), "forward")
     rows = {each: row(each, bias_s if each.layer.op == "bias" else 1.0) for each in made.specs}
     layers = {layer.name: layer for layer in estimate(made, rows).layers}
     assert layers["fc1"].kind == kind
@@ -157,7 +157,7 @@ def test_sums_of_gradients_are_a_part_of_the_way_back(made):
 
 
 def test_layers_that_run_the_same_kernels_count_together():
-    made = plan(build_model("resnet18", 2))
+    made = plan_step(build_model("resnet18", 2))
     rows = {case: row(case, 1.0, roof=0.25) for case in made.specs}
     found = estimate(made, rows)
     by_name = {layer.name: layer for layer in found.layers}
@@ -173,7 +173,7 @@ def test_layers_that_run_the_same_kernels_count_together():
 
 
 def test_many_small_layers_of_one_kind_dominate_a_large_one():
-    made = plan(build_model("resnet18", 2))
+    made = plan_step(build_model("resnet18", 2))
     many = next(t.hot for t in made.terms if t.step_pass.node == "stage2/unit1/conv1")
     large = next(t.hot for t in made.terms if t.step_pass.node == "conv1")
     times = {many.layer.problem: 4.0, large.layer.problem: 10.0}

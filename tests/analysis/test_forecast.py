@@ -8,9 +8,9 @@ import pytest
 from breakdown_records import document_of, make_record
 
 from pydlbench.analysis import forecast
-from pydlbench.analysis.forecast import believed, conclude, counted_faults, forecast_step
+from pydlbench.analysis.forecast import conclude, counted_faults, forecast_step, scaling
 from pydlbench.analysis.rows import FAULT, Rows, batches, stored_rows
-from pydlbench.analysis.scores import ASSUMED, LEAST, ScoreInterval, interval, scored
+from pydlbench.analysis.scores import ASSUMED, MIN_SCORED, ScoreInterval, interval, scored
 from pydlbench.records.breakdown import Level
 from pydlbench.records.forecast import ForecastRecord, OperatorTime, Place, StepFaults
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
@@ -332,7 +332,7 @@ def test_page_faults_of_other_calls_are_counted_anew(stored, monkeypatch):
     ],
 )
 def test_three_calls_tell_of_their_class_and_fewer_widen_the_interval(ratios, factors, untold):
-    found = believed(ratios, {"cache": 0.5, "memory": 0.25})
+    found = scaling(ratios, {"cache": 0.5, "memory": 0.25})
     assert found == (factors, pytest.approx(untold))
 
 
@@ -370,8 +370,8 @@ def test_page_faults_are_counted_in_as_many_steps_as_fit_into_two_seconds(
 
 
 def test_few_scores_tell_no_interval_and_many_hold_nine_of_ten():
-    assert interval([0.5] * (LEAST - 1)) == ScoreInterval(math.log1p(ASSUMED), LEAST - 1)
-    assert interval([-0.5, *[0.1] * (LEAST - 1)]).reach == 0.5
+    assert interval([0.5] * (MIN_SCORED - 1)) == ScoreInterval(math.log1p(ASSUMED), MIN_SCORED - 1)
+    assert interval([-0.5, *[0.1] * (MIN_SCORED - 1)]).reach == 0.5
     errors = [number / 100 * (-1) ** number for number in range(1, 100)]
     assert interval(errors) == ScoreInterval(0.9, 99)
 

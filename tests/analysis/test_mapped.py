@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from invented_calls import CALLS
 
-from pydlbench.analysis.estimate import plan
+from pydlbench.analysis.estimate import plan_step
 from pydlbench.analysis.mapped import kernels_of, map_calls, recorded_plan
 from pydlbench.calls.groups import CallGroup
 from pydlbench.models import build_model
@@ -144,7 +144,7 @@ def test_the_native_kernels_of_a_recorded_step_are_those_of_its_graph():
         )
 
     recorded = kernels_of(map_calls(calls, "training", "fp32", "cpu", None))
-    assert products(recorded) == products(plan(model, "training"))
+    assert products(recorded) == products(plan_step(model, "training"))
 
 
 def test_an_attention_has_no_native_layers_on_a_gpu_where_frameworks_have_one_kernel():

@@ -3,14 +3,14 @@
 import pytest
 from invented_evidence import row
 
-from pydlbench.analysis.estimate import plan
+from pydlbench.analysis.estimate import plan_step
 from pydlbench.analysis.native import native_sum
 from pydlbench.models import build_model
 
 
 def test_native_rows_are_sorted_by_what_they_stand_for():
     model = build_model("resnet18", 2)
-    wanted = plan(model, "training")
+    wanted = plan_step(model, "training")
     native = native_sum(wanted, {case: row(case, 2.0, 0.5) for case in wanted.specs})
     updates = [one for one in wanted.terms if (one.step_pass.layer.name or "").endswith("/update")]
     assert native.of_part("optimizer") == 2.0 * len(updates)
@@ -24,7 +24,7 @@ def test_native_rows_are_sorted_by_what_they_stand_for():
 
 def test_a_node_some_of_whose_native_rows_failed_is_incomplete():
     model = build_model("resnet18", 2)
-    wanted = plan(model, "training")
+    wanted = plan_step(model, "training")
     nodes = {node.name for node in model}
     backward = [one for one in wanted.terms if one.step_pass.pass_ == "backward-data"]
     bad = next(one for one in backward if one.step_pass.node in nodes)
