@@ -10,7 +10,6 @@ from catalogue import REPRESENTATIVES, built
 from pydlbench import models
 from pydlbench.models import build_model
 from pydlbench.models.graph import INPUT, GraphNode, Init, Model, Op, Optimizer, trained_tensors
-from pydlbench.ops.table import build_layer
 
 
 def test_each_family_has_a_representative():
@@ -90,31 +89,102 @@ def test_the_batch_changes_nothing_else(name):
         assert trained_tensors(first) == trained_tensors(second)
 
 
-def layer_of(name: str, node: str, **options: Any) -> Any:
-    return build_model(name, 1, **options)[node].layer
-
-
-def test_alexnets_vintages():
-    conv1 = layer_of("alexnet", "conv1")
-    assert (conv1.pad_before[0], conv1.pad_after[0], conv1.out_size) == (3, 4, (56, 56))
-    model = build_model("alexnet", 1)
-    assert [node.op for node in model][:4] == ["conv", "relu", "lrn", "pool"]
+#: Attributes of single layers: model, its options, node, attributes.
+LAYERS: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
+    ("alexnet", {}, "conv1", {"pad_before": (3, 3), "pad_after": (4, 4), "out_size": (56, 56)}),
     # TensorFlow's depth_radius=5, alpha=1e-4, beta=0.75, bias=2.
-    assert layer_of("alexnet", "lrn2").parameters == {
-        "local_size": 11,
-        "alpha": 11 * 1e-4,
-        "beta": 0.75,
-        "k": 2.0,
-    }
-    shapes = [node.shape for node in model if node.op in ("conv", "pool")]
-    assert shapes == [
-        *((64, 56, 56), (64, 27, 27), (192, 27, 27), (192, 13, 13)),
-        *((384, 13, 13), (256, 13, 13), (256, 13, 13), (256, 6, 6)),
-    ]
+    ("alexnet", {}, "lrn2", {"local_size": 11, "alpha": 11 * 1e-4, "beta": 0.75, "k": 2.0}),
+    ("cifar10", {}, "pool1", {"pad_before": (0, 0), "pad_after": (1, 1), "out_size": (12, 12)}),
+    ("cifar10", {}, "norm1", {"local_size": 9, "alpha": 1e-3, "beta": 0.75, "k": 1.0}),
+    ("cifar10", {}, "local3", {"k": 2304, "n": 384}),
+    # The stride of a bottleneck.
+    *(
+        (name, {}, f"stage3/unit1/conv{number}", {"stride": (stride, stride)})
+        for name, strides in (("resnet50", (1, 2, 1)), ("resnet50-v1", (2, 1, 1)))
+        for number, stride in enumerate(strides, 1)
+    ),
+    # Both pad the first pooling to 56x56.
+    ("resnet50", {}, "pool1", {"pad_before": (1, 1)}),
+    ("resnet50-v1", {}, "pool1", {"pad_before": (0, 0)}),
+    *(
+        ("googlenet", {"form": form}, "inception3a/5x5", {"kernel": (taps, taps)})
+        for form, taps in (("convnet", 5), ("tfcnn", 5), ("torchvision", 3))
+    ),
+    ("googlenet", {}, "pool1", {"pad_before": (1, 1)}),
+    ("googlenet", {"form": "torchvision"}, "pool1", {"pad_before": (0, 0)}),
+    ("inception-v3", {}, "stem/conv1/bn", {"epsilon": 1e-3, "momentum": 1e-3}),
+    ("nasnet-mobile", {}, "conv0/bn", {"epsilon": 1e-3, "momentum": 3e-4}),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "node", "expected"), LAYERS)
+def test_single_layers(name, options, node, expected):
+    layer = build_model(name, 1, **options)[node].layer
+    assert {field: getattr(layer, field) for field in expected} == expected
+
+
+#: Shapes of single nodes' outputs: model, its options, shapes by node.
+OUTPUTS: list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] = [
+    (
+        "alexnet",
+        {},
+        {
+            "conv1": (64, 56, 56),
+            "pool1": (64, 27, 27),
+            "conv2": (192, 27, 27),
+            "pool2": (192, 13, 13),
+            "conv3": (384, 13, 13),
+            "conv4": (256, 13, 13),
+            "conv5": (256, 13, 13),
+            "pool5": (256, 6, 6),
+        },
+    ),
+    ("alexnet", {"lrn": "off", "conv1": "VALID"}, {"conv1": (64, 55, 55)}),
+    *(
+        (
+            "googlenet",
+            {"form": form},
+            {"pool1": (64, 56, 56), "inception5b/concat": (1024, 7, 7)},
+        )
+        for form in ("convnet", "tfcnn", "torchvision")
+    ),
+    # A cell's six states.
+    ("nasnet-mobile", {}, {"cell12/concat": (1056, 7, 7)}),
+    ("nasnet-large", {}, {"cell18/concat": (4032, 11, 11)}),
+    (
+        "densenet121",
+        {},
+        {"block4/layer16/concat": (1024, 7, 7), "transition3/pool": (512, 7, 7)},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "expected"), OUTPUTS)
+def test_shapes_of_single_outputs(name, options, expected):
+    model = build_model(name, 1, **options)
+    assert {node: model[node].shape for node in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "node", "inputs"),
+    [
+        ("mnist", "fc2", ("dropout",)),
+        ("nasnet-mobile", "stem2/before/relu", ("conv0/bn",)),
+        # Behind a reduction: the reduction's first input, or its second one.
+        ("nasnet-mobile", "cell5/before/relu", ("cell4/concat",)),
+        ("nasnet-large", "cell7/before/relu", ("cell5/concat",)),
+        ("densenet121", "block1/layer1/concat", ("pool0", "block1/layer1/conv2")),
+    ],
+)
+def test_inputs_of_single_nodes(name, node, inputs):
+    assert build_model(name, 1)[node].inputs == inputs
+
+
+def test_alexnets_versions():
+    model, oldest = build_model("alexnet", 1), build_model("alexnet", 1, lrn="off", conv1="VALID")
+    assert [node.op for node in model][:4] == ["conv", "relu", "lrn", "pool"]
     assert (model.loss.kind, model.optimizer.kind, model.classes) == ("l2", "none", 0)
-    oldest = build_model("alexnet", 1, lrn="off", conv1="VALID")
     assert oldest.image == (3, 227, 227)
-    assert oldest["conv1"].shape == (64, 55, 55)
     assert not [node for node in oldest if node.op == "lrn"]
 
 
@@ -128,84 +198,35 @@ def test_the_mnist_tutorial():
     assert model["conv1"].bias_init == Init(kind="constant", value=0.0)
     assert {model[name].bias_init.value for name in ("conv2", "fc1", "fc2")} == {0.1}
     assert {node.weights_init.value for node in model if node.bias} == {0.1}
-    assert model["fc2"].inputs == ("dropout",)
 
 
 def test_the_cifar10_tutorial():
     model = build_model("cifar10", 1)
     assert model.image == (3, 24, 24)
-    # Pooled, then normalised; in the second stage the other way round.
+    # Pooling, then normalisation; in the second stage the other way round.
     order = [node.name for node in model if node.op in ("conv", "lrn", "pool")]
     assert order == ["conv1", "pool1", "norm1", "conv2", "norm2", "pool2"]
-    pool = layer_of("cifar10", "pool1")
-    assert (pool.pad_before[0], pool.pad_after[0], pool.out_size[0]) == (0, 1, 12)
-    norm = layer_of("cifar10", "norm1").parameters
-    assert norm == {"local_size": 9, "alpha": pytest.approx(9 * 0.001 / 9), "beta": 0.75, "k": 1.0}
     factors = {"conv1": 0.0, "conv2": 0.0, "local3": 4e-3, "local4": 4e-3, "softmax_linear": 0.0}
     assert {decay.node: decay.factor for decay in model.decays} == factors
-    assert model["local3"].layer == build_layer("gemm", m=1, k=2304, n=384, name="cifar10/local3")
     assert [model[name].bias_init.value for name in ("conv1", "conv2", "local4")] == [0, 0.1, 0.1]
 
 
-def test_where_bottlenecks_stride():
-    def strides(name: str) -> list[int]:
-        return [layer_of(name, f"stage3/unit1/conv{one}").stride[0] for one in (1, 2, 3)]
-
-    assert strides("resnet50") == [1, 2, 1]
-    assert strides("resnet50-v1") == [2, 1, 1]
-    # Both pad the first pooling to 56x56.
-    assert layer_of("resnet50", "pool1").pad_before[0] == 1
-    assert layer_of("resnet50-v1", "pool1").pad_before[0] == 0
+def test_normalisations_and_shortcuts():
+    for form in ("convnet", "tfcnn", "torchvision"):
+        operations = {node.op for node in build_model("googlenet", 1, form=form)}
+        assert ("batchnorm" in operations) == (form == "torchvision")
+    assert build_model("googlenet", form="tfcnn").batch == 32
+    assert not build_model("inception-v3", 1, scale="off")["stem/conv1/bn"].scale
+    assert build_model("resnet50", 1)["conv1/bn"].scale
     shortcuts = [node.name for node in build_model("resnet152", 1) if "shortcut" in node.name]
     assert len(shortcuts) == 2 * 4
 
 
-def test_forms_of_googlenet():
-    def taps(form: str) -> int:
-        return int(layer_of("googlenet", "inception3a/5x5", form=form).kernel[0])
-
-    assert [taps(form) for form in ("convnet", "tfcnn", "torchvision")] == [5, 5, 3]
-    assert layer_of("googlenet", "pool1").pad_before[0] == 1
-    assert layer_of("googlenet", "pool1", form="torchvision").pad_before[0] == 0
-    for form in ("convnet", "tfcnn", "torchvision"):
-        model = build_model("googlenet", 1, form=form)
-        assert model["pool1"].shape == (64, 56, 56)
-        assert model["inception5b/concat"].shape == (1024, 7, 7)
-        assert bool([node for node in model if node.op == "batchnorm"]) == (form == "torchvision")
-    assert build_model("googlenet", form="tfcnn").batch == 32
-
-
-def test_normalisations():
-    inception, nasnet = (
-        layer_of("inception-v3", "stem/conv1/bn"),
-        layer_of("nasnet-mobile", "conv0/bn"),
-    )
-    assert (inception.epsilon, inception.momentum) == (1e-3, 1e-3)
-    assert (nasnet.epsilon, nasnet.momentum) == (1e-3, 3e-4)
-    assert not build_model("inception-v3", 1, scale="off")["stem/conv1/bn"].scale
-    assert build_model("resnet50", 1)["conv1/bn"].scale
-
-
-def test_where_nasnets_cells_look_back():
-    mobile, large = build_model("nasnet-mobile", 1), build_model("nasnet-large", 1)
+def test_cells_of_nasnet():
+    mobile = build_model("nasnet-mobile", 1)
     # The first stem cell has only one input, and nothing to fit.
     assert "stem1/before/relu" not in {node.name for node in mobile}
-    assert mobile["stem2/before/relu"].inputs == ("conv0/bn",)
-    # Behind a reduction: the reduction's input, or what came before that.
-    assert mobile["cell5/before/relu"].inputs == ("cell4/concat",)
-    assert large["cell7/before/relu"].inputs == ("cell5/concat",)
-    # A cell's six states; those of a reduction's four blocks.
-    assert mobile["cell12/concat"].shape == (1056, 7, 7)
-    assert large["cell18/concat"].shape == (4032, 11, 11)
     assert len(mobile["reduce1/concat"].inputs) == 4
-    # Odd columns come through a shift, where maps are twice as large.
+    # If maps are twice as large, odd columns come through a shift.
     shifts = [node.name for node in mobile if node.op == "shift"]
-    expected = ["stem2", "cell1", "cell5", "cell9"]
-    assert shifts == [f"{cell}/before/shift" for cell in expected]
-
-
-def test_densenet_appends_maps():
-    model = build_model("densenet121", 1)
-    assert model["block1/layer1/concat"].inputs == ("pool0", "block1/layer1/conv2")
-    assert model["block4/layer16/concat"].shape == (1024, 7, 7)
-    assert model["transition3/pool"].shape == (512, 7, 7)
+    assert shifts == [f"{cell}/before/shift" for cell in ("stem2", "cell1", "cell5", "cell9")]
