@@ -36,7 +36,7 @@ def _run(arguments: Sequence[str]) -> int:
 
     try:
         code = dispatch(arguments)
-        # Here, not at interpreter exit, so that a closed pipe is met where it can be handled.
+        # A closed pipe can be handled here, but not at the exit of the interpreter.
         sys.stdout.flush()
     except UsageError as error:
         return _complain(error, 2)
@@ -59,7 +59,7 @@ def _complain(error: Exception, code: int) -> int:
     from pydlbench.cli.values import shortened
     from pydlbench.units import printable
 
-    # One line, whatever a library has put into its message, and whoever quotes what was given.
+    # Messages of libraries may have several lines or unprintable characters.
     text = printable(" ".join(str(error).split())).removeprefix("pydlbench: ")
     tell(f"pydlbench: {shortened(text, 2000)}")
     return code

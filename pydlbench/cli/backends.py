@@ -1,4 +1,4 @@
-"""``pydlbench backends``: what is installed, what it supports, how to get the rest."""
+"""``pydlbench backends``: installed backends, what they support, and how to install others."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class BackendsOptions(JsonOutput):
 
 
 def run(args: BackendsOptions, describe: Callable[[str, str], dict[str, Any]] | None = None) -> int:
-    """Start each backend and list what it says.
+    """Start each backend and list its description.
 
     Args:
         args: the parsed options.
-        describe: takes the place of starting workers in tests.
+        describe: called instead of starting a worker.
 
     Returns:
-        0, also where backends are missing: that is what the command is asked for.
+        0, also if backends are missing.
 
     Raises:
         UsageError: bad ``--device``, unwritable file.
@@ -60,11 +60,11 @@ def run(args: BackendsOptions, describe: Callable[[str, str], dict[str, Any]] | 
 
 
 def _left_out() -> list[dict[str, str]]:
-    """Return which backends and models of other packages are of no use, and why."""
+    """Return unusable backends and models of other packages, with the reasons."""
     from pydlbench import plugins
     from pydlbench.models import model_names
 
-    model_names()  # looks at all that there are
+    model_names()  # loads all plugins
     return [dataclasses.asdict(plugin) for plugin in plugins.broken()]
 
 
@@ -79,7 +79,7 @@ def _entries(
         kind = device.partition(":")[0]
         if kind in capabilities.devices:
             entries.append(_entry(capabilities, device, kind, describe))
-    if not entries and not named:  # one for GPUs only, where there is none
+    if not entries and not named:  # for GPUs only, without a GPU
         entries.append(_entry(capabilities, "cuda:0", "cuda", describe))
     return entries
 
@@ -121,7 +121,7 @@ def _start(backend: str, device: str) -> dict[str, Any]:
 
 
 def _report(entries: list[dict[str, Any]], left_out: list[dict[str, str]]) -> list[Block]:
-    """Return the table, why backends cannot be used, and what of other packages is left out."""
+    """Return the table, and why backends cannot be used or packages are left out."""
     cells = []
     for entry in entries:
         about = entry["about"] or {}
@@ -141,9 +141,8 @@ def _report(entries: list[dict[str, Any]], left_out: list[dict[str, str]]) -> li
     missing = []
     for entry in entries:
         reason = " ".join(str(entry["reason"]).split())
-        # Its own message may say so already.
-        missing_here = entry["version"] is None and entry["install"] not in reason
-        get = f"; get it with: {entry['install']}" if missing_here else ""
+        unmentioned = entry["version"] is None and entry["install"] not in reason
+        get = f"; get it with: {entry['install']}" if unmentioned else ""
         if not entry["usable"]:
             missing.append(f"{entry['backend']} on {entry['device']}: {reason}{get}")
     useless = [

@@ -9,7 +9,7 @@ from pydlbench.cli.options import CommandOptions, Parser, add_options, argument
 from pydlbench.cli.values import one_of
 
 _SHELLS: Final = ("bash", "zsh", "tcsh")
-# What values are called that name a file, among other things, or a folder.
+# Metavars of values that may be a file or a folder.
 _FILES: Final = ("FILE", "MODEL", "RUN")
 _FOLDERS: Final = ("DIR",)
 
@@ -31,25 +31,25 @@ def run(args: CompletionOptions) -> int:
     commands = parser.add_subparsers(metavar="COMMAND")
     for name, command in COMMANDS.items():
         kinds = records(name)
-        made = commands.add_parser(name, help=command.help)
+        added = commands.add_parser(name, help=command.help)
         if "" in kinds:
-            _add(made, kinds[""][0])
+            _add(added, kinds[""][0])
             continue
-        below = made.add_subparsers(metavar="SUBCOMMAND")
+        subcommands = added.add_subparsers(metavar="SUBCOMMAND")
         for sub, (kind, _) in kinds.items():
-            _add(below.add_parser(sub, help=kind.description), kind)
+            _add(subcommands.add_parser(sub, help=kind.description), kind)
     print(shtab.complete(parser, args.shell))
     return 0
 
 
 def _add(parser: Parser, kind: type[CommandOptions]) -> None:
-    """Add a record's options to a parser, with what completes their values."""
+    """Add a record's options to a parser, with the completion of their values."""
     import shtab
 
     for action in add_options(parser, kind)._actions:  # noqa: SLF001 - argparse has no other way to list them
-        for how, names in ((shtab.FILE, _FILES), (shtab.DIRECTORY, _FOLDERS)):
+        for completion, names in ((shtab.FILE, _FILES), (shtab.DIRECTORY, _FOLDERS)):
             if action.metavar in names:
-                action.complete = how  # type: ignore[attr-defined] # shtab reads it there
+                action.complete = completion  # type: ignore[attr-defined] # shtab reads it there
 
 
 SUBCOMMANDS: Final = {"": (CompletionOptions, run)}

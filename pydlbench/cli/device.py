@@ -54,7 +54,7 @@ def run(args: DeviceOptions, probe: Callable[..., DeviceRecord | GpuRecord] | No
 
     Args:
         args: the parsed options.
-        probe: takes the place of ``measure.probe_device`` in tests.
+        probe: called instead of ``measure.probe_device``.
 
     Raises:
         UsageError: No such device or card, options that exclude each other, unwritable file.
@@ -90,7 +90,7 @@ def _check_combination(args: DeviceOptions) -> None:
 
 
 def _arguments(args: DeviceOptions) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The arguments of ``probe_device``, and a note where a GPU that is there is left out."""
+    """Return the arguments of ``probe_device``, and a note if a GPU is left out."""
     device, notes = device_of(args.device)
     if device != "cpu":
         if args.threads is not None:
@@ -103,14 +103,11 @@ def _arguments(args: DeviceOptions) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 # -----------------------------------------------------------------------------
-# ``pydlbench device --known``: published figures of known cards, and what prices make of them.
+# ``pydlbench device --known``: published figures of known cards, also per price.
 
 
 def run_known(args: DeviceOptions) -> int:
     """List the known cards.
-
-    Args:
-        args: the parsed options of ``device``.
 
     Raises:
         UsageError: No such card, a bad price or throughput, unwritable file.
@@ -135,7 +132,7 @@ def run_known(args: DeviceOptions) -> int:
 
 
 def _by_card(option: str, given: Iterable[str]) -> dict[str, float]:
-    """Read ``NAME=NUMBER``; case does not matter in names, the last of several counts."""
+    """Read ``NAME=NUMBER``; names are case-insensitive, the last of several values counts."""
     from pydlbench.devices.gpu.cards import known_cards
 
     names = {card.name.casefold(): card.name for card in known_cards()}
@@ -155,7 +152,7 @@ def _by_card(option: str, given: Iterable[str]) -> dict[str, float]:
 
 
 def _near(name: str, names: Sequence[str]) -> list[str]:
-    """The cards that may be meant: those of the family first, A100 PCIe for A100."""
+    """Return likely cards, those of the family first: A100 PCIe for A100."""
     family = re.sub(r"^(?:nvidia|tesla|geforce)\s+|\s+", " ", name.casefold()).strip()
     beginning = [card for card in names if card.casefold().startswith(family)]
     return beginning or list(nearest(family, names)) or list(names)[-3:]

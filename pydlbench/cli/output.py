@@ -1,6 +1,6 @@
-"""Where a command puts its results: files, and on standard output a table or one of the formats.
+"""The outputs of a command: files, and on standard output a table or one of the formats.
 
-Standard output carries the results and nothing else: with ``--json -`` it is pure JSON.
+Standard output has the results only: with ``--json -`` it is pure JSON.
 """
 
 from __future__ import annotations
@@ -82,16 +82,16 @@ class Outputs:
         warnings: Iterable[str] = (),
         keep_files: bool = False,
     ) -> None:
-        """Write the files, then warn, then print; a reader that closes the pipe costs no file.
+        """Write the files, then warn, then print, so that a closed pipe costs no file.
 
         Args:
-            document: the JSON object without its schema version; made only if it is needed, as all
-                below are.
-            report: what standard output gets if no format goes there; nothing without a block.
-            markdown: what Markdown has where it is not the report alone.
-            csv: the table of values, of a command that has one.
-            warnings: for standard error.
-            keep_files: write no file: what an earlier run has written there is worth more.
+            document: returns the JSON object without its schema version. This and the following
+                functions are called only if needed.
+            report: returns the blocks for standard output if no format goes there.
+            markdown: returns the blocks of Markdown; by default those of the report.
+            csv: returns the CSV text, if the command has one.
+            warnings: lines for standard error.
+            keep_files: write no files, in order to keep those of an earlier run.
 
         Raises:
             PydlbenchError: a file could not be written after all; the rest is printed before.
@@ -127,13 +127,13 @@ class Outputs:
             raise PydlbenchError("; ".join(troubles))
 
     def note(self, *texts: str) -> None:
-        """Say something on standard error, unless nobody wants to hear it."""
+        """Print notes on standard error, unless ``quiet``."""
         for text in () if self.quiet else texts:
             tell(f"note: {text}")
 
 
 def print_report(report: Sequence[Block]) -> None:
-    """Print a report on standard output, as it suits whatever that is."""
+    """Print a report on standard output, in the style of a terminal or a file."""
     if text := as_text(report, Style.for_stream(sys.stdout)):
         print(text, flush=True)
 
@@ -141,12 +141,12 @@ def print_report(report: Sequence[Block]) -> None:
 def expecting(
     run: RunRecord, rows: Sequence[Measurement], store: Reader | None
 ) -> Sequence[Measurement]:
-    """Return rows with what is expected of them in a later run, if the store has enough runs.
+    """Return rows with their prediction intervals, if the store has enough runs.
 
     Args:
-        run: whose rows they are.
-        rows: as measured.
-        store: None where there is none.
+        run: run of the rows.
+        rows: measured rows.
+        store: the store, if there is one.
     """
     from pydlbench.records.measurement import OCCASIONS
 
@@ -158,18 +158,18 @@ def expecting(
 
 
 def row_warnings(rows: Sequence[Measurement | StepRecord]) -> list[str]:
-    """Return the warnings of rows, each once and with the number of its rows."""
+    """Return the distinct warnings of rows, each with the number of its rows."""
     counts = Counter(text for row in rows for text in row.warnings)
     several = len(rows) > 1
     return [f"{text} ({n} of {len(rows)} rows)" if several else text for text, n in counts.items()]
 
 
 def gate(finding: str, undecided: Sequence[str]) -> int:
-    """Say on standard error what ``--fail-on`` comes to, and return the exit code.
+    """Print the result of ``--fail-on`` on standard error, and return the exit code.
 
     Args:
-        finding: what was looked for and is there; empty where it is not.
-        undecided: a line for each cause why that cannot be told; of no matter with a finding.
+        finding: the finding; empty if there is none.
+        undecided: reasons why the measurements do not tell; ignored with a finding.
     """
     for line in [finding] if finding else undecided:
         tell(f"--fail-on: {line}")
@@ -178,14 +178,14 @@ def gate(finding: str, undecided: Sequence[str]) -> int:
 
 
 # -----------------------------------------------------------------------------
-# Commands that make very many objects which all live to the end.
+# Commands that create very many objects, which live until the end.
 
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """Let Python not search for cycles of objects: with 100,000 rows that takes half of the time.
+    """Switch off the garbage collector, which takes half of the time with 100,000 rows.
 
-    There are hardly any; and the process ends with the command.
+    There are hardly any cycles, and the process ends with the command.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -197,20 +197,20 @@ def without_collection() -> Iterator[None]:
 
 
 # -----------------------------------------------------------------------------
-# Runs of another version, files that were written by hand or damaged: one line, no traceback.
+# Runs of another version, and damaged or edited files: one line, no traceback.
 
 
 @contextlib.contextmanager
 def reading_runs(names: Sequence[str]) -> Iterator[None]:
-    """Take it that values which nothing can be done with are those of the runs that were named.
+    """Attribute errors in values to the named runs.
 
     Args:
-        names: runs and files; where no file is among them, only what a record refuses is theirs,
-            and other errors pass unchanged.
+        names: runs and files. If there is no file among them, only validation errors of records
+            are attributed to the runs, and other errors pass unchanged.
 
     Raises:
-        UsageError: a file holds something else than a command had written.
-        StoreError: a run of the store holds a value that this version does not know.
+        UsageError: a file has other contents than a command writes.
+        StoreError: a run of the store has a value that this version does not know.
     """
     try:
         yield

@@ -1,10 +1,10 @@
-"""Logs and traces of others as input: ``step --trace FILE`` and ``layers --shape @FILE``."""
+"""Logs and traces as input: ``step --trace``, ``layers --shape @FILE``, ``export @FILE``."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.output import Outputs
 from pydlbench.errors import UsageError
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# ``step --trace FILE``: the calls of somebody's step, held against this machine's limits.
+# ``step --trace FILE``: the calls of a recorded step, compared with this machine's limits.
 
-#: Options of the command that a trace has a meaning with.
-_WITH_A_TRACE = ("trace", "json", "md", "format", "quiet", "verbose", "threads")
+_TRACE_OPTIONS: Final = ("trace", "json", "md", "format", "quiet", "verbose", "threads")
 
 
 def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = None) -> int:
-    """Read a log or a trace, and show what dominates it; nothing of the user's code is run.
+    """Read a log or a trace, and show what dominates it, without running any code.
 
     Args:
         args: the command's options.
@@ -49,18 +48,22 @@ def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = No
     from pydlbench.steps.traced import limits_of
     from pydlbench.traces.files import read
 
-    args.refuse([name for name in args.given if name not in _WITH_A_TRACE], "with --trace")
+    args.refuse([name for name in args.given if name not in _TRACE_OPTIONS], "with --trace")
     outputs = Outputs.from_options(args)
     name = args.trace or ""
     recorded = read(name)
     problems = distinct_problems(recorded)
-    make = session_factory or (lambda **how: Session(RunnerOptions(**how)))
-    with make(threads=args.threads) as session:
-        how: dict[str, Any] = {}
+    if session_factory is None:
+        opened: Any = Session(RunnerOptions(threads=args.threads))
+    else:
+        opened = session_factory(threads=args.threads)
+    with opened as session:
+        limits: dict[str, Any] = {}
         if not recorded.on_gpu:
+            machine = f"{session.facts.name}, {counted(len(session.cpus), 'thread')}"
             limit_s = limits_of(recorded.rounds[0].calls, session)
-            how = {"limit_s": limit_s, "limits_of": _machine(session)}
-        described = describe(recorded, name, problems, **how)
+            limits = {"limit_s": limit_s, "limits_of": machine}
+        described = describe(recorded, name, problems, **limits)
         run = session.run
     outputs.write(
         lambda: {"kind": "trace", "run": run.to_dict(), "recorded": described.to_dict()},
@@ -70,13 +73,8 @@ def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = No
     return 0
 
 
-def _machine(session: Any) -> str:
-    threads = len(session.cpus)
-    return f"{session.facts.name}, {counted(threads, 'thread')}"
-
-
 # -----------------------------------------------------------------------------
-# ``layers --shape @FILE``: the layers behind the calls of somebody's step.
+# ``layers --shape @FILE``: the layers of a recorded step.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +83,10 @@ class Log:
 
     Attributes:
         file: its name.
-        recorded: what it says.
-        problems: the heaviest first.
-        layers: behind most of its time, each with its precision.
-        notes: what is left out, and why.
+        recorded: its contents.
+        problems: its problems, the heaviest first.
+        layers: layers of most of its time, each with its precision.
+        notes: notes on problems that are left out.
     """
 
     file: str
@@ -98,7 +96,7 @@ class Log:
     notes: tuple[str, ...]
 
     def described(self, rows: Sequence[Measurement]) -> RecordedSteps:
-        """Return the file, its problems held against native rows of their precision and limits."""
+        """Return the recorded steps, their problems with native times and limits from rows."""
         from pydlbench.analysis.recorded import describe
         from pydlbench.steps.traced import precision_of
 
@@ -106,14 +104,14 @@ class Log:
         for row in rows:
             if row.backend == "native" and row.status == "ok":
                 key = _key(row.problem, row.pass_, row.propagation, row.precision)
-                # Several caches, layouts or numbers of threads: the fastest of them.
+                # The fastest of several caches, layouts or numbers of threads.
                 timed[key] = min(timed.get(key, row), row, key=_median_s)
 
         def native(problem: StepProblem) -> list[Measurement]:
             precision = precision_of(problem.meaning)
             keys = [
-                _key(each.layer.problem, each.pass_, each.propagation, precision)
-                for each in problem.meaning.layers
+                _key(layer.layer.problem, layer.pass_, layer.propagation, precision)
+                for layer in problem.meaning.layers
             ]
             return [timed[key] for key in keys] if set(keys) <= set(timed) else []
 
@@ -139,7 +137,7 @@ class Log:
 
 
 def _key(problem: str, pass_: str, propagation: str, precision: str) -> Hashable:
-    """Return what a row and a layer of a call have to share; backward passes have no kinds."""
+    """Return the key that relates rows to layers of calls; propagation is of forward passes."""
     return problem, pass_, pass_ == "forward" and propagation, precision.removesuffix("-tc")
 
 
@@ -148,7 +146,7 @@ def _median_s(row: Measurement) -> float:
 
 
 def read_log(args: CommandOptions, shapes: Sequence[str], models: Sequence[str]) -> Log | None:
-    """Return the log or trace that ``--shape`` names; None where it names none.
+    """Return the log or trace that ``--shape`` names; None if it names none.
 
     Args:
         args: the command's options.
@@ -156,12 +154,11 @@ def read_log(args: CommandOptions, shapes: Sequence[str], models: Sequence[str])
         models: values of ``--model``.
 
     Raises:
-        UsageError: a file that is damaged or has no layers, or an option beside it that would
-            change what it says.
+        UsageError: the file is damaged or has no layers, or an option contradicts it.
     """
     if not any(shape.startswith("@") for shape in shapes):
         return None
-    # All that recognises calls: a third of what a command imports.
+    # A third of the imports of a command.
     from pydlbench.analysis.recorded import distinct_problems, layers_to_time
     from pydlbench.traces.files import is_recorded, read
 
@@ -174,7 +171,7 @@ def read_log(args: CommandOptions, shapes: Sequence[str], models: Sequence[str])
         raise UsageError(
             f"--shape {given}: a log goes alone, without {other}; nearest: leave it out"
         )
-    args.refuse(["batch", "pool"], f"with {given}, which tells it")
+    args.refuse(["batch", "pool"], f"with {given}, which defines it")
     recorded = read(name)
     problems = distinct_problems(recorded)
     layers, light = layers_to_time(problems)
@@ -197,10 +194,10 @@ def read_log(args: CommandOptions, shapes: Sequence[str], models: Sequence[str])
 
 
 def export_recorded(names: Sequence[str], chosen: str) -> tuple[str, list[str]]:
-    """Return the calls of traces as TritonBench reads them, and notes on those that it cannot.
+    """Return the calls of traces in TritonBench's format, and notes on calls that it cannot have.
 
     Args:
-        names: ``@FILE`` each.
+        names: ``@FILE`` for each trace.
         chosen: the format.
 
     Raises:

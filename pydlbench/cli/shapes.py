@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pydlbench.ops.op import Layer
     from pydlbench.records.documents import ShapeEntry
 
-_ITEMSIZE = 4  # fp32
-_ALL = "*/*"
+_ITEMSIZE: Final = 4  # fp32
+_ALL: Final = "*/*"
 
 
 class ShapesOptions(JsonOutput):
@@ -36,7 +36,7 @@ class ShapesOptions(JsonOutput):
 
 
 def run(args: ShapesOptions) -> int:
-    """List the layers asked for; models where no layer is.
+    """List layers, or models without a pattern.
 
     Raises:
         UsageError: Unknown or malformed layer, bad option, unwritable file.
@@ -44,7 +44,7 @@ def run(args: ShapesOptions) -> int:
     from pydlbench.models.catalog import find_layers
 
     outputs = Outputs.from_options(args)
-    # A lone glob would match the layers of one model only: names without a model mean that one.
+    # A glob without a model would match the layers of the default model only.
     given = [_ALL if pattern == "*" else pattern for pattern in args.pattern] or [_ALL]
     layers = find_layers(
         given,
@@ -61,7 +61,7 @@ def run(args: ShapesOptions) -> int:
 
 
 def _entry(layer: Layer) -> ShapeEntry:
-    """Return a layer with what each of its passes computes, and moves in fp32."""
+    """Return a layer with the FLOPs of each pass, and its bytes in fp32."""
     from pydlbench.records.documents import ShapeEntry, ShapePass
 
     passes = {
@@ -87,7 +87,7 @@ def _entry(layer: Layer) -> ShapeEntry:
 
 
 def _summary(layers: list[Layer]) -> list[Block]:
-    """Return a line per model: what its layers are called and what they compute together."""
+    """Return a line per model with the sums over its layers."""
     from pydlbench.models.catalog import load_entry
 
     models: dict[str, list[Layer]] = {}
@@ -96,12 +96,12 @@ def _summary(layers: list[Layer]) -> list[Block]:
     cells = [
         [
             name,
-            str(len(own)),
-            ", ".join(map(str, dict.fromkeys(layer.batch for layer in own))),
-            format_flops(sum(layer.flops("forward") for layer in own)),
+            str(len(members)),
+            ", ".join(map(str, dict.fromkeys(layer.batch for layer in members))),
+            format_flops(sum(layer.flops("forward") for layer in members)),
             load_entry(name).title,
         ]
-        for name, own in models.items()
+        for name, members in models.items()
     ]
     right = (False, True, True, True, False)
     return [
@@ -118,7 +118,7 @@ def _summary(layers: list[Layer]) -> list[Block]:
 
 
 def _table(layers: list[Layer]) -> list[Block]:
-    """Return a line per layer, below what its columns mean."""
+    """Return a line per layer, below a legend of the columns."""
     from pydlbench.records.fields import columns_of
 
     rows = list(map(_entry, layers))

@@ -79,7 +79,7 @@ class StepOptions(ModelOptions, TableOutput):
         read=partial(one_of, allowed=CASTS),
     )
     layout: str | None = LAYOUT()
-    # A published script says itself what it is fed: without a default.
+    # No default, because a published script defines its own.
     feed: str | None = FEED(default=None)
     device: tuple[str, ...] = DEVICE(
         help="cpu or cuda:N, or both (cpu,cuda:0) for their ratio; default: the GPU if there is "

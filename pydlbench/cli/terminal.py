@@ -1,4 +1,4 @@
-"""The terminal: streams that may be closed, and how far a run is."""
+"""The terminal: standard streams that may be closed, signals, and the progress of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# Standard streams that are closed, full or of another encoding: no reason for a traceback.
+# Standard streams that are closed, full or of another encoding cause no traceback.
 
 
 def repair_streams() -> None:
-    """Put the null device in the place of closed streams, and let every text be printed.
+    """Replace closed streams by the null device, and make every text printable.
 
-    A closed descriptor would otherwise be given to the next file that is opened, and what is
-    printed would land in there.
+    The next file that is opened would otherwise get a closed descriptor, and printed text with it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
@@ -43,9 +42,9 @@ def repair_streams() -> None:
 
 @contextlib.contextmanager
 def sigterm_interrupts() -> Iterator[list[int]]:
-    """Let SIGTERM interrupt as Ctrl-C does; yield a list that gets its number when it comes.
+    """Make SIGTERM interrupt like Ctrl-C; yield a list that receives the signal's number.
 
-    Outside of the main thread, or where somebody else handles the signal, it stays as it is.
+    Outside of the main thread, or if the signal has another handler, nothing changes.
     """
     received: list[int] = []
 
@@ -55,21 +54,21 @@ def sigterm_interrupts() -> Iterator[list[int]]:
         if callable(handler):
             handler(signal.SIGINT, frame)
 
-    ours = (
+    replaced = (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     )
-    if ours:
+    if replaced:
         signal.signal(signal.SIGTERM, interrupt)
     try:
         yield received
     finally:
-        if ours:
+        if replaced:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def silence(stream: TextIO) -> None:
-    """Drop what could not be printed; Python would try once more at exit, and complain."""
+    """Drop unprinted text; Python would try to print it at exit and report an error."""
     with contextlib.suppress(OSError, ValueError):
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, stream.fileno())
@@ -77,7 +76,7 @@ def silence(stream: TextIO) -> None:
 
 
 def tell(text: str) -> None:
-    """Print a line on standard error; if that is full, there is nobody left to tell."""
+    """Print a line on standard error; drop it if that fails."""
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError):
@@ -85,16 +84,16 @@ def tell(text: str) -> None:
 
 
 # -----------------------------------------------------------------------------
-# How far a run is: a bar on a terminal, elsewhere a line now and then.
+# Progress: a bar on a terminal, elsewhere lines at growing intervals.
 
-_FORMAT = "{n_fmt}/{total_fmt} {bar} {elapsed}<{remaining} {postfix}"
+_FORMAT: Final = "{n_fmt}/{total_fmt} {bar} {elapsed}<{remaining} {postfix}"
 
 
 class ProgressLine:
-    """Shows rows done, rows in all and what is done next; ``close`` before anything is printed.
+    """Shows finished rows, all rows and the next row; ``close`` it before anything is printed.
 
-    On a terminal a thread draws a bar, because a row may take longer than anybody likes to look at
-    nothing. Elsewhere (a log, a pipe) the same thread prints a line at growing intervals.
+    A thread updates it, because a single row may take minutes. On a terminal it draws a bar,
+    elsewhere (a log, a pipe) it prints a line at growing intervals.
     """
 
     def __init__(
@@ -112,12 +111,12 @@ class ProgressLine:
 
         Args:
             stream: Where to draw or to write.
-            quiet: Show nothing at all.
-            verbose: Write a line for everything that is begun, instead of the rest.
+            quiet: Show nothing.
+            verbose: Write a line when a row begins, instead of the rest.
             delay_s: Seconds before the bar appears.
             every_s: Seconds between two updates of the elapsed time.
-            line_s: Seconds before the first line where there is no terminal; each later one waits
-                half as long again, up to ten minutes.
+            line_s: Seconds before the first line without a terminal; each interval is half as long
+                again as the last one, up to ten minutes.
             now: Clock, for tests.
         """
         self._stream, self._delay_s, self._every_s, self._now = stream, delay_s, every_s, now
@@ -134,11 +133,11 @@ class ProgressLine:
 
     @classmethod
     def from_options(cls, args: Measuring) -> Self:
-        """Return what a command's options ask for, on standard error."""
+        """Return the display that a command's options define, on standard error."""
         return cls(sys.stderr, quiet=args.quiet, verbose=args.verbose)
 
     def __call__(self, done: int, total: int, label: str) -> None:
-        """Show that ``done`` of ``total`` rows are ready and ``label`` is being timed."""
+        """Show that ``done`` of ``total`` rows are finished and ``label`` is being timed."""
         if not self._enabled:
             return
         before, self._state = self._state, (done, total, label)
@@ -149,7 +148,7 @@ class ProgressLine:
         self._draw()
         if self._thread is None:
             if self._terminal:
-                # Here, before anything is timed: its import costs more than all the drawing.
+                # Its import would disturb measurements more than all the drawing.
                 import tqdm  # noqa: F401 - loaded before the clock runs
 
             self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
@@ -174,7 +173,7 @@ class ProgressLine:
             wait_s = self._every_s
 
     def _draw(self) -> None:
-        """Draw the bar, or write a line, once it is time for one."""
+        """Draw the bar, or write a line if its time has come."""
         with self._lock:
             now = self._now()
             if not self._enabled:
@@ -187,7 +186,7 @@ class ProgressLine:
                     self._next_line = now + self._line_s
                     print(self._line(), file=self._stream, flush=True)
             except (OSError, ValueError):
-                self._enabled = False  # a terminal that is gone must not cost the run
+                self._enabled = False  # a closed terminal must not end the run
 
     def _line(self) -> str:
         done, total, label = self._state
