@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 
 def _find_native_modules() -> None:
-    """Let the source tree use the native modules of the installed package.
+    """Make the native modules of the installed package importable from the source tree.
 
-    ``python -m pydlbench`` in a checkout imports the checkout's folder, which holds no compiled
-    modules; those of the installed distribution are found by one more entry in the package's path.
+    ``python -m pydlbench`` in a checkout imports the checkout's folder, which has no compiled
+    modules. Those of the installed distribution are found by another entry in the package's path.
     """
     if os.path.exists(os.path.join(__path__[0], "_build.py")):  # noqa: PTH110, PTH118 - pathlib costs 5 ms
         return
@@ -71,7 +71,7 @@ __all__ = [
     "to_polars",
 ]
 
-# Imported when first used: the command line starts faster, and --help needs none of it. A name that
+# Imported at first use, so that the command line starts faster. A name that
 # differs in its module stands behind a colon.
 _HOMES = {
     "build_layer": "pydlbench.ops.table",
@@ -100,14 +100,14 @@ def __getattr__(name: str) -> object:
 
     module, _, attribute = _HOMES[name].partition(":")
     value = getattr(import_module(module), attribute or name)
-    # Who has a record in a notebook has it from one of these.
+    # Every record in a notebook comes from one of these.
     import_module("pydlbench.records.record").Record.notebook = _notebook
     globals()[name] = value
     return value
 
 
 def _notebook(record: Record, form: str) -> str | None:
-    """Return how a notebook shows a record; see ``Record.notebook``."""
+    """Return the text of a record in a notebook; see ``Record.notebook``."""
     from importlib import import_module
 
     text: str | None = getattr(import_module("pydlbench.report.notebook"), form)(record)

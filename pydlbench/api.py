@@ -1,4 +1,4 @@
-"""What the commands do, from Python: records of steps and comparisons.
+"""The commands as functions that return records.
 
 A function takes the options of its command as keywords, under the same names and with the same
 meaning (``pydlbench COMMAND --help``): ``batch=16``, ``precision="bf16"``, ``set={"lrn": False}``,
@@ -37,13 +37,13 @@ def step(model: str, **options: Any) -> StepRecord:
 
     Args:
         model: as on the command line: ``alexnet-owt``, ``my_model.py:build``.
-        options: of the command, by name; of ``framework``, ``mode``, ``batch``, ``phase``,
-            ``precision`` and ``device`` one value each. The framework is PyTorch where none is
-            named, or that of the user's own model.
+        options: options of the command by name, with a single value of ``framework``, ``mode``,
+            ``batch``, ``phase``, ``precision`` and ``device``. The default framework is PyTorch,
+            or that of the user model.
 
     Returns:
-        The record; its ``status`` is ``skipped`` or ``failed``, with a ``reason``, where the step
-        cannot be timed. Times in seconds.
+        The record; if the step cannot be timed, its ``status`` is ``skipped`` or ``failed``, with a
+        ``reason``. Times in seconds.
 
     Raises:
         UsageError: no such model or option, or a bad value.
@@ -58,7 +58,7 @@ def estimate(model: str, **options: Any) -> StepEstimate:
 
     Args:
         model: as on the command line.
-        options: of the command, by name.
+        options: options of the command by name.
 
     Raises:
         UsageError: no such model or option, or a bad value.
@@ -70,11 +70,11 @@ def estimate(model: str, **options: Any) -> StepEstimate:
 
 
 def breakdown(model: str, **options: Any) -> BreakdownRecord:
-    """Say where the time of a step on a CPU goes, as ``pydlbench breakdown`` does.
+    """Return the breakdown of a step's time, as ``pydlbench breakdown`` does.
 
     Args:
         model: as on the command line.
-        options: of the command, by name; see :func:`step`.
+        options: options of the command by name; see :func:`step`.
 
     Raises:
         UsageError: no such model or option, or a bad value.
@@ -86,11 +86,11 @@ def breakdown(model: str, **options: Any) -> BreakdownRecord:
 
 
 def diagnose_step(model: str, **options: Any) -> Diagnosis:
-    """Say what costs a step its time and what would save it, as ``pydlbench diagnose`` does.
+    """Return what slows a step down and what remedies save, as ``pydlbench diagnose`` does.
 
     Args:
         model: as on the command line.
-        options: of the command, by name; see :func:`step`.
+        options: options of the command by name; see :func:`step`.
 
     Raises:
         UsageError: no such model or option, or a bad value.
@@ -105,8 +105,8 @@ def forecast(model: str, **options: Any) -> ForecastRecord:
 
     Args:
         model: as on the command line.
-        options: of the command, by name; see :func:`step`. Operators that were timed before are
-            those of ``store``, and those that are timed now are kept in it.
+        options: options of the command by name; see :func:`step`. Stored times of operators are
+            read from ``store``, and new ones are written into it.
 
     Raises:
         UsageError: no such model or option, or a bad value.
@@ -118,14 +118,14 @@ def forecast(model: str, **options: Any) -> ForecastRecord:
 
 
 def step_spec(model: str, options: Mapping[str, Any]) -> StepSpec:
-    """Return the step that options of :func:`step` name."""
+    """Return the step of the options of :func:`step`."""
     _, tasks = _read("step", model, options)
     spec: StepSpec = tasks[0].rows[0].spec
     return spec
 
 
 def _read(command: str, model: str, options: Mapping[str, Any]) -> tuple[Any, list[Task]]:
-    """Return a command's options as a record, and its tasks, which have one row together."""
+    """Return a command's options as a record, and its tasks, which have a single row."""
     kind, _ = records(command)[""]
     usual = {"model": model, "store": "none", "quiet": True}
     if "framework" in kind.declared() and not is_user_model(model):
@@ -135,14 +135,14 @@ def _read(command: str, model: str, options: Mapping[str, Any]) -> tuple[Any, li
     labels = [row.label for task in tasks for row in task.rows]
     if len(labels) != 1:
         raise UsageError(
-            f"pydlbench.{command}: one row is returned, these are {len(labels)}: "
+            f"pydlbench.{command}: one row is returned, the options give {len(labels)}: "
             f"{', '.join(labels)}; nearest: one value of each option"
         )
     return given, tasks
 
 
 def _measured(command: str, model: str, options: Mapping[str, Any]) -> Any:
-    """Run the one row of a command, and return what came of it."""
+    """Measure the single row of a command, and return its record."""
     given, tasks = _read(command, model, options)
     with recorder_of(given, command) as recorder:
         results = execute(tasks, None, recorder, progress=ProgressLine(None))
@@ -165,14 +165,14 @@ def compare_runs(
     Args:
         a: an id, its beginning, a tag, ``last``, or a file that ``--json`` wrote.
         b: likewise.
-        store: that has the runs, and replicates of them; None where both are files.
-        same: what still counts as the same, a fraction; None is as by default.
+        store: store with the runs and replicates of them; None if both are files.
+        same: largest difference that counts as the same, as a fraction; None for the default.
 
     Returns:
-        The rows with ratio, interval, verdict and the smallest change that each could have shown.
+        The rows with ratio, interval, verdict and the smallest detectable change.
 
     Raises:
-        UsageError: no such run, both are the same one, or nothing in one is in the other.
+        UsageError: no such run, both are the same one, or they have no row in common.
     """
     from pydlbench.compare.comparison import MARGIN
     from pydlbench.compare.rows import read_side

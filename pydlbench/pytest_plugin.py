@@ -1,11 +1,10 @@
-"""Fixtures for pytest: a test fails where a layer or a step has become slower.
+"""Fixtures for pytest: a test fails if a layer or a step has become slower.
 
-``pydlbench_layer`` and ``pydlbench_step`` measure here, and compare with what the command line
-names: a second installation, with which they take turns, or a stored run. They decide as
-``pydlbench compare --fail-on slower:P%`` does: where that ends with exit code 3 the test fails,
-where it ends with 4 it is skipped, and the reason says what would decide.
+``pydlbench_layer`` and ``pydlbench_step`` measure, and compare with a second installation, measured
+interleaved, or with a stored run, which the command line names. They decide as ``pydlbench compare
+--fail-on slower:P%`` does: the test fails for exit code 3 and is skipped for 4, with the reason.
 
-Every run of pytest in an environment that has pydlbench imports this module: it imports nothing.
+Every run of pytest in an environment with pydlbench imports this module, so it imports very little.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _BASELINE: Final = "--pydlbench-baseline"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add what is compared with, on the command line and in the configuration."""
+    """Add the options for the baseline, on the command line and in the configuration."""
     group = parser.getgroup("pydlbench", "gates for the speed of layers and steps")
     for option, metavar, text in (
         (
@@ -55,9 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def pydlbench_layer(request: pytest.FixtureRequest) -> Callable[..., CompareDocument]:
-    """Measure layers, and fail where one has become slower.
+    """Measure layers, and fail if one has become slower.
 
-    Call it with what ``--shape`` takes, and with ``batch`` and the keywords of
+    Call it with a value of ``--shape``, and with ``batch`` and the keywords of
     :class:`pydlbench.records.specs.KernelSpec`: ``pass_``, ``precision``, ``backend``, ``mode``...
 
     Returns:
@@ -68,7 +67,7 @@ def pydlbench_layer(request: pytest.FixtureRequest) -> Callable[..., CompareDocu
 
 @pytest.fixture
 def pydlbench_step(request: pytest.FixtureRequest) -> Callable[..., CompareDocument]:
-    """Measure a framework's step, and fail where it has become slower.
+    """Measure a framework's step, and fail if it has become slower.
 
     Call it with a model and the keywords of :class:`pydlbench.records.step.StepSpec`: ``batch``,
     ``phase``, ``framework``, ``mode``...
@@ -89,11 +88,11 @@ class _Limits:
 
 
 class _Gate:
-    """Measures for one test.
+    """The measurements and verdict of one test.
 
     Args:
-        request: of its fixture.
-        limits: of its marker.
+        request: request of its fixture.
+        limits: keywords of its marker.
     """
 
     def __init__(self, request: pytest.FixtureRequest, limits: _Limits) -> None:
@@ -121,17 +120,17 @@ class _Gate:
 
         def specs() -> list[KernelSpec | StepSpec]:
             layers = find_layers([layer], batch, option="layer")
-            return [KernelSpec(layer=each, **spec) for each in layers]
+            return [KernelSpec(layer=known, **spec) for known in layers]
 
-        return self._judged(specs)
+        return self._compare(specs)
 
     def step(self, model: str, **step: Any) -> CompareDocument:
         """Judge a step; see :func:`pydlbench_step`."""
         from pydlbench.api import step_spec
 
-        return self._judged(lambda: [step_spec(model, {"device": "cpu", **step})])
+        return self._compare(lambda: [step_spec(model, {"device": "cpu", **step})])
 
-    def _judged(self, specs: Callable[[], list[KernelSpec | StepSpec]]) -> CompareDocument:
+    def _compare(self, specs: Callable[[], list[KernelSpec | StepSpec]]) -> CompareDocument:
         from pydlbench.cli.values import percentage
         from pydlbench.errors import PydlbenchError
         from pydlbench.report.compare import judge
@@ -159,7 +158,7 @@ class _Gate:
         return comparison.document()
 
     def _interleaved(self, specs: Sequence[KernelSpec | StepSpec]) -> Comparison:
-        """Measure in turn with another installation."""
+        """Measure interleaved with another installation."""
         from pydlbench.compare.installations import compare_installations, open_session, pairs_of
         from pydlbench.compare.rerun import take_pass
         from pydlbench.runner.session import Session
@@ -193,7 +192,7 @@ class _Gate:
 
 
 def _measured(specs: Sequence[KernelSpec | StepSpec]) -> Side:
-    """Measure as commands do that store a run, with new processes for each repetition."""
+    """Measure with new processes for each repetition, as for a stored run."""
     from pydlbench.compare.rows import side_of_documents
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.options import RunnerOptions

@@ -17,7 +17,7 @@ from pydlbench.cli.options import (
 from pydlbench.cli.steps import USER_MODEL_NODES, ModelTask, kernel_options, read_steps
 from pydlbench.cli.values import whole_number
 from pydlbench.errors import PydlbenchError
-from pydlbench.runner.tasks import Result, Task
+from pydlbench.runner.tasks import Result, Task, View
 from pydlbench.timing.policy import LEAST_ROUNDS, STEP_BUDGET_S
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import View
     from pydlbench.store.documents import Loaded
 
 __all__ = ["SUBCOMMANDS", "BreakdownOptions", "read_tasks", "run", "stored_report"]

@@ -10,7 +10,7 @@ from pydlbench.cli.options import BUDGET, FAIL_ON, FRAMEWORK, HOW, ExplainedStep
 from pydlbench.cli.steps import ModelTask, kernel_options, read_steps
 from pydlbench.cli.values import FINDING, choices, fail_on, positive_seconds
 from pydlbench.errors import UsageError
-from pydlbench.runner.tasks import Result
+from pydlbench.runner.tasks import Result, Task, View
 from pydlbench.words import FRAMEWORKS, ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import Task, View
 
 
 class DiagnoseOptions(ExplainedStep):

@@ -33,7 +33,7 @@ from pydlbench.cli.steps import (
 )
 from pydlbench.cli.values import FINDING, one_of, whole_number
 from pydlbench.errors import PydlbenchError, UsageError
-from pydlbench.runner.tasks import Result, Task
+from pydlbench.runner.tasks import Result, Task, View
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORKS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import View
 
 #: Options that have no meaning with ``--summary``.
 _NOT_IN_SUMMARY: Final = (

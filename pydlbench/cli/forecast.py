@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pydlbench.cli.options import EXPLAIN, HOW, REPETITIONS, ExplainedStep, flag
 from pydlbench.cli.steps import ModelTask, code_limit, read_steps
 from pydlbench.errors import PydlbenchError
-from pydlbench.runner.tasks import Result, Task
+from pydlbench.runner.tasks import Result, Task, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import View
     from pydlbench.store.documents import Loaded
 
 __all__ = ["SUBCOMMANDS", "ForecastOptions", "read_tasks", "run", "stored_report"]

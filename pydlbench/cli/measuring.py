@@ -12,10 +12,10 @@ from pydlbench.cli.output import Outputs
 from pydlbench.cli.terminal import ProgressLine, tell
 from pydlbench.cli.values import FINDING
 from pydlbench.errors import StoreError, UsageError
-from pydlbench.report.blocks import run_lines
+from pydlbench.report.blocks import Block, run_lines
 from pydlbench.report.json import run_document
 from pydlbench.report.text import check_writable
-from pydlbench.runner.execute import execute
+from pydlbench.runner.execute import Results, execute
 from pydlbench.runner.recorder import RowRecorder
 from pydlbench.store.entry import BEING_WRITTEN, Entry
 from pydlbench.store.place import chosen_path
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pydlbench.cli.options import Measuring
     from pydlbench.records.record import Record
     from pydlbench.records.run import RunInfo, RunRecord
-    from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import Task
 
 

@@ -7,14 +7,12 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.cli.options import Parser, add_options
+from pydlbench.cli.options import CommandOptions, Parser, add_options
 from pydlbench.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import ModuleType
-
-    from pydlbench.cli.options import CommandOptions
 
 
 @dataclass(frozen=True, slots=True)

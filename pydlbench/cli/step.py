@@ -21,7 +21,7 @@ from pydlbench.cli.steps import (
 )
 from pydlbench.cli.values import choices
 from pydlbench.errors import PydlbenchError, UsageError
-from pydlbench.runner.tasks import Result, Task, TaskRow
+from pydlbench.runner.tasks import Result, Task, TaskRow, View
 from pydlbench.words import (
     CASTS,
     CPU_PRECISIONS,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import View
 
 __all__ = ["SUBCOMMANDS", "StepOptions", "read_tasks", "run"]
 

@@ -14,7 +14,7 @@ from pydlbench.cli.terminal import ProgressLine
 from pydlbench.cli.values import choices
 from pydlbench.errors import UsageError
 from pydlbench.report.text import STDOUT, check_writable, write_text
-from pydlbench.runner.tasks import Result, TaskRow
+from pydlbench.runner.tasks import Result, TaskRow, View
 from pydlbench.store.place import user_path
 from pydlbench.words import FRAMEWORKS, IMAGE_LAYOUTS, PRECISIONS, check_word
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pydlbench.protocols.runner import ProtocolSpec
     from pydlbench.records.run import RunRecord
     from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import View
 
 # A script may take days on a small machine.
 _TIMEOUT_S: Final = 30 * 86400.0

@@ -10,7 +10,7 @@ from pydlbench.cli.machine import check_threads, device_of
 from pydlbench.cli.options import USER_MODEL, ExplainedStep, ModelOptions
 from pydlbench.cli.values import choices, one_of
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
-from pydlbench.runner.tasks import Result, Task, TaskRow
+from pydlbench.runner.tasks import Result, Task, TaskRow, View
 from pydlbench.words import (
     CODE_LIMIT_S,
     CPU_PRECISIONS,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pydlbench.cli.step_options import StepOptions
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
-    from pydlbench.runner.tasks import View
 
 
 def settings(given: Sequence[tuple[str, str]]) -> dict[str, str]:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.cli.options import (
     FAIL_ON,
     RESUME,
+    CommandOptions,
     MarkdownOutput,
     Measuring,
+    Option,
     argument,
     flag,
     flag_of,
@@ -25,16 +27,14 @@ from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import assignment
 from pydlbench.errors import UsageError, nearest
 from pydlbench.report.blocks import Block, Heading, Lines, TableBlock, Title, run_lines
-from pydlbench.runner.sweep import Key, apply_rules, key_words, parse_sweep
+from pydlbench.runner.sweep import Key, SweepFile, SweepTable, apply_rules, key_words, parse_sweep
 from pydlbench.store.place import user_path
 from pydlbench.units import counted, format_seconds, per_second, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from pydlbench.cli.options import CommandOptions, Option
     from pydlbench.runner.execute import Results
-    from pydlbench.runner.sweep import SweepFile, SweepTable
     from pydlbench.runner.tasks import Result, Task
 
 _MAX_FILE_BYTES: Final = 1 << 20

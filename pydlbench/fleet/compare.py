@@ -1,4 +1,4 @@
-"""Two runs of a fleet, node by node: which nodes became slower or faster, and what all share.
+"""Two runs of a fleet: which nodes became slower or faster, and which changes all nodes share.
 
 A node's effect is how much slower it is than the others of its kind; its change is the effect in
 the second run minus that in the first. A change of all nodes, by a day, an update or the room's
@@ -8,14 +8,23 @@ temperature, is therefore in no node's change. It is listed separately, and has 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from pydlbench.errors import UsageError
-from pydlbench.fleet.effects import FAST, SLOW, changed
-from pydlbench.fleet.verdict import WHOLE, fractions, node_means, or_none, tabled
+from pydlbench.fleet.effects import FAST, SLOW, Effects, changed
+from pydlbench.fleet.verdict import (
+    WHOLE,
+    Fleet,
+    effect_fields,
+    fractions,
+    group_fields,
+    node_means,
+    or_none,
+    tabled,
+)
 from pydlbench.records.fleet import FleetChange, FleetCommon, FleetComparison
 from pydlbench.units import some_names
 
@@ -23,9 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
-
-    from pydlbench.fleet.effects import Effects
-    from pydlbench.fleet.verdict import Fleet
 
 __all__ = ["compare_fleets"]
 
@@ -53,11 +59,12 @@ def compare_fleets(
         if name in fleets[0].latest and len({_machine(fleet, name) for fleet in fleets}) == 1
     ]
     if not both:
-        raise _apart("node")
-    first, second = (tabled(visits, beyond) for visits in _alike((before, after), fleets, both))
+        raise _nothing_common("node")
+    common = _common_kinds((before, after), fleets, both)
+    first, second = (tabled(visits, beyond) for visits in common)
     metrics = [name for name in second.names if name in first.names]
     if not metrics:
-        raise _apart("metric")
+        raise _nothing_common("metric")
     effects = changed(_part(first, both, metrics), _part(second, both, metrics), beyond)
     seconds = [_seconds(fleet, both, metrics) for fleet in (first, second)]
     groups = np.array([second.groups[second.table.nodes.index(name)] for name in both])
@@ -72,28 +79,28 @@ def compare_fleets(
     )
 
 
-def _apart(what: str) -> UsageError:
+def _nothing_common(what: str) -> UsageError:
     return UsageError(
         f"RUN: the two fleets have no {what} in common; nearest: two runs of one file on the same "
         "nodes"
     )
 
 
-def _alike(
+def _common_kinds(
     runs: tuple[Sequence[Mapping[str, Any]], ...], fleets: tuple[Fleet, Fleet], both: Sequence[str]
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield each run's visits of the common nodes, with a kind made of those in both runs.
+    """Yield each run's visits of the common nodes, with a kind that combines those of both runs.
 
     A node is compared with the same others in both runs. Otherwise nodes that came, left or had
     other versions in one run would make all others slower or faster.
     """
-    for own, visits in enumerate(runs):
+    for index, visits in enumerate(runs):
         kinds = {name: [fleet.latest[name]["kind"] for fleet in fleets] for name in both}
         renamed = []
         for visit in visits:
             if visit["node"] in kinds:
                 kind = list(kinds[visit["node"]])
-                kind[own] = visit["kind"]
+                kind[index] = visit["kind"]
                 renamed.append({**visit, "kind": " ".join(kind)})
         yield renamed
 
@@ -108,9 +115,9 @@ def _part(fleet: Fleet, nodes: Sequence[str], metrics: Sequence[str]) -> Effects
         [fleet.table.nodes.index(name) for name in nodes],
         [fleet.names.index(name) for name in metrics],
     )
-    own = fleet.effects
-    arrays = {name: getattr(own, name)[at] for name in type(own).__dataclass_fields__}
-    return replace(own, **arrays)
+    effects = fleet.effects
+    arrays = {field.name: getattr(effects, field.name)[at] for field in fields(effects)}
+    return replace(effects, **arrays)
 
 
 def _seconds(fleet: Fleet, nodes: Sequence[str], metrics: Sequence[str]) -> NDArray[Any]:
@@ -131,24 +138,16 @@ def _changes(
     effects: Effects,
     seconds: Sequence[NDArray[Any]],
 ) -> list[FleetChange]:
-    change, low, high = (fractions(logs) for logs in (effects.log, effects.low, effects.high))
+    change = fractions(effects.log)
     before, after = (or_none(np.exp(logs)) for logs in seconds)
-    q, verdicts = or_none(effects.q), effects.verdict.tolist()
     return [
         FleetChange(
-            node=name,
-            metric=title,
+            **{**common, "verdict": _WORDS.get(common["verdict"], common["verdict"])},
             before_s=before[node][metric],
             after_s=after[node][metric],
             change=change[node][metric],
-            ci_low=low[node][metric],
-            ci_high=high[node][metric],
-            q=q[node][metric],
-            verdict=_WORDS.get(verdicts[node][metric], verdicts[node][metric]),
         )
-        for node, name in enumerate(nodes)
-        for metric, title in enumerate(metrics)
-        if effects.rounds[node, metric]
+        for node, metric, common in effect_fields(effects, nodes, metrics)
     ]
 
 
@@ -156,28 +155,14 @@ def _common(
     metrics: Sequence[str], groups: NDArray[Any], ratios: NDArray[Any]
 ) -> list[FleetCommon]:
     """Return the change that nodes share; ``ratios`` are logarithms of after over before."""
-    rows = []
-    for group in np.unique(groups):
-        own = ratios[groups == group]
-        for metric, name in enumerate(metrics):
-            values = own[:, metric]
-            values = values[~np.isnan(values)]
-            if values.size:
-                rows.append(
-                    FleetCommon(
-                        metric=name,
-                        group=int(group),
-                        nodes=int(values.size),
-                        change=math.expm1(float(np.median(values))),
-                        least=math.expm1(float(values.min())),
-                        most=math.expm1(float(values.max())),
-                    )
-                )
-    return rows
+    return [
+        FleetCommon(**common, change=math.expm1(float(np.median(values))))
+        for common, _, _, values in group_fields(metrics, groups, ratios)
+    ]
 
 
 def _notes(first: Fleet, second: Fleet, nodes: Sequence[str]) -> list[str]:
-    """Return which nodes have other versions, and which names belong to another machine now."""
+    """Return notes on nodes with other versions, and on names that belong to another machine."""
     nodes_by_text: dict[str, list[str]] = {}
     for name in nodes:
         old, new = (fleet.latest[name]["versions"] for fleet in (first, second))

@@ -45,14 +45,14 @@ FAST: Final = "FAST"
 SAME: Final = "SAME"
 UNCLEAR: Final = "UNCLEAR"
 
-#: Of all that are called SLOW, and of all called FAST, so many are expected to be called wrongly.
+#: Expected share of wrong verdicts among all SLOW nodes, and among all FAST ones.
 FALSE_RATE: Final = 0.01
-#: Of the intervals, each for itself.
+#: Confidence of each interval.
 _CONFIDENCE: Final = 0.95
-# One node in a thousand has by chance a variance beyond this quantile (of the normal distribution).
-_FAR: Final = 3.09
-# Variances of rounds that are equal to the last bit, as logarithms need them.
-_LEAST: Final = 1e-24
+# Quantile of the normal distribution beyond which one variance in a thousand lies by chance.
+_OUTLIER_QUANTILE: Final = 3.09
+# Rounds that are equal to the last bit have no variance, and no logarithm of it.
+_MIN_VARIANCE: Final = 1e-24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,13 +226,13 @@ def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], N
     known = (freedom > 0) & ~np.isnan(own)
     if known.sum() < 2:
         return variance, total
-    logs = np.log(np.maximum(own[known], _LEAST))
+    logs = np.log(np.maximum(own[known], _MIN_VARIANCE))
     known_freedom = freedom[known]
     # The quantiles of chi-squared over its degrees of freedom (Wilson and Hilferty 1931).
     share = 2 / (9 * known_freedom)
-    middle, far = ((1 - share + z * np.sqrt(share)) ** 3 for z in (0.0, _FAR))
+    middle, outlier = ((1 - share + z * np.sqrt(share)) ** 3 for z in (0.0, _OUTLIER_QUANTILE))
     usual = float(np.median(logs - np.log(middle)))
-    alike = logs - usual < np.log(far)
+    alike = logs - usual < np.log(outlier)
     half = known_freedom[alike] / 2
     centred = logs[alike] - _digamma(half) + np.log(half)
     excess = float(centred.var(ddof=1) - _trigamma(half).mean()) if alike.sum() > 1 else 0.0
@@ -241,7 +241,7 @@ def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], N
     if math.isfinite(prior):
         at = np.array([prior / 2])
         scale += float(_digamma(at)[0] - np.log(at)[0])
-    # All ratios of a round are to medians of the same nodes: one node's worth of them is not new.
+    # All ratios of a round use medians of the same nodes, so one node's ratios are not independent.
     most = float(known_freedom[alike].sum()) * (1 - 1 / len(own))
     near = np.ones(own.shape, dtype=bool)
     near[np.flatnonzero(known)[~alike]] = False
@@ -249,7 +249,7 @@ def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], N
     shared = np.clip(most - mine, 0, prior)
     both = shared + mine
     pooled = (shared * math.exp(scale) + mine * np.where(known, own, 0)) / np.maximum(both, 1)
-    # Whether a single round was disturbed cannot be told, however alike the others' rounds are.
+    # A disturbed round is not recognizable alone, however alike the rounds of other nodes are.
     use = near & known & (both >= 1)
     variance[use] = pooled[use]
     total[use] = np.minimum(both[use], MAX_FREEDOM).astype(int)
@@ -281,7 +281,7 @@ def _trigamma(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _trigamma_inverse(value: float) -> float:
-    """Return where the trigamma function, which falls from infinity to 0, has a value."""
+    """Return the inverse of the trigamma function, which falls from infinity to 0."""
     low, high = 1e-8, 1e8
     for _ in range(80):
         middle = math.sqrt(low * high)

@@ -39,11 +39,11 @@ __all__ = ["Engine", "Finished", "open_engine"]
 _INSTALL: Final = "pip install 'pydlbench[fleet]'"
 _FORMS: Final = "local, dask://HOST:PORT, slurm"
 _CONNECT_S: Final = 10.0
-# What a client and a cluster have for their ends; a visit that is being ended may keep them.
+# Time limit for closing a client or a cluster, which may wait for a visit to end.
 _CLOSE_S: Final = 10.0
-# Between two looks at jobs' files, which lie on a file system of the network.
+# Interval for polling the files of jobs, which are on a network file system.
 _POLL_S: Final = 0.2
-# Nodes on which no job would ever begin, by how sinfo begins to say so.
+# States of sinfo, by their beginnings, in which no job ever begins on a node.
 _UNUSABLE: Final = (
     *("down", "drain", "drng", "fail", "futr", "inval", "maint", "no_r", "rebo", "unk"),
 )
@@ -197,7 +197,7 @@ class DaskEngine:
             threads_per_worker=1,
             processes=False,
             memory_limit=0,
-            # No dashboard; what is left of its server takes any port that is free.
+            # No dashboard; the rest of its server uses any free port.
             dashboard_address="localhost:0",
             scheduler_kwargs={"dashboard": False},
             silence_logs=logging.CRITICAL,

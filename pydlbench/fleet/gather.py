@@ -1,4 +1,4 @@
-"""Reads from a node's store what a verdict needs."""
+"""Reads the times of a node's store, for a verdict."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["STEPS", "TABLE", "collected", "gathered", "visit_key"]
 
-#: Of the store: visits of a fleet.
+#: Table of the store with the visits of a fleet.
 TABLE: Final = "fleet-visit"
 #: Kinds of rows that are whole steps of a model.
 STEPS: Final = ("step", "estimate", "breakdown step")
@@ -52,14 +52,14 @@ def gathered(path: Path) -> dict[str, Any]:
         if not sweeps:
             raise StoreError(f"store {path}: there is no sweep in it")
         info, record = sweeps[0], store.record(sweeps[0].id)
-        # What goes into a sum is behind the sum.
+        # Kernels of an estimate are part of its row.
         entries = [entry for entry in store.entries(info.id) if kernel_of(entry.key) is None]
     rows = [
         (row, entry)
         for entry in entries
         for row in side_of(info.id, Loaded(info, record, [entry])).rows
     ]
-    # By what was asked for: the order in which rows end is another one on each node.
+    # The order in which rows end differs between nodes.
     rows.sort(key=lambda pair: (str(key(pair[0])), pair[1].key or ""))
     named = zip(_names([row for row, _ in rows]), rows, strict=True)
     return {
@@ -140,7 +140,7 @@ def _names(rows: Sequence[SideRow]) -> list[str]:
 
 def _details(row: SideRow) -> dict[str, str]:
     """Return the fields that a row's name leaves out."""
-    # How a framework was timed is not known of a row that failed.
+    # A failed row of a framework has no timing.
     left_out = {"problem", *(["timing"] if row.backend != "native" else [])}
     fields = {name.strip("_"): getattr(row, name) for name in FIELDS if name not in left_out}
     options = row.problem.startswith("{")  # of a step
@@ -217,9 +217,9 @@ def _versions(record: RunRecord) -> dict[str, str]:
 
 
 def _kind(record: RunRecord) -> str:
-    """Return a digest of what two nodes must have in common to be compared."""
+    """Return a digest of the hardware and versions that comparable nodes share."""
     host = cpu_identity(record.device)
-    # A host's name with a GPU in it is its CPU's, which does not change the card's times much.
+    # The CPU of the host hardly affects the times of a GPU.
     hardware: Any = gpu_name(record.device) or host
     text = json.dumps([hardware, _versions(record)], sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:12]

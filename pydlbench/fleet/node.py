@@ -44,15 +44,15 @@ __all__ = [
 
 #: Where the locks of a node lie: all users of the node see it, and it is empty after a boot.
 LOCKS: Path = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())  # noqa: S108 - as the comment says
-# Between two tries to take a lock, and to see whether a sweep has ended.
-_LOOK_S: Final = 0.2
-# What a sweep has for keeping what it finished when it is told to end.
+# Interval for polling a lock or a sweep.
+_POLL_S: Final = 0.2
+# Time for a sweep to store its results after SIGTERM.
 _GRACE_S: Final = 30.0
 _LOG_BYTES: Final = 4096
-_NO_MORE: Final = "the run was ended"
-# Becomes the program that it is given, which the kernel tells to end (1 is PR_SET_PDEATHSIG) when
-# the thread that has started it is gone: a sweep without its visit would hold the slot for hours.
-# A thread other than the first may not run Python between fork and exec, so this stands in between.
+_RUN_ENDED: Final = "the run was ended"
+# Executes a program that the kernel ends (1 is PR_SET_PDEATHSIG) with the thread that has started
+# it: a sweep without its visit would hold the slot for hours. It is a program of its own, because
+# only the first thread may run Python between fork and exec.
 _TIED: Final = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)
@@ -93,7 +93,7 @@ class NodeSlot:
         try:
             listed = list_cards() if named else []
         except (OSError, subprocess.SubprocessError):
-            listed = []  # as it is called, then
+            listed = []  # the given names are used
         cards = sorted({uuid for name in named for uuid in _held_cards(name, listed)})
         plain = [re.sub(r"[^A-Za-z0-9-]", "_", card) for card in cards]
         numbers = [f"cpu-{number}" for number in sorted(self.cpus)]
@@ -144,8 +144,8 @@ class Brought:
     data: bytes | None = None
 
 
-# Seconds that the driver may take to list its cards.
-_LISTED_S: Final = 60.0
+# Time limit for the driver to list its cards.
+_LIST_TIMEOUT_S: Final = 60.0
 
 
 def list_cards() -> list[tuple[str, str]]:
@@ -160,7 +160,7 @@ def list_cards() -> list[tuple[str, str]]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=_LISTED_S,
+        timeout=_LIST_TIMEOUT_S,
     )
     lines = [line.partition(",") for line in done.stdout.splitlines() if line.strip()]
     return [(uuid.strip(), model.strip()) for uuid, _, model in lines]
@@ -263,8 +263,8 @@ def exclusive(slot: NodeSlot, wait_s: float) -> Iterator[tuple[int, ...]]:
                             f"{slot.name}: another process holds {LOCKS / name} for more than "
                             f"{wait_s:g} s: two runs on one slot"
                         ) from error
-                    if _ended.wait(_LOOK_S):
-                        raise WorkerError(_NO_MORE) from error
+                    if _ended.wait(_POLL_S):
+                        raise WorkerError(_RUN_ENDED) from error
         yield tuple(held)
     finally:
         for descriptor in held:
@@ -301,29 +301,29 @@ def _sweep(
     """Run or resume the sweep; return why it is incomplete, and whether that would recur."""
     file = path.with_suffix(".toml")
     file.write_text(order.text, encoding="utf-8")
-    begun, status = _begun(path)
-    if status == "done":  # and its visit was killed before it could say so
-        return _whole(path)
-    if status == "running":  # written, as it seems, in another container; but the slot is ours
+    begun, status = _stored_sweep(path)
+    if status == "done":  # its visit was killed before it returned
+        return _complete(path)
+    if status == "running":  # by another container, it seems; but this visit holds the slot
         with Store.open(path) as store:
             store.end(begun)
     words = ["sweep", "--resume", begun] if begun else ["sweep", str(file)]
     code, message = _run(slot, order, [*words, "--quiet", "--store", str(path)], path, locks)
     if code == 2 and begun:
-        # Machine or libraries are not those that it was begun with: its rows stay in a file.
+        # The machine or its libraries have changed: the earlier rows stay in another file.
         path.replace(path.with_suffix(f".{begun}.sqlite"))
         words = ["sweep", str(file), "--quiet", "--store", str(path)]
         code, message = _run(slot, order, words, path, locks)
-    if _begun(path)[1] == "done":
-        return _whole(path)
+    if _stored_sweep(path)[1] == "done":
+        return _complete(path)
     if path.exists():
         with Store.open(path) as store:
             store.settle()
     return message or f"the sweep ended with {code} and without results", code == 2
 
 
-def _whole(path: Path) -> tuple[None, bool]:
-    """Leave nothing of a visit but its store, in one file; return that it is whole."""
+def _complete(path: Path) -> tuple[None, bool]:
+    """Delete the files of a visit except its store; return that it is complete."""
     with Store.open(path) as store:
         store.settle()
     for name in (".toml", ".log"):
@@ -331,10 +331,10 @@ def _whole(path: Path) -> tuple[None, bool]:
     return None, False
 
 
-def _begun(path: Path) -> tuple[str, str]:
-    """Return id and status of the sweep in a store, empty where there is none.
+def _stored_sweep(path: Path) -> tuple[str, str]:
+    """Return id and status of the sweep in a store, empty without one.
 
-    A file that cannot be read is put aside.
+    A file that cannot be read is renamed.
     """
     if not path.exists():
         return "", ""
@@ -347,8 +347,8 @@ def _begun(path: Path) -> tuple[str, str]:
     return (runs[0].id, runs[0].status) if runs else ("", "")
 
 
-# Sweeps that this process has started, for the end of an engine that lives in it; and whether that
-# has ended: a visit that comes to its sweep later must not start it, as nobody would end it.
+# Sweeps of this process, for an engine that runs in it; and whether that engine has ended: a later
+# visit must not start its sweep, because nobody would end it.
 _running: set[subprocess.Popen[bytes]] = set()
 _ended = threading.Event()
 _starting = threading.Lock()
@@ -360,7 +360,7 @@ def allow() -> None:
 
 
 def end_all() -> None:
-    """Tell the sweeps that this process has started to end; what they have finished is kept."""
+    """Terminate the sweeps of this process; their finished rows are stored."""
     with _starting:
         _ended.set()
         for process in _running:
@@ -370,7 +370,7 @@ def end_all() -> None:
 def _run(
     slot: NodeSlot, order: Order, words: Sequence[str], path: Path, locks: tuple[int, ...]
 ) -> tuple[int, str]:
-    """Run a command line on a slot; return its exit code and the last line of what it said."""
+    """Run a command line on a slot; return its exit code and the last line of its output."""
     program = order.program or (sys.executable, "-m", "pydlbench")
     environment = {**os.environ, **({"CUDA_VISIBLE_DEVICES": slot.gpu} if slot.gpu else {})}
     before = os.sched_getaffinity(0)
@@ -378,8 +378,8 @@ def _run(
         tied = (sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()))
         with _starting:
             if _ended.is_set():
-                raise WorkerError(_NO_MORE)
-            # A process inherits what the thread that starts it is bound to; this thread only waits.
+                raise WorkerError(_RUN_ENDED)
+            # The process inherits the CPUs of this thread, which only waits.
             os.sched_setaffinity(0, slot.cpus)
             try:
                 process = subprocess.Popen(
@@ -408,7 +408,7 @@ def _run(
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
-    """Return the exit code; None where the process was ended for its time."""
+    """Return the exit code; None if the process exceeded its time limit."""
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:

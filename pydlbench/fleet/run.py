@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["REFERENCE", "FleetPlan", "run_rounds", "with_reference"]
 
-#: Between two looks at what has ended.
-_LOOK_S: Final = 1.0
-#: A product that every round of every fleet has, whatever else its file asks for: 2.1 GFLOP.
+#: Interval for polling the visits.
+_POLL_S: Final = 1.0
+#: A product that every round of every fleet has, besides the rows of its file: 2.1 GFLOP.
 REFERENCE: Final = '1024x1024:1024x1024n"reference"'
-# What the file's defaults may say of it is how long and where, not what.
+# Only these defaults of the file apply to it.
 _TABLE: Final = f"""
 
 [[layers]]  # the same in every round of every fleet
@@ -38,7 +38,7 @@ defaults = ["budget", "repetitions", "seed", "device"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetPlan:
-    """What a fleet's run does.
+    """The parameters of a fleet's run.
 
     Attributes:
         fleet: id of its run.
@@ -104,9 +104,9 @@ def run_rounds(
     nodes = dict.fromkeys(_first(engine, plan))
     done: dict[tuple[str, int], bool] = {}
     for entry in store.entries(plan.fleet, TABLE):
-        kept = entry.document
-        nodes[kept["node"]] = None
-        done[kept["node"], kept["round"]] = kept["status"] == "ok"
+        stored = entry.document
+        nodes[stored["node"]] = None
+        done[stored["node"], stored["round"]] = stored["status"] == "ok"
     seen = {name: time.monotonic() for name in nodes}
     for number in range(plan.rounds):
         nodes |= dict.fromkeys(engine.slots())
@@ -116,13 +116,13 @@ def run_rounds(
         began = time.monotonic()
         while state.waiting or state.running:
             _begin(engine, plan, state, seen)
-            # What waits now was not there a moment ago, however long visits take to be kept.
-            for gone in _given_up(plan, state, seen):
-                _keep(store, plan, gone)
+            # Nodes that wait now were missing a moment ago, however long visits take to be stored.
+            for gone in _missing_visits(plan, state, seen):
+                _store(store, plan, gone)
                 done[gone.node, number] = False
-            for ended in engine.finished(_LOOK_S):
+            for ended in engine.finished(_POLL_S):
                 seen[ended.node] = time.monotonic()
-                visit = _kept(store, plan, state, ended)
+                visit = _store_result(store, plan, state, ended)
                 if visit is not None:
                     done[ended.node, number] = visit.status == "ok"
             _check_file(state, order, done)
@@ -144,7 +144,7 @@ def _first(engine: Engine, plan: FleetPlan) -> Mapping[str, NodeSlot]:
                 f"--on: no worker has come within {plan.patience_s:g} s; nearest: start one per "
                 "slot with dask worker HOST:PORT --nthreads 1 --no-nanny"
             )
-        time.sleep(min(_LOOK_S, plan.patience_s))
+        time.sleep(min(_POLL_S, plan.patience_s))
     return slots
 
 
@@ -167,7 +167,9 @@ def _begin(engine: Engine, plan: FleetPlan, state: _Round, seen: dict[str, float
         engine.start(there[name], order)
 
 
-def _kept(store: Store, plan: FleetPlan, state: _Round, ended: Finished) -> FleetVisit | None:
+def _store_result(
+    store: Store, plan: FleetPlan, state: _Round, ended: Finished
+) -> FleetVisit | None:
     """Store the result of a visit; return None if it is to be tried again."""
     sent = state.running.pop(ended.node)
     brought = ended.brought
@@ -179,7 +181,7 @@ def _kept(store: Store, plan: FleetPlan, state: _Round, ended: Finished) -> Flee
     if brought is not None:
         if brought.data is not None:
             _write(path, brought.data)
-        # Sent before it began and received after it ended: what lies outside is the clock's.
+        # A visit begins after it was sent and ends before it is received, unless clocks differ.
         ahead, behind = brought.ended - ended.received, brought.began - sent
         facts = {
             "seconds": brought.ended - brought.began,
@@ -207,11 +209,11 @@ def _kept(store: Store, plan: FleetPlan, state: _Round, ended: Finished) -> Flee
         store=path.name if path.exists() else None,
         **facts,
     )
-    _keep(store, plan, visit)
+    _store(store, plan, visit)
     return visit
 
 
-def _given_up(plan: FleetPlan, state: _Round, seen: Mapping[str, float]) -> list[FleetVisit]:
+def _missing_visits(plan: FleetPlan, state: _Round, seen: Mapping[str, float]) -> list[FleetVisit]:
     """Return failed visits of the nodes that were unavailable for too long."""
     now = time.monotonic()
     gone = [name for name in state.waiting if now - seen.get(name, 0.0) > plan.patience_s]
@@ -238,7 +240,7 @@ def _check_file(state: _Round, order: Sequence[str], done: Mapping[tuple[str, in
         raise UsageError(f"{order[0]}: {state.reasons[order[0]]}")
 
 
-def _keep(store: Store, plan: FleetPlan, visit: FleetVisit) -> None:
+def _store(store: Store, plan: FleetPlan, visit: FleetVisit) -> None:
     key = visit_key(visit.node, visit.round)
     store.add(plan.fleet, Entry(TABLE, visit.to_dict(), key=key))
 

@@ -1,4 +1,4 @@
-"""Which nodes are slow, why as far as their own rows show, and what that costs a step."""
+"""The verdict on nodes: which are slow, why according to their rows, and the loss of a step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pydlbench.records.fleet import (
 from pydlbench.units import format_hz, percent, some_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -39,7 +39,9 @@ __all__ = [
     "WHOLE",
     "Fleet",
     "NodeTable",
+    "effect_fields",
     "fractions",
+    "group_fields",
     "judge_visits",
     "node_means",
     "or_none",
@@ -48,14 +50,14 @@ __all__ = [
 
 #: The name of all metrics together.
 WHOLE: Final = "all metrics"
-# What accounts for less of a slowdown than this is not named.
-_SHARE: Final = 0.25
-# Clocks of nodes that differ by more seconds are said to.
-_CLOCK_S: Final = 5.0
-# Standard deviations in a median absolute deviation, of the normal distribution.
+# Least share of a slowdown that evidence has to account for.
+_MIN_SHARE: Final = 0.25
+# Clocks of nodes that differ by more are reported.
+_MAX_CLOCK_OFFSET_S: Final = 5.0
+# Ratio of standard deviation and median absolute deviation of the normal distribution.
 _MAD: Final = 1.4826
-# What a GPU's driver reports, by what it comes from.
-_HELD: Final = {
+# Reports of a GPU's driver that its clock is limited, by their cause.
+_CLOCK_LIMITS: Final = {
     "temperature": (
         *("software thermal slowdown", "hardware thermal slowdown", "hardware slowdown"),
     ),
@@ -74,7 +76,7 @@ class NodeTable:
     log_bandwidth: NDArray[Any]
     contended: NDArray[Any]
     temperature_c: NDArray[Any]
-    held: Mapping[str, NDArray[Any]]  # by what held a clock down, where that was reported
+    held: Mapping[str, NDArray[Any]]  # whether the driver reported a clock limit, by cause
     steps: frozenset[int]  # metrics that are whole steps of a model
 
 
@@ -134,19 +136,18 @@ def tabled(visits: Sequence[Mapping[str, Any]], beyond: float) -> Fleet:
     Raises:
         UsageError: no visit is complete.
     """
-    whole = [visit for visit in visits if visit["status"] == "ok" and visit["values"]]
-    if not whole:
-        raise UsageError("RUN: none of its visits is whole; see: pydlbench runs")
-    # A node that was changed between rounds counts as what it is now.
+    complete = [visit for visit in visits if visit["status"] == "ok" and visit["values"]]
+    if not complete:
+        raise UsageError("RUN: none of its visits is complete; see: pydlbench runs")
+    # If a node was changed between rounds, only its latest state counts.
     latest = {
-        visit["node"]: visit for visit in sorted(whole, key=lambda visit: int(visit["round"]))
+        visit["node"]: visit for visit in sorted(complete, key=lambda visit: int(visit["round"]))
     }
     mixed = sorted(
-        {visit["node"] for visit in whole if visit["kind"] != latest[visit["node"]]["kind"]}
+        {visit["node"] for visit in complete if visit["kind"] != latest[visit["node"]]["kind"]}
     )
-    whole = [visit for visit in whole if visit["kind"] == latest[visit["node"]]["kind"]]
     kinds = list(dict.fromkeys(visit["kind"] for visit in latest.values()))
-    table = _table(whole)
+    table = _table([visit for visit in complete if visit["kind"] == latest[visit["node"]]["kind"]])
     groups = np.array([kinds.index(latest[name]["kind"]) for name in table.nodes])
     return Fleet(
         table=table,
@@ -169,7 +170,7 @@ def _table(visits: Sequence[Mapping[str, Any]]) -> NodeTable:
     shape = (len(rounds), len(nodes), len(metrics))
     seconds, clock, bandwidth, heat = (np.full(shape, np.nan) for _ in range(4))
     contended = np.zeros(shape, dtype=bool)
-    held = {what: np.zeros(shape, dtype=bool) for what in _HELD}
+    held = {cause: np.zeros(shape, dtype=bool) for cause in _CLOCK_LIMITS}
     read = {
         "time_s": seconds,
         "clock_hz": clock,
@@ -182,17 +183,16 @@ def _table(visits: Sequence[Mapping[str, Any]]) -> NodeTable:
         row, node = of_round[int(visit["round"])], of_node[visit["node"]]
         for name, value in visit["values"].items():
             at = (row, node, of_metric[name])
-            for what, array in read.items():
-                if what in value:
-                    array[at] = value[what]
-            for word in value.get("throttle", ()):
-                for what, words in _HELD.items():
-                    held[what][at] |= word in words
+            for field, array in read.items():
+                if field in value:
+                    array[at] = value[field]
+            for report in value.get("throttle", ()):
+                for cause, reports in _CLOCK_LIMITS.items():
+                    held[cause][at] |= report in reports
             if "step" in value:
                 steps.add(at[2])
-    # Rounds that other work disturbed count only where hardly any others are there.
+    # Disturbed rounds count only if there are fewer than two others.
     left_out = contended & (((~contended) & ~np.isnan(seconds)).sum(axis=0) >= 2)
-    # What was read in a round that does not count explains nothing.
     for values in (seconds, clock, bandwidth, heat):
         values[left_out] = np.nan
     for flags in (contended, *held.values()):
@@ -223,36 +223,45 @@ def _effects(
     """Return the effects of each node in each metric."""
     slow = np.argwhere(effects.verdict == SLOW)
     reasons = _evidence(table, groups, effects, slow) if len(slow) else {}
-    log, low, high = (fractions(logs) for logs in (effects.log, effects.low, effects.high))
-    q = or_none(effects.q)
-    rounds, verdicts = effects.rounds.tolist(), effects.verdict.tolist()
-    rows = []
-    for node, name in enumerate(table.nodes):
-        for metric, title in enumerate(names):
-            if not rounds[node][metric]:
-                continue
-            is_slow = verdicts[node][metric] == SLOW
-            rows.append(
-                FleetEffect(
-                    node=name,
-                    metric=title,
-                    effect=log[node][metric],
-                    ci_low=low[node][metric],
-                    ci_high=high[node][metric],
-                    rounds=rounds[node][metric],
-                    q=q[node][metric],
-                    verdict=verdicts[node][metric],
-                    evidence=reasons.get((node, metric), ()),
-                    command=_again(table, latest[name], effects, node, metric) if is_slow else "",
-                )
-            )
-    return rows
+    sizes, rounds = fractions(effects.log), effects.rounds.tolist()
+    return [
+        FleetEffect(
+            **fields,
+            effect=sizes[node][metric],
+            rounds=rounds[node][metric],
+            evidence=reasons.get((node, metric), ()),
+            command=_command(table, latest[table.nodes[node]], effects, node, metric)
+            if fields["verdict"] == SLOW
+            else "",
+        )
+        for node, metric, fields in effect_fields(effects, table.nodes, names)
+    ]
 
 
-def _again(
+def effect_fields(
+    effects: Effects, nodes: Sequence[str], metrics: Sequence[str]
+) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Yield the indices and common fields of the records of all effects with rounds."""
+    low, high, q = fractions(effects.low), fractions(effects.high), or_none(effects.q)
+    for node, metric in np.argwhere(effects.rounds).tolist():
+        yield (
+            node,
+            metric,
+            {
+                "node": nodes[node],
+                "metric": metrics[metric],
+                "ci_low": low[node][metric],
+                "ci_high": high[node][metric],
+                "q": q[node][metric],
+                "verdict": str(effects.verdict[node, metric]),
+            },
+        )
+
+
+def _command(
     table: NodeTable, visit: Mapping[str, Any], effects: Effects, node: int, metric: int
 ) -> str:
-    """Return the command that shows a slowdown again; for all metrics that of the slowest one."""
+    """Return the command that reproduces a slowdown; for all metrics that of the slowest one."""
     if metric == len(table.metrics):
         metric = int(np.nanargmax(effects.log[node, :metric]))
     value = visit["values"].get(table.metrics[metric], {})
@@ -263,7 +272,7 @@ def _again(
 def _evidence(
     table: NodeTable, groups: NDArray[Any], effects: Effects, slow: NDArray[Any]
 ) -> dict[tuple[int, int], tuple[FleetEvidence, ...]]:
-    """Return why nodes are slow, as far as the readings taken with their rows show."""
+    """Return the causes of slow nodes, from the readings that were taken with their rows."""
     count = len(table.metrics)
     clocks, widths = (
         against_others(logs, groups) for logs in (table.log_clock, table.log_bandwidth)
@@ -276,17 +285,17 @@ def _evidence(
         evidence: list[FleetEvidence] = []
         held = _held(table, node, others, here)
         clock = _mean(clocks[:, node, here])
-        if -clock / effect >= _SHARE:
+        if -clock / effect >= _MIN_SHARE:
             hertz = math.exp(_mean(table.log_clock[:, node, here]))
-            what, why = held or ("clock", "")
-            text = f"clock {percent(math.expm1(clock), signed=True)} ({format_hz(hertz)}){why}"
+            what, reported = held or ("clock", "")
+            text = f"clock {percent(math.expm1(clock), signed=True)} ({format_hz(hertz)}){reported}"
             evidence.append(FleetEvidence(what=what, share=-clock / effect, text=text))
         elif held:
             evidence.append(
                 FleetEvidence(what=held[0], share=None, text=held[1].removeprefix(", "))
             )
         width = _mean(widths[:, node, here])
-        if -width / effect >= _SHARE:
+        if -width / effect >= _MIN_SHARE:
             text = f"memory bandwidth {percent(math.expm1(width), signed=True)}"
             evidence.append(
                 FleetEvidence(what="memory bandwidth", share=-width / effect, text=text)
@@ -297,21 +306,21 @@ def _evidence(
             evidence.append(FleetEvidence(what="other work", share=None, text=text))
         if not evidence:
             known = "" if math.isnan(clock) else f"clock {percent(math.expm1(clock), signed=True)}"
-            text = f"nothing that was read accounts for it{f' ({known})' if known else ''}"
+            text = f"no reading accounts for it{f' ({known})' if known else ''}"
             evidence.append(FleetEvidence(what="unexplained", share=None, text=text))
         reasons[node, metric] = tuple(evidence)
     return reasons
 
 
 def _held(table: NodeTable, node: int, others: NDArray[Any], here: slice) -> tuple[str, str] | None:
-    """Return what held a GPU's clock down, if its driver reports that less often for the others."""
-    for what, reported in table.held.items():
-        mine = _share(reported, [node], here)
-        if mine > 2 * _share(reported, others, here):
+    """Return why a GPU's clock was limited, if its driver reports that more often than others."""
+    for cause, reported in table.held.items():
+        share = _share(reported, [node], here)
+        if share > 2 * _share(reported, others, here):
             heat = table.temperature_c[:, node, here]
             heat = heat[~np.isnan(heat)]
             shown = f" at {heat.max():.0f} C" if heat.size else ""
-            return what, f", {what}{shown} reported in {percent(mine)} of its rows"
+            return cause, f", {cause}{shown} reported in {percent(share)} of its rows"
     return None
 
 
@@ -338,16 +347,16 @@ def _nodes(
     for visit in visits:
         by_node.setdefault(visit["node"], []).append(visit)
     nodes = []
-    for name, own in by_node.items():
-        failed = [visit for visit in own if visit["status"] != "ok"]
+    for name, visited in by_node.items():
+        failed = [visit for visit in visited if visit["status"] != "ok"]
         last = latest.get(name)
         known = verdicts.get(name, {UNCLEAR})
         nodes.append(
             FleetNode(
                 node=name,
-                machine=own[-1].get("machine", "") if last is None else last["machine"],
+                machine=visited[-1].get("machine", "") if last is None else last["machine"],
                 group=None if last is None else kinds.index(last["kind"]),
-                rounds=len(own) - len(failed),
+                rounds=len(visited) - len(failed),
                 failed=len(failed),
                 reason=failed[-1]["reason"] if failed else None,
                 versions={} if last is None else last["versions"],
@@ -367,33 +376,53 @@ def _metrics(
     beyond: float,
 ) -> list[FleetMetric]:
     resolutions = or_none(detectable(effects, beyond))
+    means = node_means(table.log_s)
     summaries = []
+    for fields, metric, rows, values in group_fields(names, groups, effects.log):
+        seconds = None
+        if metric < len(table.metrics):
+            known = means[rows, metric]
+            known = known[~np.isnan(known)]
+            seconds = math.exp(float(np.median(known))) if known.size else None
+        deviation = np.abs(values - np.median(values))
+        summaries.append(
+            FleetMetric(
+                **fields,
+                median_s=seconds,
+                spread=_MAD * float(np.median(deviation)),
+                resolution=resolutions[metric],
+            )
+        )
+    return summaries
+
+
+def group_fields(
+    metrics: Sequence[str], groups: NDArray[Any], logs: NDArray[Any]
+) -> Iterator[tuple[dict[str, Any], int, NDArray[Any], NDArray[Any]]]:
+    """Yield the records' common fields for each kind of nodes and each metric with values.
+
+    Args:
+        metrics: names of the metrics.
+        groups: number of each node's kind.
+        logs: logarithms of ratios, nodes x metrics; NaN for missing ones.
+
+    Yields:
+        Fields, index of the metric, indices of the nodes, and the known logarithms.
+    """
     for group in np.unique(groups):
         rows = np.flatnonzero(groups == group)
-        for metric, name in enumerate(names):
-            values = effects.log[rows, metric]
+        for metric, name in enumerate(metrics):
+            values = logs[rows, metric]
             values = values[~np.isnan(values)]
-            if not values.size:  # the only node of its kind
-                continue
-            seconds = None
-            if metric < len(table.metrics):
-                each = node_means(table.log_s[:, rows, metric])
-                known = each[~np.isnan(each)]
-                seconds = math.exp(float(np.median(known))) if known.size else None
-            deviation = np.abs(values - np.median(values))
-            summaries.append(
-                FleetMetric(
-                    metric=name,
-                    group=int(group),
-                    nodes=int(values.size),
-                    median_s=seconds,
-                    spread=_MAD * float(np.median(deviation)),
-                    least=math.expm1(float(values.min())),
-                    most=math.expm1(float(values.max())),
-                    resolution=resolutions[metric],
-                )
-            )
-    return summaries
+            if values.size:
+                fields = {
+                    "metric": name,
+                    "group": int(group),
+                    "nodes": int(values.size),
+                    "least": math.expm1(float(values.min())),
+                    "most": math.expm1(float(values.max())),
+                }
+                yield fields, metric, rows, values
 
 
 def node_means(log_s: NDArray[Any]) -> NDArray[Any]:
@@ -408,7 +437,7 @@ def node_means(log_s: NDArray[Any]) -> NDArray[Any]:
 def _steps(
     table: NodeTable, groups: NDArray[Any], effects: Effects, model: str | None
 ) -> list[FleetStep]:
-    """Return what synchronous steps lose by the slowest node, for the largest kind of nodes.
+    """Return the loss of synchronous steps by the slowest node, for the largest kind of nodes.
 
     Raises:
         UsageError: the model has no step.
@@ -426,13 +455,11 @@ def _steps(
     rows = np.flatnonzero(groups == np.bincount(groups).argmax())
     losses = []
     for metric in steps:
-        own = effects.log[rows, metric]
-        known = rows[~np.isnan(own)]
+        known = rows[~np.isnan(effects.log[rows, metric])]
         if known.size < 2:
             continue
-        seconds = node_means(table.log_s[:, rows, metric])
         slowest = int(known[np.argmax(effects.log[known, metric])])
-        slowest_s = math.exp(float(seconds[rows == slowest][0]))
+        slowest_s = math.exp(float(node_means(table.log_s)[slowest, metric]))
         others = [row for row in known.tolist() if effects.verdict[row, metric] != SLOW]
         loss, low, high = (
             math.expm1(float(logs[slowest, metric]))
@@ -486,11 +513,11 @@ def _notes(
         notes += _hosts({name: latest[name].get("host", "") for name in names})
     if mixed:
         notes.append(f"{some_names(mixed)}: changed between rounds; only its latest rounds count")
-    late = [n for n, visit in latest.items() if abs(visit.get("clock_offset_s", 0.0)) > _CLOCK_S]
+    offsets = {name: visit.get("clock_offset_s", 0.0) for name, visit in latest.items()}
+    late = [name for name, offset_s in offsets.items() if abs(offset_s) > _MAX_CLOCK_OFFSET_S]
     if late:
-        notes.append(
-            f"{some_names(late)}: clock differs by more than {_CLOCK_S:g} s; set it by NTP"
-        )
+        limit = f"{_MAX_CLOCK_OFFSET_S:g} s"
+        notes.append(f"{some_names(late)}: clock differs by more than {limit}; set it by NTP")
     return notes
 
 
@@ -498,7 +525,7 @@ def _hosts(hosts: Mapping[str, str]) -> list[str]:
     """Return a note on cards in other hosts, which affect their rows, too."""
     usual = Counter(hosts.values()).most_common(1)[0][0]
     return [
-        f"{some_names([name for name, own in hosts.items() if own == host])}: the card is in "
+        f"{some_names([name for name, other in hosts.items() if other == host])}: the card is in "
         f"another host, {host} (the others: {usual})"
         for host in dict.fromkeys(hosts.values())
         if host != usual

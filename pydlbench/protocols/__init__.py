@@ -1,1 +1,1 @@
-"""Published benchmarks: what is inside their number, how often they step, what they print."""
+"""Published benchmark scripts: contents of their numbers, counts of steps, and printed lines."""

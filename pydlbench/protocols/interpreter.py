@@ -1,4 +1,4 @@
-"""Runs what a protocol declares on a model in a framework, and prints what its script prints."""
+"""Runs a protocol on a model in a framework, and prints the lines of its script."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydlbench.errors import UsageError
-from pydlbench.protocols.protocol import TimedLoop, TrainingLoop
+from pydlbench.protocols.protocol import ProtocolRun, TimedLoop, TrainingLoop
 from pydlbench.records.protocol import ProtocolNumber
 from pydlbench.timing.statistics import median
 
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     from pydlbench.backends.steps.definition import FrameworkStep, Outcome, StepDefinition
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.protocols.data.datasets import Dataset, Split
-    from pydlbench.protocols.protocol import ProtocolRun
 
-#: Images of the data sets that scripts count epochs by.
+#: Images per epoch, by data set.
 _EPOCH: Final = {"imagenet": 1_281_167, "cifar10": 50_000}
 _CIFAR_SIZE: Final = 32
-# Of a training script's definitions, the index of the one that evaluates.
-_EVALUATES: Final = 2
+# Index of the evaluating definition of a training script.
+_EVALUATION: Final = 2
 
 
 def run_protocol(run: ProtocolRun) -> tuple[ProtocolNumber, ...]:
@@ -56,7 +55,7 @@ def run_protocol(run: ProtocolRun) -> tuple[ProtocolNumber, ...]:
 
 
 class _Lines:
-    """Writes a protocol's lines, with the fields of the run filled in."""
+    """Writes a protocol's lines from templates, with the fields of the run."""
 
     def __init__(self, run: ProtocolRun, definitions: Sequence[StepDefinition]) -> None:
         self._log = run.log
@@ -83,14 +82,14 @@ class _Lines:
             "mode": "TRAIN" if trains else "FORWARD_ONLY",
         }
 
-    def filled(self, template: str, fields: dict[str, Any]) -> str:
-        """Fill in a template."""
+    def fill(self, template: str, fields: dict[str, Any]) -> str:
+        """Return a template with its fields filled in."""
         return template.format_map({**self._known, **fields})
 
     def write(self, templates: Iterable[str], **fields: Any) -> None:
         """Write lines, each with the time of day."""
         for template in templates:
-            self._log.write(self.filled(template, {**fields, "stamp": self._log.stamp()}))
+            self._log.write(self.fill(template, {**fields, "stamp": self._log.stamp()}))
 
 
 # -----------------------------------------------------------------------------
@@ -169,7 +168,7 @@ class _TimedSection:
             means.append(fields["mean"])
             for figure in loop.figures:
                 yield ProtocolNumber(
-                    name=self._lines.filled(figure.name, fields),
+                    name=self._lines.fill(figure.name, fields),
                     value=fields[figure.value],
                     unit=figure.unit,
                     spread=None if figure.spread is None else fields[figure.spread],
@@ -330,11 +329,10 @@ class _Training:
     def _check_sizes(self) -> None:
         """Check that the batch fits all parts of the data."""
         parts = [("training", self._data.train)]
-        if len(self._definitions) > _EVALUATES:
+        if len(self._definitions) > _EVALUATION:
             parts += [("validation", self._data.validation), ("test", self._data.test)]
         for name, split in parts:
-            # The offset of training batches is taken modulo images minus batch, which must not be
-            # 0.
+            # The offset of training batches is modulo images minus batch, which must not be 0.
             spare = int(name == "training")
             count = len(split.labels)
             if count < self._batch + spare:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Fields of line templates. Seconds are per step.
 FIELDS: Final[Mapping[str, str]] = {
-    # Of every line.
+    # Fields of all lines.
     "stamp": "time of day, with microseconds",
     "began": "time of day at the start of the run, in ISO format",
     "model": "name of the model",
@@ -40,11 +40,11 @@ FIELDS: Final[Mapping[str, str]] = {
     "dataset": "cifar10 for images of 32 x 32, else imagenet",
     "epochs": "epochs of the data set in these steps",
     "mode": "TRAIN, or FORWARD_ONLY",
-    # Of lines between steps.
+    # Fields of lines between steps.
     "index": "index of the step, or of the kind of step in the last lines",
     "seconds": "time of the last step; for training scripts the mean between two lines",
     "loss": "the fetched loss; 0 without",
-    # Of timed steps, up to the line.
+    # Fields of timed steps, up to the line.
     "name": "name of the step's definition",
     "mean": "sum of the seconds over the nominal number of steps",
     "ms": "the mean in milliseconds",
@@ -53,7 +53,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "uncertainty": "population's standard deviation of the steps' rates over sqrt(steps)",
     "jitter": "1.4826 * median(abs(rate - median(rates)))",
     "total": "all images over the wall time of the loop, time between steps included",
-    # Of lines of a training script.
+    # Fields of a training script's lines.
     "epoch": "epoch of the step",
     "examples": "images per second since the last line",
     "next_rate": "learning rate of the next step",
@@ -205,11 +205,11 @@ class Protocol:
         defaults: default settings of the script.
         definitions: definitions of the steps.
         loop: how steps are run, timed and printed.
-        own_definitions: definitions for frameworks that differ.
+        framework_definitions: definitions for frameworks that differ.
         framework: framework of the script; the default.
         batches: images per step for models that differ.
         options: options of the models' graphs, for ``build_model``, where the script differs.
-        own_options: further options by model.
+        options_by_model: further options by model.
         titles: the script's names of models, if different.
         frameworks: the script's names of frameworks, if different.
         quirks: properties that can be switched.
@@ -223,11 +223,11 @@ class Protocol:
     defaults: Settings
     definitions: tuple[StepDefinition, ...]
     loop: TimedLoop | TrainingLoop
-    own_definitions: Mapping[str, tuple[StepDefinition, ...]] = field(default_factory=dict)
+    framework_definitions: Mapping[str, tuple[StepDefinition, ...]] = field(default_factory=dict)
     framework: Literal["torch", "tensorflow"] = "tensorflow"
     batches: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    own_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    options_by_model: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     titles: Mapping[str, str] = field(default_factory=dict)
     frameworks: Mapping[str, str] = field(default_factory=dict)
     quirks: tuple[Quirk, ...] = ()
@@ -242,7 +242,7 @@ class Protocol:
             framework: ``torch``, ``tensorflow`` or ``native``.
             settings: settings with quirks; None for those of the script.
         """
-        definitions = self.own_definitions.get(framework, self.definitions)
+        definitions = self.framework_definitions.get(framework, self.definitions)
         for quirk in self._switched(settings):
             definitions = quirk.definitions or tuple(
                 replace(definition, **quirk.steps) for definition in definitions
@@ -258,7 +258,7 @@ class Protocol:
 
     def model_options(self, model: str) -> dict[str, Any]:
         """Return the options of a model's graph for this script."""
-        return {**self.options, **self.own_options.get(model, {})}
+        return {**self.options, **self.options_by_model.get(model, {})}
 
     def check_model(self, name: str) -> None:
         """Check that the script has a model.
@@ -321,13 +321,14 @@ class Protocol:
                 hint = f"nearest: {', '.join(near)}" if near else "it has none"
                 raise UsageError(f"--quirk {name}: unknown to {self.name}; {hint}")
         changes = {"batch": batch, "warmup": warmup, "steps": steps, "every": every}
-        own = {"batch": self.batches.get(model or "", self.defaults.batch)}
-        chosen = {quirk.name for quirk in self.quirks if quirk.default}
+        counts = {"batch": self.batches.get(model or "", self.defaults.batch)}
+        counts |= {name: value for name, value in changes.items() if value is not None}
+        default = {quirk.name for quirk in self.quirks if quirk.default}
         return replace(
             self.defaults,
-            **own | {name: value for name, value in changes.items() if value is not None},
+            **counts,
             epochs=self.defaults.epochs if epochs is None else epochs,
-            quirks=frozenset((chosen | on) - off),
+            quirks=frozenset((default | on) - off),
         )
 
     def _switched(self, settings: Settings | None) -> list[Quirk]:
@@ -375,9 +376,9 @@ class LogStream:
 
     Attributes:
         write: called with a line of the script, without line feed.
-        note: takes a remark that is not the script's: it belongs on standard error.
+        note: called with a note for standard error.
         now: seconds of a monotonic clock.
-        today: the time of day for lines that carry it.
+        today: returns the time of day.
     """
 
     write: Callable[[str], None]
@@ -387,13 +388,13 @@ class LogStream:
 
     def stamp(self) -> str:
         """Return the time of day as Python prints it: ``2019-01-08 10:01:15.496202``."""
-        # str() leaves the microseconds out when they happen to be zero.
+        # str() omits microseconds that are zero.
         return self.today().isoformat(sep=" ", timespec="microseconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolRun:
-    """Everything that the interpreter needs."""
+    """The input of the interpreter."""
 
     protocol: Protocol
     model: CatalogueModel

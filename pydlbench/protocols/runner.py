@@ -10,7 +10,7 @@ from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.registry import worker_of
 from pydlbench.models import build_model
 from pydlbench.protocols.interpreter import run_protocol
-from pydlbench.protocols.protocol import LogStream, ProtocolRun, ProtocolSubject
+from pydlbench.protocols.protocol import LogStream, Protocol, ProtocolRun, ProtocolSubject, Settings
 from pydlbench.protocols.scripts import find_protocol
 from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
 from pydlbench.records.record import Record
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.base import Backend
     from pydlbench.models.graph import Model
     from pydlbench.protocols.data.datasets import Dataset
-    from pydlbench.protocols.protocol import Protocol, Settings
     from pydlbench.runner.session import Session
 
 
@@ -134,13 +133,13 @@ def run_in_worker(
     """
     worker = session.worker(str(spec.framework), spec.device)
 
-    def hand_on(message: dict[str, Any]) -> None:
+    def forward(message: dict[str, Any]) -> None:
         if "line" in message:
             write(message["line"])
         else:
             note(message["note"])
 
-    return ProtocolResult.from_dict(worker.call(run_here, hand_on, spec=spec.to_dict()))
+    return ProtocolResult.from_dict(worker.call(run_here, forward, spec=spec.to_dict()))
 
 
 # -----------------------------------------------------------------------------
@@ -160,30 +159,32 @@ def run_here(
     Returns:
         A :class:`ProtocolResult` as JSON.
     """
-    wanted = ProtocolSpec.from_dict(spec)
+    requested = ProtocolSpec.from_dict(spec)
     log = LogStream(write=lambda line: tell({"line": line}), note=lambda text: tell({"note": text}))
-    graph = wanted.build()
+    graph = requested.build()
     environment = backend.describe()
-    data = _data(wanted, log)
-    weights, batch = make_weights(graph, wanted.seed), make_batch(graph, wanted.seed)
-    subject = _subject(wanted, graph, environment)
-    definitions = wanted.declaration.definitions_in(str(wanted.framework), wanted.settings())
+    data = _data(requested, log)
+    weights, batch = make_weights(graph, requested.seed), make_batch(graph, requested.seed)
+    subject = _subject(requested, graph, environment)
+    definitions = requested.declaration.definitions_in(
+        str(requested.framework), requested.settings()
+    )
     separate = any(definition.loss == "output" for definition in definitions)
-    make = worker_of(str(wanted.framework)).catalogue_model
-    with make(graph, weights, wanted.step, batch, separate=separate) as model:
+    make = worker_of(str(requested.framework)).catalogue_model
+    with make(graph, weights, requested.step, batch, separate=separate) as model:
         numbers = run_protocol(
             ProtocolRun(
-                protocol=wanted.declaration,
+                protocol=requested.declaration,
                 model=model,
                 subject=subject,
-                settings=wanted.settings(),
+                settings=settings,
                 log=log,
                 data=data,
             )
         )
     return ProtocolResult(
         numbers=numbers,
-        library=f"{wanted.framework} {subject.version}",
+        library=f"{requested.framework} {subject.version}",
         environment=environment,
         data=None if data is None else data.source,
     ).to_dict()

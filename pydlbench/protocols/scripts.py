@@ -1,4 +1,4 @@
-"""The published scripts: what is inside their numbers, how often they step, what they print."""
+"""The published scripts: contents of their numbers, counts of steps, and printed lines."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ TF_CNN_BENCHMARKS: Final = Protocol(
         "nasnet-large": 16,
     },
     options={"classes": 1001, "decay": 4e-5},
-    own_options={
+    options_by_model={
         "alexnet-tfcnn-cifar10": {"classes": 11},
         "googlenet": {"form": "tfcnn"},
         "inception-v3": {"scale": False},
@@ -362,7 +362,7 @@ DEEP_LEARNING_BENCHMARK: Final = Protocol(
             cast="whole",
         ),
     ),
-    own_definitions={
+    framework_definitions={
         "tensorflow": (
             StepDefinition(
                 name="eval",

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,15 +18,10 @@ from pydlbench.errors import PydlbenchError, UsageError
 def command(run):
     """Stand for a command module."""
 
-    class Module:
-        class Options(CommandOptions):
-            number: int = option("N", "a number", read=partial(whole_number, least=1))
+    class Options(CommandOptions):
+        number: int = option("N", "a number", read=partial(whole_number, least=1))
 
-        @staticmethod
-        def run(args):
-            return run(args)
-
-    return Module
+    return SimpleNamespace(SUBCOMMANDS={"": (Options, run)})
 
 
 @pytest.fixture
@@ -90,7 +86,7 @@ def test_closed_pipe_is_silent():
         "class Options(CommandOptions):\n"
         "    pass\n"
         "module = types.SimpleNamespace(\n"
-        "    Options=Options, run=lambda args: print('x' * 10_000_000) or 0)\n"
+        "    SUBCOMMANDS={'': (Options, lambda args: print('x' * 10_000_000) or 0)})\n"
         "importlib.import_module = lambda name: module\n"
         "sys.exit(main(['shapes']))\n"
     )

@@ -101,7 +101,7 @@ def test_a_driver_that_hangs_holds_up_no_visit(tmp_path, monkeypatch):
     program.write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(node, "_LISTED_S", 0.1)
+    monkeypatch.setattr(node, "_LIST_TIMEOUT_S", 0.1)
     assert NodeSlot(name="x", gpu="0").locks() == ["pydlbench-0.lock"]
 
 

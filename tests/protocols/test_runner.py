@@ -161,7 +161,7 @@ def test_published_models_and_batches_are_models_of_ours():
     for protocol in PROTOCOLS.values():
         assert set(protocol.models) <= known
         assert set(protocol.batches) <= set(protocol.models)
-        assert set(protocol.own_options) <= set(protocol.models)
+        assert set(protocol.options_by_model) <= set(protocol.models)
         for name in protocol.models:
             build_model(name, 1, **protocol.model_options(name))
 
