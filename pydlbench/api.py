@@ -86,7 +86,7 @@ def breakdown(model: str, **options: Any) -> BreakdownRecord:
 
 
 def diagnose_step(model: str, **options: Any) -> Diagnosis:
-    """Return what slows a step down and what remedies save, as ``pydlbench diagnose`` does.
+    """Find what slows a step down and what remedies save, as ``pydlbench diagnose`` does.
 
     Args:
         model: as on the command line.

@@ -155,8 +155,8 @@ def _load(args: ExportOptions) -> list[Loaded]:
 
     with reading_store(args.store) as store:
         runs = [load(text, store) for text in args.runs]
-        loaded = [Loaded(run.info, run.record, run.entries) for run in runs]
-    if not any(run.entries for run in loaded):
+        loaded = [Loaded(stored.info, stored.record, stored.entries) for stored in runs]
+    if not any(stored.entries for stored in loaded):
         raise UsageError(
             f"{loaded[0].info.id}: nothing was finished in it; nearest: pydlbench runs"
         )
@@ -170,7 +170,7 @@ def _content(
     from pydlbench.report.csv import to_long, to_parquet
     from pydlbench.report.exports import EXPORTS
 
-    pairs = [(run.record, run.entries) for run in loaded]
+    pairs = [(stored.record, stored.entries) for stored in loaded]
     if chosen in ("long", "parquet"):
         return (to_long if chosen == "long" else to_parquet)(pairs), []
     if chosen in EXPORTS:
@@ -187,9 +187,13 @@ def _json(loaded: Sequence[Loaded], *, samples: bool) -> str:
 
     documents = [
         run_document(
-            run.info.kind, run.record, run.entries, interrupted=run.info.early, samples=samples
+            stored.info.kind,
+            stored.record,
+            stored.entries,
+            interrupted=stored.info.early,
+            samples=samples,
         )
-        for run in loaded
+        for stored in loaded
     ]
     return dump(documents[0] if len(documents) == 1 else {"documents": documents})
 
@@ -197,7 +201,7 @@ def _json(loaded: Sequence[Loaded], *, samples: bool) -> str:
 def _dlb(loaded: Sequence[Loaded]) -> tuple[str, list[str]]:
     from pydlbench.report.csv import batches, to_dlb
 
-    sizes = batches(entry for run in loaded for entry in run.entries)
+    sizes = batches(entry for stored in loaded for entry in stored.entries)
     if not sizes:
         raise UsageError(
             f"{loaded[0].info.id}: has no timed step of a framework, and --format dlb has columns "
@@ -205,7 +209,7 @@ def _dlb(loaded: Sequence[Loaded]) -> tuple[str, list[str]]:
         )
     shown = ", ".join(map(str, sorted(filter(None, sizes))))
     notes = [f"there are batches {shown}; dlb has no column for them"] if ", " in shown else []
-    return to_dlb((run.record, run.entries) for run in loaded), notes
+    return to_dlb((stored.record, stored.entries) for stored in loaded), notes
 
 
 def _write(target: str, content: str | bytes) -> None:
@@ -235,11 +239,11 @@ def _csv(loaded: Sequence[Loaded]) -> tuple[str, list[str]]:
         ("step", step.CSV_COLUMNS, _steps),
     ):
         rows: list[list[Any]] = []
-        for run in loaded:
-            documents = (record.to_dict() for record in read(run.entries))
-            rows += csv.flat_lines(run.record, table, columns, documents)
+        for stored in loaded:
+            documents = (record.to_dict() for record in read(stored.entries))
+            rows += csv.flat_lines(stored.record, table, columns, documents)
         if rows:
-            rest = sum(entry.table != table for run in loaded for entry in run.entries)
+            rest = sum(entry.table != table for stored in loaded for entry in stored.entries)
             others = "1 entry of another kind is"
             if rest > 1:
                 others = f"{rest} entries of other kinds are"
@@ -251,11 +255,11 @@ def _csv(loaded: Sequence[Loaded]) -> tuple[str, list[str]]:
     )
 
 
-def run_markdown(run: Loaded) -> str:
+def run_markdown(stored: Loaded) -> str:
     """Return the report of a run as Markdown."""
     from pydlbench.cli.runs import stored_report
 
-    return as_markdown([*stored_report(run), run_lines(run.record)])
+    return as_markdown([*stored_report(stored), run_lines(stored.record)])
 
 
 def _layers(entries: Sequence[Entry]) -> list[Measurement]:

@@ -28,7 +28,7 @@ _MAX_LAYERS: Final = 50_000
 def read_problems(
     args: LayersOptions, device: str
 ) -> tuple[list[Problem], Log | None, tuple[str, ...]]:
-    """Return what is computed, the log that it comes from, if any, and notes.
+    """Return the problems, the log that they come from, if any, and notes.
 
     Raises:
         UsageError: A value is bad, or no layer has the passes.

@@ -64,12 +64,12 @@ _NOT_IN_SWEEPS: Final = {
 }
 
 
-def as_given(option: str, text: str) -> tuple[str]:  # noqa: ARG001 - as all readers
+def as_given(name: str, text: str) -> tuple[str]:  # noqa: ARG001 - as all readers
     """Return a text as one value, for an option whose values may contain commas."""
     return (text,)
 
 
-def _text(option: str, text: str) -> str:  # noqa: ARG001 - as all readers
+def _text(name: str, text: str) -> str:  # noqa: ARG001 - as all readers
     return text
 
 

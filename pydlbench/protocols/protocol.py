@@ -62,7 +62,7 @@ FIELDS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedFigure:
+class ProtocolFigure:
     """A result of a timed script, in terms of :data:`FIELDS`.
 
     Attributes:
@@ -116,7 +116,7 @@ class TimedLoop:
     ready: tuple[str, ...] = ()
     line: str = ""
     stage: tuple[str, ...] = ()
-    figures: tuple[PublishedFigure, ...]
+    figures: tuple[ProtocolFigure, ...]
     sums: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 

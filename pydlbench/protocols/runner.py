@@ -166,9 +166,8 @@ def run_here(
     data = _data(requested, log)
     weights, batch = make_weights(graph, requested.seed), make_batch(graph, requested.seed)
     subject = _subject(requested, graph, environment)
-    definitions = requested.declaration.definitions_in(
-        str(requested.framework), requested.settings()
-    )
+    settings = requested.settings()
+    definitions = requested.declaration.definitions_in(str(requested.framework), settings)
     separate = any(definition.loss == "output" for definition in definitions)
     make = worker_of(str(requested.framework)).catalogue_model
     with make(graph, weights, requested.step, batch, separate=separate) as model:

@@ -9,7 +9,7 @@ from pydlbench.backends.steps.definition import StepDefinition
 from pydlbench.errors import UsageError, nearest
 from pydlbench.protocols.protocol import (
     Protocol,
-    PublishedFigure,
+    ProtocolFigure,
     Quirk,
     Settings,
     TimedLoop,
@@ -49,7 +49,7 @@ def find_protocol(name: str) -> Protocol:
 _BURN_IN: Final = TimedLoop(
     line="{stamp}: step {index}, duration = {seconds:.3f}",
     stage=("{stamp}: {name} across {steps} steps, {mean:.3f} +/- {spread:.3f} sec / batch",),
-    figures=(PublishedFigure(value="mean", unit="s", spread="spread"),),
+    figures=(ProtocolFigure(value="mean", unit="s", spread="spread"),),
 )
 ALEXNET_TUTORIAL: Final = Protocol(
     name="alexnet-tutorial",
@@ -283,8 +283,8 @@ TF_CNN_BENCHMARKS: Final = Protocol(
         ),
         stage=("-" * 64, "total images/sec: {total:.2f}", "-" * 64),
         figures=(
-            PublishedFigure(name="images/sec", value="rate", unit="images/s", spread="uncertainty"),
-            PublishedFigure(
+            ProtocolFigure(name="images/sec", value="rate", unit="images/s", spread="uncertainty"),
+            ProtocolFigure(
                 name="total images/sec",
                 value="total",
                 unit="images/s",
@@ -385,7 +385,7 @@ DEEP_LEARNING_BENCHMARK: Final = Protocol(
         waits="around",
         heading=("Timestamp,Framework,Algorithm,BenchStage,Precision,Result",),
         stage=("{began},{framework},{model},{name},{precision},{ms:.1f}",),
-        figures=(PublishedFigure(name="{model} {name}", value="ms", unit="ms"),),
+        figures=(ProtocolFigure(name="{model} {name}", value="ms", unit="ms"),),
     ),
     framework="torch",
     frameworks={"torch": "pytorch"},
@@ -448,7 +448,7 @@ CONVNET_BENCHMARKS: Final = Protocol(
         together=True,
         heading=("ModelType: {title}\tKernels: {framework}\tInput shape: {shape}",),
         stage=("{framework:<30} {name:>25} {ms:10.2f}",),
-        figures=(PublishedFigure(value="ms", unit="ms", samples=False),),
+        figures=(ProtocolFigure(value="ms", unit="ms", samples=False),),
         sums={":Forward:": (0,), ":Backward:": (1, 2), ":TOTAL:": (0, 1, 2)},
     ),
     framework="torch",
