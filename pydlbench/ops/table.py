@@ -54,21 +54,6 @@ ITEM_BYTES: Final[Mapping[str, int]] = MappingProxyType(
 )
 
 
-def find_op(key: str) -> Op:
-    """Return an op.
-
-    Args:
-        key: ``conv``, ``relu``, ``elementwise:add``.
-
-    Raises:
-        UsageError: There is no such op; names the nearest ones.
-    """
-    if key not in OPS:
-        choices = ", ".join(nearest(str(key), OPS) or OPS)
-        raise UsageError(f"op={key!r}: no such op; nearest: {choices}")
-    return OPS[key]
-
-
 def without_sides(kind: str) -> str:
     """Return a kind without its number of sides: ``conv`` for ``conv3d``."""
     return re.sub(r"[123]d$", "", kind)
@@ -94,7 +79,10 @@ def build_layer(op: str, *, name: str | None = None, **fields: Any) -> Layer:
     Raises:
         UsageError: The op or a field does not exist, a field is missing, or the layer is invalid.
     """
-    return find_op(op).build(name, **fields)
+    if op not in OPS:
+        choices = ", ".join(nearest(str(op), OPS) or OPS)
+        raise UsageError(f"op={op!r}: no such op; nearest: {choices}")
+    return OPS[op].build(name, **fields)
 
 
 def image_layer(op: str, shape: Sequence[int], **parameters: Any) -> Layer:

@@ -64,10 +64,6 @@ def _named(ops: tuple[Op, ...], name: str) -> Op:
 _ROLES: Final = ("src", "src2", "src3")
 
 
-def _broadcast(layer: Layer) -> Shape:
-    return _result_shape(layer.fields)
-
-
 def _result_shape(values: Mapping[str, Any]) -> Shape:
     """Return the shape of the result for the fields of a layer."""
     shapes = [shape for role in _ROLES if (shape := values[role])]
@@ -121,7 +117,9 @@ def _elementwise(
         ),
         operands=_operands(1, len(_ROLES), *_ROLES),
         settle=settle,
-        shapes=lambda s: {role: getattr(s, role) for role in roles} | {"dst": _broadcast(s)},
+        shapes=lambda s: (
+            {role: getattr(s, role) for role in roles} | {"dst": _result_shape(s.fields)}
+        ),
         flops=flops,
         reference=lambda np, s, t: reference(
             np, *(getattr(t, role) for role in roles), *((s.number,) if numbered else ())
@@ -132,7 +130,7 @@ def _elementwise(
 
 def _sum_flops(layer: Layer) -> int:
     """Return one FLOP per element, and one more for the factor unless that is 1."""
-    return math.prod(_broadcast(layer)) * (1 + int(abs(layer.number) != 1))
+    return math.prod(_result_shape(layer.fields)) * (1 + int(abs(layer.number) != 1))
 
 
 _ELEMENTWISE: Final = (

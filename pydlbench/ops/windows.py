@@ -140,7 +140,9 @@ def _settle_side(
     return (images if transposed else actual), before, trailing
 
 
-def _axes(fields: Mapping[str, Any], *, transposed: bool = False) -> tuple[Axis, ...]:
+def axes(layer: Layer) -> tuple[Axis, ...]:
+    """Return the sides of the windows, outermost first; for ``deconv`` those of its convolution."""
+    fields, transposed = layer.fields, layer.op == "deconv"
     names = {
         "size": "out_size" if transposed else "in_size",
         "out": "in_size" if transposed else "out_size",
@@ -151,11 +153,6 @@ def _axes(fields: Mapping[str, Any], *, transposed: bool = False) -> tuple[Axis,
     }
     rows = zip(*(fields[field] for field in names.values()), strict=True)
     return tuple(Axis(**dict(zip(names, row, strict=True))) for row in rows)
-
-
-def axes(layer: Layer) -> tuple[Axis, ...]:
-    """Return the sides of the windows, outermost first; for ``deconv`` those of its convolution."""
-    return _axes(layer.fields, transposed=layer.op == "deconv")
 
 
 def elements_inside(layer: Layer) -> list[list[int]]:
@@ -186,7 +183,7 @@ def _shown(layer: Layer, field: Field) -> bool:
 # Convolutions.
 
 
-def _check_groups(values: dict[str, Any]) -> None:
+def _settle_conv(values: dict[str, Any], *, transposed: bool = False) -> None:
     inputs, outputs, groups = (values[name] for name in ("in_channels", "out_channels", "groups"))
     for field, channels in (("in_channels", inputs), ("out_channels", outputs)):
         if channels % groups:
@@ -196,10 +193,6 @@ def _check_groups(values: dict[str, Any]) -> None:
             raise UsageError(
                 f"groups={groups}: does not divide {field}={channels}; nearest: {nearest}"
             )
-
-
-def _settle_conv(values: dict[str, Any], *, transposed: bool = False) -> None:
-    _check_groups(values)
     _settle(values, transposed=transposed)
 
 

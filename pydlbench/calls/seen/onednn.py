@@ -91,6 +91,10 @@ class _Line:
     def written(self) -> str:
         return self.tensors[-1][1] if self.tensors else "float32"
 
+    @property
+    def backward(self) -> bool:
+        return self.propagation.startswith("backward")
+
     def shapes(self) -> list[tuple[int, ...]]:
         """Return the sizes of a problem that is written as shapes: ``64x128:128x32``."""
         try:
@@ -106,6 +110,12 @@ class _Line:
         """Return a dense operand."""
         dtypes = self.dtypes
         return Value.dense(dtypes[min(place, len(dtypes) - 1)], shape, number=place, storage=place)
+
+    def complete(self, part: Meaning, shape: tuple[int, ...]) -> Meaning:
+        """Return the meaning with bytes and types, for a result of the source's shape."""
+        source = self.value(shape)
+        outer = [self.value(shape, 1)] if self.backward else []
+        return complete(part, [source, *outer], source.bytes)
 
 
 def meaning_of(recorded: RecordedCall) -> Meaning:
@@ -219,37 +229,33 @@ _ARITHMETIC: Final = ("abs", "exp", "log", "sqrt", "square", "round")
 
 def _eltwise(line: _Line) -> Meaning:
     (shape,), name = line.shapes(), line.algorithm.removesuffix("_use_dst_for_bwd")
-    source = line.value(shape)
     if name in _ARITHMETIC and line.pass_ == "forward":
-        part = elementwise.arithmetic(name, source)
+        part = elementwise.arithmetic(name, line.value(shape))
     elif name in _ACTIVATIONS:
         slope = float(line.words.get("alpha", 0)) if name == "relu" else 0.0
         numbers = [slope] if slope else []
         part = elementwise.activation(_ACTIVATIONS[name], shape, *numbers, pass_=line.pass_)
     else:
         raise UnsupportedError(f"oneDNN's eltwise_{name}: no rule for this function")
-    outer = [source] if line.pass_ == "forward" else [source, line.value(shape, 1)]
-    return complete(part, outer, source.bytes)
+    return line.complete(part, shape)
 
 
 def _batch_normalisation(line: _Line) -> Meaning:
     sizes, flags = line.sizes(), line.words.get("flags", "")
     shape = tuple(sizes[name] for name in ("mb", "ic", "id", "ih", "iw") if name in sizes)
-    source, backward = line.value(shape), line.propagation.startswith("backward")
     part = rows.batch_normalisation(
-        source,
+        line.value(shape),
         epsilon=1e-5,
         training="G" not in flags,
         factors=bool(set("CHS") & set(flags)),
-        backward=backward,
+        backward=line.backward,
     )
-    values = [source, line.value(shape, 1)] if backward else [source]
-    return complete(part, values, source.bytes)
+    return line.complete(part, shape)
 
 
 def _rows(line: _Line) -> Meaning:
     shape = line.shapes()[0]
-    source, backward = line.value(shape), line.propagation.startswith("backward")
+    source, backward = line.value(shape), line.backward
     if line.primitive == "layer_normalization":
         flags = set(line.words.get("flags", ""))
         part = rows.along_rows(
@@ -261,8 +267,7 @@ def _rows(line: _Line) -> Meaning:
         part = rows.along_rows(
             "log-softmax" if log else "softmax", source, dim=axis, backward=backward
         )
-    values = [source, line.value(shape, 1)] if backward else [source]
-    return complete(part, values, source.bytes)
+    return line.complete(part, shape)
 
 
 _BINARY: Final = {
@@ -313,7 +318,7 @@ def _resampling(line: _Line) -> Meaning:
     source = (sizes["mb"], sizes["ic"], *(sizes[f"i{side}"] for side in sides))
     out = [sizes.get(f"o{side}", sizes[f"i{side}"]) for side in sides]
     taps = 1 if "nearest" in line.algorithm else 2
-    part = windows.resize(source, out, taps=taps, backward=line.propagation.startswith("backward"))
+    part = windows.resize(source, out, taps=taps, backward=line.backward)
     values = [line.value(source)]
     return complete(part, values, line.value((*source[:2], *out)).bytes)
 
