@@ -37,7 +37,7 @@ def test_a_product_takes_as_long_between_events_as_in_a_graph_and_by_pytorchs_ow
     def multiply():
         return left @ right
 
-    called, graph = runtime.enqueued(multiply), runtime.captured(multiply, 20)
+    called, graph = runtime.call_work(multiply), runtime.graph_work(multiply, 20)
     between, in_graph = median(called, 20), median(graph, 20)
     assert in_graph == pytest.approx(between, rel=0.1)
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -54,15 +54,15 @@ def test_a_product_takes_as_long_between_events_as_in_a_graph_and_by_pytorchs_ow
 
 def test_what_is_read_again_is_slower_from_a_cold_cache(torch, runtime):
     numbers = torch.rand(1 << 20, device="cuda")  # 4 MB, which the cache holds
-    hot, cold = (runtime.enqueued(lambda: torch.relu(numbers), one) for one in ("hot", "all-cold"))
+    hot, cold = (runtime.call_work(lambda: torch.relu(numbers), one) for one in ("hot", "all-cold"))
     assert median(cold) > median(hot)
 
 
 def test_pytorchs_work_keeps_the_device_busy(torch, runtime):
     numbers = torch.rand(1 << 20, device="cuda")
     for work in (
-        runtime.enqueued(lambda: torch.relu(numbers)),
-        runtime.captured(lambda: torch.relu(numbers), 10),
+        runtime.call_work(lambda: torch.relu(numbers)),
+        runtime.graph_work(lambda: torch.relu(numbers), 10),
     ):
         load = work.run_for(0.05)
         assert load["seconds"] >= 0.05
@@ -86,4 +86,4 @@ def test_a_kernel_of_attention_is_right_and_captured(torch, runtime, kernel):
     program = forward_program(attend, tensors)
     (found,) = program.finish(program.function(*program.arguments))
     assert (found.double() - exact).abs().max() < 0.02
-    assert median(runtime.captured(lambda: program.function(*program.arguments), 4), 4) > 0
+    assert median(runtime.graph_work(lambda: program.function(*program.arguments), 4), 4) > 0

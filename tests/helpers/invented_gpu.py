@@ -115,7 +115,7 @@ class Gpu:
     def now(self) -> float:
         return self.host
 
-    def enqueued(self, call: Any, cache: str = "hot") -> Any:
+    def call_work(self, call: Any, cache: str = "hot") -> Any:
         """Calls behind a gate that opens when the host has launched all of them."""
         assert cache == "hot"
 
@@ -136,7 +136,7 @@ class Gpu:
 
         return SimpleNamespace(sample=sample)
 
-    def captured(self, call: Any, times: int) -> Any:
+    def graph_work(self, call: Any, times: int) -> Any:
         if self.uncapturable:
             raise RuntimeError("operation not permitted when stream is capturing")
         self.noted = []

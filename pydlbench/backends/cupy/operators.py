@@ -114,7 +114,7 @@ class CupyRuntime:
     def _sampler(self) -> Sampler:
         return Sampler(self._index)
 
-    def enqueued(self, call: Callable[[], Any], cache: str = "hot") -> DeviceWork:
+    def call_work(self, call: Callable[[], Any], cache: str = "hot") -> DeviceWork:
         """Return a call as work, made in the sampler's stream."""
 
         def enqueue(stream: int) -> None:
@@ -122,9 +122,9 @@ class CupyRuntime:
                 call()
 
         self.wait()  # operands are there
-        return self._sampler.enqueued(enqueue, cache)
+        return self._sampler.call_work(enqueue, cache)
 
-    def captured(self, call: Callable[[], Any], times: int) -> DeviceWork:  # noqa: ARG002 - refuses
+    def graph_work(self, call: Callable[[], Any], times: int) -> DeviceWork:  # noqa: ARG002 - refuses
         """Refuse: CuPy does not capture cuBLAS."""
         raise UnsupportedError("cupy refuses to capture cuBLAS: ask for --timing events")
 
@@ -156,7 +156,7 @@ def build_gemm(spec: KernelSpec, type_: str, inputs: dict[str, NDArray[Any]]) ->
     transposed = layer.variant == "transposed"
     layout = LayerLayout(layer, "transposed" if transposed else "plain")
     operands = {
-        role: cupy.asarray(layout.arranged(role, array), type_) for role, array in inputs.items()
+        role: cupy.asarray(layout.arrange(role, array), type_) for role, array in inputs.items()
     }
     if spec.pass_ == "backward-weights":
         a, b = operands["src"].swapaxes(-1, -2), operands["dst"]

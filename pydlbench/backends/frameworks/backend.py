@@ -19,7 +19,7 @@ from pydlbench.backends.base import (
     is_out_of_memory,
 )
 from pydlbench.backends.frameworks.device_clock import DeviceClock, is_device_lost
-from pydlbench.backends.frameworks.verdicts import check_fused, fused_inputs, judge
+from pydlbench.backends.frameworks.verdicts import check_fused, fused_inputs, is_random, judge
 from pydlbench.backends.host_clock import HostClock, Operator
 from pydlbench.errors import (
     DeviceLostError,
@@ -49,24 +49,24 @@ Entry = TypeVar("Entry")
 
 
 # -----------------------------------------------------------------------------
-# What a framework's backend gives for a case: ways to run it, each with its operands.
+# Variants: the ways in which a framework can run a case, each with its operands.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One way in which a framework can run a case; the fastest that is right becomes the row.
+    """One way in which a framework can run a case; the fastest correct one becomes the row.
 
     Attributes:
-        algorithm: what is called, in the framework's words: ``aten::convolution``; with the kernel
-            behind it where that is known.
-        layout: the layouts of its operands: ``src nhwc, weights ohwi, dst nhwc``.
+        algorithm: the framework's name of the call, ``aten::convolution``, and of the kernel behind
+            it if that is known.
+        layout: layouts of the operands: ``src nhwc, weights ohwi, dst nhwc``.
         variant: ``nchw`` or ``nhwc`` for images, ``plain`` or ``transposed`` for weights of
-            products; ``--layout`` chooses by it.
-        build: makes the operator from inputs by role (plain float32 arrays, already rounded to the
-            storage precision). Compiles and runs it once: what that takes is set-up time.
+            products; ``--layout`` selects by it.
+        build: builds the operator from inputs by role (plain float32 arrays, already rounded to the
+            storage precision). It compiles the operator and runs it once, which is set-up time.
         accumulate: format of the sums of products.
-        bias_accumulate: of the sums of a bias's gradient beside them.
-        notes: what a reader has to know: an approximation, a fallback.
+        bias_accumulate: format of the sums in the gradient of a fused bias.
+        notes: notes for the reader: an approximation, a fallback.
     """
 
     algorithm: str
@@ -85,31 +85,31 @@ def entry_of(
     *,
     sides: Sequence[int] = (1, 2, 3),
 ) -> Entry:
-    """Return what a framework's table has for a layer.
+    """Return the entry of a framework's table for a layer.
 
     Args:
-        backend: its name.
-        table: by :func:`op_of` a layer.
-        layer: that is looked up.
-        sides: how many sides its windows may have.
+        backend: name of the framework.
+        table: entries by :func:`op_of` a layer.
+        layer: the layer to look up.
+        sides: supported numbers of spatial dimensions.
 
     Raises:
         UnsupportedError: the framework has no such layers.
     """
-    word = op_of(layer)
-    if word not in table or layer.sides not in sides:
-        what = word if layer.kind == "pointwise" else layer.kind
+    op = op_of(layer)
+    if op not in table or layer.sides not in sides:
+        what = op if layer.kind == "pointwise" else layer.kind
         raise UnsupportedError(f"{backend}: no {what} layers here")
-    return table[word]
+    return table[op]
 
 
 def op_of(layer: Layer) -> str:
-    """Return the word for a layer in frameworks' tables: its operation, or its kind."""
+    """Return the key of a layer in frameworks' tables: its operation, or its kind."""
     return layer.op if layer.kind == "pointwise" else layer.entry.kind
 
 
 def resolve_mode(backend: str, modes: Sequence[str], mode: str | None) -> str:
-    """Return the mode that a case runs in: its own, or a backend's first one.
+    """Return the mode of a case: the requested one, or the backend's first.
 
     Raises:
         UnsupportedError: the backend has no such mode.
@@ -122,12 +122,12 @@ def resolve_mode(backend: str, modes: Sequence[str], mode: str | None) -> str:
 
 
 def rename_algorithm(facts: KernelFacts, algorithm: str, **known: Any) -> KernelFacts:
-    """Return facts by another name, in the list of candidates too.
+    """Return facts with another name of the algorithm, also in the list of candidates.
 
     Args:
-        facts: of the chosen variant.
+        facts: facts of the chosen variant.
         algorithm: its name, now that the kernels behind the call are known.
-        known: other facts that were found out with it.
+        known: other fields to replace.
     """
     candidates = [
         {**entry, "algorithm": algorithm} if entry["chosen"] else entry
@@ -137,19 +137,19 @@ def rename_algorithm(facts: KernelFacts, algorithm: str, **known: Any) -> Kernel
 
 
 # -----------------------------------------------------------------------------
-# What a framework raises, as errors of ours: each costs one variant, unless the device is lost.
+# Errors of a framework, translated: each costs one variant, unless the device is lost.
 
 
 @contextlib.contextmanager
 def framework_errors(algorithm: str) -> Iterator[None]:
-    """Turn whatever is raised within into an error that crosses the wire as itself.
+    """Translate errors of a framework into pydlbench's own, which workers can send to the host.
 
     Args:
-        algorithm: what was called, for the message.
+        algorithm: name of the call, for the message.
 
     Raises:
-        DeviceLostError: the GPU's context is beyond use.
-        InsufficientMemoryError: it does not fit.
+        DeviceLostError: the GPU's context is unusable.
+        InsufficientMemoryError: out of memory.
         PrimitiveError: anything else.
     """
     try:
@@ -177,8 +177,8 @@ class FrameworkKernel:
             return self._clock.sample(request)
 
 
-class _Built:
-    """A variant's operator for probe and finals, under the clock of its device."""
+class _BuiltVariant:
+    """The operator of a variant, and the clock that times it."""
 
     def __init__(
         self, clock: HostClock, operator: Operator, setup_s: float, algorithm: str
@@ -189,25 +189,25 @@ class _Built:
         self._algorithm = algorithm
 
     def seconds(self, samples: int, untimed: int = 0) -> Sequence[float]:
-        """Run ``samples`` times, after ``untimed`` times, and return the times in seconds."""
+        """Return the seconds of ``samples`` executions, after ``untimed`` ones."""
         with framework_errors(self._algorithm):
             return self.clock.sample(Request(samples=samples, untimed=untimed)).seconds
 
     def outputs(self) -> dict[str, NDArray[Any]]:
-        """Run it once and return what it wrote; see ``Operator``."""
+        """Run it once and return its results; see ``Operator``."""
         with framework_errors(self._algorithm):
             return self.operator.outputs()
 
 
 class _FrameworkAutotuner(autotune.Autotuner):
-    """The choice among the variants of one case.
+    """The search for the fastest variant of a case.
 
     Args:
-        variants: the ways to run it.
-        spec: what is computed.
-        preparation: with what inputs, and how thoroughly.
-        effort: how long to try.
-        clock: makes what times an operator.
+        variants: the candidates.
+        spec: the case.
+        preparation: seed of the inputs, and which candidates are timed.
+        effort: time limits of the search.
+        clock: returns the clock of an operator.
     """
 
     def __init__(
@@ -220,8 +220,8 @@ class _FrameworkAutotuner(autotune.Autotuner):
     ) -> None:
         super().__init__(
             [
-                autotune.KernelCandidate(each, algorithm=each.algorithm, layout=each.layout)
-                for each in variants
+                autotune.KernelCandidate(item, algorithm=item.algorithm, layout=item.layout)
+                for item in variants
             ],
             effort,
             thorough=preparation.all_candidates,
@@ -233,22 +233,24 @@ class _FrameworkAutotuner(autotune.Autotuner):
             spec.layer, spec.pass_, spec.precision, preparation.seed, propagation=spec.propagation
         ) | fused_inputs(spec, preparation.seed)
 
-    def runnable(self, candidate: autotune.KernelCandidate) -> _Built:
-        """Return a variant's operator, built when first asked for."""
+    def runnable(self, candidate: autotune.KernelCandidate) -> _BuiltVariant:
+        """Return the operator of a variant, built on first use."""
         if candidate.kernel is None:
             start = time.perf_counter()
             with framework_errors(candidate.algorithm):
                 operator: Operator = candidate.source.build(self._inputs)
             setup_s = time.perf_counter() - start
-            candidate.kernel = _Built(self._clock(operator), operator, setup_s, candidate.algorithm)
-        built: _Built = candidate.kernel
+            candidate.kernel = _BuiltVariant(
+                self._clock(operator), operator, setup_s, candidate.algorithm
+            )
+        built: _BuiltVariant = candidate.kernel
         return built
 
     def verify(self, candidate: autotune.KernelCandidate) -> Verdict:
-        """Run a variant and compare what it returns."""
+        """Run a variant and compare its results with the reference."""
         variant: Variant = candidate.source
         built = self.runnable(candidate)
-        judged = functools.partial(
+        compare = functools.partial(
             judge,
             self._spec,
             self._inputs,
@@ -256,18 +258,18 @@ class _FrameworkAutotuner(autotune.Autotuner):
             seed=self._seed,
             accumulate=variant.accumulate,
             bias_accumulate=variant.bias_accumulate,
-            again=built.outputs() if _is_random(self._spec) else None,
+            second=built.outputs() if is_random(self._spec) else None,
         )
-        verdict = judged(algorithm=variant.algorithm)
+        verdict = compare(algorithm=variant.algorithm)
         if verdict.status != "ok" and isinstance(built.clock, DeviceClock):
-            # Winograd and FFT are allowed more: on a GPU their kernels' names tell them.
+            # Winograd and FFT have larger tolerances; on a GPU kernel names identify them.
             names = map(kernel_name, built.clock.kernels())
-            verdict = judged(algorithm=" ".join((variant.algorithm, *names)))
+            verdict = compare(algorithm=" ".join((variant.algorithm, *names)))
         return verdict
 
 
 class FrameworkBackend(abc.ABC):
-    """One framework on one device; lives in a worker process of its own.
+    """One framework on one device, in a worker process of its own.
 
     Args:
         device: ``cpu`` or ``cuda:N``.
@@ -276,12 +278,12 @@ class FrameworkBackend(abc.ABC):
 
     name: str
     library: str  # name and version
-    # Two or three layouts, where the native search has dozens of kernels.
+    # There are two or three layouts; the native search has dozens of kernels.
     effort = replace(autotune.CPU_EFFORT, finals_s=0.15)
-    watcher: Watcher | None = None  # of the GPU, where there is one
-    #: The states of the cache that rows are timed with.
+    watcher: Watcher | None = None  # of the GPU; None on a CPU
+    #: Supported states of the cache.
     caches: tuple[str, ...] = ("hot",)
-    #: Its events and graphs, where steps can be timed by them.
+    #: Events and graphs of the framework; None if steps cannot be timed by them.
     runtime: StepRuntime | None = None
 
     def __init__(self, device: str, cpus: Sequence[int]) -> None:
@@ -291,39 +293,39 @@ class FrameworkBackend(abc.ABC):
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return version, threads and settings; ``name`` and ``version`` at least."""
+        """Return version, threads and settings; at least ``name`` and ``version``."""
 
     @abc.abstractmethod
     def variants(self, spec: KernelSpec) -> list[Variant]:
         """List the ways to run a case.
 
         Raises:
-            UnsupportedError: the framework has no such operator, mode or precision here; says why.
+            UnsupportedError: the framework has no such operator, mode or precision; has the reason.
         """
 
     @abc.abstractmethod
     def empty(self, mode: str | None) -> Operator:
-        """Return an operator that does as good as nothing, called the way this mode calls."""
+        """Return an operator that computes almost nothing, called as operators of a mode are."""
 
     def clock(self, operator: Operator, cache: str = "hot") -> HostClock:
-        """Return what times an operator on this device.
+        """Return the clock of an operator on this device.
 
         Args:
-            operator: that is timed.
+            operator: the operator to time.
             cache: one of :attr:`caches`.
         """
-        del cache  # there is one state
+        del cache  # there is only one
         return HostClock(operator, self.cpus)
 
     def check_clock(self) -> None:  # noqa: B027 - the host's clock is always there
-        """Make sure that what times rows on this device is there.
+        """Check that rows can be timed on this device.
 
         Raises:
-            UnsupportedError: it is not; the message says how to get it.
+            UnsupportedError: they cannot; the message says how to get the missing part.
         """
 
     def prepare(self, spec: KernelSpec, preparation: Preparation) -> FrameworkKernel:
-        """Find the fastest right variant of a case; see ``pydlbench.backends.base.Backend``."""
+        """Find the fastest correct variant of a case; see ``pydlbench.backends.base.Backend``."""
         check_case(spec)
         check_fused(spec)
         check_all_is_read(spec.layer)
@@ -340,10 +342,10 @@ class FrameworkBackend(abc.ABC):
             )
         wanted = wanted_variant(spec)
         candidates = [
-            each
-            for each in self.variants(spec)
-            if (wanted is None or each.variant == wanted)
-            and preparation.variant in (None, each.variant, _name(each))
+            variant
+            for variant in self.variants(spec)
+            if (wanted is None or variant.variant == wanted)
+            and preparation.variant in (None, variant.variant, _name(variant))
         ]
         if not candidates:
             order = getattr(spec.layer, "weights_tag", "any")
@@ -353,48 +355,48 @@ class FrameworkBackend(abc.ABC):
         search = _FrameworkAutotuner(candidates, spec, preparation, self.effort, clock)
         known = preparation.verified and len(candidates) == 1
         chosen = search.take() if known else search.tune()
-        variant: Variant = chosen.source
-        built: _Built = chosen.kernel
+        source: Variant = chosen.source
+        built: _BuiltVariant = chosen.kernel
         facts = KernelFacts(
-            algorithm=variant.algorithm,
-            layout=variant.layout,
+            algorithm=source.algorithm,
+            layout=source.layout,
             library=self.library,
-            accumulate=variant.accumulate,
+            accumulate=source.accumulate,
             workspace_bytes=0,
             reorder_s={},
             setup_s=built.setup_s,
             correct=chosen.verdict or Correctness(status="unchecked"),
             candidates=search.listing(chosen),
             timing="steady",
-            notes=list(variant.notes),
+            notes=list(source.notes),
         )
         if not (known and preparation.described):
             facts = self.complete_facts(facts, built.operator, spec)
         if preparation.energy and not known and isinstance(built.clock, DeviceClock):
-            with framework_errors(variant.algorithm):
+            with framework_errors(source.algorithm):
                 facts = replace(facts, **built.clock.sustained()._asdict())
-        facts.evidence["variant"] = _name(variant)
+        facts.evidence["variant"] = _name(source)
         return FrameworkKernel(built.clock, facts)
 
     def complete_facts(
         self, facts: KernelFacts, operator: Operator, spec: KernelSpec
     ) -> KernelFacts:
-        """Return the facts with what only the chosen variant's operator tells.
+        """Return facts, completed by those that are only read from the chosen operator.
 
         Args:
-            facts: of the chosen variant.
-            operator: its operator, built and run.
-            spec: what it computes.
+            facts: facts of the chosen variant.
+            operator: its operator, which has run.
+            spec: the case.
         """
         del operator, spec
         return facts
 
     def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Run a probe: ``empty_call`` gives the cost of a call that does nothing.
+        """Run a probe: ``empty_call`` measures the cost of a call that computes nothing.
 
         Args:
-            name: of the probe.
-            arguments: ``mode``; ``samples`` of ``inner`` calls each. What is called is built once.
+            name: name of the probe.
+            arguments: ``mode``; ``samples`` of ``inner`` calls each.
 
         Raises:
             UnsupportedError: no such probe.
@@ -412,25 +414,19 @@ class FrameworkBackend(abc.ABC):
 
 
 def _name(variant: Variant) -> str:
-    """What tells a variant from the others of its case."""
+    """Return a name that is unique among the variants of a case."""
     return f"{variant.algorithm}, {variant.layout}"
 
 
 def wanted_variant(spec: KernelSpec) -> str | None:
-    """Return the variant that the layer or ``--layout`` asks for; None is any."""
+    """Return the variant that the layer or ``--layout`` requests; None is any."""
     layer = spec.layer
     if layer.op == "gemm" and layer.variant is not None:
         return str(layer.variant)
     if spec.layout in ("best", "any"):
         return None
-    # Rows and weight tensors have one layout, whatever that of the images around them.
+    # Rows and weight tensors have one layout, independent of that of images.
     flat = layer.kind == "pointwise" and layer.entry.in_one_order
-    # Matrices know their weights as they are and transposed. Only the native backend packs.
+    # Weights of products are plain or transposed; only the native backend packs them.
     plain = (flat or layer.kind == "gemm") and spec.layout != "blocked"
     return "plain" if plain else spec.layout
-
-
-def _is_random(spec: KernelSpec) -> bool:
-    """Whether a call draws random numbers of the framework's own."""
-    layer = spec.layer
-    return layer.kind == "pointwise" and (layer.op, spec.pass_) == ("dropout", "forward")

@@ -1,8 +1,7 @@
-"""A framework's work on a GPU under the native sampler: gate, stamps and events of native rows.
+"""Times a framework's work on a GPU with the native sampler, as native rows are timed.
 
-What a framework enqueues in the sampler's stream, or has captured into a graph, is work that the
-sampler did not build; all else is the same for every backend. Knows no framework: what it needs of
-one comes as a runtime, and tests put in a fake.
+A framework enqueues its work in the sampler's stream, or captures it into a graph; the rest is the
+same for every backend. Nothing here depends on a framework: each provides a runtime.
 """
 
 from __future__ import annotations
@@ -26,53 +25,53 @@ if TYPE_CHECKING:
     from pydlbench.backends.native.sustained import EnergyMeter
     from pydlbench.timing.chunk import Request
 
-#: The states of the cache that the sampler brings about for what it did not build.
+#: States of the cache that the sampler supports for a framework's work.
 CACHES_OF_SAMPLER: Final = ("hot", "all-cold")
-#: Calls in the graph that tells what a launch costs.
-_LAUNCHES: Final = 10
+#: Calls in the graph that measures the cost of a launch.
+_GRAPH_CALLS: Final = 10
 
 
 class DeviceWork(Protocol):
     """Work that the native sampler times; see ``_cuda.ForeignKernel``."""
 
     def sample(self, samples: int, inner: int, untimed: int) -> Mapping[str, Any]:
-        """Return samples of ``inner`` executions, after so many that do not count."""
+        """Return samples of ``inner`` executions, after untimed executions."""
 
     def launch_times(self, repetitions: int) -> Mapping[str, float]:
         """Return seconds per execution by several clocks."""
 
     def run_for(self, seconds: float) -> Mapping[str, Any]:
-        """Launch executions back to back for so long; return how many, and their seconds."""
+        """Launch executions back to back for a time; return their number and seconds."""
 
     def kernels(self) -> Sequence[Mapping[str, Any]]:
-        """Return what a graph launches, by the driver's word; nothing of what is no graph."""
+        """Return the kernels of a graph, as the driver lists them; nothing for other work."""
 
 
 class DeviceRuntime(Protocol):
-    """What timing needs of a framework on a GPU, and the host's clock."""
+    """A framework's runtime on a GPU, as far as timing operators needs it."""
 
-    def enqueued(self, call: Callable[[], Any], cache: str = "hot") -> DeviceWork:
-        """Return a call as work: made for each execution, in the sampler's stream.
+    def call_work(self, call: Callable[[], Any], cache: str = "hot") -> DeviceWork:
+        """Return work that makes a call for each execution, in the sampler's stream.
 
-        With ``all-cold`` caches a sample is one execution behind a flush of the cache.
+        With ``all-cold`` caches a sample is one execution after a flush of the cache.
         """
 
-    def captured(self, call: Callable[[], Any], times: int) -> DeviceWork:
-        """Return a graph of so many calls as work.
+    def graph_work(self, call: Callable[[], Any], times: int) -> DeviceWork:
+        """Return a graph of several calls as work.
 
         Raises:
-            UnsupportedError: the framework captures nothing.
+            UnsupportedError: the framework captures no graphs.
         """
 
     def wait(self) -> None:
-        """Return when the device has done everything."""
+        """Return when the device has finished."""
 
     def now(self) -> float:
         """Return the host's time in seconds."""
 
 
 class StepRuntime(DeviceRuntime, Protocol):
-    """What timing whole steps and their calls needs besides: events, and a profiler."""
+    """A runtime with events and a profiler, which timing steps and their calls needs."""
 
     def record(self) -> Any:
         """Put a new event into the framework's stream and return it."""
@@ -86,30 +85,30 @@ class StepRuntime(DeviceRuntime, Protocol):
         """Return the seconds of each call's kernels, by the framework's profiler.
 
         Args:
-            calls: made one after the other, each behind the one that comes first in its pair.
+            calls: pairs of a call that is made before, and the call that is profiled.
         """
 
 
-# By name: no framework is imported here.
-_LOST: Final = ("AcceleratorError",)
-# What a call does that no graph can have: ``cudaErrorStreamCaptureUnsupported``, and those that
+# Errors after which a device is lost, by name: no framework is imported here.
+_DEVICE_ERRORS: Final = ("AcceleratorError",)
+# Errors of calls that cannot be captured: ``cudaErrorStreamCaptureUnsupported``, and those that
 # follow from it.
-_OF_CAPTURES: Final = range(900, 909)
+_CAPTURE_ERROR_CODES: Final = range(900, 909)
 
 
 def is_device_lost(error: Exception) -> bool:
-    """Whether a GPU's context is beyond use after an error of a framework's, or of ours."""
+    """Whether a GPU's context is unusable after an error of a framework or of pydlbench."""
     if isinstance(error, DeviceLostError):
         return True
-    of_capture = getattr(error, "error_code", None) in _OF_CAPTURES
-    return type(error).__name__ in _LOST and not of_capture
+    of_capture = getattr(error, "error_code", None) in _CAPTURE_ERROR_CODES
+    return type(error).__name__ in _DEVICE_ERRORS and not of_capture
 
 
 def sampler_module() -> Any:
     """Return the native module for GPUs.
 
     Raises:
-        UnsupportedError: it was not built, or cannot be loaded: no row of any framework is timed.
+        UnsupportedError: it was not built, or cannot be loaded.
     """
     try:
         return native_module("_cuda")
@@ -119,8 +118,8 @@ def sampler_module() -> Any:
 
 @contextmanager
 def nvtx_range(name: str) -> Iterator[None]:
-    """Show what is done meanwhile as a range of this name to NVIDIA's profilers (NVTX)."""
-    # Without the module nothing is timed on a GPU: there is nobody to show anything to.
+    """Mark the block as a range of this name for NVIDIA's profilers (NVTX)."""
+    # Nothing is timed on a GPU unless the module is loaded.
     native: Any = sys.modules.get("pydlbench._cuda")
     if native is None:
         yield
@@ -136,7 +135,7 @@ class Sampler:
     """The native sampler of one GPU, for work of a framework.
 
     Args:
-        index: of the GPU.
+        index: index of the GPU.
 
     Raises:
         UnsupportedError: see :func:`sampler_module`.
@@ -146,25 +145,25 @@ class Sampler:
         self._native: Any = sampler_module()
         self._device = self._native.Device(index)
 
-    def enqueued(self, enqueue: Callable[[int], None], cache: str) -> DeviceWork:
-        """Return what is enqueued by a function that is given the stream's address."""
-        sampler: DeviceWork = self._native.ForeignKernel(
-            self._device, enqueue, _LAUNCHES_OF_CALL, cache
+    def call_work(self, enqueue: Callable[[int], None], cache: str) -> DeviceWork:
+        """Return the work of a function that enqueues it in the stream of a given address."""
+        work: DeviceWork = self._native.ForeignKernel(
+            self._device, enqueue, _MAX_LAUNCHES_PER_CALL, cache
         )
-        return sampler
+        return work
 
-    def captured(self, graph: int, times: int) -> DeviceWork:
-        """Return a graph of so many executions, by the address of its ``cudaGraph_t``."""
-        sampler: DeviceWork = self._native.ForeignKernel.of_graph(self._device, graph, times)
-        return sampler
+    def graph_work(self, graph: int, times: int) -> DeviceWork:
+        """Return a graph of several executions, given by the address of its ``cudaGraph_t``."""
+        work: DeviceWork = self._native.ForeignKernel.of_graph(self._device, graph, times)
+        return work
 
 
-# Nobody counts the launches of a framework's call: most are one to three kernels.
-_LAUNCHES_OF_CALL: Final = 6
+# The launches of a framework's call are not counted: most calls launch one to three kernels.
+_MAX_LAUNCHES_PER_CALL: Final = 6
 
 
 def chunk_of(raw: Mapping[str, Any]) -> Chunk:
-    """Return what the native sampler has measured as a chunk."""
+    """Return the samples of the native sampler as a chunk."""
     return Chunk(
         seconds=tuple(raw["seconds"].tolist()),
         clock_hz=tuple(raw["clock_hz"].tolist()),
@@ -178,12 +177,12 @@ class DeviceClock(HostClock):
     """Times an operator of a framework on a GPU.
 
     Args:
-        operator: what is timed.
-        runtime: of its framework.
-        timing: ``events``, or ``cuda-graph``: a sample is one graph of its executions then.
-        watcher: of the GPU; None where nobody watches.
+        operator: the operator.
+        runtime: runtime of its framework.
+        timing: ``events``, or ``cuda-graph``: a sample is then one graph of its executions.
+        watcher: monitor of the GPU, if there is one.
         guard: see :class:`HostClock`.
-        cache: ``hot``, or ``all-cold``: between events then.
+        cache: ``hot``, or ``all-cold``, which is timed by events.
     """
 
     def __init__(
@@ -199,67 +198,67 @@ class DeviceClock(HostClock):
         self.timing = timing if cache == "hot" else "events"
         self._meter, self._cache = watcher, cache
         self._call, self._runtime = operator.call, runtime
-        self._enqueued: DeviceWork | None = None
+        self._work: DeviceWork | None = None
         self._graph: tuple[int, DeviceWork] | None = None
 
     def time_samples(self, request: Request) -> Chunk:
-        """Do what :meth:`sample` does, within the guard."""
-        sampler = self._captured(request.inner) if self.timing == "cuda-graph" else self._called()
+        """Time the requested samples, within the guard."""
+        work = self._graph_work(request.inner) if self.timing == "cuda-graph" else self._call_work()
         with nvtx_range("row of a framework"):
-            return chunk_of(sampler.sample(request.samples, request.inner, request.untimed))
+            return chunk_of(work.sample(request.samples, request.inner, request.untimed))
 
     def launch_times(self, repetitions: int) -> dict[str, float]:
-        """Return seconds per execution by three clocks, and what the host needs to launch one."""
+        """Return the seconds of an execution by three clocks, and of its launch on the host."""
         with self._guard():
-            times = self._called().launch_times(repetitions)
+            times = self._call_work().launch_times(repetitions)
             launches = {
                 "event": times["event_s"],
                 "host": times["wall_s"],
                 "enqueue": times["host_s"],
             }
-            if (graph := self._some_captured()) is not None:
-                raw = graph.sample(repetitions, _LAUNCHES, _LAUNCHES)
+            if (graph := self._small_graph()) is not None:
+                raw = graph.sample(repetitions, _GRAPH_CALLS, _GRAPH_CALLS)
                 launches["graph"] = median(raw["seconds"].tolist())
         return launches
 
     def kernels(self) -> list[dict[str, Any]]:
-        """Return what one call launches, in a graph of several."""
+        """Return the kernels of one call, from a graph of several."""
         with self._guard():
-            graph = self._some_captured()
+            graph = self._small_graph()
         kernels = () if graph is None else graph.kernels()
-        return [dict(each) for each in kernels[: len(kernels) // _LAUNCHES]]
+        return [dict(kernel) for kernel in kernels[: len(kernels) // _GRAPH_CALLS]]
 
     def sustained(self) -> Sustained:
-        """Return what a second of executions in a row takes; nothing where nobody watches."""
+        """Measure energy and clock over a second of executions; nothing without a monitor."""
         if self._meter is None:
             return Sustained()
         with self._guard():
             in_graph = self.timing == "cuda-graph"
-            sampler = self._captured(_LAUNCHES) if in_graph else self._called()
+            work = self._graph_work(_GRAPH_CALLS) if in_graph else self._call_work()
 
         def run_for(seconds: float) -> Mapping[str, Any]:
-            with self._guard():  # of the thread that launches
-                return sampler.run_for(seconds)
+            with self._guard():  # in the thread that launches
+                return work.run_for(seconds)
 
         return measure_sustained(run_for, self._meter)
 
-    def _some_captured(self) -> DeviceWork | None:
-        """Return a graph of some calls; None of those between events that no graph can have."""
+    def _small_graph(self) -> DeviceWork | None:
+        """Return a graph of some calls; None if the calls cannot be captured."""
         try:
-            return self._captured(_LAUNCHES)
+            return self._graph_work(_GRAPH_CALLS)
         except RuntimeError as error:
             if self.timing == "cuda-graph" or is_device_lost(error):
                 raise
             return None
 
-    def _called(self) -> DeviceWork:
-        if self._enqueued is None:
-            self._enqueued = self._runtime.enqueued(self._call, self._cache)
-        return self._enqueued
+    def _call_work(self) -> DeviceWork:
+        if self._work is None:
+            self._work = self._runtime.call_work(self._call, self._cache)
+        return self._work
 
-    def _captured(self, times: int) -> DeviceWork:
-        """Return a graph of so many calls; the last one only is kept, for its memory."""
+    def _graph_work(self, times: int) -> DeviceWork:
+        """Return a graph of several calls; only the last graph is kept, to save memory."""
         if self._graph is None or self._graph[0] != times:
             self._graph = None
-            self._graph = times, self._runtime.captured(self._call, times)
+            self._graph = times, self._runtime.graph_work(self._call, times)
         return self._graph[1]

@@ -1,11 +1,11 @@
-"""What XLA made of a function: the text of its optimised program, as TensorFlow and JAX give it."""
+"""Reads the text of XLA's optimised program of a function, which TensorFlow and JAX return."""
 
 from __future__ import annotations
 
 import re
 
-# XLA's instructions that are worth naming; the rest is layout and arithmetic on elements.
-_HEAVY = re.compile(
+# Instructions that are named; all others are layout changes and elementwise arithmetic.
+_INSTRUCTION = re.compile(
     r"= (?P<type>\w+)\[[^\]]*\]\S* "
     r"(?P<word>convolution|dot|reduce|reduce-window|select-and-scatter|scatter|custom-call)\("
     r"(?:.*custom_call_target=\"(?P<target>[^\"]+)\")?"
@@ -18,25 +18,26 @@ _FUSION = re.compile(r'"kind":"__(\w+)_fusion"')
 
 
 def kernels(program: str) -> str | None:
-    """Return the heavy instructions of a compiled program, with the type that they compute in.
+    """Return the main instructions of a compiled program, with their types.
 
-    Those that XLA gives to a library as a fusion carry its name: ``dot f32 (ynn)``.
+    Fusions that XLA hands to a library have its name: ``dot f32 (ynn)``.
     """
     library = _FUSION.search(program)
     by = f" ({library[1]})" if library else ""
-    names: dict[str, None] = {}
-    for match in _HEAVY.finditer(program):
-        names[f"{match['target'] or match['word']} {match['type']}{by}"] = None
-    return ", ".join(names) or None
+    names = (
+        f"{match['target'] or match['word']} {match['type']}{by}"
+        for match in _INSTRUCTION.finditer(program)
+    )
+    return ", ".join(dict.fromkeys(names)) or None
 
 
 def detail(program: str) -> str:
-    """Say who computes the convolutions of a program that XLA compiled for a CPU.
+    """Describe what computes the convolutions of a program that XLA compiled for a CPU.
 
-    XLA hands one over to Eigen if its channels lie innermost, its weights as (rows, columns,
-    inputs, outputs), and if nothing is turned round or grouped by images (``ConvolutionThunk`` in
-    XLA's sources); for all others it writes plain loops. One of another library's is a custom call,
-    or a fusion that is named for the library: nothing is said of these.
+    XLA calls Eigen if channels are innermost, weights are (rows, columns, inputs, outputs), and
+    nothing is reversed or grouped by images (``ConvolutionThunk`` in XLA's sources). For all others
+    it emits plain loops. Convolutions of other libraries are custom calls, or fusions that are
+    named after the library, and are not described.
     """
     if _FUSION.search(program):
         return ""
@@ -50,5 +51,5 @@ def _convolution(line: str) -> str:
     labels = _LABELS.search(line)
     order = labels[1] if labels else "unknown"
     eigen = _EIGEN.fullmatch(order) and not any(word in line for word in _NOT_EIGEN)
-    whose = "it goes to Eigen" if eigen else "XLA writes plain loops for it"
-    return f"its program has a convolution {order}: {whose}"
+    implementation = "it goes to Eigen" if eigen else "XLA writes plain loops for it"
+    return f"its program has a convolution {order}: {implementation}"

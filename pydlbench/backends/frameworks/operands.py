@@ -1,4 +1,4 @@
-"""The tensors of a pass as frameworks take them: which ones, and how they lie."""
+"""Operands and results of a pass in frameworks: their roles and layouts, and forward functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 # -----------------------------------------------------------------------------
 # Layouts of plain tensors of images and filters.
 
-# What images and filters are called whose sides lie between, or before, the other axes.
 _LAYOUTS = ("nchw", "nhwc", "oihw", "hwio")
 
 
 def _order(layout: str, dimensions: int) -> tuple[int, ...]:
-    """Return where the axes of a plain tensor go: images are plain as N, C and the sides."""
+    """Return the axes of a plain tensor (images: N, C and the sides) in the order of a layout."""
     assert layout in _LAYOUTS, layout
     sides = range(2, dimensions)
     if layout == "nhwc":
@@ -34,50 +33,55 @@ def _order(layout: str, dimensions: int) -> tuple[int, ...]:
 
 
 def axes_of(word: str, sides: int, outer: str = "nc") -> str:
-    """Return a layout of images, or of filters, with any number of sides: ``ndhwc``, ``ohwi``.
+    """Return the axes of images or filters with any number of sides: ``ndhwc``, ``ohwi``.
 
     Args:
         word: ``nchw`` or ``nhwc``.
-        sides: how many there are, one to three.
+        sides: number of spatial dimensions, one to three.
         outer: letters of the first two axes of the plain layout.
     """
     along = "dhw"[-sides:]
     return outer + along if word == "nchw" else outer[0] + along + outer[1]
 
 
-def turned_to(array: Array, layout: str) -> Array:
-    """Return a plain tensor of images or filters in a layout; a view."""
+def transpose(array: Array, layout: str) -> Array:
+    """Return a view of a plain tensor of images or filters in a layout."""
     return array.transpose(_order(layout, array.ndim))
 
 
-def arranged(array: Array, layout: str) -> Array:
+def arrange(array: Array, layout: str) -> Array:
     """Return a plain tensor of images or filters in a layout, contiguous."""
-    return np.ascontiguousarray(turned_to(array, layout))
+    return np.ascontiguousarray(transpose(array, layout))
 
 
-def arranged_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    """Return the shape of a plain tensor of images or filters once it is in a layout."""
+def shape_in(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """Return the shape of a plain tensor of images or filters in a layout."""
     return tuple(shape[axis] for axis in _order(layout, len(shape)))
 
 
 def plain(array: Array, layout: str) -> Array:
-    """Return a tensor that lies in a layout as a plain one; a view."""
+    """Return a plain view of a tensor of images or filters that has a layout."""
     return array.transpose(np.argsort(_order(layout, array.ndim)))
 
 
 # -----------------------------------------------------------------------------
 # The tensors of a pass.
 
-# Kinds whose tensors lie one way only.
-_PLAIN: Final = ("elementwise", "reduction", "move", "gather", "attention")
+# Kinds of layers with one layout.
+_PLAIN_KINDS: Final = ("elementwise", "reduction", "move", "gather", "attention")
 
 
 def layouts_of(layer: Layer) -> tuple[str, ...]:
-    """Return the words of the ways that a layer's tensors can lie: what ``--layout`` chooses by."""
+    """Return the names of a layer's layouts, which ``--layout`` selects by."""
     if layer.op == "gemm":
         return "plain", "transposed"
-    one_way = layer.entry.in_one_order or layer.entry.kind in _PLAIN
-    return ("plain",) if one_way else ("nhwc", "nchw")
+    is_plain = layer.entry.in_one_order or layer.entry.kind in _PLAIN_KINDS
+    return ("plain",) if is_plain else ("nhwc", "nchw")
+
+
+def image_layout(word: str) -> str:
+    """Return the layout of images: ``nhwc``, or ``nchw`` if the name of a layout has none."""
+    return "nhwc" if word == "nhwc" else "nchw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +89,9 @@ class Roles:
     """The roles of a pass's tensors.
 
     Attributes:
-        reads: what the function takes: of a gradient, the forward pass that it is derived from.
-        writes: the results; of a gradient, what it is the gradient of.
+        reads: operands of the function; for a gradient, of the forward pass that it is derived
+            from.
+        writes: results; for a gradient, the operands that it is the gradient of.
         updated: those of ``reads`` that a forward pass overwrites.
         derived: whether the pass is a gradient that the framework derives.
     """
@@ -97,16 +102,16 @@ class Roles:
     derived: bool
 
 
-def roles_of(spec: KernelSpec, own: Container[str] = ()) -> Roles:
+def roles_of(spec: KernelSpec, explicit: Container[str] = ()) -> Roles:
     """Return the roles of a case's pass.
 
     Args:
-        spec: what is computed; a fused bias is one of its tensors.
-        own: ops whose gradients are written out.
+        spec: the case; a fused bias is one of its tensors.
+        explicit: ops whose gradients have functions of their own.
     """
     layer, forward = spec.layer, spec.pass_ == "forward"
     fused = ("bias",) if spec.fuse == "bias" else ()
-    derived = not forward and layer.op not in own
+    derived = not forward and layer.op not in explicit
     propagation = spec.propagation if forward else "training"
     reads = layer.reads("forward" if derived else spec.pass_, propagation)
     writes = layer.writes(spec.pass_, propagation)
@@ -116,13 +121,13 @@ def roles_of(spec: KernelSpec, own: Container[str] = ()) -> Roles:
 
 @dataclass(frozen=True, slots=True)
 class LayerLayout:
-    """How the tensors of a layer lie in memory.
+    """The layouts of a layer's tensors.
 
     Attributes:
         layer: the layer.
-        word: see :func:`layouts_of`.
-        filters: layout of a convolution's weights, for two sides: ``oihw``. Those for one group per
-            channel are ``hwcm``: (rows, columns, channels, outputs per channel).
+        word: one of :func:`layouts_of` it.
+        filters: layout of a convolution's weights, for two sides: ``oihw``. Weights with one group
+            per channel may be ``hwcm``: (rows, columns, channels, outputs per channel).
     """
 
     layer: Layer
@@ -130,24 +135,24 @@ class LayerLayout:
     filters: str = "oihw"
 
     def shape(self, role: str) -> tuple[int, ...]:
-        """Return the plain shape of a tensor, that of a fused bias too."""
+        """Return the plain shape of a tensor, which may be a fused bias."""
         shapes = self.layer.shapes()
         if role == "bias" and role not in shapes:
             return (int(self.layer.n if self.layer.op == "gemm" else self.layer.out_channels),)
         return shapes[role]
 
     def stored_shape(self, role: str) -> tuple[int, ...]:
-        """Return the shape of a tensor as it lies."""
+        """Return the shape of a tensor in this layout."""
         return self._view(role, np.broadcast_to(np.float32(0), self.shape(role))).shape
 
     def array(self, role: str, inputs: Mapping[str, Array]) -> Array:
-        """Return an operand as it lies; of what is not given, zeros."""
+        """Return an operand in this layout; zeros if it is not among the inputs."""
         if role in inputs:
-            return self.arranged(role, inputs[role])
+            return self.arrange(role, inputs[role])
         return np.zeros(self.stored_shape(role), np.float32)
 
-    def arranged(self, role: str, array: Array) -> Array:
-        """Return a plain array as it lies, contiguous."""
+    def arrange(self, role: str, array: Array) -> Array:
+        """Return a plain array in this layout, contiguous."""
         return np.ascontiguousarray(self._view(role, array))
 
     def _view(self, role: str, array: Array) -> Array:
@@ -161,14 +166,14 @@ class LayerLayout:
         if array.ndim < 3:
             return array
         if not self._is_filter(role):
-            return turned_to(array, self._images)
+            return transpose(array, image_layout(self.word))
         if self.filters == "hwcm":
             grouped = array.reshape(layer.groups, -1, *array.shape[2:])
             return grouped.transpose(2, 3, 0, 1)
-        return turned_to(array, self.filters)
+        return transpose(array, self.filters)
 
     def plain(self, role: str, array: Array) -> Array:
-        """Return a tensor that lies so as a plain one."""
+        """Return a tensor of this layout in the plain one."""
         shape = self.shape(role)
         if self.layer.op == "gemm" and role == "weights" and self.word == "transposed":
             array = array.swapaxes(-1, -2)
@@ -177,11 +182,11 @@ class LayerLayout:
         elif self._is_filter(role):
             array = plain(array, self.filters)
         elif array.ndim == len(shape) > 2:
-            array = plain(array, self._images)
+            array = plain(array, image_layout(self.word))
         return array.reshape(shape)
 
     def text(self, pass_: str) -> str:
-        """Return the layouts of a pass's operands in words."""
+        """Return the layouts of a pass's operands as text: ``src nhwc, weights hwio, dst nhwc``."""
         layer = self.layer
         if layer.op == "gemm":
             many, weights = "g" * (layer.batch_count > 1), "nk" * (self.word == "transposed")
@@ -192,7 +197,7 @@ class LayerLayout:
             roles = dict.fromkeys((*layer.reads(pass_), *layer.writes(pass_)))
             images = [role for role in roles if role.startswith(("src", "dst"))]
             images.sort(key=lambda role: (role == "dst", int(role[3:] or 1)))
-            word = "nc" if layer.entry.form == "flat" else self._images
+            word = "nc" if layer.entry.form == "flat" else image_layout(self.word)
             return ", ".join(f"{role} {word}" for role in images)
         if self.word == "plain":
             return self.word
@@ -202,9 +207,40 @@ class LayerLayout:
             f"{role} {filters if role == 'weights' else others}" for role in layer.shapes()
         )
 
-    @property
-    def _images(self) -> str:
-        return "nhwc" if self.word == "nhwc" else "nchw"
-
     def _is_filter(self, role: str) -> bool:
         return role == "weights" and self.layer.op in ("conv", "deconv")
+
+
+# -----------------------------------------------------------------------------
+# Forward functions: a framework's table has a function of a layer and of options, which returns a
+# function of tensors.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardOptions:
+    """How a layer is called, besides its sizes.
+
+    Attributes:
+        layout: ``nhwc`` or ``nchw`` for images; ``transposed`` for products whose weights are
+            stored with their columns as rows.
+        training: whether the layer is trained: normalisations then use the batch's statistics.
+    """
+
+    layout: str = "nhwc"
+    training: bool = False
+
+    @property
+    def images(self) -> str:
+        """The layout of images."""
+        return image_layout(self.layout)
+
+    def around(self, values: Sequence[Any], others: Any) -> tuple[Any, ...]:
+        """Return a value for each axis of images: ``others`` for the batch and the channels."""
+        if self.images == "nhwc":
+            return others, *values, others
+        return others, others, *values
+
+
+def always(function: Callable[..., Any]) -> Callable[[Any, Any], Callable[..., Any]]:
+    """Return the table entry of a function that does not depend on the layer."""
+    return lambda _layer, _options: function

@@ -1,4 +1,4 @@
-"""A pass of a layer as a framework runs it: its function, what that reads, and what it gives."""
+"""A pass of a layer in a framework: its function, operands and results."""
 
 from __future__ import annotations
 
@@ -24,20 +24,19 @@ if TYPE_CHECKING:
 
 
 class FrameworkLayerPass:
-    """A pass of a layer: what is called for it, and the roles of its tensors.
+    """A pass of a layer: the function that computes it, and the roles of its tensors.
 
     Attributes:
-        function: the pass; of a gradient that the framework derives, the forward pass that it is
+        function: the pass; for a gradient that the framework derives, the forward pass that it is
             derived from.
-        turns: values of a last operand that take turns from call to call: an optimizer that steps
-            forth and back does the same work and leaves the weights where they were, however often
-            it runs.
+        turns: values of a last operand that alternate from call to call: an optimizer that steps
+            forth and back does the same work in each call, and the weights do not drift.
 
     Args:
-        spec: what is computed.
+        spec: the case.
         forward: the function of the layer's tensors, in the order of the roles that it reads.
-        layout: how the tensors lie.
-        gradients: functions of the gradients that are none of the forward pass alone, by op.
+        layout: of the tensors.
+        gradients: functions of the gradients that cannot be derived, by op.
     """
 
     def __init__(
@@ -56,19 +55,19 @@ class FrameworkLayerPass:
 
     @property
     def changed(self) -> tuple[int, ...]:
-        """Places of the operands that the function overwrites."""
+        """Positions of the operands that the function overwrites."""
         return tuple(map(self.roles.reads.index, self.roles.updated))
 
     def by_role(self, returned: Sequence[Any], operands: Sequence[Any]) -> dict[str, Any]:
-        """Return the results by role, those among the operands that were overwritten included.
+        """Return the results by role, including operands that were overwritten.
 
         Args:
-            returned: what the function has returned.
-            operands: what it was called with.
+            returned: results of the function.
+            operands: its operands.
         """
         roles = self.roles
         updated = {
-            role: operands[place] for role, place in zip(roles.updated, self.changed, strict=True)
+            role: operands[index] for role, index in zip(roles.updated, self.changed, strict=True)
         }
         written = [role for role in roles.writes if role not in updated]
         return dict(zip(written, returned, strict=False)) | updated
@@ -76,11 +75,11 @@ class FrameworkLayerPass:
     def plain(
         self, results: Mapping[str, Any], read: Callable[[Any], NDArray[Any]]
     ) -> dict[str, NDArray[Any]]:
-        """Return results in their plain layouts, in the order in which the layer writes them.
+        """Return results in plain layouts, in the order in which the layer writes them.
 
         Args:
             results: by role.
-            read: brings one to the host, as float32.
+            read: copies a tensor to the host, as float32.
         """
         written = [role for role in self.roles.writes if role in results]
         return {
@@ -90,23 +89,23 @@ class FrameworkLayerPass:
 
 
 class FrameworkOperator:
-    """A function of a framework's with its operands in place; see ``host_clock.Operator``.
+    """A framework's function with its operands; see ``host_clock.Operator``.
 
     Attributes:
-        call: runs it once. No frame of ours stands between the clock and the framework, unless
-            calls take turns.
-        operands: what the first call is made with.
-        guard: makes the context in which it is to be called; whoever calls it enters that.
-        wait: returns when everything that was called is done.
+        call: runs it once. No Python frame of pydlbench stands between the clock and the framework,
+            unless calls alternate.
+        operands: arguments of the first call.
+        guard: makes the context of its calls, which the caller enters.
+        wait: returns when all calls have finished.
 
     Args:
-        function: what is called.
-        operands: its arguments, but for what takes turns.
-        results: brings what it returned to the host by role, in plain layouts, as float32.
+        function: the function.
+        operands: its arguments, without the alternating one.
+        results: copies its results to the host by role, in plain layouts, as float32.
         guard: see above.
-        wait: see above; nothing to do where a call is done when it returns.
-        turns: last arguments that take turns from call to call, see :class:`FrameworkLayerPass`.
-        restore: gives operands that it overwrites the values that they had before any call.
+        wait: see above; does nothing if calls return with their results.
+        turns: values of an alternating last argument, see :class:`FrameworkLayerPass`.
+        restore: gives overwritten operands the values that they had before the first call.
     """
 
     def __init__(
@@ -121,30 +120,30 @@ class FrameworkOperator:
         restore: Callable[[], None] = lambda: None,
     ) -> None:
         first = functools.partial(function, *operands)
-        calls = [functools.partial(first, each) for each in turns] or [first]
+        calls = [functools.partial(first, value) for value in turns] or [first]
         self.operands = calls[0].args
-        self.call: Callable[[], Any] = calls[0] if len(calls) == 1 else _in_turn(calls)
+        self.call: Callable[[], Any] = calls[0] if len(calls) == 1 else _alternate(calls)
         self.guard, self.wait = guard, wait
         self._results, self._restore = results, restore
-        self._is_turning, self._first = len(calls) > 1, calls[0]
+        self._alternates, self._first = len(calls) > 1, calls[0]
 
     def outputs(self) -> dict[str, NDArray[Any]]:
-        """Run it once, on its first operands, and return its results as float32 in plain layouts.
+        """Run it once on its first operands; return its results as float32 in plain layouts.
 
-        Operands that it overwrites are what they were before any call, in this call.
+        Overwritten operands have their initial values in this call.
         """
         with self.guard():
             self._restore()
-            results = self._results((self._first if self._is_turning else self.call)())
+            results = self._results((self._first if self._alternates else self.call)())
             self._restore()
         return dict(results)
 
 
-def _in_turn(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
-    """Return a call of the first, of the second, and so on, around and around."""
-    following = itertools.cycle(calls).__next__
+def _alternate(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
+    """Return a function that calls several functions in turn."""
+    next_call = itertools.cycle(calls).__next__
 
     def call() -> Any:
-        return following()()
+        return next_call()()
 
     return call

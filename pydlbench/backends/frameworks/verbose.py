@@ -1,14 +1,14 @@
-"""What oneDNN and MKL print about their calls, read: which kernel stands behind an operator.
+"""Parser of the verbose logs of oneDNN and MKL, which name the kernels behind an operator.
 
-A line of oneDNN names the primitive, its implementation, its memory descriptors, the problem and
-the time of one execution in milliseconds::
+A line of oneDNN has the primitive, its implementation, its memory descriptors, the problem and the
+time of one execution in milliseconds::
 
     onednn_verbose,v1,primitive,exec,cpu,convolution,brg_conv_fwd:avx512_core,forward_training,
     src:f32::blocked:acdb::f0 ...,attr-scratchpad:user,alg:convolution_direct,mb2_ic16...,0.032
 
 (oneDNN 1 to 3.2 leave out ``v1`` and ``primitive``, and write ``src_f32`` for ``src:f32``; a time
-stamp may stand before them); one of MKL the routine with its arguments, the
-time and the threads::
+stamp may precede them). A line of MKL has the routine with its arguments, the time and the
+threads::
 
     MKL_VERBOSE SGEMM(T,N,48,64,32,...) 1.76ms CNR:OFF Dyn:0 FastMM:1 TID:0  NThr:2
 """
@@ -29,7 +29,7 @@ _CREATED = re.compile(
 )
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _DESCRIPTOR = re.compile(r"(\w+?)[_:](?:[a-z]+[0-9]+\w*|undef):[^:]*:[^:]*:(\w*)")
-#: What begins a line that :func:`parse` reads.
+#: Beginnings of the lines that :func:`parse` reads.
 MARKS = ("onednn_verbose,", "dnnl_verbose,", "MKL_VERBOSE ")
 
 
@@ -41,12 +41,12 @@ class Execution:
         library: ``oneDNN`` or ``MKL``.
         primitive: ``convolution``, ``reorder``, ``SGEMM`` and so on.
         implementation: the kernel: ``brg_conv_fwd:avx512_core``, ``SGEMM(T,N)``.
-        seconds: of this execution.
-        propagation: what a primitive is to do: ``forward_training``, ``backward_data``.
-        problem: sizes, as the library writes them.
-        formats: of source and destination: ``abcd -> aBcd16b``.
-        threads: how many it used, where it says so.
-        signature: what of the line says what is computed, see :mod:`pydlbench.calls.seen.onednn`.
+        seconds: time of this execution.
+        propagation: kind of a primitive: ``forward_training``, ``backward_data``.
+        problem: sizes, in the library's notation.
+        formats: formats of source and destination: ``abcd -> aBcd16b``.
+        threads: number of threads; None if it is not logged.
+        signature: the fields that define the computation, see :mod:`pydlbench.calls.seen.onednn`.
     """
 
     library: str
@@ -61,25 +61,25 @@ class Execution:
 
 
 def parse(text: str) -> list[Execution]:
-    """Read the executions from what was printed, in their order; other lines are passed over."""
+    """Return the executions in a log, in their order; other lines are ignored."""
     executions = map(parse_line, text.splitlines())
     return [execution for execution in executions if execution is not None]
 
 
 def parse_line(line: str) -> Execution | None:
-    """Read the execution of one line; None where it is none's."""
+    """Return the execution that a line logs; None for other lines."""
     return _onednn(line) or _mkl(line)
 
 
 def creation_s(text: str) -> float:
-    """Return the seconds of making oneDNN's primitives, those that its cache already has included.
+    """Return the seconds of creating oneDNN's primitives, including hits of its cache.
 
-    Their lines stand in the log of the level that prints creation too::
+    They are logged at the level that includes creation::
 
         onednn_verbose,v1,primitive,create:cache_miss,cpu,convolution,...,0.281
 
     Args:
-        text: that was printed.
+        text: the log.
     """
     return sum(map(float, _CREATED.findall(text))) / 1e3
 
@@ -88,7 +88,7 @@ def _onednn(line: str) -> Execution | None:
     fields = line.strip().split(",")
     if fields[0] not in ("onednn_verbose", "dnnl_verbose") or "exec" not in fields[:5]:
         return None
-    if "graph" in fields[:4]:  # a partition, whose primitives have lines of their own
+    if "graph" in fields[:4]:  # a partition; its primitives have lines of their own
         return None
     # engine, primitive, implementation, propagation, descriptors, attributes, algorithm, problem,
     # milliseconds
@@ -119,7 +119,7 @@ def _mkl(line: str) -> Execution | None:
         return None
     routine, arguments, time, unit, threads = match.groups()
     words = [word for word in arguments.split(",") if word.isalpha()]
-    # Addresses, and what stands behind the first of them, change from call to call.
+    # Addresses, and the arguments after the first address, change from call to call.
     sizes = itertools.takewhile(
         lambda word: not word.startswith("0x"), map(str.strip, arguments.split(","))
     )
@@ -134,8 +134,8 @@ def _mkl(line: str) -> Execution | None:
 
 
 def total_s(executions: list[Execution]) -> float:
-    """Return the seconds that all executions took together."""
-    return sum(each.seconds for each in executions)
+    """Return the total seconds of executions."""
+    return sum(execution.seconds for execution in executions)
 
 
 def last_call(executions: list[Execution], calls: int) -> list[Execution]:
@@ -143,27 +143,27 @@ def last_call(executions: list[Execution], calls: int) -> list[Execution]:
 
     Args:
         executions: of all calls, in their order.
-        calls: how many.
+        calls: number of calls.
 
     Returns:
-        Nothing if the executions do not divide into so many equal calls.
+        Nothing if the executions do not divide into this number of equal calls.
     """
-    each, rest = divmod(len(executions), calls)
-    if rest or not each:
+    length, rest = divmod(len(executions), calls)
+    if rest or not length:
         return []
-    logs = [executions[each * i : each * (i + 1)] for i in range(calls)]
+    logs = [executions[length * i : length * (i + 1)] for i in range(calls)]
     same = len({tuple(item.implementation for item in log) for log in logs}) == 1
     return logs[-1] if same else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A call with its log, and the same call without one, right beside it.
+    """A logged call, and the same call without a log immediately before or after.
 
     Attributes:
-        executions: of the logged call.
-        logged_s: seconds that this call took.
-        plain_s: seconds that the call without a log took; None where there was none.
+        executions: in the logged call.
+        logged_s: seconds of the logged call.
+        plain_s: seconds of the call without a log; None if there was none.
     """
 
     executions: list[Execution]
@@ -172,53 +172,54 @@ class Turn:
 
 
 def middle_turn(turns: Sequence[Turn]) -> tuple[list[Execution], float]:
-    """Return the executions of a call, and the seconds of the call that they are shares of.
+    """Return the executions of the median call, and the seconds of that call without logging.
 
-    Of several turns it is the one in the middle by that share: the machine may change its pace
-    between them. The whole is the very call that was logged, as whatever disturbed the one has
-    disturbed the other, less what writing the log costs: the shortest call with one less the
-    shortest without, and no more than the call took besides its executions.
+    The median is taken over the executions' share of the call, as clocks may change between turns.
+    The logged call itself is the whole, since interference affects both, less the cost of logging:
+    the difference of the shortest calls with and without a log, and at most the time of the call
+    outside of its executions.
 
     Args:
         turns: at least one, of equal calls.
     """
-    plain = [each.plain_s for each in turns if each.plain_s]
-    cost = max(0.0, min(each.logged_s for each in turns) - min(plain)) if plain else 0.0
+    plain = [turn.plain_s for turn in turns if turn.plain_s]
+    cost = max(0.0, min(turn.logged_s for turn in turns) - min(plain)) if plain else 0.0
     wholes = [
-        (each.executions, max(total_s(each.executions), each.logged_s - cost)) for each in turns
+        (turn.executions, max(total_s(turn.executions), turn.logged_s - cost)) for turn in turns
     ]
-    return sorted(wholes, key=lambda each: total_s(each[0]) / each[1])[len(wholes) // 2]
+    return sorted(wholes, key=lambda whole: total_s(whole[0]) / whole[1])[len(wholes) // 2]
 
 
 def kernels(executions: list[Execution]) -> str | None:
-    """Name the kernels that computed, in their order, conversions of layouts left out.
+    """Return the names of the kernels in their order, without reorders.
 
     Returns:
-        ``brg_conv_fwd:avx512_core``, or several with `` + `` between, or None if there is none.
+        ``brg_conv_fwd:avx512_core``, or several, joined by `` + ``; None if there is none.
     """
     names = (
-        each.implementation if each.library == "oneDNN" else f"{each.library} {each.implementation}"
-        for each in executions
-        if each.primitive != "reorder"
+        ("" if execution.library == "oneDNN" else f"{execution.library} ")
+        + execution.implementation
+        for execution in executions
+        if execution.primitive != "reorder"
     )
     return " + ".join(dict.fromkeys(names)) or None
 
 
 def evidence(executions: list[Execution], call_s: float) -> dict[str, Any]:
-    """Return what a log tells about the causes of a slow row, see ``KernelFacts.evidence``.
+    """Return the evidence of a log on why a row is slow, see ``KernelFacts.evidence``.
 
     Args:
         executions: of one call.
-        call_s: seconds of the call that they are shares of.
+        call_s: seconds of the whole call.
 
     Returns:
-        ``kernel``; ``kernel_s``, ``reorder_s`` and ``call_s`` in seconds; nothing where no kernel
-        was logged.
+        ``kernel``; ``kernel_s``, ``reorder_s`` and ``call_s`` in seconds; nothing if no kernel was
+        logged.
     """
     name = kernels(executions)
     if name is None:
         return {}
-    reorders = sum(each.seconds for each in executions if each.primitive == "reorder")
+    reorders = total_s([item for item in executions if item.primitive == "reorder"])
     return {
         "kernel": name,
         "kernel_s": total_s(executions) - reorders,
@@ -228,23 +229,21 @@ def evidence(executions: list[Execution], call_s: float) -> dict[str, Any]:
 
 
 def remarks(executions: list[Execution], *, threads: int, inference: bool) -> tuple[str, ...]:
-    """Say what a reader has to know: conversions of layouts in each call, threads left idle.
+    """Return notes for the reader: reorders in each call, idle threads.
 
     Args:
         executions: of one call.
-        threads: how many there are.
-        inference: whether nothing is kept for a backward pass.
+        threads: number of available threads.
+        inference: whether no backward pass follows.
     """
-    entries = []
-    reorders = [each for each in executions if each.primitive == "reorder"]
+    notes = []
+    reorders = [item for item in executions if item.primitive == "reorder"]
     if reorders:
-        what = "; ".join(f"{each.problem} {each.formats}" for each in reorders)
-        entries.append(f"oneDNN converts layouts in each call: {what}")
-    if inference and any(each.propagation == "forward_training" for each in executions):
-        entries.append(
-            "oneDNN was asked for its forward_training kernel, although this is inference"
-        )
-    idle = [each for each in executions if each.threads is not None and each.threads < threads]
+        what = "; ".join(f"{item.problem} {item.formats}" for item in reorders)
+        notes.append(f"oneDNN converts layouts in each call: {what}")
+    if inference and any(item.propagation == "forward_training" for item in executions):
+        notes.append("oneDNN was asked for its forward_training kernel, although this is inference")
+    idle = [item for item in executions if item.threads is not None and item.threads < threads]
     if idle:
-        entries.append(f"MKL used {idle[0].threads} of {threads} threads")
-    return tuple(entries)
+        notes.append(f"MKL used {idle[0].threads} of {threads} threads")
+    return tuple(notes)

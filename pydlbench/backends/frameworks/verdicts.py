@@ -1,12 +1,12 @@
-"""The verdict on what a framework computed, also where the reference has no word for it alone.
+"""Verification of a framework's results, including cases that have no reference of their own.
 
-- A dropout draws its own random numbers, so no mask of ours can be compared. What is checked is
-  its structure: each element is zero or the source's over ``keep``, as many are kept as ``keep``
-  says, and the next call draws another mask. (The backward pass is given a mask, the reference's
-  one, and is compared element by element like any other.)
-- A bias in the same call as a convolution or a product is one channel more of an exact, larger
-  problem: each image is padded beforehand and gets a channel of ones per group, whose weights are
-  the bias at one tap and zero at all others.
+- A dropout draws its own random numbers, so its mask cannot be compared. Its structure is checked:
+  each element is zero or the source's over ``keep``, the share of kept elements is about ``keep``,
+  and the next call draws another mask. (The backward pass is given the reference's mask, and is
+  compared element by element like any other.)
+- A convolution or a product with a fused bias is compared with a larger problem without bias: each
+  image is padded beforehand and gets a channel of ones per group, whose weights are the bias at one
+  tap and zero at all others.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
-# The bias of a fused call has a random stream of its own.
+# Number of the random stream of a fused bias.
 _BIAS_STREAM = 91
-# A fair draw is further off than this many standard deviations once in 10**12 times.
-_DEVIATIONS = 7.0
-# Two fair masks of so many random elements agree everywhere once in 10**12 times.
+# A random mask deviates by more standard deviations once in 10**12 times.
+_MAX_DEVIATIONS = 7.0
+# Two random masks with this entropy are equal once in 10**12 times.
 _DECISIVE_BITS = 40.0
 
 
 def check_fused(spec: KernelSpec) -> None:
-    """Make sure that a case with a fused bias has one.
+    """Check that a case with a fused bias can have one.
 
     Raises:
-        UnsupportedError: a bias where there is none to add or to differentiate.
+        UnsupportedError: its layer or pass has no bias.
     """
     layer = spec.layer
     has_bias = layer.op in ("conv", "gemm")
@@ -53,12 +53,16 @@ def check_fused(spec: KernelSpec) -> None:
         )
 
 
-def fused_inputs(spec: KernelSpec, seed: int) -> dict[str, NDArray[np.float32]]:
-    """Return what a case with a fused bias reads beside its layer's inputs: one per channel."""
+def is_random(spec: KernelSpec) -> bool:
+    """Whether a call draws random numbers itself."""
     layer = spec.layer
-    if spec.fuse != "bias" or layer.op not in ("conv", "gemm"):
-        return {}
-    if spec.pass_ == "backward-weights":
+    return layer.kind == "pointwise" and (layer.op, spec.pass_) == ("dropout", "forward")
+
+
+def fused_inputs(spec: KernelSpec, seed: int) -> dict[str, NDArray[np.float32]]:
+    """Return the additional input of a case with a fused bias: one value per channel."""
+    layer = spec.layer
+    if spec.fuse != "bias" or spec.pass_ == "backward-weights":
         return {}
     count = layer.out_channels if layer.op == "conv" else layer.n
     rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, _BIAS_STREAM])))
@@ -74,33 +78,33 @@ def judge(
     accumulate: str,
     bias_accumulate: str = "float32",
     algorithm: str,
-    again: Mapping[str, NDArray[Any]] | None = None,
+    second: Mapping[str, NDArray[Any]] | None = None,
 ) -> Verdict:
     """Compare the results of a call with the reference.
 
     Args:
-        spec: what was computed.
-        inputs: what it read, by role; with the bias where one is fused.
-        outputs: what it wrote, by role, the main result first.
-        seed: chooses what is compared where not everything is.
+        spec: the case.
+        inputs: operands by role, including a fused bias.
+        outputs: results by role, the main result first.
+        seed: selects the elements that are compared if not all are.
         accumulate: format of partial sums.
-        bias_accumulate: of those of a bias's gradient beside the result.
-        algorithm: the framework's name for it.
-        again: what the next call wrote; only of what is random.
+        bias_accumulate: format of partial sums in the gradient of a fused bias.
+        algorithm: the framework's name of the algorithm.
+        second: results of the next call, if results are random.
     """
     layer = spec.layer
-    if layer.kind == "pointwise" and (layer.op, spec.pass_) == ("dropout", "forward"):
-        assert again is not None
-        return _dropout(layer, spec.precision, inputs["src"], outputs["dst"], again["dst"])
+    if is_random(spec):
+        assert second is not None
+        return _dropout(layer, spec.precision, inputs["src"], outputs["dst"], second["dst"])
 
-    def verified(
+    def compare(
         what: Layer,
         pass_: str,
         given: Mapping[str, NDArray[Any]],
         results: Mapping[str, NDArray[Any]],
         sums: str = accumulate,
     ) -> Verdict:
-        # Frameworks add the gradients of a recurrent layer's steps up in the storage format.
+        # Frameworks sum the gradients of a recurrent layer's steps in the storage format.
         uncertain = what.kind == "recurrent" and spec.precision != "fp32"
         return verify(
             what,
@@ -116,17 +120,16 @@ def judge(
         )
 
     if spec.fuse != "bias":
-        return verified(layer, spec.pass_, inputs, outputs)
-    assert layer.op in ("conv", "gemm")
+        return compare(layer, spec.pass_, inputs, outputs)
     if spec.pass_ == "forward":
         larger, given = _with_channel_of_ones(layer, inputs)
-        return verified(larger, "forward", given, outputs)
-    weights = verified(layer, spec.pass_, inputs, {"weights": outputs["weights"]})
+        return compare(larger, "forward", given, outputs)
+    weights = compare(layer, spec.pass_, inputs, {"weights": outputs["weights"]})
     if weights.status != "ok":
         return weights
     alone, gradient = _bias_alone(layer, inputs["dst"])
     summed = {"bias": outputs["bias"]}
-    bias = verified(alone, "backward-weights", {"dst": gradient}, summed, bias_accumulate)
+    bias = compare(alone, "backward-weights", {"dst": gradient}, summed, bias_accumulate)
     if bias.status != "ok":
         return bias
     return msgspec.structs.replace(
@@ -141,19 +144,20 @@ def _dropout(
     precision: str,
     source: NDArray[Any],
     output: NDArray[Any],
-    again: NDArray[Any],
+    second: NDArray[Any],
 ) -> Verdict:
-    """Check each element's value, the share of those kept, and that the mask is drawn anew."""
+    """Check each element's value, the share of kept elements, and that each call draws a mask."""
     allowed = tolerance(precision, 1)
     expected = source.astype(np.float64) / layer.keep
-    telling = expected != 0  # a zero tells nothing about the mask
-    kept = telling & (output != 0)
-    least = smallest_normal(precision)
-    scale = np.where(telling, np.maximum(2 * np.abs(expected), least), 1.0)
+    nonzero = expected != 0  # a zero does not show whether it was kept
+    kept = nonzero & (output != 0)
+    scale = np.where(nonzero, np.maximum(2 * np.abs(expected), smallest_normal(precision)), 1.0)
     error = np.abs(output - np.where(kept, expected, 0.0)) / scale
     worst = int(np.argmax(error))
-    count, share = int(telling.sum()), int(kept.sum())
+    count, share = int(nonzero.sum()), int(kept.sum())
     mean, spread = count * layer.keep, (count * layer.keep * (1 - layer.keep)) ** 0.5
+    # The probability that two random masks are equal, as a negative power of two.
+    bits = -count * np.log2(layer.keep**2 + (1 - layer.keep) ** 2)
     unwritten = int(np.isnan(output).sum())
     largest = float(error.flat[worst])
     reason = None
@@ -162,9 +166,9 @@ def _dropout(
     elif not largest <= allowed:
         got, wanted = output.flat[worst], expected.flat[worst]
         reason = f"dst has an element {got:.7g}, expected 0 or {wanted:.7g}"
-    elif abs(share - mean) > _DEVIATIONS * spread + 1:
+    elif abs(share - mean) > _MAX_DEVIATIONS * spread + 1:
         reason = f"{share} of {count} elements kept, expected about {mean:.7g}"
-    elif _bits(count, layer.keep) > _DECISIVE_BITS and np.array_equal(kept, telling & (again != 0)):
+    elif bits > _DECISIVE_BITS and np.array_equal(kept, nonzero & (second != 0)):
         reason = "two calls draw the same mask"
     detail = (
         f"random mask: each of {output.size} elements is 0 or src/keep, {share} of {count} kept"
@@ -180,15 +184,10 @@ def _dropout(
     )
 
 
-def _bits(count: int, keep: float) -> float:
-    """How unlikely it is that two masks of so many elements are the same, in powers of two."""
-    return float(-count * np.log2(keep**2 + (1 - keep) ** 2))
-
-
 def _with_channel_of_ones(
     layer: Layer, inputs: Mapping[str, NDArray[Any]]
 ) -> tuple[Layer, dict[str, NDArray[Any]]]:
-    """Return the larger problem without a bias that has the same result, and its inputs."""
+    """Return a larger problem without bias that has the same result, and its inputs."""
     source, weights, bias = inputs["src"], inputs["weights"], inputs["bias"]
     if layer.op == "gemm":
         ones = np.ones_like(source[..., :1])
@@ -213,7 +212,7 @@ def _with_channel_of_ones(
 
 
 def _bias_alone(layer: Layer, gradient: NDArray[Any]) -> tuple[Layer, NDArray[Any]]:
-    """Return the memory-bound layer whose gradient is that of the bias, and what it reads."""
+    """Return the memory-bound layer whose gradient is that of the bias, and its input."""
     if layer.op == "gemm":
         rows = layer.batch_count * layer.m
         images = gradient.reshape(rows, layer.n, 1, 1)

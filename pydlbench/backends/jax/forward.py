@@ -16,7 +16,7 @@ import numpy as np
 from jax import ShapeDtypeStruct, lax, linear_transpose, nn
 from jax import numpy as jnp
 
-from pydlbench.backends.frameworks.operands import arranged_shape, axes_of
+from pydlbench.backends.frameworks.operands import axes_of, shape_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +87,7 @@ def _convolution(layer: Any, options: JaxForwardOptions) -> Function:
 
 def _transposed_convolution(layer: Any, options: JaxForwardOptions) -> Function:
     forward = _convolution(layer.convolution, options)
-    result = arranged_shape(layer.shapes()["dst"], options.images)
+    result = shape_in(layer.shapes()["dst"], options.images)
 
     def transposed(source: Any, weights: Any) -> Any:
         like = ShapeDtypeStruct(result, source.dtype)

@@ -161,7 +161,7 @@ class JaxModel(CatalogueModel):
     def _tensor(self, name: str, array: NDArray[Any]) -> Any:
         kind = "float32" if self.net.is_exact(name) else self._stored
         # A copy of its own, which may be given away.
-        put = self.place.put(self.net.arranged(name, array), kind)
+        put = self.place.put(self.net.arrange(name, array), kind)
         return jnp.array(put, copy=True)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from pydlbench.backends.frameworks.backend import Variant, wanted_variant
-from pydlbench.backends.frameworks.operands import arranged, plain
+from pydlbench.backends.frameworks.operands import arrange, plain
 from pydlbench.backends.numba import kernels
 from pydlbench.errors import UnsupportedError
 
@@ -150,7 +150,7 @@ def _conv(layer: Layer, pass_: str, inputs: Inputs) -> HostOperator:
         if name == "weights":
             return np.ascontiguousarray(tensor.reshape(sizes).transpose(order))
         batch, channels, rows, columns = tensor.shape
-        return arranged(tensor, "nhwc").reshape(batch, rows, columns * groups, channels // groups)
+        return arrange(tensor, "nhwc").reshape(batch, rows, columns * groups, channels // groups)
 
     def plain_result(result: Array) -> Array:
         if role == "weights":
@@ -218,7 +218,7 @@ def _pool(layer: Layer, pass_: str, propagation: str, inputs: Inputs) -> HostOpe
         name: (images, rows, columns, channels)
         for name, (images, channels, rows, columns) in layer.shapes().items()
     }
-    given = arranged(inputs["src" if forward else "dst"], "nhwc")
+    given = arrange(inputs["src" if forward else "dst"], "nhwc")
     met = [inputs_met(axis) for axis in layer.axes]
     read = met if forward else [outputs_met(axis) for axis in layer.axes]
     results: list[Result] = [(shapes[role], np.float32)]
@@ -234,7 +234,7 @@ def _pool(layer: Layer, pass_: str, propagation: str, inputs: Inputs) -> HostOpe
         kernel = kernels.maximum_backward
         places = np.empty(shapes["dst"], np.int32)
         maxima = np.empty(shapes["dst"], np.float32)
-        kernels.maximum(maxima, places, arranged(inputs["src"], "nhwc"), *met)
+        kernels.maximum(maxima, places, arrange(inputs["src"], "nhwc"), *met)
         operands = [given, places, *read]
     else:
         kernel = kernels.maximum

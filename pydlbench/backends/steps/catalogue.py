@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.frameworks.operands import arranged, plain
+from pydlbench.backends.frameworks.operands import arrange, plain
 from pydlbench.backends.steps.definition import StepDefinition, StepModel, definition_of
 from pydlbench.backends.steps.inputs import save_results, trained
 from pydlbench.calls.seen import meaning_of
@@ -272,7 +272,7 @@ def product_flops(calls: Iterable[RecordedCall]) -> int:
 
 def host_arrays(batch: Batch, layout: str) -> tuple[NDArray[Any], ...]:
     """Return images and labels for frameworks whose labels are 32 bits wide."""
-    images = arranged(batch.images, layout)
+    images = arrange(batch.images, layout)
     return (images,) if batch.labels is None else (images, batch.labels.astype(np.int32))
 
 

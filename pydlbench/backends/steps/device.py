@@ -129,7 +129,7 @@ def _captured(call: Callable[[], Any], runtime: DeviceRuntime) -> DeviceWork:
         UnsupportedError: it cannot be captured; has the reason.
     """
     try:
-        return runtime.captured(call, 1)
+        return runtime.graph_work(call, 1)
     except Exception as error:  # capturing raises anything that the call raises
         if is_device_lost(error):
             raise
@@ -181,7 +181,7 @@ class _Timer:
     def time(self) -> _Time:
         """Return the times of one execution."""
         if self._sampler is None:
-            self._sampler = self._runtime.enqueued(self._call)
+            self._sampler = self._runtime.call_work(self._call)
         self._settle()
         self._runtime.wait()
         raw = self._sampler.sample(1, self._inner or 1, 0)

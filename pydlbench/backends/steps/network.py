@@ -106,9 +106,9 @@ class Network(abc.ABC):
             result = self.function(node.layer)(*inputs, *weights)
             return self.biased(result, cast["bias"]) if "bias" in cast else result
 
-    def arranged(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+    def arrange(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
         """Return a plain tensor in the layout of the network, by name: filters are transposed."""
-        return self._layout(name).arranged("weights", array) if array.ndim == 4 else array
+        return self._layout(name).arrange("weights", array) if array.ndim == 4 else array
 
     def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
         """Return a tensor of the network, or its gradient, in the plain layout, by name."""

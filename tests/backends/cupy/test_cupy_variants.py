@@ -144,7 +144,7 @@ def test_the_arithmetic_is_settled_before_each_chunk(backend, cupy):
         return {"seconds": times, **nothing}
 
     backend._runtime = SimpleNamespace(
-        enqueued=lambda _call, _cache: SimpleNamespace(sample=sample)
+        call_work=lambda _call, _cache: SimpleNamespace(sample=sample)
     )
     case = KernelSpec(layer=LAYERS["product"], precision="tf32", device="cuda:0")
     (variant,) = backend.variants(case)

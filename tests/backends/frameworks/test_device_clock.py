@@ -30,11 +30,11 @@ class Runtime:
         self.log = []
         self.clock_hz = clock_hz
 
-    def enqueued(self, call, cache):
+    def call_work(self, call, cache):
         call()
         return self._work("call" if cache == "hot" else cache, 2e-3)
 
-    def captured(self, call, times):
+    def graph_work(self, call, times):
         call()
         self.log.append(("capture", times))
         return self._work("graph", 1e-3)
@@ -141,7 +141,7 @@ def test_where_nobody_watches_nothing_is_sustained():
 @pytest.mark.parametrize("name", ["torch", "cupy"])
 def test_without_the_native_module_rows_of_a_gpu_are_skipped_with_the_reason(monkeypatch, name):
     pytest.importorskip("torch")
-    module = "torch.gpu" if name == "torch" else "cupy.backend"
+    module = "torch.layers.gpu" if name == "torch" else "cupy.backend"
     monkeypatch.setitem(sys.modules, "pydlbench._cuda", None)
     found = importlib.import_module(f"pydlbench.backends.{module}")
     kind = found.TorchCudaBackend if name == "torch" else found.CupyBackend
@@ -157,7 +157,7 @@ def test_launch_times_by_three_clocks():
 
 
 class Uncapturable(Runtime):
-    def captured(self, *_):
+    def graph_work(self, *_):
         raise RuntimeError("operation not permitted when stream is capturing")
 
 

@@ -33,7 +33,7 @@ def verdict(spoil=None, again_seed=2, keep=0.75, drawn=0.75):
         seed=0,
         accumulate="float32",
         algorithm="test",
-        again={"dst": again},
+        second={"dst": again},
     )
 
 
@@ -60,7 +60,7 @@ def test_the_smallest_elements_of_a_mask_in_float16_have_fewer_digits():
             seed=0,
             accumulate="float32",
             algorithm="test",
-            again={"dst": drawn(2)},
+            second={"dst": drawn(2)},
         )
 
     right = drawn(1)
@@ -110,7 +110,7 @@ def test_a_dropout_that_keeps_all_draws_nothing():
         seed=0,
         accumulate="float32",
         algorithm="test",
-        again={"dst": source},
+        second={"dst": source},
     )
     assert found.status == "ok"
 

@@ -36,10 +36,10 @@ class FakeRuntime:
     def launched(self) -> None:
         self.log.append("call")
 
-    def enqueued(self, call: Callable[[], Any], cache: str) -> Any:
+    def call_work(self, call: Callable[[], Any], cache: str) -> Any:
         return self._work(call, "events" if cache == "hot" else cache)
 
-    def captured(self, call: Callable[[], Any], times: int) -> Any:
+    def graph_work(self, call: Callable[[], Any], times: int) -> Any:
         self.log.append(f"capture {times}")
         return self._work(call, "graph")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pydlbench.backends.frameworks.operands import arranged_shape, axes_of
+from pydlbench.backends.frameworks.operands import axes_of, shape_in
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.ops.axis import extent
 from pydlbench.verification.inputs import kept_elements
@@ -140,7 +140,7 @@ class _Windows:
         if options.padded:
             pads = options.around(padding.pairs, (0, 0))
             padding = Padding("VALID", ((0, 0),) * len(padding.pairs))
-        shape = arranged_shape(layer.shapes()["src"], options.images)
+        shape = shape_in(layer.shapes()["src"], options.images)
         return cls(padding, pads, shape)
 
     def pad(self, images: Any, value: Any = 0) -> Any:

@@ -242,7 +242,7 @@ class _TensorFlowPass(FrameworkLayerPass):
         graph, kept = self._graph, KEPT.get(self.op, {})
         given = [graph.tensor(name) for name in kept]
         values = [
-            upload(self.layout.arranged("src", make(self.layer, inputs)), each.dtype.name, device)
+            upload(self.layout.arrange("src", make(self.layer, inputs)), each.dtype.name, device)
             for make, each in zip(kept.values(), given, strict=True)
         ]
         keep = tf.function(graph.part([*graph.sources, *given], graph.kept), autograph=False)

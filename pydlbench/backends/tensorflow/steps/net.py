@@ -68,7 +68,7 @@ class TensorFlowNet(Network):
         with tf.device(device):
             self.variables = {
                 name: tf.Variable(
-                    self.arranged(name, array),
+                    self.arrange(name, array),
                     dtype="float32" if self.is_exact(name) else stored,
                     trainable=name in to_train,
                 )
@@ -79,7 +79,7 @@ class TensorFlowNet(Network):
     def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Take over weights by name."""
         for name, variable in self.variables.items():
-            variable.assign(tf.cast(self.arranged(name, weights[name]), variable.dtype))
+            variable.assign(tf.cast(self.arrange(name, weights[name]), variable.dtype))
 
     def cast(self, tensor: Any) -> Any:
         """Return a tensor in the type of activations."""

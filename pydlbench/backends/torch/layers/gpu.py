@@ -67,7 +67,7 @@ class TorchRuntime:
     def _sampler(self) -> Sampler:
         return Sampler(self._index)
 
-    def enqueued(self, call: Callable[[], Any], cache: str = "hot") -> DeviceWork:
+    def call_work(self, call: Callable[[], Any], cache: str = "hot") -> DeviceWork:
         """Return a call as work, enqueued in the sampler's stream."""
 
         def enqueue(stream: int) -> None:
@@ -75,9 +75,9 @@ class TorchRuntime:
                 call()
 
         self.wait()  # other streams may still write the operands
-        return self._sampler.enqueued(enqueue, cache)
+        return self._sampler.call_work(enqueue, cache)
 
-    def captured(self, call: Callable[[], Any], times: int) -> DeviceWork:
+    def graph_work(self, call: Callable[[], Any], times: int) -> DeviceWork:
         """Capture ``times`` calls; each result is dropped at once, as outside of a graph."""
         side = _cuda.Stream()
         side.wait_stream(_cuda.current_stream())
@@ -90,7 +90,7 @@ class TorchRuntime:
             for _ in range(times):
                 call()
         self.wait()
-        return CapturedGraph(graph, self._sampler.captured(graph.raw_cuda_graph(), times))
+        return CapturedGraph(graph, self._sampler.graph_work(graph.raw_cuda_graph(), times))
 
     def record(self) -> Any:
         """Put a new event into the stream and return it."""

@@ -105,7 +105,7 @@ class TorchOperands:
         like = self._formats.get(len(shape))
         if role not in self.inputs:
             return self.place.empty(shape, like, dtype).zero_()
-        array = self._layout.arranged(role, self.inputs[role]).reshape(shape)
+        array = self._layout.arrange(role, self.inputs[role]).reshape(shape)
         return self.place.tensor(array, like, dtype)
 
 
