@@ -1,4 +1,4 @@
-"""The report of ``breakdown``: levels, what lies above each, the modules, and what follows."""
+"""The report of ``breakdown``: levels, the terms above each, modules, and the conclusion."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.report.blocks import Block
 
-# Modules that are shown unless all are asked for.
-_SHOWN: Final = 8
+# Modules in the table without --explain.
+_MAX_MODULES: Final = 8
 _MODULES: Final = "module seconds=in_context share alone_s native_s limit_s"
 _TERMS: Final = "term kind seconds ci_low..ci_high share detail"
-# Calls that take longer alone than in the step, by more than this share of it, are worth one.
-_LONGER: Final = 0.05
-#: What lies above a level.
-_ABOVE: Final = {
+# Calls that take longer alone than in the step are reported from this share of the step on.
+_MIN_LONGER_SHARE: Final = 0.05
+#: Names of the differences between a level and the next one.
+_DIFFERENCES: Final = {
     "limit": "kernels",
     "native": "the framework's choice",
     "alone": "context",
@@ -42,12 +42,12 @@ _ABOVE: Final = {
 def breakdown_report(
     run: RunRecord, documents: Sequence[Mapping[str, Any]], *, explain: bool = False
 ) -> list[Block]:
-    """Return a report on each breakdown; of several also all levels in one table.
+    """Return a report on each breakdown; for several also a table of all levels.
 
     Args:
         run: for the device's name.
         documents: breakdowns, or why there are none.
-        explain: all terms and how each was measured, and all modules.
+        explain: show all terms, how each was measured, and all modules.
     """
     blocks: list[Block] = []
     records = []
@@ -74,7 +74,7 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
     threads = counted(record.threads, "thread")
     place = record.device if record.device != "cpu" else threads
     where = f"{device_name(run.device)}  {place}  measured in {record.seconds:.0f} s"
-    modules = record.modules if explain else record.modules[:_SHOWN]
+    modules = record.modules if explain else record.modules[:_MAX_MODULES]
     blocks: list[Block] = [
         Heading([*summary_parts(record), where], bold=2),
         _levels_table(record, scale),
@@ -118,7 +118,7 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
 
 
 def summary_parts(record: BreakdownRecord) -> tuple[str, str]:
-    """Return what was broken down; and the step, as long as it takes."""
+    """Return the step with its settings; and its time and rate."""
     step = record.measured
     layout = capabilities.declaration(record.framework).steps.layout_text(record.layout)
     options = [f"{name}={value}" for name, value in record.options.items()]
@@ -138,11 +138,11 @@ def interval_text(low: float | None, high: float | None, scale: Scale) -> str:
 
 
 # -----------------------------------------------------------------------------
-# The levels, each with what lies above it.
+# The table of levels.
 
 
 def _levels_table(record: BreakdownRecord, scale: Scale) -> TableBlock:
-    """Return a breakdown's levels from the limit to the step, each before the parts above it."""
+    """Return the levels from the limit to the step, each followed by the terms above it."""
     cells = []
     for name, above in zip(LEVELS, (*LEVELS[1:], ""), strict=True):
         terms = [term for term in record.terms if term.level == above]
@@ -153,19 +153,19 @@ def _levels_table(record: BreakdownRecord, scale: Scale) -> TableBlock:
             interval = interval_text(level.ci_low, level.ci_high, scale)
         above_s = scale.signed(sum(term.seconds for term in terms)) if terms else ""
         known = level is not None
-        words = _ABOVE[name] if terms and known else record.reasons.get(name, "")
+        words = _DIFFERENCES[name] if terms and known else record.reasons.get(name, "")
         if len(terms) == 1 and known:
             words = f"{words}: {terms[0].detail}" if terms[0].detail else words
-            words = words if terms[0].kind == "difference" else _named(terms[0])
+            words = words if terms[0].kind == "difference" else _term_text(terms[0])
         cells.append([title, time, interval, above_s, words])
         if len(terms) > known:
-            parts = [(scale.signed(term.seconds), f"  {_named(term)}") for term in terms]
+            parts = [(scale.signed(term.seconds), f"  {_term_text(term)}") for term in terms]
             cells += [["", "", "", *part] for part in parts]
     titles = ("level", "time", "95 %", "above", "what lies above it")
     return TableBlock(titles, cells, (False, True, True, True, False))
 
 
-def _named(term: Term) -> str:
+def _term_text(term: Term) -> str:
     return f"{term.term}: {term.detail}" if term.detail else term.term
 
 
@@ -175,7 +175,7 @@ def _ends(level: Level) -> tuple[float, float] | None:
 
 
 # -----------------------------------------------------------------------------
-# What stands below the tables.
+# The lines below the tables.
 
 
 def _remarks(record: BreakdownRecord, scale: Scale) -> list[str]:
@@ -196,7 +196,7 @@ def _remarks(record: BreakdownRecord, scale: Scale) -> list[str]:
         f"calls are timed by {trace.source} in {trace.rounds} steps: {traced} takes "
         f"{trace.cost:.2f} times as long as an untraced one ({scale.text(trace.untraced_s)})"
     )
-    lines += [f"note: {each}" for each in (*trace.notes, *record.notes)]
+    lines += [f"note: {note}" for note in (*trace.notes, *record.notes)]
     if record.disturbed:
         rounds = f"{record.disturbed} of {record.measured.n}"
         lines.append(
@@ -206,7 +206,7 @@ def _remarks(record: BreakdownRecord, scale: Scale) -> list[str]:
 
 
 def _saving(alternative: Alternative, scale: Scale) -> str:
-    """Return what a step with one thing changed takes, and how it compares."""
+    """Return the time of the changed step, and its difference to the step."""
     ends = (alternative.ci_low, alternative.ci_high)
     low, high = (None if end is None else -end for end in ends)
     between = interval_text(high, low, scale)
@@ -215,7 +215,7 @@ def _saving(alternative: Alternative, scale: Scale) -> str:
 
 
 def unexplained_line(record: BreakdownRecord) -> str:
-    """Return what experiments leave of the step, and whether any is missing."""
+    """Return the unexplained part of the step, and whether everything was measured."""
     missing = record.not_measured or record.without_layer
     whole = "" if missing else "   everything was measured"
     if record.unexplained is None:
@@ -231,10 +231,10 @@ def unexplained_line(record: BreakdownRecord) -> str:
 
 
 def conclusion(record: BreakdownRecord) -> list[str]:
-    """Return which module dominates, what costs most, and what to do next; each a line.
+    """Return lines on the dominant module, the largest term, and the next command.
 
-    Nothing is said to dominate or to be lost where others used the machine beside most rounds, or
-    where measurements contradict each other.
+    There is no conclusion if other processes disturbed most rounds, or if measurements contradict
+    each other.
     """
     if record.contradictions:
         return [f"No conclusion: {counted(len(record.contradictions), 'contradiction')}."]
@@ -263,12 +263,12 @@ def conclusion(record: BreakdownRecord) -> list[str]:
 
 
 def _overstated(record: BreakdownRecord, loss: Term, scale: Scale) -> list[str]:
-    """Say what a term can cost at most, where its calls take longer alone than in the step."""
+    """Return a line on the maximum of a term whose calls take longer alone than in the step."""
     levels = record.levels
     if loss.level != "alone" or not (levels.native and levels.alone and levels.in_context):
         return []
     longer_s = levels.alone.median - levels.in_context.median
-    if longer_s <= _LONGER * levels.step.median:
+    if longer_s <= _MIN_LONGER_SHARE * levels.step.median:
         return []
     most_s = max(0.0, levels.in_context.median - levels.native.median)
     longer, most = scale.text(longer_s), scale.text(most_s)
@@ -276,8 +276,8 @@ def _overstated(record: BreakdownRecord, loss: Term, scale: Scale) -> list[str]:
 
 
 def largest_loss(record: BreakdownRecord) -> Term | None:
-    """Return the term that costs most besides the limit, beyond its interval; None without one."""
+    """Return the largest significant term besides the limit; None without one."""
     terms = [term for term in record.terms if term.kind != "limit"]
-    sure = [term for term in terms if term.ci_low is None or term.ci_low > 0]
-    largest = max(sure, key=lambda each: each.seconds, default=None)
+    significant = [term for term in terms if term.ci_low is None or term.ci_low > 0]
+    largest = max(significant, key=lambda term: term.seconds, default=None)
     return largest if largest is not None and largest.share >= MIN_NAMED_SHARE else None

@@ -7,11 +7,12 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.grouping import grouped
 from pydlbench.records.fields import Column, columns_of
 from pydlbench.units import counted, format_bytes, format_flops, format_hz, time_in, time_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
@@ -117,6 +118,12 @@ def label(row: Measurement, axes: Sequence[str]) -> str:
         threads = "1 thread" if value == "1" else f"{value} threads"
         words.append({"batch": f"batch {value}", "threads": threads}.get(axis, value))
     return " ".join(words)
+
+
+def group_names(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return names by the text that precedes each of them, in the order of the first ones."""
+    groups = grouped(pairs, lambda pair: pair[0])
+    return {text: [name for _, name in group] for text, group in groups.items()}
 
 
 # -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pydlbench.compare.comparison import ALPHA, CONFIDENCE, FASTER, SAME, SLOWER, UNCLEAR
 from pydlbench.compare.match import AXES, LAYER_KINDS, describe
 from pydlbench.compare.stored import CONTENDED
+from pydlbench.grouping import grouped
 from pydlbench.records.comparison import FACTOR, least_change, ratio_text
 from pydlbench.records.fields import columns_of
 from pydlbench.report.blocks import Heading, Lines, TableBlock
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# Ratios, verdicts and settings of a comparison in words, for its table and its Markdown alike.
+# Ratios, verdicts and settings of a comparison in words.
 
-_SHOWN: Final = 6
+_MAX_NAMED_ROWS: Final = 6
 
 
 def interval(estimate: Estimate) -> str:
@@ -37,7 +38,7 @@ def interval(estimate: Estimate) -> str:
 
 
 def change(ratio: float) -> str:
-    """Say how much faster or slower: ``4 % slower``, ``2.1x as fast``, ``3.4x as slow``."""
+    """Return a ratio in words: ``4 % slower``, ``2.1x as fast``, ``3.4x as slow``."""
     if ratio >= FACTOR:
         return f"{number(ratio, 2)}x as slow"
     if ratio > 1:
@@ -50,12 +51,12 @@ def change(ratio: float) -> str:
 
 
 def names_of(rows: Iterable[SideRow]) -> str:
-    """Name some rows and count the others."""
-    return some_names(list(dict.fromkeys(describe(row) for row in rows)), _SHOWN)
+    """Return the names of some rows, and the number of the others."""
+    return some_names(list(dict.fromkeys(describe(row) for row in rows)), _MAX_NAMED_ROWS)
 
 
 def side_lines(comparison: Comparison) -> list[str]:
-    """Say what A and B are."""
+    """Return the lines on A and B."""
     lines = [f"{mark}  {_side(side)}" for mark, side in (("A", comparison.a), ("B", comparison.b))]
     if comparison.passes:
         lines.append(
@@ -72,34 +73,31 @@ def side_lines(comparison: Comparison) -> list[str]:
 
 
 def left_over(comparison: Comparison) -> list[str]:
-    """Say which rows have no partner, and which were skipped or failed."""
+    """Return lines on rows without a partner, and on rows that were skipped or failed."""
     lines = []
     for mark, rows in (("A", comparison.matching.only_a), ("B", comparison.matching.only_b)):
         if rows:
             lines.append(f"only in {mark}, {counted(len(rows), 'row')}: {names_of(rows)}")
-    untimed: dict[tuple[str, str], list[SideRow]] = {}
-    for pair in comparison.matching.untimed:
-        untimed.setdefault((pair.a.status, pair.b.status), []).append(pair.b)
-    for (first, second), rows in untimed.items():
+    untimed = grouped(comparison.matching.untimed, lambda pair: (pair.a.status, pair.b.status))
+    for (first, second), pairs in untimed.items():
         which = "in both" if first == second else f"in A, {second} in B"
-        lines.append(f"{first} {which}, {counted(len(rows), 'row')}: {names_of(rows)}")
+        names = names_of(pair.b for pair in pairs)
+        lines.append(f"{first} {which}, {counted(len(pairs), 'row')}: {names}")
     return lines
 
 
 def unclear_reasons(comparison: Comparison) -> list[str]:
-    """Say why rows have no verdict where it is not the scatter between runs."""
-    reasons: dict[str, list[SideRow]] = {}
-    for row in comparison.rows:
-        if row.estimate.reason is not None:
-            reasons.setdefault(row.estimate.reason, []).append(row.b)
+    """Return the reasons why rows have no verdict, other than the scatter between runs."""
+    reasons = grouped(comparison.rows, lambda row: row.estimate.reason)
     return [
-        f"no verdict, {counted(len(rows), 'row')}: {reason}: {names_of(rows)}"
+        f"no verdict, {counted(len(rows), 'row')}: {reason}: {names_of(row.b for row in rows)}"
         for reason, rows in reasons.items()
+        if reason is not None
     ]
 
 
 def legend(comparison: Comparison) -> list[str]:
-    """Explain the columns and what a verdict takes."""
+    """Return the explanation of the columns and the verdicts."""
     level = f"{100 * CONFIDENCE:g} %"
     if comparison.passes:
         interval_of = f"its {level} interval is that of {comparison.passes} preparations"
@@ -124,22 +122,21 @@ def legend(comparison: Comparison) -> list[str]:
 
 
 # -----------------------------------------------------------------------------
-# What would decide a question that these runs leave open.
+# Advice on undecided rows.
 
-
-# What a disturbed row takes.
+# Advice on a disturbed row.
 _QUIET: Final = "measure again when nothing else runs"
 
 
 def what_would_decide(comparison: Comparison, threshold: float) -> list[str]:
-    """Say, a line per cause, why it is open whether rows are slower, and what would decide it.
+    """Return a line per cause why it is undecided whether rows are slower, with advice.
 
     Args:
         comparison: a comparison.
         threshold: slower by more than this fraction.
 
     Returns:
-        Nothing where it is decided for all rows.
+        Empty if it is decided for all rows.
     """
     causes: dict[str, list[SideRow]] = {}
     coarse: list[ComparedRow] = []
@@ -165,13 +162,13 @@ def what_would_decide(comparison: Comparison, threshold: float) -> list[str]:
 
 
 class Judgement(NamedTuple):
-    """What a gate goes by.
+    """The result of a gate.
 
     Attributes:
-        slower: what is slower beyond doubt by more than the threshold, in words; empty where
-            nothing is.
-        undecided: a line for each cause why that is not known of some rows, and what would decide
-            it; empty where it is known of all, and where something is slower.
+        slower: the rows that are significantly slower by more than the threshold, in words; empty
+            without any.
+        undecided: a line for each cause why rows are undecided, with advice; empty if none is, or
+            if some are slower.
     """
 
     slower: str
@@ -179,7 +176,7 @@ class Judgement(NamedTuple):
 
 
 def judge(comparison: Comparison, threshold: float) -> Judgement:
-    """Say whether rows are slower by more than a fraction."""
+    """Return whether rows are slower by more than a fraction."""
     limit = f"{100 * threshold:g} %"
     if slow := comparison.slower(threshold):
         count = "1 row is" if len(slow) == 1 else f"{len(slow)} rows are"
@@ -197,7 +194,7 @@ def _remedy(reason: str, comparison: Comparison, row: SideRow) -> str:
 
 
 def _ways(comparison: Comparison, rows: Sequence[SideRow]) -> list[str]:
-    """Return what would tell smaller changes."""
+    """Return ways to detect smaller changes."""
     if comparison.passes:
         return ["more --repetitions"]
     again = any(row.kind in (*LAYER_KINDS, "step") for row in rows)
@@ -216,27 +213,19 @@ def _side(side: Side) -> str:
     return "  ".join(filter(None, [*parts, side.created_utc, side.machine]))
 
 
-def groups_of(rows: Sequence[ComparedRow]) -> dict[str, list[ComparedRow]]:
-    """Return rows by their verdict."""
-    groups: dict[str, list[ComparedRow]] = {}
-    for row in rows:
-        groups.setdefault(row.verdict, []).append(row)
-    return groups
-
-
 # -----------------------------------------------------------------------------
-# One sentence on what a comparison found, and one on what to do next.
+# The conclusion: one sentence on the result, and one on what to do next.
 
-_NAMED = 3
+_MAX_NAMED_CHANGES = 3
 
 
 def conclude(comparison: Comparison) -> list[str]:
-    """Return the conclusion: what is slower, what faster, what the rest; then what to do.
+    """Return the conclusion: slower rows, faster rows, the others; then advice.
 
     Args:
-        comparison: with at least one row.
+        comparison: a comparison with at least one row.
     """
-    groups = groups_of(comparison.rows)
+    groups = grouped(comparison.rows, lambda row: row.verdict)
     total = len(comparison.rows)
     changed = [
         _changed(groups[verdict], total) for verdict in (SLOWER, FASTER) if verdict in groups
@@ -252,7 +241,8 @@ def conclude(comparison: Comparison) -> list[str]:
             f"{counted(total, 'row')} are the same within {_margin(comparison)}"
         )
     else:
-        sentence = f"nothing is certain about {_those(total)}"
+        rows = "the row" if total == 1 else f"the {total} rows"
+        sentence = f"nothing is certain about {rows} that both have"
     rest = [
         f"{len(groups[verdict])} {words}"
         for verdict, words in ((SAME, "the same"), (UNCLEAR, "unclear"))
@@ -268,7 +258,7 @@ def conclude(comparison: Comparison) -> list[str]:
 
 
 def _changed(rows: list[ComparedRow], total: int) -> str:
-    """``4 % slower in 2 of 11 rows (conv1, conv2)``; a range where they differ."""
+    """Return ``4 % slower in 2 of 11 rows (conv1, conv2)``, or a range if they differ."""
     ratios = sorted(row.estimate.ratio for row in rows)
     slow = ratios[0] > 1
     least, most = (ratios[0], ratios[-1]) if slow else (ratios[-1], ratios[0])
@@ -276,19 +266,20 @@ def _changed(rows: list[ComparedRow], total: int) -> str:
     much = first if first == second else _range(first, second)
     ordered = sorted(rows, key=lambda row: -row.estimate.ratio if slow else row.estimate.ratio)
     names = list(dict.fromkeys(row.b.layer for row in ordered))
-    more = ", ..." if len(names) > _NAMED else ""
-    return f"{much} in {len(rows)} of {counted(total, 'row')} ({', '.join(names[:_NAMED])}{more})"
+    more = ", ..." if len(names) > _MAX_NAMED_CHANGES else ""
+    shown = ", ".join(names[:_MAX_NAMED_CHANGES])
+    return f"{much} in {len(rows)} of {counted(total, 'row')} ({shown}{more})"
 
 
 def _range(first: str, second: str) -> str:
-    """``4.1 to 12 % slower``."""
+    """Return ``4.1 to 12 % slower``."""
     number, _, words = first.partition(" ")
     last, _, others = second.partition(" ")
     return f"{number} to {last} {words}" if words == others else f"{first} to {second}"
 
 
 def _next(comparison: Comparison, groups: dict[str, list[ComparedRow]]) -> list[str]:
-    """Say what would tell more."""
+    """Return advice on unclear rows."""
     unclear = groups.get(UNCLEAR, [])
     disturbed = any(row.estimate.reason == CONTENDED for row in unclear)
     others = [row.b for row in unclear if row.estimate.reason != CONTENDED]
@@ -301,30 +292,26 @@ def _margin(comparison: Comparison) -> str:
     return f"{100 * comparison.margin:g} %"
 
 
-def _those(count: int) -> str:
-    return "the row that both have" if count == 1 else f"the {count} rows that both have"
-
-
 # -----------------------------------------------------------------------------
-# The report: the conclusion first, the sides, the rows, what has no partner.
+# The report: the conclusion first, the sides, the rows, rows without a partner.
 
 #: Rows that are printed; files have all.
 LIMIT: Final = 60
-# Settings that get a column where rows differ in them.
+# Settings that have a column if rows differ in them.
 _AXES: Final = (
     *("kind", "batch", "pass_", "precision", "device", "backend", "mode", "cache", "threads"),
     *("layout_request", "fuse", "propagation"),
 )
-# Whole steps have none of these: beside layers that is no difference.
-_OF_LAYERS: Final = frozenset(("cache", "fuse", "propagation"))
+# Settings that only layers have: they do not differ between layers and steps.
+_LAYER_AXES: Final = frozenset(("cache", "fuse", "propagation"))
 
 
 def comparison_report(comparison: Comparison, *, everything: bool = True) -> list[Block]:
-    """Return the conclusion, the sides, warnings, the rows, and what has no partner.
+    """Return the conclusion, the sides, warnings, the rows, and rows without a partner.
 
     Args:
-        comparison: with at least one row.
-        everything: all rows, however many there are.
+        comparison: a comparison with at least one row.
+        everything: show all rows, however many there are.
     """
     shown = _shown(comparison.rows, everything)
     more = len(comparison.rows) - len(shown)
@@ -348,7 +335,7 @@ def comparison_report(comparison: Comparison, *, everything: bool = True) -> lis
 
 
 def _rows_table(comparison: Comparison, shown: Sequence[ComparedRow]) -> TableBlock:
-    """Return rows with what they differ in, both times, ratio, resolution and verdict."""
+    """Return rows with the settings in which they differ, times, ratio, resolution and verdict."""
     rows = [row.document() for row in shown]
     unit = time_unit([side.median or 0.0 for row in shown for side in (row.a, row.b)])
     level = f"{100 * CONFIDENCE:g}_%_interval"
@@ -364,26 +351,26 @@ def _rows_table(comparison: Comparison, shown: Sequence[ComparedRow]) -> TableBl
 
 
 def _shown(rows: Sequence[ComparedRow], everything: bool) -> Sequence[ComparedRow]:
-    """Return what is printed: all that fit, else those with a verdict and the largest ratios."""
+    """Return the printed rows: all if they fit, else changed ones and the largest ratios."""
     if everything or len(rows) <= LIMIT:
         return rows
 
     def weight(at: int) -> tuple[bool, float]:
         return rows[at].verdict in (SLOWER, FASTER), abs(math.log(rows[at].estimate.ratio))
 
-    kept = heapq.nlargest(LIMIT, range(len(rows)), key=weight)
-    return [rows[at] for at in sorted(kept)]
+    places = heapq.nlargest(LIMIT, range(len(rows)), key=weight)
+    return [rows[at] for at in sorted(places)]
 
 
 def _varying(comparison: Comparison, rows: Sequence[ComparedRow]) -> list[str]:
-    """Return the settings along which rows differ, but for those they are matched across."""
+    """Return the settings in which rows differ, except those that they are matched across."""
     across = AXES.get(comparison.matching.axis or "", ())
     varying = []
     for axis in _AXES:
         values = {getattr(row.b, axis) for row in rows}
         if axis == "kind":
             values = {"layer" if value in LAYER_KINDS else value for value in values}
-        if axis in _OF_LAYERS:
+        if axis in _LAYER_AXES:
             layers = [row.b for row in rows if row.b.kind in LAYER_KINDS]
             known = [row for row in layers if axis != "propagation" or row.pass_ == "forward"]
             values = {getattr(row, axis) for row in known}

@@ -1,4 +1,4 @@
-"""CSV and Parquet: a line per measurement, nested values flattened, each with its run."""
+"""CSV and Parquet: a line per measurement with its run, nested values flattened."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# Layers in CSV: one line per measurement, nested values flattened, every line with its run.
+# Layers in CSV.
 
-#: Of layers; those of steps are :data:`pydlbench.report.step.CSV_COLUMNS`.
+#: Columns of layers; those of steps are :data:`pydlbench.report.step.CSV_COLUMNS`.
 CSV_COLUMNS: Final = ("run_id", "created_utc", *flat_names(Measurement))
 
 
 def to_csv(run: RunRecord, measurements: Sequence[Measurement]) -> str:
     """Return the header and one line per measurement.
 
-    What is unknown is an empty cell. ``reorder_s`` is the sum over the operands; raw samples and
+    Unknown values are empty cells. ``reorder_s`` is the sum over the operands; raw samples and
     candidates are in JSON only.
     """
     documents = (measurement.to_dict() for measurement in measurements)
@@ -38,11 +38,11 @@ def to_csv(run: RunRecord, measurements: Sequence[Measurement]) -> str:
 def flat_lines(
     run: RunRecord, table: str, columns: Sequence[str], documents: Iterable[Mapping[str, Any]]
 ) -> Iterator[list[Any]]:
-    """Yield the values of a document's line: texts, numbers and booleans; None where unknown.
+    """Yield the values of each document's line: texts, numbers and booleans; None if unknown.
 
     Args:
-        run: that they are of.
-        table: of the store that they belong to.
+        run: run of the documents.
+        table: their table in the store.
         columns: names of the line's values.
         documents: JSON objects of layers or steps.
     """
@@ -53,11 +53,10 @@ def flat_lines(
 
 
 # -----------------------------------------------------------------------------
-# Everything in long form: a line per measurement, and one per sample of it behind that.
+# The long form for data frames: a line per measurement, followed by a line per sample of it.
 #
-# For data frames, of layers, steps and checks alike. A line of a measurement has no sample and all
-# that is known; those of its samples have what tells it from others, so that thousands of samples
-# do not repeat a hundred columns each.
+# The line of a measurement has all its values and no sample. Those of its samples have only the
+# columns that identify it, so that thousands of samples do not repeat a hundred columns each.
 
 _RUN: Final = ("run_id", "created_utc")
 _STEP: Final = (
@@ -68,15 +67,15 @@ _STEP: Final = (
     *(f"{level}_s" for level in LEVELS),
     *("protocol", "number", "value", "unit"),
 )
-# What the lines of samples have as well.
+# Columns that identify a measurement in the lines of its samples.
 _IDENTITY: Final = (
     *("layer", "kind", "problem", "batch", "pass", "propagation", "precision", "device", "threads"),
     *("backend", "mode", "cache", "timing", "fuse", "layout_request", "model", "phase"),
     *("framework", "cast", "layout", "feed", "option", "protocol", "number"),
 )
 #: ``table`` is ``layer``, ``step``, ``breakdown``, ``estimate`` or ``protocol``; ``sample`` counts
-#: from 0 and is empty in the line of the measurement. Of a protocol, each number that its script
-#: prints has lines of its own.
+#: from 0 and is empty in the line of the measurement. Each number that a protocol's script prints
+#: has its own lines.
 LONG_COLUMNS: Final = tuple(
     dict.fromkeys(
         (*_RUN, "table", "sample", "sample_s", *CSV_COLUMNS, *flat_names(StepRow), *_STEP)
@@ -86,7 +85,7 @@ _TIMES: Final = {"layer": "time_s", "step": "time_s", "breakdown": "measured_s"}
 
 
 def to_long(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> str:
-    """Return the heading and the lines; what is unknown is an empty cell."""
+    """Return the heading and the lines; unknown values are empty cells."""
     return csv_text(
         LONG_COLUMNS, ([row.get(name) for name in LONG_COLUMNS] for row in long_rows(runs))
     )
@@ -108,7 +107,7 @@ def long_rows(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> Iterator[dic
 
 
 def _measured(entry: Entry) -> Iterator[tuple[dict[str, Any], list[float]]]:
-    """Yield what an entry measured, with its samples; sentences are no measurements."""
+    """Yield the measurements of an entry with their samples; findings and agreements have none."""
     if entry.table in ("findings", "agreement"):
         return
     row = flat_row(entry.table, entry.document)
@@ -127,7 +126,7 @@ def _samples(entry: Entry) -> list[float]:
 
 
 def flat_row(table: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document's values by column, nested ones behind their parent's name."""
+    """Return a document's values by column; the names of nested ones begin with their parent's."""
     row: dict[str, Any] = {}
     for name, value in document.items():
         if isinstance(value, dict):
@@ -159,7 +158,7 @@ def flat_row(table: str, document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scalar(value: Any) -> Any:
-    """Return a list as text: sentences after each other, anything else as JSON."""
+    """Return a list as text: sentences separated by semicolons, anything else as JSON."""
     if not isinstance(value, (list, tuple)):
         return value if value is None or isinstance(value, (str, int, float)) else str(value)
     if all(isinstance(item, str) for item in value):
@@ -174,20 +173,20 @@ def _scalar(value: Any) -> Any:
 
 
 # -----------------------------------------------------------------------------
-# The six columns in which deep-learning-benchmark's results are passed on.
+# The six columns of deep-learning-benchmark's results.
 #
 # =========== ==========================================================================
-# Timestamp   when the run began
-# Framework   ``pytorch`` or ``tensorflow``; behind a dash the mode, if it is not the default
+# Timestamp   start of the run
+# Framework   ``pytorch`` or ``tensorflow``; ``-MODE`` follows if it is not the default
 # Algorithm   the model
-# BenchStage  ``eval`` (forward), ``train`` (forward-backward, what that benchmark calls so) or
-#             ``training`` (with loss and optimizer, which it has not)
+# BenchStage  ``eval`` (forward), ``train`` (forward-backward, that benchmark's name) or
+#             ``training`` (with loss and optimizer, which that benchmark does not have)
 # Precision   ``fp32``, ``fp16``...
-# Result      median of a step in milliseconds; where that benchmark's own protocol was played
-#             it is the mean, as there
+# Result      median of a step in milliseconds; for that benchmark's own protocol the mean,
+#             as in the benchmark
 # =========== ==========================================================================
 #
-# The batch has no column there. Format: the wrapper around u39kun/deep-learning-benchmark.
+# There is no column for the batch. Format: the wrapper around u39kun/deep-learning-benchmark.
 
 DLB_COLUMNS: Final = ("Timestamp", "Framework", "Algorithm", "BenchStage", "Precision", "Result")
 _FRAMEWORKS: Final = {"torch": "pytorch"}
@@ -227,7 +226,7 @@ def batches(entries: Iterable[Entry]) -> set[int | None]:
 
 
 def _results(entry: Entry) -> Iterator[tuple[str, float]]:
-    """Yield stage and milliseconds of what an entry timed."""
+    """Yield stage and milliseconds of an entry's times."""
     document: Mapping[str, Any] = entry.document
     if entry.table == "protocol":
         if document.get("protocol") == _PROTOCOL:
@@ -267,7 +266,7 @@ def to_parquet(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> bytes:
 
 
 def _column(values: Sequence[Any]) -> tuple[str, list[Any]]:
-    """Return the narrowest kind that holds all values, and the values in it."""
+    """Return the narrowest type of all values, and the values converted to it."""
     kinds = {type(value) for value in values if value is not None}
     if not kinds or str in kinds:
         return "text", [None if value is None else str(value) for value in values]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +11,7 @@ from pydlbench.devices.cpu.affinity import format_cpus
 from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import accumulator, other_accumulators, theoretical_peak
+from pydlbench.grouping import grouped
 from pydlbench.report.blocks import Facts, Lines, TableBlock
 from pydlbench.units import format_bytes, format_hz, format_seconds, percent, si
 
@@ -32,7 +34,7 @@ _GPU_LEVELS: Final = {"memory": "device memory", "l2": "L2 cache"}
 
 
 def device_report(record: DeviceRecord | GpuRecord) -> list[Block]:
-    """Return facts and findings: peaks, what starting work costs, bandwidths."""
+    """Return facts and findings: peaks, costs of a launch, bandwidths."""
     from pydlbench.devices.cpu.record import DeviceRecord
 
     return _cpu_report(record) if isinstance(record, DeviceRecord) else _gpu_report(record)
@@ -87,8 +89,8 @@ def _peaks_table(peaks: Sequence[PrecisionPeak], rated: str) -> TableBlock:
     """Return the table of compute peaks.
 
     Args:
-        peaks: by precision.
-        rated: what the clock that a product is sold with is called: ``nominal``, ``rated``.
+        peaks: peaks by precision.
+        rated: name of the product's published clock: ``nominal``, ``rated``.
     """
     titles = ("precision", "measured", "tries", "theoretical", "share", rated, "clock", "probe")
     right = (False, True, True, True, True, True, True, False)
@@ -107,7 +109,7 @@ def _peak_cells(peak: PrecisionPeak) -> list[str]:
     if peak.low is not None and measured is not None:
         tries += f", from {flops(peak.low)}"
     tries += f", {peak.impossible} beyond theory" if peak.impossible else ""
-    # Why there is none stands below.
+    # Reasons of missing peaks are printed below.
     probe = "not probed" if peak.reason is None and measured is None else "-"
     return [
         *(peak.precision, flops(measured), tries, flops(limit)),
@@ -135,25 +137,23 @@ def _bandwidths(
     counted: str,
     theory: Mapping[str, float] | None = None,
 ) -> list[Block]:
-    """Return the table in GB/s, one row per level, one column per pattern; and what it counts.
+    """Return the table in GB/s, one row per level, one column per pattern; and its notes.
 
     Args:
-        bandwidths: what was probed; with none there is nothing to return.
-        names: of the levels, for people.
-        counted: what of a pattern's traffic is counted.
-        theory: theoretical bandwidths in B/s, of levels that have one.
+        bandwidths: probed bandwidths; none gives an empty table.
+        names: names of the levels in words.
+        counted: note on the traffic that a pattern counts.
+        theory: theoretical bandwidths in B/s, by level.
     """
-    levels: dict[str, dict[str, Bandwidth]] = {}
-    for bandwidth in bandwidths:
-        levels.setdefault(bandwidth.level, {})[bandwidth.pattern] = bandwidth
     patterns = list(dict.fromkeys(bandwidth.pattern for bandwidth in bandwidths))
     cells = []
-    for level, probed in levels.items():
-        size = max(bandwidth.working_set_bytes for bandwidth in probed.values())
+    for level, probed in grouped(bandwidths, lambda bandwidth: bandwidth.level).items():
+        by_pattern = {bandwidth.pattern: bandwidth for bandwidth in probed}
+        size = max(bandwidth.working_set_bytes for bandwidth in probed)
         row = [names.get(level, level), format_bytes(size)]
-        row += [_rate(probed.get(pattern)) for pattern in patterns]
+        row += [_rate(by_pattern.get(pattern)) for pattern in patterns]
         limit = (theory or {}).get(level)
-        best = max(bandwidth.bytes_per_s for bandwidth in probed.values())
+        best = max(bandwidth.bytes_per_s for bandwidth in probed)
         shares = ["-", "-"] if limit is None else [f"{limit / 1e9:.1f}", percent(best / limit)]
         cells.append([*row, *(shares if theory else ())])
     titles = ["GB/s from", "working set", *patterns, *(("theoretical", "share") if theory else ())]
@@ -174,7 +174,7 @@ def _rate(bandwidth: Bandwidth | None) -> str:
 
 
 def _windows(bandwidths: Sequence[Bandwidth]) -> Iterator[str]:
-    """Say what the figures of a bandwidth are, and how many windows are behind them."""
+    """Yield notes on the figures of a bandwidth, and on the number of windows."""
     counts = [max(1, len(bandwidth.windows)) for bandwidth in bandwidths]
     some = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{counts[0]}"
     yield (
@@ -233,7 +233,7 @@ def _cpu_facts(record: DeviceRecord) -> Iterator[tuple[str, str]]:
 
 
 def _of_each(record: DeviceRecord) -> str:
-    """The slowest, the middle and the fastest CPU's clock; nothing where one alone was read."""
+    """Return the slowest, the median and the fastest CPU's clock; empty if one alone was read."""
     peak = next((peak for peak in record.peaks if len(peak.clocks_hz) > 1), None)
     if peak is None:
         return ""
@@ -257,10 +257,7 @@ def _limits(facts: CpuFacts) -> str:
 
 
 def _caches(caches: tuple[Cache, ...]) -> str:
-    kinds: dict[tuple[int, str, int], int] = {}
-    for cache in caches:
-        key = (cache.level, cache.type, cache.size_bytes)
-        kinds[key] = kinds.get(key, 0) + 1
+    kinds = Counter((cache.level, cache.type, cache.size_bytes) for cache in caches)
     letters = {"Data": "d", "Instruction": "i"}
     return ", ".join(
         f"{count} x L{level}{letters.get(type_, '')} {_cache_size(size)}"
@@ -269,7 +266,7 @@ def _caches(caches: tuple[Cache, ...]) -> str:
 
 
 def _cache_size(size: int) -> str:
-    """Caches come in powers of two, and everyone knows them by these."""
+    """Return a cache's size in binary units, in which caches are specified."""
     mib, rest = divmod(size, 1 << 20)
     return f"{mib} MiB" if mib and not rest else f"{size / 1024:g} KiB"
 
@@ -348,9 +345,9 @@ def _state(record: GpuRecord) -> str:
 
 
 # -----------------------------------------------------------------------------
-# The table of known cards, with what a price makes of their figures.
+# The table of known cards, with ratios to prices.
 
-# In this order they stand in the table.
+# Columns of the table by precision.
 _TITLES = {
     "fp32": "FP32",
     "fp16": "FP16",
@@ -369,13 +366,13 @@ _LEGEND: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PricedCard:
-    """A known card with what was given about it on the command line.
+    """A known card with a price and a throughput from the command line.
 
     Attributes:
         card: the known card.
         tflops: TFLOP/s by precision: as published, or else derived.
         derived: the precisions whose figure was not published.
-        price_usd: what it costs.
+        price_usd: price.
         images_per_s: its throughput in some model.
     """
 
@@ -398,7 +395,7 @@ class PricedCard:
         return self.images_per_s / self.price_usd
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the card for JSON: published figures, derived ones, and what a price makes."""
+        """Return the card for JSON: published figures, derived ones, and ratios to the price."""
         return {
             **self.card.to_dict(),
             "tflops_derived": {name: self.tflops[name] for name in sorted(self.derived)},
@@ -414,7 +411,7 @@ class PricedCard:
 def price_cards(
     cards: Sequence[KnownCard], prices: Mapping[str, float], images_per_s: Mapping[str, float]
 ) -> tuple[PricedCard, ...]:
-    """Return the cards with all that can be said about them.
+    """Return the cards with derived figures, prices and throughputs.
 
     Args:
         cards: known cards.
@@ -437,7 +434,7 @@ def price_cards(
 
 
 def cards_report(cards: Sequence[PricedCard]) -> list[Block]:
-    """Return the legend and the table; columns of prices only where there are any."""
+    """Return the legend and the table; columns of prices only if there are any."""
     priced = any(card.price_usd is not None for card in cards)
     imaged = any(card.images_per_s is not None for card in cards)
     legend = [_LEGEND]
@@ -472,7 +469,7 @@ def _card_cells(priced_card: PricedCard, priced: bool, imaged: bool) -> list[str
 
 
 def _derived(card: KnownCard) -> dict[str, float]:
-    """The figures that were not published, in TFLOP/s, of modes that the card has."""
+    """Return figures that were not published, in TFLOP/s, of modes that the card has."""
     facts = GpuFacts(
         name=card.driver_names[0],
         capability=card.capability,

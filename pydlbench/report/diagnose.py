@@ -1,10 +1,11 @@
-"""The report of ``diagnose``: findings by what they save, and what was tried in vain."""
+"""The report of ``diagnose``: findings by their savings, and experiments without a saving."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from pydlbench.backends import capabilities
+from pydlbench.grouping import grouped
 from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Facts, Heading, Lines
 from pydlbench.report.columns import device_name
@@ -17,22 +18,22 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.report.blocks import Block
 
-#: Stands below the findings where two of them are about the same parts of the step.
+#: Note below findings that are about the same parts of the step.
 OVERLAPS = (
     "Each saving is that of one change alone; savings of findings that overlap do not add up."
 )
 
 
 def diagnosis_report(run: RunRecord, diagnosis: Diagnosis) -> list[Block]:
-    """Return heading, findings, what was tried and notes.
+    """Return heading, findings, other experiments and notes.
 
     Args:
         run: for the device's name.
-        diagnosis: what to show.
+        diagnosis: the diagnosis.
     """
     findings = [
-        Facts(list(_facts(each)), f"{number}. {title(each)}")
-        for number, each in enumerate(diagnosis.findings, start=1)
+        Facts(list(_facts(finding)), f"{number}. {title(finding)}")
+        for number, finding in enumerate(diagnosis.findings, start=1)
     ]
     overlap = any(finding.overlaps for finding in diagnosis.findings)
     tried = (("tried, no gain", diagnosis.tried), ("not tried", diagnosis.untried))
@@ -54,7 +55,7 @@ def diagnosis_report(run: RunRecord, diagnosis: Diagnosis) -> list[Block]:
 
 
 def what(run: RunRecord, diagnosis: Diagnosis) -> list[str]:
-    """Return the lines above everything: which step, where, how long it takes."""
+    """Return the lines of the heading: the step, the machine, the step's time."""
     step = diagnosis.step
     spec, time = step.spec, step.time
     items = [spec.model, f"batch {spec.batch}", spec.phase, spec.precision]
@@ -77,7 +78,7 @@ def what(run: RunRecord, diagnosis: Diagnosis) -> list[str]:
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """Return the sentence to remember; nothing is said to be lost in a step that was disturbed."""
+    """Return the conclusion in a sentence; a disturbed step has none."""
     if diagnosis.step.contended:
         return "other work disturbed the step: its time is an upper bound."
     made = len(diagnosis.findings) + len(diagnosis.tried)
@@ -90,30 +91,30 @@ def headline(diagnosis: Diagnosis) -> str:
 
 
 def title(finding: Finding) -> str:
-    """Return what is seen, where, and the names of its causes with the share of each.
+    """Return the problem, its place, and its causes with their shares.
 
-    As in ``slow operators: fc6, fc7 forward: weights not packed (64 % of the saving), slower
+    For example ``slow operators: fc6, fc7 forward: weights not packed (64 % of the saving), slower
     kernel (36 %)``.
     """
     parts = [finding.problem, _where(finding)]
-    names = [_named(finding, cause) for cause in finding.causes]
+    names = [_cause_name(finding, cause) for cause in finding.causes]
     if names != [finding.problem]:
         parts.append(", ".join(names))
     return ": ".join(filter(None, parts))
 
 
 def because(finding: Finding) -> list[str]:
-    """Return a line for each cause: its name and share where there are several."""
+    """Return a line for each cause, with its name and share if there are several."""
     if len(finding.causes) == 1:
         return [finding.causes[0].meaning]
     lines = []
     for cause in finding.causes:
         saved_s = "" if cause.seconds is None else f", {format_seconds(cause.seconds)}"
-        lines.append(f"{_named(finding, cause)}{saved_s}: {cause.meaning}")
+        lines.append(f"{_cause_name(finding, cause)}{saved_s}: {cause.meaning}")
     return lines
 
 
-def _named(finding: Finding, cause: Cause) -> str:
+def _cause_name(finding: Finding, cause: Cause) -> str:
     if cause.seconds is None or len(finding.causes) == 1:
         return cause.name
     share = percent(cause.seconds / finding.saving.seconds)
@@ -121,8 +122,8 @@ def _named(finding: Finding, cause: Cause) -> str:
     return f"{cause.name} ({share}{base})"
 
 
-def saved(finding: Finding) -> str:
-    """Return what a finding saves, with its interval and how it was measured."""
+def saving_text(finding: Finding) -> str:
+    """Return a finding's saving with its interval, and how it was measured."""
     saving = finding.saving
     text = f"saves {format_seconds(saving.seconds)}, {percent(saving.share)} of the step"
     if saving.low is not None and saving.high is not None:
@@ -133,7 +134,7 @@ def saved(finding: Finding) -> str:
 
 
 def _facts(finding: Finding) -> Iterator[tuple[str, str]]:
-    yield "saving", saved(finding)
+    yield "saving", saving_text(finding)
     yield "symptom", finding.symptom
     yield from (("evidence", text) for text in finding.evidence)
     yield from (("cause", text) for text in because(finding))
@@ -144,9 +145,9 @@ def _facts(finding: Finding) -> Iterator[tuple[str, str]]:
 
 
 def _where(finding: Finding) -> str:
-    """The layers, those of one pass together: ``fc6, fc7 forward``."""
-    by_pass: dict[str, list[str]] = {}
-    for text in finding.where:
-        layer, _, pass_ = text.rpartition(" ")
-        by_pass.setdefault(pass_, []).append(layer)
-    return "; ".join(f"{', '.join(layers)} {pass_}".strip() for pass_, layers in by_pass.items())
+    """Return the layers grouped by pass: ``fc6, fc7 forward``."""
+    by_pass = grouped((text.rpartition(" ") for text in finding.where), lambda parts: parts[2])
+    return "; ".join(
+        f"{', '.join(layer for layer, _, _ in parts)} {pass_}".strip()
+        for pass_, parts in by_pass.items()
+    )

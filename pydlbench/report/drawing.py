@@ -1,9 +1,9 @@
-"""Draws figures with Vega-Lite, without a browser and without a network; and their colours.
+"""Colours of figures, and drawing with Vega-Lite, without a browser and without a network.
 
-vl-convert holds Vega-Lite and draws a specification as SVG or PNG. Figures are drawn in the light
-theme's colours; on the page each of them becomes a CSS variable. The hues are those of M. Okabe and
-K. Ito, "Color Universal Design" (2008), which people of any colour vision can tell apart; the dark
-theme's are lighter versions of them.
+vl-convert contains Vega-Lite and draws a specification as SVG or PNG. Figures are drawn in the
+light theme's colours; on a page each colour becomes a CSS variable. The hues are those of M. Okabe
+and K. Ito, "Color Universal Design" (2008), which are distinct for people of any colour vision; the
+dark theme has lighter versions of them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.errors import PydlbenchError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pydlbench.report.blocks import Figure
 
-#: Of a figure between its axes, in pixels; what labels and a legend take comes on top.
+#: Width of a figure between its axes in pixels, without labels and legend.
 WIDTH: Final = 560
 LIGHT: Final = {
     "paper": "#ffffff",
@@ -52,9 +52,9 @@ DARK: Final = {
     "grey": "#9aa1ac",
     "pale": "#244859",
 }
-#: Colours of series, in this order; the first is that of native rows.
+#: Colours of series, in order; the first is that of native rows.
 HUES: Final = ("blue", "vermillion", "green", "orange", "purple", "sky", "grey")
-#: Likewise their marks, so that no series is told by its colour alone.
+#: Marks of series, in order, so that series do not differ by colour only.
 MARKS: Final = (
     *("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right"),
 )
@@ -83,11 +83,11 @@ _VARIABLES: Final = {value: f"var(--{name})" for name, value in LIGHT.items()}
 
 
 def series(names: Sequence[str]) -> dict[str, Any]:
-    """Return the encoding of rows by the field ``series``: a colour and a mark of its own each.
+    """Return the encoding of rows by the field ``series``: a colour and a mark for each.
 
     Args:
-        names: of the series, in their order; more than there are colours share them, with other
-            marks.
+        names: names of the series, in order; if there are more than colours, they share colours
+            with other marks.
     """
     known = list(dict.fromkeys(names))
     columns = 1 if max(map(len, known), default=0) > 40 else 3
@@ -100,13 +100,35 @@ def series(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def line_spec(
+    values: Sequence[Mapping[str, Any]], x: Mapping[str, Any], y: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the specification of lines with marks, one for each series.
+
+    Args:
+        values: points with ``series`` and ``words``, and the fields of the axes.
+        x: encoding of the horizontal axis.
+        y: encoding of the vertical axis.
+    """
+    look = series([value["series"] for value in values])
+    encoding = {"x": x, "y": y, "color": look["color"]}
+    marks = {**encoding, **look, "description": {"field": "words"}}
+    return {
+        "height": 240,
+        "data": {"values": values},
+        "layer": [
+            {"mark": {"type": "line", "strokeWidth": 1.3}, "encoding": encoding},
+            {"mark": {"type": "point"}, "encoding": marks},
+        ],
+    }
+
+
 def svg(figure: Figure, *, themed: bool = False) -> str:
-    """Return a figure as SVG: in the light theme's colours, or in those of a page's style sheet.
+    """Return a figure as SVG, in the light theme's colours or in those of a page's style sheet.
 
     Raises:
         PydlbenchError: vl-convert cannot be imported.
     """
-    # The converter declares str and returns it.
     text: str = _converter().vegalite_to_svg(_whole(figure, None if themed else LIGHT["paper"]))
     return _HEX.sub(lambda match: _VARIABLES[match.group()], text) if themed else text
 

@@ -1,4 +1,4 @@
-"""The report of ``estimate``: the step's estimate, its layers, and which of them matters."""
+"""The report of ``estimate``: the step's estimate, its layers, and the dominant ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydlbench.records.fields import columns_of
 from pydlbench.records.measurement import MIN_NAMED_SHARE, fewer_flops
 from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Facts, Heading, Lines, TableBlock
-from pydlbench.report.columns import device_name
+from pydlbench.report.columns import device_name, group_names
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.roofline import roofline
 from pydlbench.report.verdicts import disturbance, dominates, share_text, sum_is_disturbed
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.report.blocks import Block
 
-# Columns by pass, and of a layer.
+# Titles of the passes' columns, and columns of the table.
 _PASSES: Final = {
     "forward": "forward",
     "backward-data": "bwd_data",
@@ -47,13 +47,13 @@ def estimate_report(
 
     Args:
         run: for the device's name.
-        step: what the layers sum up to.
-        rows: the kernels that are summed, as far as they are known.
-        top: how many layers to show, by time, those that run the same kernels in one line; None
-            is all of them, each for itself and in the model's order.
+        step: the estimate.
+        rows: the measurements of its kernels, if they are known.
+        top: number of layers to show, the longest first and those with the same kernels in one
+            line; None shows all layers in the model's order.
     """
     threads = run.device.get("threads")
-    # A file of the user's own computes in its own types.
+    # A user's file computes in its own types.
     types = step.recorded.types if step.recorded is not None else ""
     what = [step.model, f"batch {step.batch}", step.phase, types or step.precision, step.title]
     where = [device_name(run.device)]
@@ -67,22 +67,21 @@ def estimate_report(
         blocks += roofline(run, rows)
         blocks.append(Facts(_sums(step, rows)))
         blocks.append(Lines(estimate_conclusion(step, rows)))
-    missing: dict[str, list[str]] = {}
-    for each in step.missing:
-        missing.setdefault(each["reason"], []).append(f"{each['layer']} {each['pass']}")
-    lines = [f"not in the sum: {some_names(who)}: {why}" for why, who in missing.items()]
+    missing = group_names((row["reason"], f"{row['layer']} {row['pass']}") for row in step.missing)
+    lines = [f"not in the sum: {some_names(names)}: {why}" for why, names in missing.items()]
     if step.recorded is not None:
         blocks.append(Lines(list(_recorded(step.recorded)), listed=True))
     return [*blocks, Lines(lines, alarm=True)]
 
 
 def _recorded(recorded: Recorded) -> Iterator[str]:
-    """Say how much of a recorded step the sum stands for, what it lacks, and notes."""
+    """Yield lines on the share of a recorded step that layers stand for, and on the rest."""
     calls, size = percent(recorded.native_calls), percent(recorded.native_bytes)
     yield f"kinds of layers stand for {calls} of the calls, {size} of their bytes, timed or not"
-    reasons: dict[str, list[str]] = {}
-    for name, why in recorded.unmapped.items():
-        reasons.setdefault(why.removeprefix(f"{name.rpartition('.')[2]}: "), []).append(name)
+    reasons = group_names(
+        (why.removeprefix(f"{name.rpartition('.')[2]}: "), name)
+        for name, why in recorded.unmapped.items()
+    )
     for why, names in reasons.items():
         yield f"not in the sum: {some_names(names)}{f': {why}' if why else ''}"
     yield from (f"note: {note}" for note in recorded.notes)
@@ -107,7 +106,7 @@ def _table(step: StepEstimate, top: int | None) -> TableBlock:
 
 
 def _bar(layer: EstimatedLayer) -> Bar:
-    return Bar(_alike(layer), layer.time_s, {"limit": layer.roof_s}, (layer.low, layer.high))
+    return Bar(_group_name(layer), layer.time_s, {"limit": layer.roof_s}, (layer.low, layer.high))
 
 
 def _sums(step: StepEstimate, rows: Sequence[Measurement]) -> list[tuple[str, str]]:
@@ -137,22 +136,23 @@ def _sums(step: StepEstimate, rows: Sequence[Measurement]) -> list[tuple[str, st
 
 
 def _visits(rows: Sequence[Measurement]) -> list[tuple[str, str]]:
-    """Say how often rows were visited, where that was more than once."""
+    """Return the number of repetitions of rows, if some have several."""
     visits = [row.time.repetitions for row in rows if row.time is not None]
     if max(visits, default=1) == 1:
         return []
-    few = sum(visit < max(visits) for visit in visits)
-    less = f", {few} of {len(visits)} rows, which hardly change the sum, have fewer" if few else ""
-    return [("repetitions", f"{max(visits)}{less}")]
+    fewer = sum(visit < max(visits) for visit in visits)
+    rest = f", {fewer} of {len(visits)} rows, which hardly change the sum, have fewer"
+    return [("repetitions", f"{max(visits)}{rest if fewer else ''}")]
 
 
 def _fewer_flops(step: StepEstimate) -> list[tuple[str, str]]:
-    """Say which layers run an algorithm that needs fewer FLOPs than their roofs count."""
-    by_algorithm: dict[str, list[str]] = {}
-    for layer in step.layers:
-        for pass_, algorithm in layer.algorithms.items():
-            if (name := fewer_flops(algorithm)) is not None:
-                by_algorithm.setdefault(name, []).append(f"{layer.name} {pass_}")
+    """Return the layers whose algorithm needs fewer FLOPs than their roofs count."""
+    by_algorithm = group_names(
+        (name, f"{layer.name} {pass_}")
+        for layer in step.layers
+        for pass_, algorithm in layer.algorithms.items()
+        if (name := fewer_flops(algorithm)) is not None
+    )
     return [
         ("of roof", f"{some_names(names)}: {name}: roofs count a direct kernel's FLOPs")
         for name, names in by_algorithm.items()
@@ -160,14 +160,14 @@ def _fewer_flops(step: StepEstimate) -> list[tuple[str, str]]:
 
 
 def estimate_conclusion(step: StepEstimate, rows: Sequence[Measurement] = ()) -> list[str]:
-    """Return which layer and kind dominate, and what the step would be without their excess.
+    """Return lines on the dominant layer and kind, and on the step without their excess.
 
-    Where other work disturbed kernels that is said first, and nothing else where these are a large
-    part of the sum. No layer is named that was disturbed.
+    If other work disturbed kernels, the first line says so; if these are a large part of the sum,
+    there are no other lines. Disturbed layers are not named.
 
     Args:
-        step: the sum.
-        rows: the kernels that it sums.
+        step: the estimate.
+        rows: the measurements of its kernels.
     """
     lines = disturbance(rows)
     if not step.layers or not step.tells or sum_is_disturbed(rows):
@@ -176,24 +176,24 @@ def estimate_conclusion(step: StepEstimate, rows: Sequence[Measurement] = ()) ->
     largest = max(groups, key=lambda layer: layer.time_s)
     if not largest.contended:
         kind, seconds = next(iter(step.kinds.items()))
-        lines.append(f"{_leads(step, largest)}; {kind} layers take {percent(seconds / total)}.")
+        lines.append(f"{_dominates(step, largest)}; {kind} layers take {percent(seconds / total)}.")
     best = max(groups, key=lambda layer: layer.excess_s)
     if best.contended:
         return lines
     if best.excess_s <= MIN_NAMED_SHARE * total:
         return [*lines, "No layer, with all like it, is worth more than 0.5 % of the step."]
-    whose, which = ("its", "a single layer") if best.count == 1 else ("their", "one kind of layer")
+    owner, which = ("its", "a single layer") if best.count == 1 else ("their", "one kind of layer")
     reached = "" if best.efficiency is None else f" (now {percent(best.efficiency)} of it)"
     seconds, less = format_seconds(total - best.excess_s), percent(best.excess_s / total)
     lines.append(
-        f"If {_alike(best)} ran at {whose} roof{reached}, the step would take {seconds} "
+        f"If {_group_name(best)} ran at {owner} roof{reached}, the step would take {seconds} "
         f"({less} less): the most that {which} can give."
     )
     return lines
 
 
-def _leads(step: StepEstimate, largest: EstimatedLayer) -> str:
-    """Say what dominates, with the interval of its share, or what cannot be told apart."""
+def _dominates(step: StepEstimate, largest: EstimatedLayer) -> str:
+    """Return the dominant group with the interval of its share, or the groups that may dominate."""
     who = dominates(largest.name, largest.count, step.dominant_rivals)
     share = {"median": largest.share, **(step.dominant_share or {})}
     low, high = share.get("ci_low"), share.get("ci_high")
@@ -202,13 +202,13 @@ def _leads(step: StepEstimate, largest: EstimatedLayer) -> str:
     return f"{who}: {text} of the step{doubt}"
 
 
-def _alike(layer: EstimatedLayer) -> str:
-    """Name a layer, and how many are like it."""
+def _group_name(layer: EstimatedLayer) -> str:
+    """Return the name of a layer, with the number of others that run the same kernels."""
     return layer.name if layer.count == 1 else f"{layer.name} and {layer.count - 1} like it"
 
 
 # -----------------------------------------------------------------------------
-# The report of ``estimate --summary``: what a model is made of, counted and not timed.
+# The report of ``estimate --summary``: sizes of a model, without timing.
 
 
 def summary_report(model: SummaryDocument) -> list[Block]:

@@ -1,31 +1,28 @@
-"""The report on a fleet: which nodes are slow and why, what a step loses, how the fleet spreads."""
+"""The report on a fleet: slow nodes and their causes, losses of steps, spread between nodes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from pydlbench.grouping import grouped
 from pydlbench.records.fields import columns_of
-from pydlbench.records.fleet import SIGNED
+from pydlbench.records.fleet import SIGNED, FleetChange, FleetEffect
 from pydlbench.report.blocks import Heading, Lines, TableBlock
 from pydlbench.report.figures.nodes import nodes
 from pydlbench.units import counted, format_seconds, percent, some_names
 
 if TYPE_CHECKING:
-    from pydlbench.records.fleet import (
-        FleetChange,
-        FleetComparison,
-        FleetEffect,
-        FleetNode,
-        FleetStep,
-        FleetVerdict,
-    )
+    from collections.abc import Sequence
+
+    from pydlbench.records.fleet import FleetComparison, FleetNode, FleetStep, FleetVerdict
     from pydlbench.report.blocks import Block
 
-# Metrics of a slow node, metrics of the fleet, and nodes with failed rounds that are shown.
-_OF_NODE: Final = 4
-_METRICS: Final = 24
-_FAILED: Final = 12
-# Fields, in the order of their columns.
+Row = TypeVar("Row", FleetEffect, FleetChange)
+# Metrics of a node, metrics of the fleet, and nodes that are shown.
+_MAX_NODE_METRICS: Final = 4
+_MAX_METRICS: Final = 24
+_MAX_NODES: Final = 12
+# Columns of the tables.
 _SPREAD: Final = "metric kind nodes median_s spread least..most resolution"
 _CHANGES: Final = "node metric before_s after_s change ci_low..ci_high verdict"
 _COMMON: Final = "metric kind nodes change least..most"
@@ -35,11 +32,11 @@ def fleet_report(verdict: FleetVerdict, early: str = "") -> list[Block]:
     """Return the report, the slow nodes first.
 
     Args:
-        verdict: on the fleet.
-        early: how its run has ended before its end; empty where it has not.
+        verdict: verdict on the fleet.
+        early: status of a run that did not finish; empty if it did.
     """
-    shown, metrics = slow_rows(verdict, _OF_NODE), verdict.metrics[:_METRICS]
-    commands = {each.node: each.command for each in reversed(shown) if each.command}
+    shown, metrics = slow_rows(verdict, _MAX_NODE_METRICS), verdict.metrics[:_MAX_METRICS]
+    commands = {effect.node: effect.command for effect in reversed(shown) if effect.command}
     part = [f"this run is {early}: it is incomplete"] if early else []
     blocks: list[Block] = [
         Heading([_summary(verdict), _what(verdict)], bold=1),
@@ -60,20 +57,20 @@ def fleet_report(verdict: FleetVerdict, early: str = "") -> list[Block]:
 
 
 def unclear_rows(verdict: FleetVerdict) -> list[FleetEffect]:
-    """Return what might be slow: nodes that are slower than the margin, but not for certain."""
+    """Return nodes that are slower than the margin, but not significantly."""
     rows = [effect for effect in verdict.whole if effect.verdict == "UNCLEAR"]
     beyond = [row for row in rows if (row.effect or 0.0) > verdict.beyond]
-    return sorted(beyond, key=lambda each: -(each.effect or 0.0))
+    return sorted(beyond, key=lambda row: -(row.effect or 0.0))
 
 
 def unknown_nodes(verdict: FleetVerdict) -> list[str]:
-    """Return the nodes of which nothing is known: without a whole round, or the only ones."""
+    """Return nodes without an effect: they have no complete round, or are alone of their kind."""
     known = {effect.node for effect in verdict.effects}
     return [node.node for node in verdict.nodes if node.node not in known]
 
 
 def judge_nodes(verdict: FleetVerdict) -> tuple[str, list[str]]:
-    """Return how many nodes are slow, empty where none is; and why that is not known of some."""
+    """Return the number of slow nodes in words, empty without any; and why others are undecided."""
     slow = {effect.node for effect in verdict.slow}
     undecided = []
     if unclear := unclear_rows(verdict):
@@ -88,9 +85,9 @@ def judge_nodes(verdict: FleetVerdict) -> tuple[str, list[str]]:
 
 
 def judge_changes(comparison: FleetComparison) -> tuple[str, list[str]]:
-    """Return which nodes became slower, empty where none did; and why that is not known of some.
+    """Return the nodes that became slower, empty without any; and why others are undecided.
 
-    What is within the margin is no change.
+    Changes within the margin do not count.
     """
     by = f"{100 * comparison.beyond:g} %"
     slower = list(dict.fromkeys(change.node for change in comparison.with_verdict("SLOWER")))
@@ -148,15 +145,24 @@ def slow_rows(verdict: FleetVerdict, most: int | None = None) -> list[FleetEffec
     """Return the slow nodes' metrics, node by node; all metrics together come first.
 
     Args:
-        verdict: on the fleet.
-        most: metrics of a node; all by default.
+        verdict: verdict on the fleet.
+        most: largest number of metrics of a node; all by default.
     """
     whole = verdict.metrics[-1].metric if verdict.metrics else ""
-    by_node: dict[str, list[FleetEffect]] = {}
-    for item in verdict.slow:
-        by_node.setdefault(item.node, []).append(item)
-    ordered = [sorted(own, key=lambda each: each.metric != whole) for own in by_node.values()]
-    return [effect for own in ordered for effect in own[:most]]
+    return _by_node(verdict.slow, whole, most)
+
+
+def _by_node(rows: Sequence[Row], whole: str, most: int | None) -> list[Row]:
+    """Return rows node by node, that of all metrics together first.
+
+    Args:
+        rows: rows of nodes in metrics.
+        whole: name of all metrics together.
+        most: largest number of rows of a node.
+    """
+    nodes = grouped(rows, lambda row: row.node).values()
+    ordered = [sorted(own, key=lambda row: row.metric != whole) for own in nodes]
+    return [row for own in ordered for row in own[:most]]
 
 
 def _step(step: FleetStep) -> str:
@@ -178,7 +184,7 @@ def _unclear(verdict: FleetVerdict) -> list[str]:
     lines = [
         f"unclear: {row.node} {SIGNED(row.effect)} in {row.metric} ({_certainty(row)}): more "
         "--rounds would tell"
-        for row in rows[:_FAILED]
+        for row in rows[:_MAX_NODES]
     ]
     return lines + _and_more(len(rows))
 
@@ -192,21 +198,21 @@ def _certainty(effect: FleetEffect) -> str:
 
 
 def _and_more(count: int) -> list[str]:
-    return [f"... and {count - _FAILED} more"] if count > _FAILED else []
+    return [f"... and {count - _MAX_NODES} more"] if count > _MAX_NODES else []
 
 
 def _failed(nodes: tuple[FleetNode, ...]) -> list[str]:
-    failed = sorted((node for node in nodes if node.failed), key=lambda each: each.rounds > 0)
+    failed = sorted((node for node in nodes if node.failed), key=lambda node: node.rounds > 0)
     lines = [
         f"{node.node}: {node.failed} of {node.rounds + node.failed} rounds are not whole: "
         f"{node.reason}"
-        for node in failed[:_FAILED]
+        for node in failed[:_MAX_NODES]
     ]
     return lines + _and_more(len(failed))
 
 
 def _more(verdict: FleetVerdict) -> list[str]:
-    more = len(verdict.metrics) - _METRICS
+    more = len(verdict.metrics) - _MAX_METRICS
     return [f"... and {more} more metrics: --json has them"] if more > 0 else []
 
 
@@ -216,10 +222,13 @@ def _more(verdict: FleetVerdict) -> list[str]:
 
 def fleet_comparison(comparison: FleetComparison) -> list[Block]:
     """Return the report on two runs, the nodes that became slower first."""
+    whole = comparison.changes[-1].metric if comparison.changes else ""
     shown = [
-        change for verdict in ("SLOWER", "FASTER") for change in _of_nodes(comparison, verdict)
+        change
+        for verdict in ("SLOWER", "FASTER")
+        for change in _by_node(comparison.with_verdict(verdict), whole, _MAX_NODE_METRICS)
     ]
-    common = comparison.common[:_METRICS]
+    common = comparison.common[:_MAX_METRICS]
     blocks: list[Block] = [
         Heading([_changed(comparison), _compared(comparison)], bold=1),
         TableBlock.from_rows(columns_of(shown, _CHANGES), shown),
@@ -227,15 +236,6 @@ def fleet_comparison(comparison: FleetComparison) -> list[Block]:
         Lines([f"note: {note}" for note in comparison.notes]),
     ]
     return [block for block in blocks if not isinstance(block, TableBlock) or block.cells]
-
-
-def _of_nodes(comparison: FleetComparison, verdict: str) -> list[FleetChange]:
-    by_node: dict[str, list[FleetChange]] = {}
-    for item in comparison.with_verdict(verdict):
-        by_node.setdefault(item.node, []).append(item)
-    whole = comparison.changes[-1].metric if comparison.changes else ""
-    ordered = [sorted(own, key=lambda each: each.metric != whole) for own in by_node.values()]
-    return [change for own in ordered for change in own[:_OF_NODE]]
 
 
 def _changed(comparison: FleetComparison) -> str:

@@ -1,4 +1,4 @@
-"""The report of ``forecast``: the sum with its interval, where it comes from, what dominates."""
+"""The report of ``forecast``: the sum with its interval, its sources, the largest operators."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.report.blocks import Block
 
-# Operators that are shown unless all are asked for.
-_SHOWN: Final = 12
-# Those dominate that make up this share together, and no more than so many.
-_MOST_OF_IT: Final = 0.5
-_FEW: Final = 4
+# Operators in the table without --explain.
+_MAX_OPERATORS: Final = 12
+# The dominating operators: the largest ones up to this share together, at most this number.
+_DOMINATING_SHARE: Final = 0.5
+_MAX_DOMINATING: Final = 4
 _COLUMNS: Final = "operator names direction count=calls seconds half_width share"
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 
@@ -37,7 +37,7 @@ def forecast_report(
     Args:
         run: for the device's name.
         documents: forecasts, or why there are none.
-        explain: all operators.
+        explain: show all operators.
     """
     blocks: list[Block] = []
     for document in documents:
@@ -51,11 +51,11 @@ def forecast_report(
 
 def _record_blocks(run: RunRecord, record: ForecastRecord, explain: bool) -> list[Block]:
     scale = Scale.fit(record.seconds)
-    terms = record.terms if explain else record.terms[:_SHOWN]
+    terms = record.terms if explain else record.terms[:_MAX_OPERATORS]
     more = len(record.terms) - len(terms)
     lines = [dominating(record), *(f"note: {note}" for note in record.notes)]
     if more:
-        share = sum(term.share for term in record.terms[_SHOWN:])
+        share = sum(term.share for term in record.terms[_MAX_OPERATORS:])
         lines.insert(0, f"{more} more operators make up {percent(share)}; --explain shows them")
     if record.reason:
         lines.append(f"not whole: {record.reason}")
@@ -64,7 +64,7 @@ def _record_blocks(run: RunRecord, record: ForecastRecord, explain: bool) -> lis
     )
     return [
         Heading([*summary_parts(record), _where(run, record)], bold=2),
-        Lines([sources(record), parts(record, scale), interval_line(record)]),
+        Lines([sources(record), parts_line(record, scale), interval_line(record)]),
         TableBlock.from_rows([*columns_of(terms, _COLUMNS, seconds=scale.text), row], terms),
         Lines(lines),
     ]
@@ -79,7 +79,7 @@ def refused_line(document: Mapping[str, Any]) -> str:
 
 
 def summary_parts(record: ForecastRecord) -> tuple[str, str]:
-    """Return what was forecast, and the sum with its interval."""
+    """Return the step with its settings; and the forecast with its interval."""
     return _what(record), _figures(record, Scale.fit(record.seconds))
 
 
@@ -107,7 +107,7 @@ def _where(run: RunRecord, record: ForecastRecord) -> str:
 
 
 def sources(record: ForecastRecord) -> str:
-    """Return where the operators' times come from, and how old they are."""
+    """Return the sources of the operators' times, and the age of the oldest."""
     number = record.stored + record.measured + record.missing
     parts = [f"{record.calls} calls of {number} distinct operators: {record.stored} from the store"]
     if record.stored and record.oldest_utc:
@@ -121,8 +121,8 @@ def sources(record: ForecastRecord) -> str:
     return ", ".join(parts)
 
 
-def parts(record: ForecastRecord, scale: Scale) -> str:
-    """Return what the forecast is the sum of, or on a GPU the makespan."""
+def parts_line(record: ForecastRecord, scale: Scale) -> str:
+    """Return the parts of the forecast, or on a GPU the times of host and device."""
     if record.host_s is not None and record.graph_s is not None:
         return (
             f"makespan of the host's {scale.text(record.host_s)} and the device's "
@@ -136,7 +136,7 @@ def parts(record: ForecastRecord, scale: Scale) -> str:
 
 
 def interval_line(record: ForecastRecord) -> str:
-    """Return what the interval is of."""
+    """Return the origin of the interval."""
     if record.scored >= MIN_SCORED:
         return f"the 90 % interval is from the errors of {record.scored} earlier forecasts here"
     return (
@@ -146,11 +146,11 @@ def interval_line(record: ForecastRecord) -> str:
 
 
 def dominating(record: ForecastRecord) -> str:
-    """Return which operators make up most of the step."""
+    """Return the operators that make up most of the step."""
     known = [term for term in record.terms if term.seconds is not None]
     chosen: list[ForecastTerm] = []
-    for item in known[:_FEW]:
-        if chosen and sum(term.share for term in chosen) >= _MOST_OF_IT:
+    for item in known[:_MAX_DOMINATING]:
+        if chosen and sum(term.share for term in chosen) >= _DOMINATING_SHARE:
             break
         chosen.append(item)
     if not chosen:
@@ -162,9 +162,10 @@ def dominating(record: ForecastRecord) -> str:
 
 
 def _name(term: ForecastTerm) -> str:
-    first, *others = (*term.names, "")
-    more = f" and {len(term.names) - 1} more" * (len(others) > 1)
-    return f"{term.operator} ({first}{more})" if first else term.operator
+    if not term.names:
+        return term.operator
+    more = f" and {len(term.names) - 1} more" if len(term.names) > 1 else ""
+    return f"{term.operator} ({term.names[0]}{more})"
 
 
 def age(then: str, now: str) -> str:

@@ -26,8 +26,8 @@ def to_pandas(records: Records) -> Any:
         records: measurements, steps, breakdowns, or the documents of a store's entries.
 
     Returns:
-        A row each, in their units (seconds, FLOP/s, bytes), with the fields of inner objects as
-        ``time_s.median``. Lists of objects are JSON.
+        A row for each record, in its units (seconds, FLOP/s, bytes), with fields of nested objects
+        as ``time_s.median``. Lists of objects are JSON.
 
     Raises:
         BackendMissingError: pandas is not installed.
@@ -66,7 +66,7 @@ def _rows(records: Records) -> list[dict[str, Any]]:
     """Return a flat object for each record, all with the same columns in the same order."""
     flat = [dict(_flat(plain(record))) for record in records]
     columns = dict.fromkeys(name for row in flat for name in row)
-    # A column has one type: where one row's list holds objects, the empty ones of others are JSON.
+    # A column has one type: if one row's list has objects, the empty lists of others are JSON, too.
     nested = {name for name in columns if any(_is_nested(row.get(name)) for row in flat)}
 
     def value(row: Mapping[str, Any], name: str) -> Any:

@@ -1,7 +1,7 @@
 """The printer of pages: blocks as one HTML file that loads nothing.
 
-The page is a tree of elements, whose texts and attributes are escaped when it is written: nothing
-that a run holds can become markup.
+The page is a tree of elements whose texts and attributes are escaped on output, so that no text of
+a run can become markup.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     from pydlbench.report.blocks import Block
 
-#: Rows of a table that a page shows, and figures of a kind: more make a browser slow.
+#: Rows of a table and figures of a kind on a page; more make a browser slow.
 MAX_ROWS: Final = 3000
 MAX_FIGURES: Final = 6
-# Control characters are no text in HTML; half of a surrogate pair cannot be written as UTF-8.
+# Control characters are invalid in HTML; single surrogates have no UTF-8.
 _UNPRINTABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _COMMAND: Final = re.compile(r"(next: |try: )(.*)")
-_LONG: Final = 60  # of a cell's text: it is broken over several lines
+_MAX_CELL_WIDTH: Final = 60  # longer texts of cells are wrapped
 _NAMESPACES: Final = re.compile(r' xmlns(:xlink)?="[^"]*"')
 _INLINE: Final = frozenset(("a", "button", "code", "dt", "span", "td", "th"))
 
@@ -40,15 +40,15 @@ def page(title: str, subtitle: str, sections: Sequence[tuple[str, Sequence[Block
     """Return a page, ending in a newline.
 
     Args:
-        title: of the page.
-        subtitle: what it was made of.
-        sections: title and blocks of each; links lead to them where there are several.
+        title: title of the page.
+        subtitle: the runs that it shows.
+        sections: title and blocks of each section; several have links to them.
 
     Raises:
         PydlbenchError: vl-convert, which draws figures, cannot be imported.
     """
     script = f"\n{_data('page.js')}"
-    # Nothing may be fetched, and no script runs but ours: not even one that a name smuggled in.
+    # The policy allows no loading and no other script, so that a name cannot inject one.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     printer = _Printer()
@@ -83,7 +83,7 @@ def page(title: str, subtitle: str, sections: Sequence[tuple[str, Sequence[Block
 
 
 def fragment(blocks: Iterable[Block]) -> str:
-    """Return blocks as HTML that can stand in a page of others: a notebook's, for example."""
+    """Return blocks as HTML to embed in another page, such as a notebook."""
     whole = _tag("div", *_Printer().elements(blocks))
     return ET.tostring(whole, "unicode", method="html")
 
@@ -95,7 +95,7 @@ class _Printer:
         self._kinds: Counter[str] = Counter()
 
     def elements(self, blocks: Iterable[Block]) -> Iterator[Element]:
-        """Yield what blocks become; those with nothing in them are left out."""
+        """Yield the elements of blocks, without empty ones."""
         for block in blocks:
             match block:
                 case Title(text=text):
@@ -120,14 +120,14 @@ class _Printer:
         count, title = self._kinds[figure.kind], figure.title
         if count > MAX_FIGURES:
             return _tag("p", f"{title}: only the first {MAX_FIGURES} figures are drawn")
-        # What the converter draws is well-formed, and no entity can be in it.
+        # The converter's output is well-formed and has no entities.
         drawn = ET.fromstring(_NAMESPACES.sub("", svg(figure, themed=True)))  # noqa: S314 - ours
         drawn.attrib.pop("height")
         drawn.set("style", f"max-width:{drawn.attrib.pop('width')}px")
         drawn.set("role", "img")
         drawn.set("aria-label", _plain(figure.text))
         for mark in drawn.iter("path"):
-            if (label := mark.get("aria-label")) is not None:  # shown when it is pointed at
+            if (label := mark.get("aria-label")) is not None:  # shown as a tooltip
                 mark.append(_tag("title", label))
         return _tag(
             "figure",
@@ -158,7 +158,7 @@ def _tag(name: str, /, *children: Element | str, **attributes: str | None) -> El
 
 
 def _raw(name: str, text: str) -> Element:
-    """Return a style sheet or a script of our own, which is written as it is."""
+    """Return an element with one of our style sheets or scripts, which is not escaped."""
     element = ET.Element(name)
     element.text = text
     return element
@@ -188,7 +188,7 @@ def _lines(block: Lines) -> Iterator[Element]:
 
 
 def _words(line: str) -> list[Element | str]:
-    """Return a line, a command in it in its own type."""
+    """Return a line, with a command in it as code."""
     if command := _COMMAND.fullmatch(line):
         return [command[1], _tag("code", command[2])]
     return [" ".join(line.split())]
@@ -204,26 +204,26 @@ def _facts(facts: Iterable[tuple[str, str]]) -> Iterator[Element]:
 
 
 def _table(table: TableBlock) -> Iterator[Element]:
-    # What is drawn under an empty title in a terminal is a figure here.
-    kept = [at for at, title in enumerate(table.titles) if title]
+    # Columns without a title are drawings for terminals.
+    titled = [at for at, title in enumerate(table.titles) if title]
     css = [("num" if table.right[at] else None) for at in range(len(table.titles))]
     heads = [
         _tag("th", _tag("button", table.titles[at], type="button"), scope="col", class_=css[at])
-        for at in kept
+        for at in titled
     ]
     rows: list[Element] = []
     shown = zip_longest(table.cells[:MAX_ROWS], table.values[:MAX_ROWS], fillvalue=())
     for number, (cells, values) in enumerate(shown):
         if number in table.above:
-            across = _tag("th", table.above[number], colspan=str(len(kept)), scope="rowgroup")
+            across = _tag("th", table.above[number], colspan=str(len(titled)), scope="rowgroup")
             rows.append(_tag("tr", across))
         row = _tag("tr", class_="alarm" if number in table.alarms else None)
-        for at in kept:
+        for at in titled:
             value = values[at] if values else None
             exact = None if value is None else repr(value)
             text = cells[at]
-            inner = _tag("span", text) if len(text) > _LONG else text
-            name, scope = ("th", "row") if at == kept[0] else ("td", None)
+            inner = _tag("span", text) if len(text) > _MAX_CELL_WIDTH else text
+            name, scope = ("th", "row") if at == titled[0] else ("td", None)
             row.append(_tag(name, inner, scope=scope, class_=css[at], data_v=exact))
         rows.append(row)
     whole = _tag(
@@ -232,7 +232,7 @@ def _table(table: TableBlock) -> Iterator[Element]:
         _tag("tbody", *rows),
         class_=None if table.above else "sortable",
     )
-    label = f"table by {table.titles[kept[0]]}"
+    label = f"table by {table.titles[titled[0]]}"
     yield _tag("div", whole, class_="scroll", role="region", tabindex="0", aria_label=label)
     if len(table.cells) > MAX_ROWS:
         total = len(table.cells)
@@ -240,11 +240,11 @@ def _table(table: TableBlock) -> Iterator[Element]:
 
 
 def _colors() -> str:
-    """Return the style sheet's variables: light, and on a dark screen the dark ones."""
+    """Return the style sheet's colours: the light theme, and the dark one for dark screens."""
     light, dark = (
         "".join(f"--{name}:{value};" for name, value in theme.items()) for theme in (LIGHT, DARK)
     )
-    # Paper is light, whatever the screen is: the dark theme is for screens only.
+    # The dark theme is for screens only, not for print.
     return (
         f":root{{color-scheme:light;{light}}}\n"
         f"@media screen and (prefers-color-scheme:dark){{:root{{color-scheme:dark;{dark}}}}}\n"

@@ -1,4 +1,4 @@
-"""JSON: one object with the run and what was measured in it."""
+"""JSON: one object with a run and its results."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def layers_document(
     Args:
         run: The run.
         measurements: Its rows.
-        interrupted: Only a part of what was asked for is there.
-        recorded: The log whose problems they are.
+        interrupted: Whether the run ended before all requested rows were measured.
+        recorded: The log from which the problems were taken.
     """
     return {
         "kind": "layers",
@@ -41,7 +41,7 @@ def layers_document(
 
 
 def dump(document: Mapping[str, Any]) -> str:
-    """Return an object as text behind its schema version, ending in a newline.
+    """Return an object with its schema version as text, ending in a newline.
 
     NaN and infinities, which JSON lacks, become ``null``.
     """
@@ -73,8 +73,8 @@ LISTS: Final = {
     "breakdown": "breakdowns",
     "findings": "findings",
 }
-# Commands that write a list of their table alone.
-_BY_ITSELF: Final = ("forecast",)
+# Commands whose document has only the list of their table.
+_ONLY_LIST: Final = ("forecast",)
 # Commands that write a single object beside the run, and the table that it is in.
 _SINGLE: Final = {"estimate": "estimate", "breakdown": "breakdown", "diagnose": "findings"}
 
@@ -90,23 +90,22 @@ def run_document(
     """Return a run as a JSON object without its schema version.
 
     Args:
-        kind: the command that made it. What that wrote with ``--json`` is what comes out again;
-            a sweep, and a run of anything that has more than its command writes, has all of the
-            lists of :data:`LISTS`.
-        run: when, where, with what.
+        kind: the command of the run. The document is the one that the command wrote with
+            ``--json``; a sweep, and a run with more entries than its command writes, has all lists
+            of :data:`LISTS`.
+        run: the run's record.
         entries: in the order in which they were finished.
-        interrupted: more was asked for.
-        samples: with the raw samples of layers.
+        interrupted: whether the run ended before everything requested was measured.
+        samples: whether to include the raw samples of layers.
     """
     lists: dict[str, list[dict[str, Any]]] = {name: [] for name in LISTS.values()}
     for entry in entries:
-        # A command with a table of its own has a list of its own.
         name = LISTS.get(entry.table, entry.table)
         lists.setdefault(name, []).append(_plain(entry, samples=samples))
     head: dict[str, Any] = {"kind": kind, "interrupted": interrupted, "run": run.to_dict()}
     if kind == "layers":
         return {**head, "measurements": lists["measurements"]}
-    if kind in _BY_ITSELF:  # what is behind them are rows of a store, not results
+    if kind in _ONLY_LIST:  # its other entries are stored rows, not results
         return {**head, f"{kind}s": lists.get(kind, [])}
     if kind == "step" and lists["steps"]:
         steps = lists["steps"]

@@ -8,16 +8,15 @@ import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.grouping import grouped
 from pydlbench.ops.table import without_sides
 from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.measurement import Candidate
 from pydlbench.report.backends import interleaved_legend, interleaved_table
 from pydlbench.report.blocks import Heading, Lines, TableBlock
-from pydlbench.report.columns import by_problem, columns, heading, label, varying
+from pydlbench.report.columns import by_problem, columns, group_names, heading, label, varying
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.roofline import roofline
-from pydlbench.report.figures.samples import Sampled, samples
+from pydlbench.report.figures.samples import RowSamples, samples
 from pydlbench.units import (
     counted,
     format_bytes,
@@ -31,7 +30,7 @@ from pydlbench.units import (
 from pydlbench.words import PROFILED_RANGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
@@ -76,7 +75,7 @@ def layers_report(
         *roofline(run, timed),
         *samples(
             [
-                Sampled(name(row), row.who, row.time, row.samples_s or ())
+                RowSamples(name(row), row.who, row.time, row.samples_s or ())
                 for row in timed
                 if row.time
             ]
@@ -133,7 +132,7 @@ def ncu_command(row: Measurement) -> list[str]:
 def _refused(rows: Sequence[Measurement], name_of: Callable[[Measurement], str]) -> Iterator[Lines]:
     """Yield the rows without a time, grouped by reason."""
     for status in ("failed", "skipped"):
-        reasons = _names_by(
+        reasons = group_names(
             (" ".join((row.reason or "no reason recorded").split()), name_of(row))
             for row in rows
             if not row.ok and row.status == status
@@ -142,26 +141,23 @@ def _refused(rows: Sequence[Measurement], name_of: Callable[[Measurement], str])
         yield Lines(lines, alarm=status == "failed", listed=True)
 
 
-def _names_by(texts: Iterable[tuple[str | None, str]]) -> dict[str, list[str]]:
-    """Group names by a text, without those that have none."""
-    groups = grouped(texts, lambda pair: pair[0])
-    return {text: [name for _, name in pairs] for text, pairs in groups.items() if text}
-
-
 def _footnotes(
     timed: Sequence[Measurement], name_of: Callable[[Measurement], str]
 ) -> Iterator[str]:
     if any(row.ratio for row in timed):
         yield from interleaved_legend(timed)
     several = len(timed) > 1
-    stops = _names_by((_stop_reason(row, several), name_of(row)) for row in timed)
+    stops = group_names(
+        (_stop_reason(row, several), name_of(row)) for row in timed if row.stop_reason
+    )
     for reason, names in stops.items():
         yield f"stopped: {reason}" + (f": {some_names(names)}" if len(stops) > 1 else "")
     if not several:
         yield from map(_few_visits, filter(_in_one_process, timed))
         yield from (f"outside the kernel: {cost}" for cost in map(_outside, timed) if cost)
     yield from _contended(timed, name_of)
-    for algorithm, names in _names_by((row.fewer_flops, name_of(row)) for row in timed).items():
+    fewer = group_names((row.fewer_flops, name_of(row)) for row in timed if row.fewer_flops)
+    for algorithm, names in fewer.items():
         yield (
             f"{algorithm}: {_some(names, len(timed))}: fewer FLOPs than a direct kernel's, which "
             "rates and percentages count"
@@ -296,8 +292,10 @@ def gpu_notes(rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
         )
     else:
         yield from (f"{name_of(row)}: {text}" for row, text in disagreeing)
-    remarks = _names_by((_units_remark(row), name_of(row)) for row in rows)
-    reasons = _names_by(
+    remarks = group_names(
+        (remark, name_of(row)) for row in rows if (remark := _units_remark(row)) is not None
+    )
+    reasons = group_names(
         (f"clock held down by {reason}", name_of(row))
         for row in rows
         for reason in (row.gpu or {}).get("reasons", ())

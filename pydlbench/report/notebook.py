@@ -1,4 +1,4 @@
-"""How notebooks show records: as the reports that the commands print."""
+"""Records in notebooks: shown as the reports that commands print."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from pydlbench.records.record import Record
     from pydlbench.report.blocks import Block
 
-#: Of a record alone nobody knows the run.
+#: Placeholder for the unknown run of a single record.
 _RUN: Final = RunRecord(id="", created_utc="", device={"name": "machine not recorded"})
 
 
 def blocks_of(record: Record) -> list[Block] | None:
-    """Return the report on a record; None where no command reports its kind."""
+    """Return the report on a record; None if no command reports its kind."""
     report = next((_REPORTS[kind] for kind in type(record).__mro__ if kind in _REPORTS), None)
     return None if report is None else report(record)
 
@@ -48,7 +48,7 @@ def markdown(record: Record) -> str | None:
 
 
 def html(record: Record) -> str | None:
-    """Return the report on a record as HTML without styles of its own; see :func:`blocks_of`."""
+    """Return the report on a record as HTML without styles; see :func:`blocks_of`."""
     blocks = blocks_of(record)
     return None if blocks is None else fragment(blocks)
 

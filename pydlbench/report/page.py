@@ -1,4 +1,4 @@
-"""A page of one or several runs: what their commands report, where they ran, how they differ."""
+"""A page of one or several runs: their reports, their machines, their differences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pydlbench.report.blocks import Block
     from pydlbench.store.documents import Loaded
 
-# Units of values by the end of their names; the first that fits.
+# Formats of values by the end of their names; the first one that fits is used.
 _UNITS: Final[Mapping[str, Callable[[float], str]]] = {
     "flops_per_s": lambda value: si(value, "FLOP/s"),
     "bytes_per_s": lambda value: si(value, "B/s"),
@@ -41,9 +41,9 @@ class PageRun:
     """A run on a page.
 
     Attributes:
-        loaded: of a store or a file.
-        blocks: what its command reports; nothing where it has no result.
-        fleet: what is said of its nodes, where it is of a fleet.
+        loaded: the run, from a store or a file.
+        blocks: the report of its command; empty without a result.
+        fleet: the verdict on its nodes, for a run of a fleet.
     """
 
     loaded: Loaded
@@ -52,7 +52,7 @@ class PageRun:
 
     @property
     def command(self) -> str:
-        """The command line as it can be pasted: its first word may be a path in a package."""
+        """The command line, in which the program's path is replaced by ``pydlbench``."""
         _, *words = self.loaded.record.command or ("",)
         return shlex.join(["pydlbench", *words])
 
@@ -66,8 +66,8 @@ def runs_page(runs: Sequence[PageRun], title: str | None = None) -> str:
     """Return the page of one or several runs as HTML.
 
     Args:
-        runs: at least one.
-        title: of the page; None names commands and machines.
+        runs: the runs, at least one.
+        title: title of the page; None is commands and machines.
 
     Raises:
         PydlbenchError: vl-convert, which draws figures, cannot be imported.
@@ -80,7 +80,7 @@ def runs_page(runs: Sequence[PageRun], title: str | None = None) -> str:
     if len(runs) > 1:
         sections.append(("What differs between the runs", _differences(runs)))
         sections.append(("Comparison", _comparison(runs)))
-        verdicts = {name: each.fleet for name, each in zip(names, runs, strict=True) if each.fleet}
+        verdicts = {name: run.fleet for name, run in zip(names, runs, strict=True) if run.fleet}
         sections.append(("Nodes over the runs", list(node_history(verdicts))))
     for name, run in zip(names, runs, strict=True):
         where = [Details("Where and how it was measured", list(_surroundings(run)))]
@@ -111,7 +111,7 @@ def _differences(runs: Sequence[PageRun]) -> list[Block]:
 
 
 def _comparison(runs: Sequence[PageRun]) -> list[Block]:
-    """Return two runs row by row; nothing of three, or where they have no row in common."""
+    """Return the comparison of two runs; empty for three, or if they have no common row."""
     if len(runs) != 2:
         return []
     a, b = (side_of(f"run {at}", run.loaded) for at, run in enumerate(runs, start=1))
@@ -140,21 +140,21 @@ def _facts_of(run: PageRun) -> Iterator[tuple[str, str]]:
 
 
 def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each value of an object; of one in it all its values together."""
+    """Yield the name and the text of each value; a nested object is one text."""
     for name, value in values.items():
         inner = value.values() if isinstance(value, Mapping) else _listed(value)
         if name == "facts" and isinstance(value, Mapping):
             yield from _flat(value)
-        elif value in (None, "", [], {}) or any(isinstance(each, Mapping) for each in inner):
-            continue  # nothing, or a table of its own
+        elif value in (None, "", [], {}) or any(isinstance(item, Mapping) for item in inner):
+            continue  # empty, or printed as a table
         elif isinstance(value, Mapping):
-            yield _name(name), ", ".join(f"{key} {_text(key, each)}" for key, each in value.items())
+            yield _name(name), ", ".join(f"{key} {_text(key, item)}" for key, item in value.items())
         else:
             yield _name(name), _text(name, value)
 
 
 def _objects(objects: Sequence[Mapping[str, Any]]) -> TableBlock:
-    """Return a table of objects: their values by name, those of objects in them behind theirs."""
+    """Return a table of objects with a column for each name, also those of nested objects."""
     rows = [dict(_cells(row)) for row in objects]
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[row.get(name, "-") for name in names] for row in rows]
@@ -177,12 +177,12 @@ def _listed(value: Any) -> Sequence[Any]:
 
 
 def _name(name: str) -> str:
-    """Return a name as words, without the unit that its values have."""
+    """Return a name as words, without the unit at its end."""
     return re.sub(r"(_per_s|_bytes|_hz|_s)$", "", name).replace("_", " ")
 
 
 def _text(name: str, value: Any) -> str:
-    """Return a value in the unit that its name tells."""
+    """Return a value in the unit at the end of its name."""
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value))
     known = next((text for end, text in _UNITS.items() if f"_{name}".endswith(end)), None)

@@ -1,4 +1,4 @@
-"""Published figures, and ours beside them."""
+"""The report of published figures, and measured results beside them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pydlbench.records.fields import columns_of
 from pydlbench.records.published import MatchedFigure
 from pydlbench.report.blocks import Lines, TableBlock
+from pydlbench.report.columns import group_names
 from pydlbench.units import counted, listed, number
 
 if TYPE_CHECKING:
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
     from pydlbench.records.published import OwnFigure, PublishedFigure
     from pydlbench.report.blocks import Block
 
-_PLAIN: Final = "plain step: your step, which may not include all that the published one does"
+_PLAIN_STEP_NOTE: Final = (
+    "plain step: your step, which may not include all that the published one does"
+)
 _FIGURE: Final = "model stage precision batch hardware year framework published unit"
-_OF_PAIR: Final = " ".join(f"figure.{name}" for name in _FIGURE.split())
+_PAIR_FIGURE: Final = " ".join(f"figure.{name}" for name in _FIGURE.split())
 _OWN: Final = "own.value own.who own.speedup own.marks"
 
 
@@ -25,14 +28,14 @@ def published_report(figures: Sequence[PublishedFigure], *, own: bool) -> list[B
     """Return the report.
 
     Args:
-        figures: each with ours beside it.
-        own: whether runs were given; their figures get columns, and figures without one are left
-            out.
+        figures: figures, each with the measured results that match it.
+        own: whether runs were given; their results have columns then, and figures without a result
+            are left out.
     """
     shown = [figure for figure in figures if figure.own or not own]
     pairs = _pairs(shown)
     if own:
-        table = TableBlock.from_rows(columns_of(pairs, f"{_OF_PAIR} {_OWN}"), pairs)
+        table = TableBlock.from_rows(columns_of(pairs, f"{_PAIR_FIGURE} {_OWN}"), pairs)
     else:
         table = TableBlock.from_rows(columns_of(shown, f"{_FIGURE} note"), shown)
     return [
@@ -48,7 +51,7 @@ def _pairs(figures: Sequence[PublishedFigure]) -> list[MatchedFigure]:
 
 
 def published_conclusion(figures: Sequence[PublishedFigure], *, own: bool) -> str:
-    """Say in a sentence what is there."""
+    """Return the conclusion in a sentence."""
     models = list(dict.fromkeys(figure.model for figure in figures))
     if not own:
         years = sorted({figure.year for figure in figures})
@@ -89,7 +92,9 @@ def _notes(figures: Sequence[PublishedFigure], own: bool) -> list[str]:
     lines = []
     if own and any("plain step" in result.marks for result in ours):
         scripts = ", ".join(dict.fromkeys(figure.protocol for figure in figures))
-        lines.append(f"{_PLAIN}; pydlbench step --protocol runs the scripts' own: {scripts}")
+        lines.append(
+            f"{_PLAIN_STEP_NOTE}; pydlbench step --protocol runs the scripts' own: {scripts}"
+        )
     if own and ours:
         lines.append("speed: the published time per image over yours")
         lines += _remarks(figures)
@@ -100,10 +105,10 @@ def _notes(figures: Sequence[PublishedFigure], own: bool) -> list[str]:
 
 
 def _remarks(figures: Sequence[PublishedFigure]) -> list[str]:
-    """What the sources say of some figures; the column of that name is taken by ours."""
-    which: dict[str, dict[str, None]] = {}
-    for figure in figures:
-        if figure.note:
-            what = f"{figure.model} {figure.precision} on {figure.hardware}"
-            which.setdefault(figure.note, {})[what] = None
-    return [f"published {', '.join(names)}: {note}" for note, names in which.items()]
+    """Return the sources' notes on figures; the table's notes are those on measured results."""
+    notes = group_names(
+        (figure.note, f"{figure.model} {figure.precision} on {figure.hardware}")
+        for figure in figures
+        if figure.note
+    )
+    return [f"published {', '.join(dict.fromkeys(names))}: {note}" for note, names in notes.items()]

@@ -1,4 +1,4 @@
-"""The list of runs as a table, and what a line of a sweep says of a document."""
+"""The list of runs as a table, and texts for the progress lines of a sweep."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 def runs_table(runs: Sequence[RunInfo]) -> TableBlock:
-    """Return the table, in the order given; times are local ones."""
+    """Return the table of runs, in the order given and with local times."""
     return TableBlock.from_rows(columns_of(runs, RunInfo.columns), runs)
 
 
 # -----------------------------------------------------------------------------
-# What a line of a sweep says of a document.
+# Texts for the lines of a sweep.
 
 
 def time_text(time: Mapping[str, Any] | None) -> str:
-    """Return a time with its spread and n, without which none is shown; a dash without one."""
+    """Return a time with its spread and n; a dash without a time."""
     if not time:
         return "-"
     low, high = time.get("ci_low"), time.get("ci_high")
@@ -34,25 +34,14 @@ def time_text(time: Mapping[str, Any] | None) -> str:
 
 
 def dominant(document: Mapping[str, Any]) -> tuple[str, int] | None:
-    """Return what dominates an estimate, and how many layers that is.
+    """Return the dominant layer of an estimate, and the number of layers of its group.
 
-    None where there is nothing, and where other work disturbed it: see ``disturbed_share``.
+    None if there is none, or if other work disturbed it or too large a share of the sum.
     """
     group = document.get("dominant_group") or {}
     name = group.get("layer") or document.get("dominant")
-    if not name or _disturbed(document):
-        return None
-    return str(name), group.get("layers") or 1
-
-
-def _disturbed(document: Mapping[str, Any]) -> bool:
-    """Whether other work disturbed what dominates a sum, or so much of it that it tells nothing."""
-    return (document.get("disturbed_share") or 0.0) > MATERIAL or _first_is_disturbed(document)
-
-
-def _first_is_disturbed(document: Mapping[str, Any]) -> bool:
-    name = (document.get("dominant_group") or {}).get("layer") or document.get("dominant")
-    return any(
+    disturbed = (document.get("disturbed_share") or 0.0) > MATERIAL or any(
         layer.get("contended") and name in (layer.get("name"), layer.get("like"))
         for layer in document.get("layers") or ()
     )
+    return None if not name or disturbed else (str(name), group.get("layers") or 1)

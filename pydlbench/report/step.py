@@ -1,4 +1,4 @@
-"""The report of ``step``: what the steps share, the table, and what could not be run and why."""
+"""The report of ``step``: heading, table, modules, rows without a time, and conclusion."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import on_tensor_cores
+from pydlbench.grouping import grouped
 from pydlbench.models import build_model
 from pydlbench.models.counts import macs
 from pydlbench.records.fields import Column, columns_of, flat_names
@@ -17,7 +18,7 @@ from pydlbench.report.columns import device_name
 from pydlbench.report.context import context_blocks
 from pydlbench.report.csv import flat_lines
 from pydlbench.report.figures.batches import Rate, batches
-from pydlbench.report.figures.samples import Sampled, samples
+from pydlbench.report.figures.samples import RowSamples, samples
 from pydlbench.report.text import csv_text
 from pydlbench.study.estimate import estimate_values
 from pydlbench.units import counted, format_flops, format_seconds, per_second, percent
@@ -34,17 +35,17 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# What a report says of a timed step besides its record: FLOP/s, and who it is compared with.
+# Facts about timed steps besides their records: FLOP/s, and ratios to other steps.
 
 
 def step_rows(records: Sequence[StepRecord]) -> list[StepRow]:
-    """Return records with what their models say of them; each graph is built once."""
+    """Return records with the titles and FLOPs of their models; each graph is built once."""
     graphs: dict[tuple[str, int | None, str], Model] = {}
     rows = []
     for record in records:
         spec = record.spec
         if spec.own is not None:
-            rows.append(StepRow(record=record, title=_own_title(record), flops=None))
+            rows.append(StepRow(record=record, title=_user_title(record), flops=None))
             continue
         key = spec.model, spec.batch, options_text(spec.options)
         if key not in graphs:
@@ -56,18 +57,18 @@ def step_rows(records: Sequence[StepRecord]) -> list[StepRow]:
     return rows
 
 
-def _own_title(record: StepRecord) -> str:
-    """Return the class of a user's module, and how large it is, where it could be built."""
+def _user_title(record: StepRecord) -> str:
+    """Return the class and the size of a user's module, if it could be built."""
     if record.parameters is None:
         return ""
     return f"{record.environment.get('module', 'a module')}, {record.parameters:,} parameters"
 
 
 def settings(records: Sequence[StepRecord]) -> list[str]:
-    """Return in words what each step shares with those that it took turns with.
+    """Return the settings of each step that it shares with the steps interleaved with it, in words.
 
-    The model and whatever else is not as by default; two blanks part the words. Numbers of threads
-    are named where there are several.
+    These are the model and settings other than the defaults, separated by two blanks. Numbers of
+    threads are included if there are several.
     """
     threads = {record.threads for record in records if record.threads}
     return [_setting(record, named=len(threads) > 1) for record in records]
@@ -89,15 +90,15 @@ def _setting(record: StepRecord, *, named: bool) -> str:
 
 
 def ratio(row: StepRow, other: StepRow) -> Estimate | None:
-    """Return how many times as long a row takes, from the rounds that both were in."""
-    own, others = row.record.rounds_s, other.record.rounds_s
-    both = [number for number in own.keys() & others.keys() if others[number] > 0]
-    ratios = {number: own[number] / others[number] for number in both}
+    """Return the ratio of a row's time to another's, from the rounds of both."""
+    times, others = row.record.rounds_s, other.record.rounds_s
+    both = [number for number in times.keys() & others.keys() if others[number] > 0]
+    ratios = {number: times[number] / others[number] for number in both}
     return estimate_values(ratios, ()) if ratios else None
 
 
 def fastest(rows: Sequence[StepRow]) -> StepRow | None:
-    """Return the row with the smallest median of those that have one."""
+    """Return the row with the smallest median; None if no row has a time."""
     timed = [row for row in rows if row.record.ok]
     return min(
         timed,
@@ -107,32 +108,27 @@ def fastest(rows: Sequence[StepRow]) -> StepRow | None:
 
 
 def device_ratio(row: StepRow, rows: Sequence[StepRow]) -> Estimate | None:
-    """Return how many times as long the CPU takes for a GPU's step of the same kind.
+    """Return the ratio of the CPU's time to that of a GPU for the same step.
 
     Args:
-        row: a GPU's.
-        rows: all; of those of the CPU the one with the same framework, mode, precision, batch and
-            phase.
+        row: a GPU's row.
+        rows: all rows; that of the CPU has the same framework, mode, precision, batch and phase.
     """
     if not (row.record.spec.on_gpu and row.record.ok):
         return None
     for other in rows:
-        same = (other.who, other.group, _wide(other)) == (
-            row.who,
-            row.group,
-            _wide(row),
-        )
+        same = _on_any_device(other) == _on_any_device(row)
         if same and other.record.ok and not other.record.spec.on_gpu:
             return ratio(other, row)
     return None
 
 
-def _wide(row: StepRow) -> str:
-    """Return a precision by a name that both kinds of device know."""
-    return row.record.spec.precision.removesuffix("-tc")
+def _on_any_device(row: StepRow) -> tuple[Any, ...]:
+    """Return the key of a step that is the same on a CPU and a GPU."""
+    return row.who, row.group, row.record.spec.precision.removesuffix("-tc")
 
 
-#: Settings that get a column where rows differ in them.
+#: Settings that have a column if rows differ in them.
 _AXES = ("precision", "phase", "batch", "device")
 
 
@@ -143,8 +139,8 @@ def steps_report(
 
     Args:
         run: for the device's name.
-        records: in the order in which they are to stand; at least one.
-        agreements: what came of ``--agree``.
+        records: records in the order of the table; at least one.
+        agreements: results of ``--agree``.
     """
     rows = step_rows(records)
     timed = [row for row in rows if row.record.time is not None]
@@ -152,7 +148,7 @@ def steps_report(
     notes = dict.fromkeys(f"{row.who}: {note}" for row in rows for note in row.record.notes)
     context = [block for row in timed for block in context_blocks(row.record, row.who)]
     table = TableBlock.from_rows(_columns(timed), timed)
-    # Of a single step its modules are what was asked for; several are held against each other.
+    # The modules of a single step are the result; several steps are compared with each other.
     first = [*context, table] if len(timed) == 1 else [table, *context]
     return [
         Heading(heading(run, rows)),
@@ -173,8 +169,8 @@ def _names(row: StepRow, axes: Sequence[str]) -> list[str]:
     return [row.who, *(f"{axis} {getattr(row.record.spec, axis)}" for axis in axes)]
 
 
-def _sampled(row: StepRow, time: TimeSummary, axes: Sequence[str]) -> Sampled:
-    return Sampled(" ".join(_names(row, axes)), row.who, time, row.record.samples_s)
+def _sampled(row: StepRow, time: TimeSummary, axes: Sequence[str]) -> RowSamples:
+    return RowSamples(" ".join(_names(row, axes)), row.who, time, row.record.samples_s)
 
 
 def _rates(timed: Sequence[StepRow]) -> list[Rate]:
@@ -187,14 +183,14 @@ def _rates(timed: Sequence[StepRow]) -> list[Rate]:
 
 
 def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
-    """Return the lines above the table: what all rows share, and where they ran."""
+    """Return the lines above the table: settings that all rows share, and the machine."""
     first = rows[0].record.spec
     differ = _differing(rows)
     items = [first.model]
     batch = next((row.record.spec.batch for row in rows if row.record.spec.batch), None)
     items += [] if "batch" in differ or batch is None else [f"batch {batch}"]
     items += [first.phase] if "phase" not in differ else []
-    # A file of the user's own computes in its own types.
+    # A user's file computes in its own types.
     types = next((row.record.types for row in rows if row.record.types), first.precision)
     items += [types] if "precision" not in differ else []
     items += [f"{first.cast} precision"] if any(_narrow(row) for row in rows) else []
@@ -215,7 +211,7 @@ def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
 
 
 def _refused(rows: Sequence[StepRow], status: str, differing: Sequence[str]) -> list[str]:
-    """Return a line for each row that was skipped, or has failed."""
+    """Return a line for each row with a status, ``skipped`` or ``failed``."""
     lines = []
     for row in rows:
         if row.record.status == status:
@@ -226,7 +222,7 @@ def _refused(rows: Sequence[StepRow], status: str, differing: Sequence[str]) -> 
 
 
 def _differing(rows: Sequence[StepRow]) -> list[str]:
-    # What could not be built has no batch.
+    # A step that could not be built has no batch.
     return [
         axis for axis in _AXES if len({getattr(row.record.spec, axis) for row in rows} - {None}) > 1
     ]
@@ -247,16 +243,16 @@ def _beside_cpu(row: StepRow, timed: Sequence[StepRow]) -> str:
 
 
 def _to_fastest(row: StepRow, timed: Sequence[StepRow]) -> str:
-    """A row's ratio to the fastest that it took turns with."""
-    best = fastest([each for each in timed if each.group == row.group])
-    if best is None:
-        return "-"
-    times = None if best is row else ratio(row, best)
-    return "1" if best is row else ("-" if times is None else f"{times.median:.3g}")
+    """Return a row's ratio to the fastest of the rows that were interleaved with it."""
+    best = fastest([other for other in timed if other.group == row.group])
+    if best is row:
+        return "1"
+    times = None if best is None else ratio(row, best)
+    return "-" if times is None else f"{times.median:.3g}"
 
 
 def _columns(timed: Sequence[StepRow]) -> list[Column[StepRow]]:
-    """Return the columns of a table of steps: their own, and how they compare."""
+    """Return the columns of a table of steps: their fields, and ratios between them."""
     titled = f"record.images_per_s={rate_unit(timed[0].record.spec.own if timed else None)}"
     columns = columns_of(timed, StepRow.columns.replace("record.images_per_s", titled))
     if len(timed) > 1:
@@ -267,27 +263,27 @@ def _columns(timed: Sequence[StepRow]) -> list[Column[StepRow]]:
 
 
 # -----------------------------------------------------------------------------
-# Whether a GPU works as its kind should: a step's TFLOP/s against what its product promises.
+# Health of a GPU: a step's TFLOP/s against the datasheet's peak.
 #
 # Published end-to-end runs of dense networks (AlexNet, VGG, ResNet on Kepler to Volta) reach 24 to
-# 140 % of the product's figure on CUDA cores, more than 100 % through Winograd's algorithm and the
-# boost clock, and 14 to 31 % of it on tensor cores. Steps of few FLOPs reach 6 to 18 % on a healthy
-# card: they wait for launches. So small steps judge nothing, and the bars stand a little below the
-# published ones.
+# 140 % of the datasheet's peak on CUDA cores (more than 100 % by Winograd's algorithm and the boost
+# clock), and 14 to 31 % of it on tensor cores. Steps of few FLOPs reach 6 to 18 % on a healthy
+# card, because they wait for launches. So there is no verdict on small steps, and the thresholds
+# are a little below the published shares.
 
-#: A step of fewer floating-point operations waits for launches more than for arithmetic.
-ENOUGH_FLOPS: Final = 1e11
-#: Share of the product's figure from which on a card is healthy: CUDA cores, tensor cores.
-_GOOD: Final = {False: 0.20, True: 0.10}
-#: Below this part of the bar something is wrong; in between it may be the step.
-_BAD: Final = 0.5
+#: A step of fewer FLOPs waits more for launches than for arithmetic.
+MIN_JUDGED_FLOPS: Final = 1e11
+#: Share of the datasheet's peak that a healthy card reaches: on CUDA cores, on tensor cores.
+_HEALTHY_SHARE: Final = {False: 0.20, True: 0.10}
+#: Part of that share below which the card is at fault; above it may be the step.
+_FAULTY_PART: Final = 0.5
 
 
 def verdicts(rows: Sequence[StepRow]) -> list[str]:
     """Return one line for each GPU that was timed.
 
     Args:
-        rows: with a time; those of CPUs are left out.
+        rows: rows with a time; those of CPUs are ignored.
     """
     rows = [row for row in rows if row.flops is not None]
     devices = dict.fromkeys(row.record.spec.device for row in rows if row.record.spec.on_gpu)
@@ -314,7 +310,7 @@ def _verdict(rows: Sequence[StepRow]) -> str:
         (row.tflops / promised, row, promised)
         for row in rows
         if row.tflops is not None
-        and (row.flops or 0) >= ENOUGH_FLOPS
+        and (row.flops or 0) >= MIN_JUDGED_FLOPS
         and (promised := card.tflops.get(row.record.spec.precision))
     ]
     if not judged:
@@ -323,18 +319,18 @@ def _verdict(rows: Sequence[StepRow]) -> str:
             f"{device} ({card.name}): no verdict: steps of up to {format_flops(most)} say more "
             "about launches than about the card; nearest: a larger --batch."
         )
-    # Of a card that is well, the best way to run it shows it.
-    share, row, promised = max(judged, key=lambda each: each[0] / _bar(each[1]))
-    bar = _bar(row)
+    # A healthy card reaches the share in its best mode.
+    share, row, promised = max(judged, key=lambda item: item[0] / _healthy_share(item[1]))
+    healthy = _healthy_share(row)
     spec = row.record.spec
     reached = (
         f"{row.tflops:.3g} TFLOP/s, {percent(share)} of the {promised:g} that a {card.name} "
         f"has in {spec.precision} ({row.who}, batch {spec.batch}, {spec.phase})"
     )
-    usual = f"{percent(bar)} or more is usual"
-    if share >= bar:
+    usual = f"{percent(healthy)} or more is usual"
+    if share >= healthy:
         return f"{device} works as a {card.name} should: {reached}; {usual}."
-    if share >= _BAD * bar:
+    if share >= _FAULTY_PART * healthy:
         return f"{device} may be held back: {reached}; {usual}; nearest: a larger --batch."
     return (
         f"{device} does not work as a {card.name} should: {reached}; {usual}; next: pydlbench "
@@ -342,19 +338,19 @@ def _verdict(rows: Sequence[StepRow]) -> str:
     )
 
 
-def _bar(row: StepRow) -> float:
-    return _GOOD[on_tensor_cores(row.record.spec.precision)]
+def _healthy_share(row: StepRow) -> float:
+    return _HEALTHY_SHARE[on_tensor_cores(row.record.spec.precision)]
 
 
 # -----------------------------------------------------------------------------
-# The last lines of ``step``: who is fastest and by how much, which batch pays, what the GPU is.
+# The conclusion of ``step``: the fastest step, the best batch, the health of the GPU.
 
 
 def conclude(rows: Sequence[StepRow]) -> list[str]:
-    """Return the sentences under the table; steps that other work disturbed count in none.
+    """Return the sentences under the table, without steps that other work disturbed.
 
     Args:
-        rows: all of them, at least one.
+        rows: all rows, at least one.
     """
     timed = [row for row in rows if row.record.ok]
     if not timed:
@@ -368,10 +364,8 @@ def conclude(rows: Sequence[StepRow]) -> list[str]:
             f"* disturbed by other work ({disturbed} of {len(timed)}): upper bounds; repeat on an "
             "idle machine."
         )
-    groups = list(dict.fromkeys(row.group for row in quiet))
-    lines += [
-        _group([row for row in quiet if row.group == group], len(groups) > 1) for group in groups
-    ]
+    groups = grouped(quiet, lambda row: row.group)
+    lines += [_group_line(group, len(groups) > 1) for group in groups.values()]
     lines += _sweep(quiet)
     lines += _devices(quiet)
     lines += verdicts(quiet)
@@ -382,7 +376,7 @@ def conclude(rows: Sequence[StepRow]) -> list[str]:
 
 
 def _conclusion(rows: Sequence[StepRow], agreements: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the last lines, and one for each comparison of the frameworks' numbers."""
+    """Return the conclusion, and a line for each comparison of the frameworks' results."""
     compared = (
         f"agreement of the frameworks, batch {agreement['batch']}, {agreement['phase']}: "
         f"{agreement['status']}: {agreement['detail']}"
@@ -392,7 +386,7 @@ def _conclusion(rows: Sequence[StepRow], agreements: Sequence[Mapping[str, Any]]
 
 
 def _name(row: StepRow, rows: Sequence[StepRow]) -> str:
-    """Framework and mode, with the precision and the device where those differ too."""
+    """Return framework and mode, with the precision and the device if rows differ in them."""
     axes = [
         axis
         for axis in ("precision", "device")
@@ -401,8 +395,14 @@ def _name(row: StepRow, rows: Sequence[StepRow]) -> str:
     return " ".join([row.who, *(getattr(row.record.spec, axis) for axis in axes)])
 
 
-def _group(rows: Sequence[StepRow], several: bool) -> str:
-    """Who is fastest of those that took turns."""
+def _span(times: Estimate) -> str:
+    """Return the interval of a ratio in parentheses, if it has one."""
+    interval = times.interval
+    return "" if interval is None else f" ({interval.low:.3g} to {interval.high:.3g})"
+
+
+def _group_line(rows: Sequence[StepRow], several: bool) -> str:
+    """Return the line on interleaved steps: the fastest one, and the others' ratios to it."""
     best = fastest(rows)
     assert best is not None, "all of them have a time"
     assert best.record.time is not None, "likewise"
@@ -417,25 +417,19 @@ def _group(rows: Sequence[StepRow], several: bool) -> str:
         times = None if row is best else ratio(row, best)
         if times is None:
             continue
-        span = ""
-        if times.interval is not None:
-            span = f" ({times.interval.low:.3g} to {times.interval.high:.3g})"
-        tied = times.interval.low <= 1 if times.interval else times.median <= 1
-        if tied:
-            others.append(f"{_name(row, rows)} cannot be told from it{span}")
-        else:
-            others.append(f"{_name(row, rows)} takes {times.median:.3g} times as long{span}")
+        tied = (times.interval.low if times.interval else times.median) <= 1
+        words = "cannot be told from it" if tied else f"takes {times.median:.3g} times as long"
+        others.append(f"{_name(row, rows)} {words}{_span(times)}")
     end = "; ".join([text, *others]) + "."
     return f"batch {batch}, {phase}: {end}" if several else end
 
 
 def _sweep(timed: Sequence[StepRow]) -> list[str]:
-    """Which batch gives the highest rate."""
+    """Return a line for each phase on the batch with the highest rate."""
     if len({row.record.spec.batch for row in timed}) < 2:
         return []
     lines = []
-    for phase in dict.fromkeys(row.record.spec.phase for row in timed):
-        rows = [row for row in timed if row.record.spec.phase == phase]
+    for phase, rows in grouped(timed, lambda row: row.record.spec.phase).items():
         best = max(rows, key=lambda row: row.record.images_per_s or 0.0)
         rate = per_second(best.record.images_per_s or 0.0)
         lines.append(
@@ -446,20 +440,14 @@ def _sweep(timed: Sequence[StepRow]) -> list[str]:
 
 
 def _devices(timed: Sequence[StepRow]) -> list[str]:
-    """How much faster the GPU is than the CPU."""
-    lines = []
-    for row in timed:
-        times = device_ratio(row, timed)
-        if times is not None:
-            span = ""
-            if times.interval is not None:
-                span = f" ({times.interval.low:.3g} to {times.interval.high:.3g})"
-            spec = row.record.spec
-            lines.append(
-                f"{spec.device} is {times.median:.3g} times as fast as the CPU{span}: {row.who} "
-                f"{spec.precision}, batch {spec.batch}, {spec.phase}."
-            )
-    return lines
+    """Return a line for each step of a GPU on its ratio to the CPU."""
+    return [
+        f"{row.record.spec.device} is {times.median:.3g} times as fast as the CPU{_span(times)}: "
+        f"{row.who} {row.record.spec.precision}, batch {row.record.spec.batch}, "
+        f"{row.record.spec.phase}."
+        for row in timed
+        if (times := device_ratio(row, timed)) is not None
+    ]
 
 
 # -----------------------------------------------------------------------------
@@ -475,7 +463,7 @@ def steps_document(
     *,
     interrupted: bool,
 ) -> dict[str, Any]:
-    """Return one object with the run, its steps and what came of comparing frameworks."""
+    """Return one object with the run, its steps and the comparisons of frameworks."""
     rows = step_rows(records)
     return {
         "kind": "step",

@@ -1,4 +1,4 @@
-"""The printers of a report: plain text and Markdown of the same blocks; CSV; where results go."""
+"""The printers of a report as plain text and Markdown; CSV; and writing results to files."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ if TYPE_CHECKING:
 
     from pydlbench.report.blocks import Block
 
-#: Columns of a report that goes into a pipe or a file, and the most that it takes of a terminal.
-WIDEST: Final = 150
-# What spreadsheets take for the beginning of a formula.
+#: Width of a report in a pipe or a file, and the largest width on a terminal.
+MAX_WIDTH: Final = 150
+# First characters of a cell that spreadsheets read as a formula.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-# A command stands on one line, however long: it is there to be copied.
+# Lines with a command are not wrapped, so that it can be copied.
 _COMMANDS: Final = ("next: ", "try: ")
-# Columns of words that are cut for want of place keep so many characters at least.
-_LEAST: Final = 20
+# Smallest width of a column of words that is cut.
+_MIN_WIDTH: Final = 20
 _GAP: Final = "  "
 # The label of a command among facts.
 _NEXT: Final = "next"
 
 
 # -----------------------------------------------------------------------------
-# Colour and width for terminals only: pipes, ``NO_COLOR`` and dumb terminals get plain text.
+# Colours and width of a terminal; pipes, ``NO_COLOR`` and dumb terminals get plain text.
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Marks text, or leaves it alone where ``enabled`` is false; and how wide a report may be.
+    """Colours and width of a report.
 
     Attributes:
         enabled: whether there are colours.
-        width: columns that lines of text are broken to, and that tables should fit into.
-        terminal: whether wider tables go on below; elsewhere a row is a line, however long.
+        width: width to which lines are wrapped, and into which tables should fit.
+        terminal: whether wider tables are continued below; otherwise a row is one long line.
     """
 
     enabled: bool = False
-    width: int = WIDEST
+    width: int = MAX_WIDTH
     terminal: bool = False
 
     @classmethod
@@ -65,15 +65,15 @@ class Style:
         if not stream.isatty():
             return cls(forced)
         plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-        columns = shutil.get_terminal_size((WIDEST, 24)).columns
-        return cls(forced or not plain, min(WIDEST, columns), terminal=True)
+        columns = shutil.get_terminal_size((MAX_WIDTH, 24)).columns
+        return cls(forced or not plain, min(MAX_WIDTH, columns), terminal=True)
 
     def bold(self, text: str) -> str:
-        """Mark what is to be read first."""
+        """Return emphasised text."""
         return f"\033[1m{text}\033[0m" if self.enabled else text
 
     def alarm(self, text: str) -> str:
-        """Mark what went wrong."""
+        """Return text in the colour of errors."""
         return f"\033[31m{text}\033[0m" if self.enabled else text
 
 
@@ -86,14 +86,14 @@ def as_text(blocks: Iterable[Block], style: Style = PLAIN_STYLE) -> str:
 
 
 def as_markdown(blocks: Iterable[Block]) -> str:
-    """Return a report as a section that can be pasted into a page; ends in a newline."""
+    """Return a report as Markdown, ending in a newline."""
     return "\n\n".join(filter(None, map(_block_markdown, blocks))) + "\n"
 
 
-def wrapped(line: str, width: int = WIDEST) -> list[str]:
-    """Return a line broken between words; what follows is indented under it.
+def wrapped(line: str, width: int = MAX_WIDTH) -> list[str]:
+    """Return a line wrapped between words, further lines indented.
 
-    A command is not broken, and neither is what has no blank.
+    Commands and long words are not broken.
     """
     if len(line) <= width or line.startswith(_COMMANDS):
         return [line]
@@ -110,11 +110,11 @@ def wrapped(line: str, width: int = WIDEST) -> list[str]:
 def markdown_table(
     titles: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool] | None = None
 ) -> str:
-    """Return a table; whatever is in a cell stays text.
+    """Return a Markdown table with escaped cells.
 
     Args:
-        titles: of the columns.
-        cells: by row.
+        titles: titles of the columns.
+        cells: texts by row.
         right: whether each column is aligned to the right; None is all but the first.
     """
     right = [number > 0 for number in range(len(titles))] if right is None else right
@@ -125,9 +125,9 @@ def markdown_table(
 
 
 def markdown_text(text: str) -> str:
-    """Return a text as Markdown that shows it, on one line.
+    """Return an escaped text on one line.
 
-    A descriptor may hold ``n"*_x*"``, and the reason of a foreign document anything.
+    A descriptor may contain ``n"*_x*"``, and a foreign document any text.
     """
     for character in "\\|*_<>`":
         text = text.replace(character, f"\\{character}")
@@ -161,7 +161,7 @@ def _block_markdown(block: Block) -> str:
         kept = [at for at, title in enumerate(block.titles) if title]
         cells = [[row[at] for at in kept] for row in block.cells]
         titles, right = [block.titles[at] for at in kept], [block.right[at] for at in kept]
-        # Markdown's tables have no rows across all columns: there is a table below each line.
+        # Markdown has no rows across all columns, so there is a table below each line.
         begins = sorted({0, *block.above})
         parts = []
         for begin, end in pairwise([*begins, len(cells)]):
@@ -238,13 +238,13 @@ def _table_text(table: TableBlock, style: Style) -> str:
 
 
 def _fitted(wide: list[int], right: Sequence[bool], style: Style) -> list[list[int]]:
-    """Return which columns stand beside each other so that they fit into a width.
+    """Return the parts of a table that fit into a width, as lists of columns.
 
-    Where it is enough, columns of words are cut, the widest first. Where it is not, nothing is cut,
-    and columns go on below the others, behind the first one, on a terminal.
+    Columns of words are cut, the widest first, if that is enough. If not, nothing is cut, and on a
+    terminal further columns are in parts below, each with the first column.
 
     Args:
-        wide: characters of each column; changed where columns are cut.
+        wide: widths of the columns in characters; changed for columns that are cut.
         right: whether each is aligned to the right: a number, which is never cut.
         style: has the width.
     """
@@ -256,7 +256,7 @@ def _fitted(wide: list[int], right: Sequence[bool], style: Style) -> list[list[i
     cut_to = list(wide)
     for at in sorted((at for at, flag in enumerate(right) if not flag), key=lambda at: -wide[at]):
         excess = max(0, taken(cut_to) - width)
-        cut_to[at] = min(wide[at], max(_LEAST, wide[at] - excess))
+        cut_to[at] = min(wide[at], max(_MIN_WIDTH, wide[at] - excess))
     if taken(cut_to) <= width:
         wide[:] = cut_to
     if taken(wide) <= width or not style.terminal:
@@ -276,8 +276,8 @@ def _fitted(wide: list[int], right: Sequence[bool], style: Style) -> list[list[i
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Return CSV: a line of column names, and a line for each row of values.
 
-    What is unknown or no number is an empty cell. A text that a spreadsheet would take for a
-    formula has an apostrophe before it, which those programs do not show.
+    Unknown values and NaN are empty cells. A text that a spreadsheet would read as a formula is
+    preceded by an apostrophe, which spreadsheets do not show.
     """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -298,18 +298,18 @@ def _csv_cell(value: Any) -> Any:
 
 
 # -----------------------------------------------------------------------------
-# Where results are written: checked before anything is measured, replaced in one step.
+# Writing results to files: paths are checked before measuring, files are replaced in one step.
 #
-# A run can take an hour; a typing error in the path must not cost it, and a crash while writing
+# A run can take an hour, which a typing error in the path must not waste; and a crash while writing
 # must not leave half a file in the place of a good one.
 
 STDOUT = "-"
-# Names from the command line may hold bytes that are no text; JSON knows this notation too.
+# Names from the command line may contain bytes that are no text; JSON has this notation, too.
 _ERRORS = "backslashreplace"
 
 
 def check_writable(option: str, target: str) -> None:
-    """Make sure that ``target`` can be written later, without leaving a trace.
+    """Check that ``target`` can be written later, and leave no file behind.
 
     Args:
         option: Option that named it, for the message: ``--json``.
@@ -334,11 +334,11 @@ def check_writable(option: str, target: str) -> None:
                 raise UsageError(f"{label}: no permission to write it; choose another file")
             if not path.is_file():
                 return  # a device or a pipe is opened as it is
-        # The only sure test: access() knows nothing of read-only or full file systems.
+        # access() does not detect read-only or full file systems.
         probe = _open_beside(path)
         os.close(probe[0])
         probe[1].unlink()
-    except (OSError, RuntimeError, ValueError) as error:  # pathlib's word for a loop of links
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a loop of links
         if isinstance(error, UsageError):
             raise
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -365,7 +365,7 @@ def write_text(target: str, text: str, stdout: TextIO | None = None) -> None:
     if buffer is None:
         stream.write(text)
     else:
-        # The documents are UTF-8 wherever they go; a terminal's ASCII would spoil JSON.
+        # Documents are UTF-8, whatever the terminal's encoding is.
         buffer.write(text.encode("utf-8", _ERRORS))
     stream.flush()
 
@@ -385,7 +385,7 @@ def write_bytes(target: str, data: bytes) -> None:
     mode: int | None = None
     if path.exists():
         if not path.is_file():
-            # Replacing /dev/null or a named pipe by a file would be a disaster.
+            # A device such as /dev/null or a named pipe must not be replaced by a file.
             path.write_bytes(data)
             return
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -403,14 +403,14 @@ def write_bytes(target: str, data: bytes) -> None:
 
 
 def _resolve(target: str) -> Path:
-    # Follow links, so that a link stays a link and the file behind it is replaced.
+    # A link stays a link, and the file that it points to is replaced.
     return user_path(target).resolve()
 
 
 def _open_beside(path: Path) -> tuple[int, Path]:
-    """Create a file in the same folder: only within a file system is a replacement atomic."""
+    """Create a file in the same folder: replacement is only atomic within a file system."""
     temporary = path.with_name(f".pydlbench-{secrets.token_hex(6)}.tmp")
-    # 0o666 less the umask: what any program's new file gets (mkstemp's 0o600 is not).
+    # 0o666 less the umask is the usual mode of a new file; mkstemp would use 0o600.
     return os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666), temporary
 
 

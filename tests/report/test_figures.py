@@ -13,7 +13,7 @@ from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.nodes import node_history, nodes
 from pydlbench.report.figures.roofline import _flat, roofline
-from pydlbench.report.figures.samples import Sampled, samples
+from pydlbench.report.figures.samples import RowSamples, samples
 
 
 def values(figure):
@@ -67,8 +67,8 @@ def test_cold_rows_are_left_out_where_there_are_hot_ones(measurement):
 
 
 def test_samples_are_thinned_and_what_is_far_out_is_at_the_edge():
-    row = Sampled("conv3", "native", time_of(0.05), invented.samples(0.05, 300))
-    (figure,) = samples([row, Sampled("none", "native", time_of(0.05), ())])
+    row = RowSamples("conv3", "native", time_of(0.05), invented.samples(0.05, 300))
+    (figure,) = samples([row, RowSamples("none", "native", time_of(0.05), ())])
     drawn = [one for one in values(figure) if "off" in one]
     assert len(drawn) == 100
     reach = max(one["off"] for one in drawn)

@@ -1,7 +1,7 @@
-"""Results in the formats of other tools, one file a format.
+"""Results in the formats of other tools, one module for each format.
 
-A format is a function from runs with their entries to a file's text, and notes on what is not in
-it.
+A format is a function that takes runs with their entries, and returns a file's text and notes on
+entries that are not in it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Runs = Sequence[tuple[RunRecord, Sequence[Entry]]]
 
-#: By the name that ``export --format`` knows them by.
+#: Formats by their name in ``export --format``.
 EXPORTS: Final[Mapping[str, Callable[[Runs], tuple[str, list[str]]]]] = {
     "trace": perfetto.write,
     "bencher": tracking.write_bencher,

@@ -1,8 +1,8 @@
 """Breakdowns and steps as a trace in Chrome's format, which Perfetto and ``chrome://tracing`` open.
 
-A process per step, and in it a track per level: ``limit``, ``native``, ``alone``, ``in context``
-and ``step``. A track has its modules one behind another, the longest first, and in each of them a
-slice per call, as long as its calls take on that level; nothing is aligned between tracks.
+A process per step has a track per level: ``limit``, ``native``, ``alone``, ``in context`` and
+``step``. A track has its modules one after another, the longest first, and in each of them a slice
+per call with the call's time on that level; nothing is aligned between tracks.
 
 Format: "Trace Event Format", Google, 2016; complete events (``X``) in microseconds, and metadata
 (``M``) with the names of processes and threads.
@@ -14,6 +14,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError
+from pydlbench.grouping import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.store.entry import Entry
 
-#: Tracks in their order, and which of a call's fields has its seconds there.
-_LEVELS: Final = {
+#: Tracks in order, with the field of a call's seconds.
+_TRACKS: Final = {
     "limit": "limit_s",
     "native": "native_s",
     "alone": "alone_s",
@@ -34,10 +35,10 @@ _MICRO: Final = 1e6
 
 
 def write(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[str, list[str]]:
-    """Return the trace of all breakdowns and traced steps, and notes on what is not in it.
+    """Return the trace of all breakdowns and traced steps, and notes on other entries.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there are neither breakdowns nor traced steps.
     """
     events: list[dict[str, Any]] = []
     others = 0
@@ -60,31 +61,27 @@ def write(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[str, list[
 def _step(document: Mapping[str, Any], pid: int, run: str) -> Iterator[dict[str, Any]]:
     what = ("model", "batch", "phase", "precision", "framework", "mode")
     name = " ".join(str(document[key]) for key in what if document.get(key) is not None)
-    yield _named(pid, "process_name", f"{name} ({run})")
-    tracks = [*_LEVELS, _STEP]
+    yield _metadata(pid, "process_name", f"{name} ({run})")
+    tracks = [*_TRACKS, _STEP]
     for tid, track in enumerate(tracks, start=1):
-        yield _named(pid, "thread_name", track, tid)
-        yield {**_named(pid, "thread_sort_index", "", tid), "args": {"sort_index": tid}}
-    for tid, field in enumerate(_LEVELS.values(), start=1):
+        yield _metadata(pid, "thread_name", track, tid)
+        yield {**_metadata(pid, "thread_sort_index", "", tid), "args": {"sort_index": tid}}
+    for tid, field in enumerate(_TRACKS.values(), start=1):
         yield from _level(document, pid, tid, field)
     yield from _whole(document, pid, len(tracks))
 
 
-def _named(pid: int, what: str, name: str, tid: int = 0) -> dict[str, Any]:
+def _metadata(pid: int, what: str, name: str, tid: int = 0) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
 def _level(document: Mapping[str, Any], pid: int, tid: int, field: str) -> Iterator[dict[str, Any]]:
-    """Yield a module's slice and its calls' inside it, module by module."""
-    modules: dict[str, list[Mapping[str, Any]]] = {}
-    for call in document["calls"]:
-        if call.get(field):
-            modules.setdefault(call["module"], []).append(call)
-    order = [module["module"] for module in document.get("modules") or ()]
+    """Yield the slices of modules, each followed by those of its calls."""
+    timed = (call for call in document["calls"] if call.get(field))
+    modules = grouped(timed, lambda call: str(call["module"]))
+    order = {row["module"]: place for place, row in enumerate(document.get("modules") or ())}
     begin = 0.0
-    for module in sorted(
-        modules, key=lambda name: order.index(name) if name in order else len(order)
-    ):
+    for module in sorted(modules, key=lambda name: order.get(name, len(order))):
         calls = modules[module]
         seconds = sum(call[field] for call in calls)
         yield _slice(module, "module", pid, tid, begin, seconds)
@@ -94,7 +91,7 @@ def _level(document: Mapping[str, Any], pid: int, tid: int, field: str) -> Itera
 
 
 def _whole(document: Mapping[str, Any], pid: int, tid: int) -> Iterator[dict[str, Any]]:
-    """Yield the step, and in it its calls together and what is between them."""
+    """Yield the slices of the step, of its calls together, and of the time between calls."""
     calls_s = sum(call["in_context_s"] for call in document["calls"])
     between_s = document.get("between_calls_s") or 0.0
     yield _slice("step", "step", pid, tid, 0.0, calls_s + between_s)

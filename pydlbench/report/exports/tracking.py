@@ -1,9 +1,9 @@
-"""Times for services that draw them over commits: Bencher, and github-action-benchmark.
+"""Times for services that plot them over commits: Bencher, and github-action-benchmark.
 
-Bencher's metric format: https://bencher.dev/docs/reference/bencher-metric-format. Of
-github-action-benchmark the tool ``customSmallerIsBetter``:
-https://github.com/benchmark-action/github-action-benchmark. Names have all that tells a row from
-another one, and nothing that changes from run to run.
+Bencher's metric format: https://bencher.dev/docs/reference/bencher-metric-format;
+github-action-benchmark's tool ``customSmallerIsBetter``:
+https://github.com/benchmark-action/github-action-benchmark. Names identify a row, and do not change
+from run to run.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.store.entry import Entry
 
-#: Of which field the time is, by the store's table.
+#: Field of the time, by the store's table.
 _TIMES: Final = {"layer": "time_s", "step": "time_s", "breakdown": "measured_s"}
-#: What tells rows apart, in its order; and the values that go without saying.
+#: Fields of a row's name in order, and defaults that are left out.
 _IDENTITY: Final = (
     *("layer", "model", "batch", "pass", "propagation", "phase", "precision", "cast", "backend"),
     *("framework", "mode", "cache", "layout_request", "layout", "fuse", "feed", "device"),
     "threads",
 )
-_USUAL: Final = {
+_DEFAULTS: Final = {
     "propagation": "inference",
     "cast": "mixed",
     "cache": "hot",
@@ -40,23 +40,23 @@ _USUAL: Final = {
     "feed": "resident",
     "device": "cpu",
 }
-#: Bencher's own measures have these units: nanoseconds, and operations per second.
+#: Units per second of Bencher's latencies, and of github-action-benchmark's times.
 _NANO: Final = 1e9
 _MILLI: Final = 1e3
-_LONGEST: Final = 1024
+_MAX_NAME_LENGTH: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """A row with a time. Seconds.
+class TimedRow:
+    """A row with a time in seconds.
 
     Attributes:
-        name: of it.
-        median: of its time.
+        name: name of the row.
+        median: median of its time.
         low: lower end of its interval; None without one.
         high: upper end.
-        n: of how many samples.
-        per_s: further rates by Bencher's names.
+        n: number of samples.
+        per_s: rates by Bencher's names.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Timed:
 
 
 def write_bencher(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[str, list[str]]:
-    """Return latencies in nanoseconds, with intervals, and rates; and notes on what is left out.
+    """Return latencies in nanoseconds, with intervals, and rates; and notes on other entries.
 
     Raises:
         UsageError: nothing was timed.
@@ -78,18 +78,18 @@ def write_bencher(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[st
     return f"{json.dumps(metrics, indent=1, allow_nan=False)}\n", notes
 
 
-def _measure(row: Timed) -> dict[str, float]:
+def _measure(row: TimedRow) -> dict[str, float]:
     ends = {"lower_value": row.low, "upper_value": row.high}
     values = {"value": row.median, **ends}
     return {name: _NANO * value for name, value in values.items() if value is not None}
 
 
-def _rates(row: Timed) -> dict[str, dict[str, float]]:
+def _rates(row: TimedRow) -> dict[str, dict[str, float]]:
     return {name: {"value": value} for name, value in row.per_s.items()}
 
 
 def write_github(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[str, list[str]]:
-    """Return times in milliseconds, of which smaller ones are better; and notes.
+    """Return times in milliseconds; and notes on other entries.
 
     Raises:
         UsageError: nothing was timed.
@@ -104,9 +104,9 @@ def write_github(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[str
     return f"{json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)}\n", notes
 
 
-def _timed(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[list[Timed], list[str]]:
-    """Return the rows with a time, the last of each name; and what is left out."""
-    rows: dict[str, Timed] = {}
+def _timed(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[list[TimedRow], list[str]]:
+    """Return the last timed row of each name; and notes on other entries."""
+    rows: dict[str, TimedRow] = {}
     untimed = repeated = 0
     for _, entries in runs:
         for entry in entries:
@@ -125,7 +125,7 @@ def _timed(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[list[Time
     return list(rows.values()), notes
 
 
-def _row(entry: Entry) -> Timed | None:
+def _row(entry: Entry) -> TimedRow | None:
     document = entry.document
     time = document.get(_TIMES.get(entry.table, ""))
     if not time or document.get("status", "ok") != "ok":
@@ -138,8 +138,8 @@ def _row(entry: Entry) -> Timed | None:
     per_s = {name: value for name, value in rates.items() if isinstance(value, float)}
     if "flops-per-second" in per_s:
         per_s["flops-per-second"] *= 1e12
-    return Timed(
-        name=" ".join(_words(document))[:_LONGEST],
+    return TimedRow(
+        name=" ".join(_words(document))[:_MAX_NAME_LENGTH],
         median=time["median"],
         low=time.get("ci_low"),
         high=time.get("ci_high"),
@@ -149,9 +149,13 @@ def _row(entry: Entry) -> Timed | None:
 
 
 def _words(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what tells a row apart; a layer's layout is what was found, a step's was asked for."""
+    """Yield the words of a row's name; ``layout`` is a setting of steps, but a result of layers."""
     for name in _IDENTITY:
         value = document.get(name)
-        if value is None or value == _USUAL.get(name) or (name == "layout" and "layer" in document):
+        if (
+            value is None
+            or value == _DEFAULTS.get(name)
+            or (name == "layout" and "layer" in document)
+        ):
             continue
         yield {"batch": f"batch {value}", "threads": f"{value} threads"}.get(name, str(value))

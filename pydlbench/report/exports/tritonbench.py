@@ -1,9 +1,9 @@
 """Operator inputs as TritonBench reads them (``--input-loader FILE``): PyTorch's calls, counted.
 
-An object by operator, each a list of ``{"count": 2, "inputs": "((T([64, 128], f32), ...), {})"}``:
-a text that is evaluated there to arguments and keywords, ``T(shape, type, strides)`` a tensor.
-Format: ``tritonbench/operator_loader/aten/input_loader.py`` of meta-pytorch/tritonbench, which is
-that of PyTorch's ``benchmarks/dynamo/microbenchmarks/operator_inp_utils.py``.
+Each operator has a list of ``{"count": 2, "inputs": "((T([64, 128], f32), ...), {})"}``, a text that
+TritonBench evaluates to arguments and keywords; ``T(shape, type, strides)`` is a tensor. Format:
+``tritonbench/operator_loader/aten/input_loader.py`` of meta-pytorch/tritonbench, the same as in
+PyTorch's ``benchmarks/dynamo/microbenchmarks/operator_inp_utils.py``.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _TYPES: Final = {
 
 
 def write(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[str, list[str]]:
-    """Return the operators that runs have timed for forecasts, and notes on what is not in it.
+    """Return the operators that runs have timed for forecasts, and notes on other calls.
 
     Raises:
-        UsageError: there is none of PyTorch's.
+        UsageError: there are no calls of PyTorch.
     """
     calls = [
         (str(entry.document.get("signature", "")), 1)
@@ -51,15 +51,14 @@ def write(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[str, list[
 
 
 def write_calls(calls: Iterable[tuple[str, int]], source: str) -> tuple[str, list[str]]:
-    """Return calls with their numbers as TritonBench's inputs, and notes on those that are not.
+    """Return calls with their counts as TritonBench's inputs, and notes on other calls.
 
     Args:
-        calls: signatures (see :mod:`pydlbench.backends.torch.steps.signature`), each with its
-            number.
-        source: where they are from.
+        calls: signatures (see :mod:`pydlbench.backends.torch.steps.signature`) with their counts.
+        source: name of the run or file.
 
     Raises:
-        UsageError: none is a call of PyTorch's that it can read.
+        UsageError: there is no call of PyTorch that it can read.
     """
     by_operator: dict[str, dict[str, int]] = {}
     unread: dict[str, int] = {}
@@ -89,7 +88,7 @@ def _inputs(signature: str) -> str:
     """Return the arguments of a call.
 
     Raises:
-        UnsupportedError: it is none of PyTorch's, or has operands that TritonBench cannot make.
+        UnsupportedError: it is no call of PyTorch, or has operands that TritonBench cannot make.
     """
     if signature.partition("(")[0].count(".") != 2:
         raise UnsupportedError(f"{signature[:60]}: no call of PyTorch's")
@@ -99,7 +98,7 @@ def _inputs(signature: str) -> str:
     if any(math.isnan(number) for number in leaves(call.arguments, float)):
         raise UnsupportedError(f"{call.name}: not a number")
     arguments = "".join(f"{_text(argument)}, " for argument in call.arguments)
-    keywords = ", ".join(f"{name!r}: {_text(each)}" for name, each in call.keywords.items())
+    keywords = ", ".join(f"{name!r}: {_text(value)}" for name, value in call.keywords.items())
     return f"(({arguments.rstrip()}), {{{keywords}}})"
 
 

@@ -1,4 +1,4 @@
-"""Where a time goes: a bar for each of its parts, with ticks for what the part is held against."""
+"""The parts of a time: a bar for each, with ticks for its limit and its native layers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pydlbench.units import format_seconds, time_unit
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_MOST: Final = 24
+_MAX_BARS: Final = 24
 
 
 class Bar(NamedTuple):
     """A part of a time.
 
     Attributes:
-        name: of the part.
-        seconds: that it takes.
-        ticks: seconds by name of what it is held against: its limit, its native layers.
-        ends: of its interval, where it has one.
+        name: name of the part.
+        seconds: its time.
+        ticks: seconds to compare it with by name: its limit, its native layers.
+        ends: ends of its interval, if it has one.
     """
 
     name: str
@@ -31,31 +31,31 @@ class Bar(NamedTuple):
 
 
 def bars(kind: str, title: str, parts: Sequence[Bar], *, ordered: bool = True) -> list[Figure]:
-    """Return the figure of some parts; none where there are none.
+    """Return the figure of some parts; empty without parts.
 
     Args:
-        kind: of the figure; see :class:`~pydlbench.report.blocks.Figure`.
-        title: of the figure.
+        kind: kind of the figure; see :class:`~pydlbench.report.blocks.Figure`.
+        title: title of the figure.
         parts: bars from top to bottom.
-        ordered: the longest first.
+        ordered: whether to sort them, the longest first.
     """
-    shown = sorted(parts, key=lambda each: -each.seconds) if ordered else list(parts)
-    shown = shown[:_MOST]
+    shown = sorted(parts, key=lambda bar: -bar.seconds) if ordered else list(parts)
+    shown = shown[:_MAX_BARS]
     if not shown:
         return []
-    factor, unit = time_unit([each.seconds for each in shown])
+    factor, unit = time_unit([bar.seconds for bar in shown])
     values = [
-        {"name": each.name, "time": factor * each.seconds, "words": _words(each)}
-        | ({"low": factor * each.ends[0], "high": factor * each.ends[1]} if each.ends else {})
-        for each in shown
+        {"name": bar.name, "time": factor * bar.seconds, "words": _words(bar)}
+        | ({"low": factor * bar.ends[0], "high": factor * bar.ends[1]} if bar.ends else {})
+        for bar in shown
     ]
     ticks = [
-        {"name": each.name, "time": factor * seconds, "what": what}
-        for each in shown
-        for what, seconds in each.ticks.items()
+        {"name": bar.name, "time": factor * seconds, "what": what}
+        for bar in shown
+        for what, seconds in bar.ticks.items()
         if seconds is not None
     ]
-    y = {"field": "name", "type": "nominal", "sort": [each.name for each in shown], "title": None}
+    y = {"field": "name", "type": "nominal", "sort": [bar.name for bar in shown], "title": None}
     x: dict[str, Any] = {"field": "time", "type": "quantitative", "title": unit}
     layers: list[dict[str, Any]] = [
         {
@@ -63,7 +63,7 @@ def bars(kind: str, title: str, parts: Sequence[Bar], *, ordered: bool = True) -
             "encoding": {"y": y, "x": x, "description": {"field": "words"}},
         }
     ]
-    if any(each.ends for each in shown):
+    if any(bar.ends for bar in shown):
         layers.append(
             {
                 "mark": {"type": "rule"},

@@ -1,11 +1,12 @@
-"""The batch sweep: what a larger batch gives."""
+"""The batch sweep: rates over the batch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pydlbench.grouping import grouped
 from pydlbench.report.blocks import Figure
-from pydlbench.report.drawing import series
+from pydlbench.report.drawing import line_spec
 from pydlbench.units import number
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Rate(NamedTuple):
-    """What a series reaches with a batch."""
+    """The rate of a series with a batch."""
 
     series: str
     batch: int
@@ -21,43 +22,28 @@ class Rate(NamedTuple):
 
 
 def batches(rates: Sequence[Rate], unit: str) -> list[Figure]:
-    """Return the figure of series with several batches; none where there is none.
+    """Return the figure of series with several batches; empty without any.
 
     Args:
-        rates: of all series.
-        unit: of the rates: ``images/s`` or ``samples/s``.
+        rates: rates of all series; the first one of a batch counts.
+        unit: unit of the rates: ``images/s`` or ``samples/s``.
     """
-    by_series: dict[str, dict[int, float]] = {}
-    for item in rates:
-        by_series.setdefault(item.series, {}).setdefault(item.batch, item.rate)
-    several = {name: line for name, line in by_series.items() if len(line) > 1}
-    if not several:
-        return []
+    by_series = {
+        name: {rate.batch: rate.rate for rate in reversed(line)}
+        for name, line in grouped(rates, lambda rate: rate.series).items()
+    }
     values: list[dict[str, Any]] = [
         {"series": name, "batch": batch, "rate": rate}
         | {"words": f"{name}, batch {batch}: {number(rate)} {unit}"}
-        for name, line in several.items()
+        for name, line in by_series.items()
         for batch, rate in sorted(line.items())
+        if len(line) > 1
     ]
-    ticks = sorted({value["batch"] for value in values})
-    look = series(list(several))
-    encoding = {
-        "x": {"field": "batch", "type": "quantitative", "scale": {"type": "log", "base": 2}}
-        | {"axis": {"values": ticks}},
-        "y": {"field": "rate", "type": "quantitative", "title": unit},
-        "color": look["color"],
-    }
-    spec = {
-        "height": 240,
-        "data": {"values": values},
-        "layer": [
-            {"mark": {"type": "line", "strokeWidth": 1.3}, "encoding": encoding},
-            {
-                "mark": {"type": "point"},
-                "encoding": {**encoding, **look, "description": {"field": "words"}},
-            },
-        ],
-    }
+    if not values:
+        return []
+    x = {"field": "batch", "type": "quantitative", "scale": {"type": "log", "base": 2}}
+    x["axis"] = {"values": sorted({value["batch"] for value in values})}
+    spec = line_spec(values, x, {"field": "rate", "type": "quantitative", "title": unit})
     text = f"Lines, {unit} over batch. {'. '.join(value['words'] for value in values)}."
     caption = "Batch on a logarithmic scale; the upright axis begins at zero."
     return [Figure("batches", f"Batch sweep: {unit}", text, caption, spec)]

@@ -1,11 +1,11 @@
-"""A fleet at a glance: in each metric's strip every node is a mark at how much slower it is."""
+"""The nodes of a fleet: a strip for each metric, with a mark for each node at its slowdown."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.blocks import Figure
-from pydlbench.report.drawing import LIGHT, series
+from pydlbench.report.drawing import LIGHT, line_spec
 from pydlbench.units import percent, some_names
 
 if TYPE_CHECKING:
@@ -13,22 +13,24 @@ if TYPE_CHECKING:
 
     from pydlbench.records.fleet import FleetEffect, FleetVerdict
 
-_METRICS: Final = 24
-_NODES: Final = 400
-_WIDEST: Final = 0.3  # effects beyond it are drawn at the edge
+_MAX_METRICS: Final = 24
+_MAX_NODES: Final = 400
+_MAX_EFFECT: Final = 0.3  # larger effects are drawn at the edge
 _COLORS: Final = {"SLOW": "vermillion", "FAST": "green", "SAME": "blue", "UNCLEAR": "grey"}
 _MARKS: Final = ("triangle-right", "triangle-left", "circle", "square")
 _SLOWER: Final = "% slower than the median of the other nodes"
 
 
 def nodes(fleet: FleetVerdict) -> list[Figure]:
-    """Return a strip for each metric, that of all together first; none without an effect."""
+    """Return a strip for each metric, all metrics together first; empty without an effect."""
     effects = [effect for effect in fleet.effects if effect.effect is not None]
-    metrics = list(dict.fromkeys(metric.metric for metric in reversed(fleet.metrics)))[:_METRICS]
+    metrics = list(dict.fromkeys(metric.metric for metric in reversed(fleet.metrics)))[
+        :_MAX_METRICS
+    ]
     if not effects:
         return []
     far = max([1.5 * fleet.beyond, *(abs(effect.effect or 0.0) for effect in effects)])
-    reach = 100 * min(far, _WIDEST)
+    reach = 100 * min(far, _MAX_EFFECT)
     values = [
         mark
         for metric in metrics
@@ -74,33 +76,33 @@ def nodes(fleet: FleetVerdict) -> list[Figure]:
         "Every node is a mark in each strip. The band is the margin of "
         f"{percent(fleet.beyond)}: SLOW lies beyond it by more than chance gives a whole fleet."
     )
-    if far > _WIDEST:
+    if far > _MAX_EFFECT:
         caption += " Marks at the edge lie farther out."
-    if len(effects) > _NODES * len(metrics):
-        caption += f" Each strip shows the {_NODES} nodes that are farthest out."
+    if len(effects) > _MAX_NODES * len(metrics):
+        caption += f" Each strip shows the {_MAX_NODES} nodes that are farthest out."
     text = f"{names}Fastest to slowest node, {'; '.join(spans)}."
     return [Figure("nodes", f"{len(fleet.nodes)} nodes at a glance", text, caption, spec)]
 
 
 def _marks(effects: Sequence[FleetEffect], reach: float) -> list[dict[str, Any]]:
-    far = sorted(effects, key=lambda each: -abs(each.effect or 0.0))[:_NODES]
+    largest = sorted(effects, key=lambda effect: -abs(effect.effect or 0.0))[:_MAX_NODES]
     return [
         {
-            "metric": each.metric,
-            "effect": max(-reach, min(reach, 100 * (each.effect or 0.0))),
+            "metric": effect.metric,
+            "effect": max(-reach, min(reach, 100 * (effect.effect or 0.0))),
             "at": at * 0.618 % 1,  # neighbours are far apart
-            "verdict": each.verdict,
-            "words": f"{each.node}: {percent(each.effect, signed=True)}, {each.verdict}",
+            "verdict": effect.verdict,
+            "words": f"{effect.node}: {percent(effect.effect, signed=True)}, {effect.verdict}",
         }
-        for at, each in enumerate(far)
+        for at, effect in enumerate(largest)
     ]
 
 
 def node_history(fleets: Mapping[str, FleetVerdict]) -> list[Figure]:
-    """Return what became of the nodes that stood out, over several runs; none of a single run.
+    """Return the history of nodes that were SLOW or FAST, over several runs; empty for one run.
 
     Args:
-        fleets: by the name of their run, in the order of time.
+        fleets: verdicts by the name of their run, in the order of time.
     """
     values: list[dict[str, Any]] = []
     for run, fleet in fleets.items():
@@ -117,28 +119,13 @@ def node_history(fleets: Mapping[str, FleetVerdict]) -> list[Figure]:
             for effect in fleet.whole
             if effect.effect is not None
         ]
-    apart = {value["series"] for value in values if value["verdict"] in ("SLOW", "FAST")}
-    shown = [value for value in values if value["series"] in apart]
+    outliers = {value["series"] for value in values if value["verdict"] in ("SLOW", "FAST")}
+    shown = [value for value in values if value["series"] in outliers]
     if len(fleets) < 2 or not shown:
         return []
-    look = series([each["series"] for each in shown])
-    encoding = {
-        "x": {"field": "run", "type": "ordinal", "sort": list(fleets), "axis": {"labelAngle": 0}},
-        "y": {"field": "effect", "type": "quantitative", "title": _SLOWER},
-        "color": look["color"],
-    }
-    spec = {
-        "height": 240,
-        "data": {"values": shown},
-        "layer": [
-            {"mark": {"type": "line"}, "encoding": encoding},
-            {
-                "mark": {"type": "point"},
-                "encoding": {**encoding, **look, "description": {"field": "words"}},
-            },
-        ],
-    }
-    text = f"{'; '.join(each['words'] for each in shown)}."
+    x = {"field": "run", "type": "ordinal", "sort": list(fleets), "axis": {"labelAngle": 0}}
+    spec = line_spec(shown, x, {"field": "effect", "type": "quantitative", "title": _SLOWER})
+    text = f"{'; '.join(value['words'] for value in shown)}."
     caption = (
         "Lines are nodes that were SLOW or FAST in a run, in all metrics together; nodes are "
         "matched by their name and their CPU or card."

@@ -1,4 +1,4 @@
-"""The roofline: every layer's rate over its intensity, under the roofs of its device.
+"""The roofline: each layer's rate over its intensity, with the roofs of its device.
 
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model
 for multicore architectures", CACM 52(4), 2009.
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.blocks import Figure
+from pydlbench.report.columns import LEVEL_NAMES
 from pydlbench.report.drawing import LIGHT, WIDTH, series
 from pydlbench.units import format_seconds, number, percent
 
@@ -27,25 +28,24 @@ _HOW: Final = (
 )
 _HEIGHT: Final = 330
 _DASHES: Final = {"domain": ["measured", "theoretical"], "range": [[1, 0], [5, 3]]}
-_MOST: Final = 300
-_NAMED: Final = 10
-_LEVELS: Final = {"llc": "last-level cache", "l2": "L2 cache"}
+_MAX_POINTS: Final = 300
+_MAX_NAMED_POINTS: Final = 10
 
 
 def roofline(run: RunRecord, rows: Sequence[Measurement]) -> list[Figure]:
-    """Return the figure of timed rows; none where no row has FLOPs and bytes.
+    """Return the figure of timed rows; empty if no row has FLOPs and bytes.
 
     Args:
-        run: has the roofs: peaks and bandwidths of its device.
-        rows: timed ones; with cold caches only where there are no others.
+        run: the run, whose device has the roofs: peaks and bandwidths.
+        rows: timed rows; those with cold caches are used only if there are no others.
     """
     hot = [row for row in rows if row.cache == "hot"] or rows
     known = [row for row in hot if row.tflops_executed and row.bytes > 0 and row.flops_executed > 0]
     known.sort(key=lambda row: -(row.time.median if row.time else 0.0))
     if not known:
         return []
-    shown = known[:_MOST]
-    points = sorted(map(_point, shown), key=lambda each: each["series"] != "native")
+    shown = known[:_MAX_POINTS]
+    points = sorted(map(_point, shown), key=lambda point: point["series"] != "native")
     peaks = dict(_peaks(shown))
     memories = dict(_memories(run.device_for(shown[0].threads)))
     across, up = [point["x"] for point in points], [point["y"] for point in points]
@@ -104,7 +104,7 @@ def roofline(run: RunRecord, rows: Sequence[Measurement]) -> list[Figure]:
             },
         },
         {
-            "data": {"values": _named(points, span)},
+            "data": {"values": _labelled(points, span)},
             "mark": {"type": "text", "align": "left", "dx": 7, "color": LIGHT["ink"]},
             "encoding": {**scales, "text": {"field": "name"}},
         },
@@ -115,14 +115,14 @@ def roofline(run: RunRecord, rows: Sequence[Measurement]) -> list[Figure]:
     if len(known) > len(shown):
         notes.append(f"The {len(shown)} slowest rows of {len(known)} are drawn.")
     names = "; ".join([*peaks, *memories]) or "no roofs are known"
-    slowest = ". ".join(each["words"] for each in map(_point, shown[:12]))
+    slowest = ". ".join(point["words"] for point in map(_point, shown[:12]))
     text = f"{len(points)} marks. Roofs: {names}. {slowest}."
     spec = {"height": _HEIGHT, "layer": layers}
     return [Figure("roofline", "Roofline", text, " ".join(notes), spec)]
 
 
 def _axis(low: float, high: float) -> dict[str, Any]:
-    """Return an axis with lines at powers of ten, and between them where these are few."""
+    """Return an axis with ticks at powers of ten, and between them if these are few."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     between = (1,) if len(decades) > 4 else (1, 2, 5)
     ticks = [digit * 10.0**decade for decade in decades for digit in between]
@@ -145,12 +145,12 @@ def _point(row: Measurement) -> dict[str, Any]:
     }
 
 
-def _named(points: Sequence[dict[str, Any]], span: float) -> list[dict[str, Any]]:
-    """Return points with a name that has room: one of each layer.
+def _labelled(points: Sequence[dict[str, Any]], span: float) -> list[dict[str, Any]]:
+    """Return the points whose names fit into the figure, one for each layer.
 
     Args:
-        points: of a series behind each other.
-        span: of the upright axis, as a logarithm.
+        points: points, ordered by series.
+        span: logarithm of the vertical axis's range.
     """
     named: list[dict[str, Any]] = []
     for point in points:
@@ -159,18 +159,18 @@ def _named(points: Sequence[dict[str, Any]], span: float) -> list[dict[str, Any]
             or (0.2 < point["x"] / other["x"] < 5 and _crowded(point["y"], [other["y"]], span))
             for other in named
         )
-        if len(named) < _NAMED and not crowded and len(point["name"]) < 24:
+        if len(named) < _MAX_NAMED_POINTS and not crowded and len(point["name"]) < 24:
             named.append(point)
     return named
 
 
 def _crowded(height: float, others: Iterable[float], span: float) -> bool:
-    """Whether a name at a height of the upright axis would be on one at another height."""
+    """Whether a name at a height would overlap one at another height."""
     return any(abs(math.log(height / other)) < span / 22 for other in others)
 
 
 def _peaks(rows: Sequence[Measurement]) -> Iterator[tuple[str, float]]:
-    """Yield name and TFLOP/s of the compute peaks that rows of each precision are held against."""
+    """Yield name and TFLOP/s of the compute peaks in each precision of the rows."""
     for precision in dict.fromkeys(row.precision for row in rows):
         first = next(row for row in rows if row.precision == precision)
         for which in ("theoretical", "measured"):
@@ -179,14 +179,14 @@ def _peaks(rows: Sequence[Measurement]) -> Iterator[tuple[str, float]]:
 
 
 def _memories(device: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield name and GB/s of the bandwidths of memory and caches: the best of each level."""
+    """Yield name and GB/s of the best bandwidth of each memory level."""
     best: dict[str, float] = {}
     for bandwidth in device.get("bandwidths") or ():
         best[bandwidth["level"]] = max(
             best.get(bandwidth["level"], 0.0), bandwidth["bytes_per_s"] / 1e9
         )
     for level, rate in best.items():
-        yield f"measured {_LEVELS.get(level, level)} {number(rate)} GB/s", rate
+        yield f"measured {LEVEL_NAMES.get(level, level)} {number(rate)} GB/s", rate
     facts = device.get("facts")
     if isinstance(facts, Mapping) and (theory := facts.get("memory_bytes_per_s")):
         yield f"theoretical memory {number(theory / 1e9)} GB/s", theory / 1e9
@@ -202,7 +202,7 @@ def _flat(
     named: list[float] = []
     for name, peak in peaks.items():
         kind = name.partition(" ")[0]
-        # Where a probe reaches the theory, the two lines are one: a name on either side of it.
+        # Lines of the measured and the theoretical peak may coincide: one name on either side.
         label = "below" if kind == "measured" and len(peaks) == 2 else "above"
         if label == "above":
             label = "" if _crowded(peak, named, span) else label
@@ -218,7 +218,7 @@ def _slanted(
     for name, rate in sorted(memories.items(), key=lambda pair: -pair[1]):
         start = max(low_x, low_y / rate * 1e3)
         end = start * 30 if top is None else top / rate * 1e3
-        # Of two roofs that are near to each other the lower one has its name below it.
+        # The lower one of two roofs close to each other has its name below it.
         label, before = "under" if before < 2 * rate else "along", rate
         for x, place in ((start, label), (end, "")) if end > start else ():
             kind = name.partition(" ")[0]

@@ -1,7 +1,7 @@
 """Sample distributions: every stored sample over its row's median, in order of time.
 
-A median hides what its samples did. In each strip time runs from top to bottom, so that drift leans
-and a warm-up or a neighbour shows as a bend; two heaps side by side are two clocks.
+In each strip time runs from top to bottom, so that drift is a slant, and a warm-up or interference
+a bend; two clusters side by side are two clocks.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _HOW: Final = (
     "In each strip time runs from top to bottom; the band behind is the confidence interval of the "
     "median."
 )
-_STRIPS: Final = 24
-_SAMPLES: Final = 100
-_WIDEST: Final = 0.5  # of the median: farther samples are drawn at the edge
+_MAX_STRIPS: Final = 24
+_MAX_SAMPLES: Final = 100
+_MAX_DEVIATION: Final = 0.5  # from the median; farther samples are drawn at the edge
 
 
-class Sampled(NamedTuple):
-    """A row's samples in seconds, with its name and who computed it."""
+class RowSamples(NamedTuple):
+    """A row's samples in seconds, with its name and its backend."""
 
     name: str
     series: str
@@ -35,17 +35,17 @@ class Sampled(NamedTuple):
     samples: Sequence[float]
 
 
-def samples(rows: Sequence[Sampled]) -> list[Figure]:
-    """Return the figure of the slowest rows; none where no samples were stored."""
+def samples(rows: Sequence[RowSamples]) -> list[Figure]:
+    """Return the figure of the slowest rows; empty if no samples were stored."""
     known = [row for row in rows if row.samples]
-    slowest = sorted(known, key=lambda row: -row.time.median)[:_STRIPS]
+    slowest = sorted(known, key=lambda row: -row.time.median)[:_MAX_STRIPS]
     shown = [row for row in known if row in slowest]
     if not shown:
         return []
     names = [f"{row.name}  {format_seconds(row.time.median)}  n {row.time.n}" for row in shown]
     drawn = [point for row, name in zip(shown, names, strict=True) for point in _points(row, name)]
     usual = sorted(abs(point["off"]) for point in drawn)[int(0.93 * (len(drawn) - 1))]
-    reach = 100 * min(_WIDEST, max(0.01, 1.1 * usual / 100))
+    reach = 100 * min(_MAX_DEVIATION, max(0.01, 1.1 * usual / 100))
     outside = sum(abs(point["off"]) > reach for point in drawn)
     for item in drawn:
         item["off"] = max(-reach, min(reach, item["off"]))
@@ -85,8 +85,8 @@ def samples(rows: Sequence[Sampled]) -> list[Figure]:
     notes = [_HOW]
     if len(known) > len(shown):
         notes.append(f"The {len(shown)} slowest rows of {len(known)} with samples are drawn.")
-    if any(len(row.samples) > _SAMPLES for row in shown):
-        notes.append(f"Up to {_SAMPLES} samples per row are drawn, evenly spaced in time.")
+    if any(len(row.samples) > _MAX_SAMPLES for row in shown):
+        notes.append(f"Up to {_MAX_SAMPLES} samples per row are drawn, evenly spaced in time.")
     if outside:
         notes.append(f"{outside} samples lie farther than {reach:.3g} % and stand at the edge.")
     text = f"Strips of samples. {'; '.join(map(_words, shown))}."
@@ -94,10 +94,10 @@ def samples(rows: Sequence[Sampled]) -> list[Figure]:
     return [Figure("samples", title, text, " ".join(notes), spec)]
 
 
-def _points(row: Sampled, name: str) -> list[dict[str, Any]]:
-    """Return at most so many samples, evenly chosen in time, the last one among them."""
+def _points(row: RowSamples, name: str) -> list[dict[str, Any]]:
+    """Return the points of up to ``_MAX_SAMPLES`` samples, evenly spaced in time."""
     last = len(row.samples) - 1
-    count = min(last, _SAMPLES - 1)
+    count = min(last, _MAX_SAMPLES - 1)
     places = [round(at * last / count) for at in range(count + 1)] if count else [0]
     return [
         {
@@ -117,7 +117,7 @@ def _ends(time: TimeSummary, reach: float) -> dict[str, float] | None:
     return {"low": max(-reach, low), "high": min(reach, high)}
 
 
-def _words(row: Sampled) -> str:
+def _words(row: RowSamples) -> str:
     low, high = (100 * (end(row.samples) / row.time.median - 1) for end in (min, max))
     return (
         f"{row.name}: median {format_seconds(row.time.median)}, n {row.time.n}, samples "
