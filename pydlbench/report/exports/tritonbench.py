@@ -1,6 +1,6 @@
 """Operator inputs as TritonBench reads them (``--input-loader FILE``): PyTorch's calls, counted.
 
-Each operator has a list of ``{"count": 2, "inputs": "((T([64, 128], f32), ...), {})"}``, a text that
+Each operator has a list of ``{"count": 2, "inputs": "((T([64, 128], f32), ...), {})"}``: texts that
 TritonBench evaluates to arguments and keywords; ``T(shape, type, strides)`` is a tensor. Format:
 ``tritonbench/operator_loader/aten/input_loader.py`` of meta-pytorch/tritonbench, the same as in
 PyTorch's ``benchmarks/dynamo/microbenchmarks/operator_inp_utils.py``.
