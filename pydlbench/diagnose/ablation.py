@@ -224,7 +224,7 @@ def how_compared(
     base_s: float,
     batch: int,
 ) -> str:
-    """Describe how a change was compared with what is as it is.
+    """Describe the comparison of a change with the unchanged side.
 
     Args:
         subject: what was changed.
@@ -247,7 +247,7 @@ def how_compared(
 # Costs that have findings of their own; a native kernel has neither.
 _ELSEWHERE: Final = ("allocation", "dispatch")
 _UNEXPLAINED: Final = "unexplained"
-#: What to say of a cause.
+#: Descriptions of causes.
 _MEANING: Final = {
     "weights not packed": "the operator reads its weights as they lie; packed once, they are read "
     "in the order in which the kernel needs them",
@@ -293,7 +293,7 @@ def saving_against_native(experiment: AgainstNative, step_s: float, session: Ses
         return time_s * (1 - 1 / times) - elsewhere_s
 
     explained = seconds / gap(ratio["median"]) if gap(ratio["median"]) > 0 else 0.0
-    share = min(1.0, explained)  # no more than there is to win
+    share = min(1.0, explained)  # no more than the gap
     low, high = ratio["ci_low"], ratio["ci_high"]
     count = experiment.count
     disturbed = [row.contention_reason or row.who for row in (own, best) if row.contended]
@@ -322,7 +322,7 @@ def saving_against_native(experiment: AgainstNative, step_s: float, session: Ses
 
 
 def _disturbed(reasons: Sequence[str]) -> str:
-    """Return why nothing is concluded from what other work disturbed; empty if none did."""
+    """Return why a disturbed comparison has no conclusion; empty if it was undisturbed."""
     return f"other work disturbed it: {reasons[0]}" if reasons else ""
 
 

@@ -87,7 +87,7 @@ class Observations:
     Attributes:
         spec: the step, its batch filled in.
         model: its graph; None for the user's own model.
-        mapped: the native layers of such a model's recorded calls; see
+        mapped: the native layers of a user's model's recorded calls; see
             :func:`pydlbench.analysis.mapped.map_step`.
         step: the timed step.
         plan: the kernels it consists of.
@@ -167,8 +167,20 @@ class Observations:
             calls for calls in every if calls.alone_s is not None and kind_of_calls(calls) in kinds
         ]
 
+    def time_of(self, kind: str, native_s: float) -> tuple[float, str]:
+        """Return the time of one kind's calls in a step, and how it was measured.
+
+        Args:
+            kind: see :func:`pydlbench.analysis.operators.kind_of`.
+            native_s: the native time, which is returned without a breakdown.
+        """
+        if not (calls := self.calls(kind)):
+            return native_s, "in native kernels"
+        seconds = sum(group.alone_s or 0.0 for group in calls)
+        return seconds, f"timed alone in {self.spec.framework}"
+
     def called(self, name: str) -> tuple[str, ...]:
-        """Return as evidence where the user's code calls a site's module, if known."""
+        """Return as evidence the line in which the user's code calls a site's module, if known."""
         lines = {} if self.breakdown is None else self.breakdown.lines
         module = name.partition(_LIKE)[0]
         return (f"{module} is called in {lines[module]}",) if module in lines else ()
@@ -191,7 +203,7 @@ class Observations:
         ]
 
     def excesses(self, kind: str) -> list[Excess]:
-        """Return where the framework is slower than the native library, largest difference first.
+        """Return the layers for which the framework is slower than the native library, by excess.
 
         Without a breakdown all nodes are candidates, with their native times.
 
@@ -225,7 +237,7 @@ class Observations:
         """Return the step's spec with other fields."""
         return msgspec.structs.replace(self.spec, **changes)
 
-    # --- of a step with a graph ---------------------------------------------------------------
+    # --- steps with a graph -------------------------------------------------------------------
 
     def _terms(self, model: Model) -> dict[str, tuple[EstimateTerm, ...]]:
         """Return the passes of each node's own layer: without bias, L2 term and update."""
@@ -252,7 +264,7 @@ class Observations:
             native_s = sum(self.native.by_node[name] for name in names)
             own = [alone[name] for name in names if name in alone]
             if self.breakdown is not None and len(own) < len(names):
-                continue  # a call of theirs could not be run alone, or is another node's too
+                continue  # a call could not be run alone, or belongs to another node too
             seconds = sum(own) - native_s if own else native_s
             excesses.append(
                 Excess(
@@ -266,7 +278,7 @@ class Observations:
             )
         return excesses
 
-    # --- of a recorded one --------------------------------------------------------------------
+    # --- recorded steps -----------------------------------------------------------------------
 
     def _alike(self, kind: str) -> list[_Alike]:
         """Return the breakdown's calls of one kind, grouped by what they compute."""
@@ -356,7 +368,7 @@ def kind_of_calls(calls: BrokenDownCall) -> str:
     )
 
 
-# Stands between a module's name and the number of other equal calls.
+# The text between a module's name and the number of other equal calls.
 _LIKE: Final = " and "
 # A call of several layers runs as one fused kernel, which no single layer corresponds to.
 _JOINED: Final = ("attention", "recurrent")
@@ -473,7 +485,7 @@ def _plan(
 
 def _dispatch_s(spec: StepSpec, session: Session) -> float | None:
     """Return the time in seconds of a call that does nothing; None if unknown."""
-    if spec.mode != "eager":  # elsewhere a step is one call, however many operators it has
+    if spec.mode != "eager":  # in other modes a step is a single call
         return None
     try:
         worker = session.worker(spec.framework, spec.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -18,7 +18,23 @@ from pydlbench.diagnose.ablation import (
     try_out,
 )
 from pydlbench.diagnose.evidence import observe
-from pydlbench.diagnose.rules import RULES
+from pydlbench.diagnose.layer_rules import (
+    find_channels,
+    find_copies,
+    find_loss,
+    find_operators,
+    find_roofs,
+)
+from pydlbench.diagnose.step_rules import (
+    find_arithmetic,
+    find_batch,
+    find_decay,
+    find_dispatch,
+    find_first_touch,
+    find_fusion,
+    find_layout,
+    find_optimizer,
+)
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.grouping import grouped
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Tried, overlap
@@ -26,7 +42,7 @@ from pydlbench.timing.statistics import sum_known
 from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pydlbench.diagnose.ablation import Experiment, Hypothesis
     from pydlbench.diagnose.evidence import Observations
@@ -35,6 +51,22 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
 
+#: The rules, in the order in which symptoms are listed that share an experiment.
+RULES: Final[tuple[Callable[[Observations], Iterator[Hypothesis]], ...]] = (
+    find_first_touch,
+    find_layout,
+    find_operators,
+    find_channels,
+    find_copies,
+    find_roofs,
+    find_dispatch,
+    find_fusion,
+    find_optimizer,
+    find_decay,
+    find_loss,
+    find_batch,
+    find_arithmetic,
+)
 
 # -----------------------------------------------------------------------------
 # From experiments to a ranked list.
@@ -158,7 +190,7 @@ def _joined(same: Sequence[Finding]) -> tuple[Cause, ...]:
 
 
 def _alternative(finding: Finding, shown: str) -> str:
-    """Describe another change in one line, with its command unless it is shown already."""
+    """Describe another change in one line, with its command unless that is already shown."""
     where = f"{', '.join(finding.where)}: " if finding.where else ""
     share = percent(finding.saving.share)
     seconds = format_seconds(finding.saving.seconds)
@@ -166,8 +198,8 @@ def _alternative(finding: Finding, shown: str) -> str:
     return f"{where}{finding.saving.how}: saves {seconds} ({share} of the step){following}"
 
 
-# Share of the time limit that experiments get at least, however long the observations took.
-_RESERVED = 0.5
+# Least share of the time limit for experiments.
+_RESERVED_SHARE = 0.5
 
 
 def diagnose(
@@ -197,15 +229,15 @@ def diagnose(
     """
     start = time.monotonic()
     seen, notes = observe(spec, session, time_limit_s, tell, explainer)
-    end = max(start + time_limit_s, time.monotonic() + _RESERVED * time_limit_s)
+    end = max(start + time_limit_s, time.monotonic() + _RESERVED_SHARE * time_limit_s)
     findings: list[Finding] = []
     tried: list[Tried] = []
     untried: list[Tried] = []
     done: set[Experiment] = set()
     interrupted = False
     try:
-        # New observations may add some.
-        while untested := [pair for pair in hypotheses(seen).items() if pair[0] not in done]:
+        # New observations may add experiments.
+        while untested := [pair for pair in suspect(seen).items() if pair[0] not in done]:
             experiment, because = untested[0]
             done.add(experiment)
             name, problem = _name(experiment, because[0]), because[0].reason or because[0].problem
@@ -245,7 +277,7 @@ def _attempt(
     tell: Callable[[str], None],
     label: str,
 ) -> Saving:
-    """Run an experiment, and repeat it where chance could explain it: the smaller saving counts.
+    """Run an experiment, and repeat it if chance could explain it; the smaller saving counts.
 
     It is repeated in new processes of the framework.
 
@@ -271,8 +303,8 @@ def _attempt(
     return msgspec.structs.replace(weaker, how=f"{weaker.how}; the weaker of two such runs")
 
 
-def hypotheses(seen: Observations) -> dict[Experiment, list[Hypothesis]]:
-    """Return the hypotheses that can save enough by experiment, the largest saving first.
+def suspect(seen: Observations) -> dict[Experiment, list[Hypothesis]]:
+    """Return the hypotheses by experiment, those that can save most first.
 
     Args:
         seen: the observations of the step.
@@ -299,7 +331,7 @@ def _name(experiment: Experiment, hypothesis: Hypothesis) -> str:
 
 
 def _result(saving: Saving) -> str:
-    """Describe how the time changed, and why that is no finding."""
+    """Describe the change of the time, and why it is no finding."""
     share = percent(abs(saving.share))
     if saving.otherwise:
         return saving.otherwise

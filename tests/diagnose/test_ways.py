@@ -5,13 +5,13 @@ import importlib.util
 import pytest
 
 from pydlbench.backends import capabilities
-from pydlbench.diagnose.rules import _WAYS
+from pydlbench.diagnose.layer_rules import LAYOUT_ALTERNATIVES
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 
-OTHER_WAYS = [
+OTHER_LAYOUTS = [
     (one.name, *of)
     for one in capabilities.all_capabilities()
     for of in one.steps.layout_alternatives
@@ -26,7 +26,7 @@ def session():
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize(("framework", "kind", "layout"), OTHER_WAYS)
+@pytest.mark.parametrize(("framework", "kind", "layout"), OTHER_LAYOUTS)
 def test_both_ways_are_there_and_differ(session, framework, kind, layout):
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"needs {framework}")
@@ -35,7 +35,7 @@ def test_both_ways_are_there_and_differ(session, framework, kind, layout):
     case = KernelSpec(layer=layer, pass_="forward", backend=framework, mode=mode)
     layouts = []
     for word in capabilities.declaration(framework).steps.layout_alternatives[kind, layout]:
-        assert word in _WAYS
+        assert word in LAYOUT_ALTERNATIVES
         kernel = session.prepare(case, variant=word)
         assert kernel.facts.correct.status == "ok"
         layouts.append(kernel.facts.layout)

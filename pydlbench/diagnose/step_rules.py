@@ -1,0 +1,395 @@
+"""Rules about the whole step: each yields hypotheses that a changed step can test.
+
+A rule knows no model and no layer by name. It yields nothing if its symptom is absent, or if it
+could not save enough.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from pydlbench.analysis.experiments import (
+    DISPATCH,
+    FRESH_MEMORY,
+    MAX_FAULT_S,
+    REORDERS,
+    RETURNED_MEMORY,
+)
+from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
+from pydlbench.diagnose.ablation import Hypothesis, StepChange
+from pydlbench.grouping import summed
+from pydlbench.models.passes import LOSS
+from pydlbench.records.step import step_words
+from pydlbench.records.user_model import FUSED, UserInput
+from pydlbench.units import format_bytes, format_seconds, percent
+from pydlbench.words import AS_BUILT, ONNX_FRAMEWORK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydlbench.diagnose.evidence import Observations
+    from pydlbench.records.step import StepSpec
+
+
+def again(spec: StepSpec, command: str = "diagnose") -> str:
+    """Return the command that diagnoses a step, or another one that looks at it."""
+    return shlex.join(["pydlbench", command, *step_words(spec)])
+
+
+# -----------------------------------------------------------------------------
+# New memory in every step: each page costs a page fault.
+
+_PAGE_BYTES: Final = 4096
+_FRESH_MEMORY_CAUSE: Final = (
+    "the C library gives large blocks back to the system when they are freed, and gets new ones "
+    "for the next result: the kernel clears each page and maps it, while the step waits"
+)
+
+
+def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield huge pages and an allocator that keeps its pages."""
+    faults = seen.step.faults
+    if faults is None or seen.spec.on_gpu:
+        return
+    symptom = (
+        f"{faults:.0f} page faults in each step: {format_bytes(faults * _PAGE_BYTES)} of new memory"
+    )
+    evidence = ["page faults counted by the kernel around the samples"]
+    evidence += [
+        f"breakdown: {format_seconds(term.seconds)} ({percent(term.share)} of the step): {term.how}"
+        for name in (FRESH_MEMORY, RETURNED_MEMORY)
+        if (term := seen.difference(name)) is not None
+    ]
+    for experiment in (_HUGE_PAGES, _KEPT_PAGES):
+        yield Hypothesis(
+            problem="first touch of fresh memory",
+            symptom=symptom,
+            evidence=tuple(evidence),
+            cause=_FRESH_MEMORY_CAUSE,
+            experiment=experiment,
+            next=again(seen.spec, "breakdown"),  # it measures the cost of page faults
+            part="allocation",
+            most_s=min(faults * MAX_FAULT_S, seen.step_s),
+        )
+
+
+_HUGE_PAGES: Final = StepChange(
+    what="huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1)", allocator="huge pages"
+)
+_KEPT_PAGES: Final = StepChange(
+    what="an allocator that keeps its pages (MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296)",
+    allocator="kept pages",
+)
+
+
+# -----------------------------------------------------------------------------
+# Images in a layout that the library's kernels have to convert.
+
+_LAYOUTS: Final = {
+    "nhwc": "channels last (model.to(memory_format=torch.channels_last), and the images too)",
+    "nchw": "contiguous NCHW images",
+    AS_BUILT: "the layout that it is built in",
+}
+
+
+def find_layout(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield the other layout, where the step converts layouts or runs in NCHW."""
+    spec = seen.spec
+    if not seen.framework.layout_words or not seen.convolves:
+        return  # products have no layout
+    term = seen.difference(REORDERS)
+    if spec.layout == "nhwc" and (term is None or not seen.matters(term.seconds)):
+        return
+    plain = "nchw" if spec.own is None else AS_BUILT
+    other = "nhwc" if spec.layout == plain else plain
+    own = _LAYOUTS[AS_BUILT] if spec.layout == AS_BUILT else spec.layout.upper()
+    if term is None:
+        symptom = f"the step runs in {own}; nothing logs its layout reorders"
+        evidence: tuple[str, ...] = ()
+    else:
+        seconds = format_seconds(term.seconds)
+        symptom = f"{seconds} of layout reorders in each step ({seen.share(term.seconds)})"
+        evidence = (f"breakdown: {term.how}",)
+    yield Hypothesis(
+        problem="layout reorders",
+        symptom=symptom,
+        evidence=evidence,
+        cause=f"the kernels want another layout than {own}: operands are brought "
+        "into it before them and back behind them",
+        experiment=StepChange(what=_LAYOUTS[other], changes=(("layout", other),), checks=True),
+        next=again(seen.changed(layout=other)),
+        most_s=seen.step_s,
+    )
+
+
+# -----------------------------------------------------------------------------
+# Pointwise layers limited by memory, where a compiling mode would keep values in registers.
+
+#: The common problem of launch gaps and of pointwise layers that are not fused.
+ONE_BY_ONE: Final = "operators run one by one"
+# Share of the step.
+_LARGE_POINTWISE: Final = 0.03
+_FUSING_MODES: Final = {"eager": "compiled", "graph": "xla", "unoptimized": "optimized"}
+
+
+def compiling_mode(spec: StepSpec) -> str | None:
+    """Return the mode that fuses operators; None if the step runs in it."""
+    return _FUSING_MODES.get(str(spec.mode))
+
+
+def joining(seen: Observations, mode: str) -> StepChange:
+    """Return the change of the step to a mode that fuses operators."""
+    compiler_s = 20.0 + 0.3 * seen.size  # about what it takes for the step's model
+    return StepChange(what=mode, changes=(("mode", mode),), checks=True, setup_s=compiler_s)
+
+
+def find_fusion(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield the fusing mode where pointwise layers have a relevant share of the step."""
+    mode = compiling_mode(seen.spec)
+    if mode is None:
+        return
+    native = 0.0 if seen.model is None else seen.native.of_pointwise(seen.model)
+    seconds, who = seen.time_of("pointwise", native)
+    if not seen.matters(seconds, _LARGE_POINTWISE):
+        return
+    yield Hypothesis(
+        problem=ONE_BY_ONE,
+        reason="pointwise layers bound by memory",
+        symptom=f"{format_seconds(seconds)} of each step "
+        f"({seen.share(seconds)}) go into layers that hardly compute",
+        evidence=(f"pointwise layers, {who}",),
+        cause="each of them reads its input from memory and writes it back; joined with the layer "
+        "before, it would do neither",
+        experiment=joining(seen, mode),
+        next=again(seen.changed(mode=mode)),
+        most_s=seen.step_s,
+    )
+
+
+# -----------------------------------------------------------------------------
+# Gaps between kernels: the time to start an operator, whatever it computes.
+
+# Share of the step.
+_LARGE_DISPATCH: Final = 0.02
+
+
+def find_dispatch(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield a mode that fuses operators, and a larger batch that makes each of them longer."""
+    dispatch = _dispatch(seen)
+    if dispatch is None or not seen.matters(dispatch[0], _LARGE_DISPATCH):
+        return
+    seconds, how = dispatch
+    symptom = (
+        f"{format_seconds(seconds)} of each step ({seen.share(seconds)}) go into starting operators"
+    )
+    cause = "many operators are so small that starting them is a large part of their time"
+    mode = compiling_mode(seen.spec)
+    ways = []
+    if (larger := _larger(seen)) is not None:
+        ways.append((*larger, seconds))
+    if mode is not None:
+        ways.insert(0, (joining(seen, mode), seen.changed(mode=mode), seen.step_s))
+    for experiment, changed, most in ways:
+        yield Hypothesis(
+            problem=ONE_BY_ONE,
+            symptom=symptom,
+            evidence=(how,),
+            reason="launch gaps",
+            cause=cause,
+            experiment=experiment,
+            next=again(changed),
+            most_s=most,
+        )
+
+
+def _larger(seen: Observations) -> tuple[StepChange, StepSpec] | None:
+    """Return the change of the step to twice the batch, and that step.
+
+    None for a user's model with inputs that are not tensors, which cannot be doubled.
+    """
+    batch = 2 * seen.plan.batch
+    changes: dict[str, Any] = {"batch": batch}
+    if seen.spec.own is not None:
+        inputs = tuple(map(UserInput.parse, seen.step.inputs))
+        doubled = tuple(tensor.with_batch(seen.plan.batch, batch) for tensor in inputs)
+        if doubled == inputs:
+            return None
+        # The batch size comes from the inputs.
+        own = msgspec.structs.replace(seen.spec.own, inputs=doubled)
+        changes = {"own": own, "batch": None}
+    experiment = StepChange(what=f"batch {batch}", changes=tuple(changes.items()), images=2)
+    return experiment, seen.changed(**changes)
+
+
+def _dispatch(seen: Observations) -> tuple[float, str] | None:
+    term = seen.difference(DISPATCH)
+    if term is not None:
+        return term.seconds, f"breakdown: {term.how}"
+    idle = [term for name in (IDLE_IN_CALLS, IDLE_BETWEEN) if (term := seen.difference(name))]
+    if idle:  # on a GPU
+        return sum(term.seconds for term in idle), f"breakdown: {idle[0].how}"
+    if seen.dispatch_s is None:
+        return None
+    calls = sum(call.count for call in seen.mapped.values())  # in a recorded step
+    operators = calls or len(seen.plan.terms)
+    each = format_seconds(seen.dispatch_s)
+    return seen.dispatch_s * operators, f"{each} for a call that does nothing, times {operators}"
+
+
+# -----------------------------------------------------------------------------
+# An optimizer that is slower than moving its tensors once.
+
+# Share of the step.
+_LARGE_OPTIMIZER: Final = 0.03
+
+
+def find_optimizer(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield the step without its updates, less what the native library needs for them.
+
+    For a user's model, yield the step with PyTorch's fused version of its optimizer.
+    """
+    model = seen.model
+    if model is None:
+        yield from _fused_optimizer(seen)
+        return
+    if seen.spec.phase != "training" or model.optimizer.kind == "none":
+        return
+    if "optimizer" in seen.native.incomplete:
+        return  # the necessary time is not known
+    native = seen.native.of_part("optimizer")
+    own, who = seen.time_of("optimizer", native)
+    if not seen.matters(own, _LARGE_OPTIMIZER):
+        return
+    if seen.calls("optimizer") and not seen.matters(own - native):
+        return  # it is as fast as memory allows
+    yield Hypothesis(
+        problem="slow optimizer",
+        symptom=f"the updates ({model.optimizer.kind}) take {format_seconds(own)} {who}, "
+        + seen.share(own),
+        evidence=(f"native kernels need {format_seconds(native)} for the same updates",),
+        cause="it goes over weights, gradients and velocities more often than once; a fused "
+        "optimizer reads and writes each of them once",
+        experiment=StepChange(
+            what="no updates",
+            changes=(("phase", "forward-backward"),),
+            # A step without updates has no L2 terms either: another rule is about them.
+            both=(("decay", "0"),) if model.decays else (),
+            kept_s=native,
+            kept_how="the updates in native kernels",
+        ),
+        next=again(seen.changed(phase="forward-backward")),
+        part="optimizer",
+        most_s=own,
+    )
+
+
+def _fused_optimizer(seen: Observations) -> Iterator[Hypothesis]:
+    own = seen.spec.own
+    seconds, who = seen.time_of("optimizer", 0.0)
+    if own is None or own.fused or not seen.framework.fuses_optimizers:
+        return
+    if not seen.matters(seconds, _LARGE_OPTIMIZER):
+        return
+    fused = seen.changed(own=msgspec.structs.replace(own, optimizer=f"{own.optimizer}{FUSED}"))
+    yield Hypothesis(
+        problem="slow optimizer",
+        symptom=f"the updates ({own.optimizer}) take {format_seconds(seconds)} {who}, "
+        + seen.share(seconds),
+        cause="it goes over weights, gradients and its state more often than once; a fused "
+        "optimizer reads and writes each of them once",
+        experiment=StepChange(what="a fused optimizer (fused=True)", changes=(("own", fused.own),)),
+        next=again(fused),
+        part="optimizer",
+        most_s=seconds,
+    )
+
+
+# -----------------------------------------------------------------------------
+# L2 terms in the loss: sums of squares whose value is not used.
+
+
+def find_decay(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield the step without L2 terms, where they have a relevant share."""
+    model = seen.model
+    if model is None or seen.spec.phase != "training" or not model.decays:
+        return
+    own, who = seen.time_of(LOSS, seen.native.of_part("loss"))
+    yield Hypothesis(
+        problem="L2 terms in the loss",
+        symptom=f"the loss with its {len(model.decays)} L2 terms takes {format_seconds(own)} "
+        f"{who}, {seen.share(own)}",
+        cause="each term reads its weights to sum squares, and once more for its gradient; an "
+        "optimizer that takes the decay itself reads them anyway",
+        experiment=StepChange(
+            what="no L2 terms in the loss (weight_decay of the optimizer instead)",
+            options=(("decay", "0"),),
+        ),
+        next=again(seen.changed(options={**seen.spec.options, "decay": "0"})),
+        part="loss",
+        most_s=own,
+    )
+
+
+# -----------------------------------------------------------------------------
+# Products with so few rows that reading the weights dominates.
+
+# Share of the step.
+_LARGE_PRODUCTS: Final = 0.05
+
+
+def find_batch(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield twice the batch, where weights are read from memory for few images."""
+    products = [term for term in seen.plan.terms if term.step_pass.layer.kind == "gemm"]
+    seconds_of = summed(
+        (term.step_pass.node, seen.native_s(term))
+        for term in products
+        if (roof := seen.rows[term.hot].roofline) is not None and roof.bound == "memory"
+    )
+    seconds = sum(seconds_of.values())
+    if not seen.matters(seconds, _LARGE_PRODUCTS) or (larger := _larger(seen)) is None:
+        return
+    names = sorted(seconds_of, key=lambda name: -seconds_of[name])[:3]
+    yield Hypothesis(
+        problem="small batch",
+        symptom=f"{', '.join(names)}: weights are read from memory for {seen.plan.batch} images "
+        f"only, {seen.share(seconds)}",
+        evidence=(f"{format_seconds(seconds)} in native rows that memory bounds",),
+        cause="weights are read once per step, whatever the batch: more images share the cost",
+        experiment=larger[0],
+        next=again(larger[1]),
+        most_s=seconds,
+    )
+
+
+# -----------------------------------------------------------------------------
+# A float32 step on hardware that computes faster in a narrower type.
+
+# Least share of compute-bound layers in the native sum.
+_MIN_COMPUTE_SHARE: Final = 0.3
+_SETUP_S: Final = 15.0
+
+
+def find_arithmetic(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield the step in bfloat16, where a large share of it is limited by arithmetic."""
+    spec = seen.spec
+    if spec.precision != "fp32" or spec.on_gpu or spec.framework == ONNX_FRAMEWORK:
+        return  # a file computes in its own types
+    layers = seen.estimate.layers
+    bound = sum(layer.time_s for layer in layers if layer.bound == "compute")
+    total = seen.estimate.estimate.time_s
+    if not total or bound < _MIN_COMPUTE_SHARE * total:
+        return
+    yield Hypothesis(
+        problem="float32 arithmetic",
+        symptom=f"arithmetic bounds {percent(bound / total)} of the native sum",
+        evidence=(f"{format_seconds(bound)} in native layers whose roof is the compute peak",),
+        cause="units for bfloat16 do more per cycle, and its tensors are half as large",
+        experiment=StepChange(
+            what="bf16 products", changes=(("precision", "bf16"),), checks=True, setup_s=_SETUP_S
+        ),
+        next=again(seen.changed(precision="bf16")),
+        most_s=bound,
+    )
