@@ -1,1 +1,1 @@
-"""What recorded calls of frameworks and libraries mean: layers, FLOPs and bytes."""
+"""The meaning of recorded calls of frameworks and libraries: layers, FLOPs and bytes."""

@@ -73,7 +73,7 @@ class CallGroup(Record, frozen=True, kw_only=True):
         """Parse a signature.
 
         Raises:
-            ValueError: it is none of a group.
+            ValueError: it is not the signature of a group.
         """
         return cls.from_dict(json.loads(text))
 

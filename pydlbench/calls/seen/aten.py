@@ -205,7 +205,7 @@ def meaning_of(recorded: RecordedCall) -> Meaning:
     """Return the meaning of a PyTorch call.
 
     Raises:
-        UnsupportedError: the signature is none of a PyTorch call, or there is no rule for it.
+        UnsupportedError: it is not the signature of a PyTorch call, or there is no rule for it.
     """
     if recorded.signature.partition("(")[0].count(".") != 2:
         raise UnsupportedError(f"{recorded.operator}: no recorded call of PyTorch's")

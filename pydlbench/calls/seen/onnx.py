@@ -105,7 +105,7 @@ class OnnxNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Parse a signature.
 
         Raises:
-            UnsupportedError: it is none of a node.
+            UnsupportedError: it is not the signature of a node.
         """
         if not is_node(signature):
             raise UnsupportedError(f"{signature[:60]}: no node of an ONNX file")

@@ -79,13 +79,13 @@ class TensorFlowNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         """Parse a signature.
 
         Raises:
-            ValueError: it is none of a node.
+            ValueError: it is not the signature of a node.
         """
         return msgspec.json.decode(text, type=cls)
 
     @property
     def operator(self) -> str:
-        """The public operator that oneDNN's or a fused one stands for: ``Conv2D``."""
+        """The public operator of a oneDNN or fused variant: ``Conv2D``."""
         name = self.op
         for prefix in ("_MklNative", "_Mkl", "_Native", "_Fused", "Fused"):
             # FusedBatchNorm is a public operator.
