@@ -1,5 +1,4 @@
 import dataclasses
-import itertools
 import json
 
 import pytest
@@ -7,7 +6,6 @@ import pytest
 from pydlbench.errors import UsageError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.words import CACHES, LAYOUTS, PRECISIONS, PROPAGATIONS
 
 CONV = build_layer(
     "conv",
@@ -50,14 +48,6 @@ def test_a_case_survives_the_wire(layer):
         layout="nhwc",
     )
     assert KernelSpec.from_dict(json.loads(json.dumps(case.to_dict()))) == case
-
-
-def test_every_combination_of_words_is_a_case():
-    for words in itertools.product(PRECISIONS, PROPAGATIONS, CACHES, LAYOUTS):
-        precision, propagation, cache, layout = words
-        KernelSpec(
-            layer=CONV, precision=precision, propagation=propagation, cache=cache, layout=layout
-        )
 
 
 @pytest.mark.parametrize(

@@ -24,40 +24,40 @@ def row_of(measurement):
     return build
 
 
-def test_one_problem(row_of):
-    rows = [row_of("torch eager", 1.5), row_of("native", 1), row_of("numba", 4.123)]
+@pytest.mark.parametrize(
+    ("others", "values"),
+    [
+        (
+            [("torch eager", 1.5), ("numba", 4.123)],
+            ("native", "conv3", "fastest", "90 %", "torch eager", "1.50x", "numba", "4.12x"),
+        ),
+        (
+            [("torch eager", 1.02, 0.99)],
+            ("native and torch eager cannot be told apart", "conv3", "native", "90 %"),
+        ),
+        (
+            [("torch eager", 1.02, 0.99), ("tensorflow xla", 1.01, 1.0), ("numba", 4.123)],
+            (
+                "native, tensorflow xla and torch eager cannot be told apart",
+                *("fastest", "native", "90 %", "numba", "4.12x"),
+            ),
+        ),
+        # The fastest is the backend that the ratios refer to.
+        ([("torch eager", 0.99, 0.97)], ("native and torch eager", "conv3")),
+        ([("torch eager", 0.999, 1.001)], ("native", "conv3", "fastest")),
+    ],
+)
+def test_one_problem(row_of, others, values):
+    rows = [row_of("native", 1), *(row_of(*other) for other in others)]
     (text,) = compare_backends(rows)
-    assert says(
-        text, "native", "conv3", "fastest", "90 %", "torch eager", "1.50x", "numba", "4.12x"
-    )
+    assert says(text, *values)
     assert conclude(rows)[0] == text
 
 
 def test_without_a_roof_there_is_no_limit(row_of):
-    rows = [row_of("native", 1, roof=None), row_of("numba", 2, roof=None)]
-    (text,) = compare_backends(rows)
+    (text,) = compare_backends([row_of("native", 1, roof=None), row_of("numba", 2, roof=None)])
     assert says(text, "native", "conv3", "fastest", "numba", "2.00x")
     assert "%" not in text
-
-
-def test_an_interval_that_holds_one_is_no_difference(row_of):
-    rows = [row_of("native", 1), row_of("torch eager", 1.02, low=0.99)]
-    (text,) = compare_backends(rows)
-    assert says(text, "native and torch eager cannot be told apart", "conv3", "native", "90 %")
-    rows += [row_of("tensorflow xla", 1.01, low=1.0), row_of("numba", 4.123)]
-    (text,) = compare_backends(rows)
-    alike = "native, tensorflow xla and torch eager cannot be told apart"
-    assert says(text, alike, "fastest", "native", "90 %", "numba", "4.12x")
-    assert conclude(rows)[0] == text
-
-
-def test_the_fastest_is_whom_the_ratios_refer_to(row_of):
-    rows = [row_of("native", 1), row_of("torch eager", 0.99, low=0.97)]
-    (text,) = compare_backends(rows)
-    assert says(text, "native and torch eager", "conv3")
-    rows = [row_of("native", 1), row_of("torch eager", 0.999, low=1.001)]
-    (text,) = compare_backends(rows)
-    assert says(text, "native", "conv3", "fastest")
 
 
 def test_few_rounds_without_an_interval(measurement):

@@ -46,11 +46,6 @@ def test_far_from_the_peak(measurement):
     assert len(conclude([measurement(roof=0.025, candidates=())], PEAKS)) == 1
 
 
-def test_few_input_channels_are_named(measurement):
-    row = measurement(roof=0.02, problem="mb128ic3ih224oc64oh55kh11sh4ph2")
-    assert says(conclude([row])[0], "3 input channels")
-
-
 def test_small_batch_is_named(measurement):
     lines = conclude([measurement(roof=0.02, batch=1, problem="mb1ic64ih13oc64kh3")])
     assert says(lines[0], "batch 1")
@@ -62,15 +57,76 @@ def test_restricted_layout_is_the_first_thing_to_lift(measurement):
 
 
 @pytest.mark.parametrize(
-    ("roof", "values"),
+    ("row", "values"),
     [
-        (memory(0.9), ("90 %", "memory", "fewer bytes")),
-        (memory(0.5, "llc"), ("last-level cache", "50 %")),
-        (Roofline(bound="launch", time_s=1e-6, efficiency=0.5), ("too short",)),
+        ({"roofline": memory(0.9)}, ("90 %", "memory", "fewer bytes")),
+        ({"roofline": memory(0.5, "llc")}, ("last-level cache", "50 %")),
+        (
+            {"roofline": Roofline(bound="launch", time_s=1e-6, efficiency=0.5)},
+            ("too short",),
+        ),
+        ({"roof": 0.075}, ("150 %", "fewer FLOPs")),
+        ({"roof": None}, ("conv3", "50.0 ms")),
+        ({"roof": 0.02, "problem": "mb128ic3ih224oc64oh55kh11sh4ph2"}, ("3 input channels",)),
     ],
 )
-def test_other_bounds(measurement, roof, values):
-    assert says(conclude([measurement(roofline=roof)])[0], *values)
+def test_the_verdict_on_a_row(measurement, row, values):
+    assert says(conclude([measurement(**row)])[0], *values)
+
+
+def layer(name, **changes):
+    return {"layer": f"alexnet/{name}", **changes}
+
+
+@pytest.mark.parametrize(
+    ("rows", "values"),
+    [
+        (
+            [
+                layer("conv1", median=0.03, roof=0.01),
+                layer("conv2", median=0.06, roof=0.055),
+                layer("conv3", median=0.01, roof=0.0095),
+            ],
+            ("conv2", "60.0 %", "100 ms", "3 layers", "74 %", "conv1", "20.0 ms"),
+        ),
+        ([{"roof": 0.05}, layer("conv4", roof=0.05)], ("no layer", "2 %")),
+        (
+            [
+                {"pass_": "forward", "median": 0.01, "roof": 0.01},
+                {"pass_": "backward-data", "median": 0.03, "roof": 0.02},
+            ],
+            ("conv3", "40.0 ms", "2 passes", "75 %", "backward-data", "75 %"),
+        ),
+        ([{"roof": 0.02}, {"layer": "vgg16/conv1_1", "batch": 64}], ("alexnet/conv3", "40 %")),
+        (
+            [
+                {"median": 0.04},
+                {"median": 0.02, "precision": "bf16"},
+                layer("conv4", median=9.0),
+            ],
+            ("bf16", "2.0x faster", "fp32", "20.0 ms", "40.0 ms"),
+        ),
+        (
+            [{"median": 0.01, "batch": 1}, {"median": 0.02, "batch": 4}],
+            ("batch 4", "2.0x faster per image", "batch 1"),
+        ),
+        (
+            [
+                {"median": 0.04},
+                {"median": 0.02, "precision": "bf16"},
+                {"median": 0.08, "cache": "all-cold"},
+            ],
+            ("3 settings", "alexnet/conv3 bf16 hot", "4.0x faster", "fp32 all-cold"),
+        ),
+    ],
+    ids=[
+        *("the dominating layer and the one that loses most", "nothing to gain", "passes"),
+        *("models are not added up", "two precisions", "batches per image", "several settings"),
+    ],
+)
+def test_the_conclusion_from_several_rows(measurement, rows, values):
+    (line,) = conclude([measurement(**row) for row in rows])
+    assert says(line, *values)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 1.5])
@@ -80,10 +136,6 @@ def test_winograd_is_named_wherever_it_runs(measurement, share):
     found = conclude([row])[0]
     assert says(found, reached, "jit_wino:avx512_core", "Winograd", "fewer FLOPs")
     assert not says(found, "left in the kernel:")
-
-
-def test_above_the_roof_without_winograd(measurement):
-    assert says(conclude([measurement(roof=0.075)])[0], "150 %", "fewer FLOPs")
 
 
 def spread(low, high):
@@ -117,53 +169,10 @@ def test_the_spread_of_a_bandwidth_does_not_matter_to_arithmetic():
     assert over.efficiency_high == 0.5
 
 
-def test_without_a_roof(measurement):
-    assert says(conclude([measurement(roof=None)])[0], "conv3", "50.0 ms")
-
-
 def test_expensive_reorders_are_told(measurement):
     row = measurement(reorder_s={"src": 0.005, "weights": 0.0})
     assert any(says(line, "src", "5.00 ms", "10 %") for line in conclude([row]))
     assert not any(says(line, "weights") for line in conclude([row]))
-
-
-def test_dominating_layer_and_the_one_that_loses_most(measurement):
-    rows = [
-        measurement(layer="alexnet/conv1", median=0.03, roof=0.01),
-        measurement(layer="alexnet/conv2", median=0.06, roof=0.055),
-        measurement(layer="alexnet/conv3", median=0.01, roof=0.0095),
-    ]
-    (line,) = conclude(rows)
-    assert says(line, "conv2", "60.0 %", "100 ms", "3 layers", "74 %", "conv1", "20.0 ms")
-
-
-def test_nothing_to_gain(measurement):
-    rows = [measurement(roof=0.05), measurement(layer="alexnet/conv4", roof=0.05)]
-    assert says(conclude(rows)[0], "no layer", "2 %")
-
-
-def test_three_passes_of_one_layer(measurement):
-    rows = [
-        measurement(pass_="forward", median=0.01, roof=0.01),
-        measurement(pass_="backward-data", median=0.03, roof=0.02),
-    ]
-    (line,) = conclude(rows)
-    assert says(line, "conv3", "40.0 ms", "2 passes", "75 %", "backward-data", "75 %")
-
-
-def test_different_models_are_not_added_up(measurement):
-    rows = [measurement(roof=0.02), measurement(layer="vgg16/conv1_1", batch=64)]
-    (line,) = conclude(rows)
-    assert says(line, "alexnet/conv3", "40 %")
-
-
-def test_two_precisions_are_compared_where_both_exist(measurement):
-    rows = [
-        measurement(median=0.04),
-        measurement(median=0.02, precision="bf16"),
-        measurement(median=9.0, layer="alexnet/conv4"),
-    ]
-    assert says(conclude(rows)[0], "bf16", "2.0x faster", "fp32", "20.0 ms", "40.0 ms")
 
 
 @pytest.mark.parametrize(
@@ -184,21 +193,6 @@ def test_wide_intervals_keep_larger_differences_open(measurement):
     line = conclude([measurement(median=0.04), slow])[0]
     assert says(line, "hot", "all-cold", "not", "40.0 ms", "48.0 ms")
     assert not says(line, "faster")
-
-
-def test_batches_are_compared_per_image(measurement):
-    rows = [measurement(median=0.01, batch=1), measurement(median=0.02, batch=4)]
-    assert says(conclude(rows)[0], "batch 4", "2.0x faster per image", "batch 1")
-
-
-def test_several_settings_of_one_layer(measurement):
-    rows = [
-        measurement(median=0.04),
-        measurement(median=0.02, precision="bf16"),
-        measurement(median=0.08, cache="all-cold"),
-    ]
-    (line,) = conclude(rows)
-    assert says(line, "3 settings", "alexnet/conv3 bf16 hot", "4.0x faster", "fp32 all-cold")
 
 
 def test_contended_rows_are_upper_bounds(measurement):
