@@ -1,4 +1,4 @@
-// A chunk of samples on its way to Python.
+// Conversion of a chunk of samples to Python.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -10,7 +10,7 @@
 
 namespace pydlbench {
 
-// Samples whatever has `sample(SampleRequest)`, with the GIL released meanwhile.
+// Calls `sample(SampleRequest)` of an object with the GIL released.
 template <typename Sampled>
 pybind11::dict sample(Sampled& sampled, int samples, int inner, int untimed, bool bursts) {
   cpu::Chunk chunk;

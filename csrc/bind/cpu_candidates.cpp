@@ -54,7 +54,7 @@ void register_cpu_candidates(py::module_& m) {
          bool thorough) {
         const auto given = fields_of(kind, fields);
         const py::gil_scoped_release release;
-        return cpu::candidates_of(given, pass, precision, thorough);
+        return cpu::find_candidates(given, pass, precision, thorough);
       },
       "kind"_a, "pass_"_a, "precision"_a, "fields"_a, "thorough"_a = false,
       "Implementations x layouts of a layer, in the library's order; the layer's fields by name.");

@@ -1,4 +1,4 @@
-// Arenas and kernels: what is timed.
+// Bindings of arenas and kernels.
 #include <pybind11/native_enum.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -37,7 +37,7 @@ py::array view(const cpu::Tensor& tensor, const dnnl::memory::desc& plain) {
   const auto order_by = plain.get_strides();
   std::vector<std::size_t> order(dims.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  // Equal strides: one of the two has size 1, and in a dense array that one is the inner.
+  // Of two equal strides, one is of an axis of size 1, which is the inner one in a dense array.
   std::stable_sort(order.begin(), order.end(), [&](std::size_t left, std::size_t right) {
     if (order_by[left] != order_by[right]) return order_by[left] > order_by[right];
     return dims[left] > dims[right];
@@ -61,8 +61,8 @@ bool viewable(const dnnl::memory::desc& desc) {
          desc.get_inner_nblks() == 0;
 }
 
-// An output as it lies in memory where NumPy can express that, else a dense copy.
-py::array array_of_output(const cpu::Kernel& kernel, std::size_t index) {
+// Returns an output without a copy if NumPy can express its layout, else a dense copy.
+py::array output_array(const cpu::Kernel& kernel, std::size_t index) {
   const auto& argument = kernel.candidate().run.arguments[index];
   if (viewable(argument.desc)) return view(kernel.output(index), argument.plain);
   cpu::Tensor plain;
@@ -73,14 +73,12 @@ py::array array_of_output(const cpu::Kernel& kernel, std::size_t index) {
   return view(plain, argument.plain);
 }
 
-py::array output(const cpu::Kernel& kernel) {
-  return array_of_output(kernel, kernel.outputs().at(0));
-}
+py::array output(const cpu::Kernel& kernel) { return output_array(kernel, kernel.outputs().at(0)); }
 
 py::dict outputs(const cpu::Kernel& kernel) {
   py::dict result;
   for (const auto index : kernel.outputs()) {
-    result[py::str(kernel.candidate().run.arguments[index].role)] = array_of_output(kernel, index);
+    result[py::str(kernel.candidate().run.arguments[index].role)] = output_array(kernel, index);
   }
   return result;
 }

@@ -18,7 +18,7 @@ void register_cpu_probes(py::module_& m);
 
 namespace {
 
-// What oneDNN throws where no primitive is at work: in a conversion, in a descriptor.
+// Translates oneDNN's exceptions outside of primitives, in conversions and descriptors.
 void register_dnnl_errors() {
   py::register_local_exception_translator([](std::exception_ptr pointer) {
     try {
@@ -34,7 +34,7 @@ void register_dnnl_errors() {
 
 PYBIND11_MODULE(_cpu, m) {
   m.doc() = "oneDNN kernels and CPU probes; see the stub for signatures.";
-  // Each creation is timed, so none may be answered from the library's cache of earlier ones.
+  // Creation is timed, so it must not use the library's cache of primitives.
   dnnl::set_primitive_cache_capacity(0);
   pydlbench::register_errors();
   pydlbench::register_dnnl_errors();

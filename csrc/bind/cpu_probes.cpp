@@ -1,5 +1,5 @@
-// The machine and the library as they are: the probes of clock, FMA peak, bandwidth, launch cost
-// and instruction sets, and which oneDNN was loaded.
+// Bindings of the probes (clock, FMA peak, bandwidth, launch cost, instruction sets) and of the
+// version of oneDNN.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -87,7 +87,7 @@ py::dict library() {
 void register_cpu_probes(py::module_& m) {
   using namespace cpu;
   using py::arg;
-  // The probes hold no Python object, so that another Python thread may run meanwhile.
+  // The probes use no Python object, so that other Python threads may run.
   using Release = py::call_guard<py::gil_scoped_release>;
 
   py::class_<ProbeResult>(m, "ProbeResult", "Rates in FLOP/s or B/s and the clock they ran at.")

@@ -1,5 +1,5 @@
-// GPUs and what runs on them: how many there are, their facts, one of them in use, its probes; the
-// libraries that were loaded, and what this module was built with.
+// Bindings of GPUs (their number, facts and probes), of the loaded libraries and of the versions
+// that this module was built with.
 #include <cuda_runtime_api.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -47,7 +47,7 @@ py::dict facts_dict(const cuda::DeviceFacts& facts) {
       "runtime_version"_a = facts.runtime_version);
 }
 
-// Starting a driver takes seconds on some machines: other Python threads go on.
+// Releases the GIL, because starting a driver takes seconds on some machines.
 cuda::DeviceFacts read_facts(int index) {
   const py::gil_scoped_release release;
   return cuda::device_facts(index);
@@ -89,7 +89,7 @@ py::dict as_dict(const cuda::ProbeResult& found) {
   return result;
 }
 
-// Runs `probe` without the GIL: another Python thread reads clocks and power meanwhile.
+// Runs `probe` without the GIL, so that another Python thread can read clocks and power.
 template <typename Probe>
 auto released(const Probe& probe) {
   const py::gil_scoped_release release;

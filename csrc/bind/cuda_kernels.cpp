@@ -1,4 +1,4 @@
-// Arenas and kernels on a GPU: what is timed.
+// Bindings of arenas and kernels on a GPU.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -132,10 +132,10 @@ py::list kernels(Kernel& kernel) {
   return result;
 }
 
-// Python is called with the stream's address, and with the lock: sampling has released it.
+// Calls a Python function with the stream's address, and acquires the GIL, which sampling released.
 std::shared_ptr<cuda::ForeignKernel> make_enqueued(cuda::Device& device, py::function enqueue,
                                                    std::size_t launches, const std::string& cache) {
-  // Whoever drops it last may not hold the lock.
+  // The last reference may be dropped without the GIL.
   const auto* function = new py::function(std::move(enqueue));
   const std::shared_ptr<const py::function> shared(function, [](const py::function* dropped) {
     const py::gil_scoped_acquire lock;

@@ -1,4 +1,4 @@
-// Devices on their way into objects of C++, and samples on their way out of them.
+// Conversion of arguments and samples of GPU kernels.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -13,10 +13,10 @@
 
 namespace pydlbench {
 
-// The device, kept alive with the Python object that has it.
+// Returns the device with shared ownership of its Python object.
 inline std::shared_ptr<cuda::Device> shared_device(cuda::Device& device) {
   const auto object = pybind11::cast(device, pybind11::return_value_policy::reference);
-  return {kept_alive(object), &device};
+  return {keep_alive(object), &device};
 }
 
 inline cuda::Timing timing_of(const std::string& name) {

@@ -1,5 +1,4 @@
-// Plans, the ways to compute a layer on a GPU, and the float64 references that their results are
-// held against.
+// Bindings of plans (ways to compute a layer on a GPU) and of their float64 references.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -143,7 +142,7 @@ void register_cuda_plans(py::module_& m) {
   register_plan(m);
   register_searches(m);
   register_references(m);
-  // While CUDA is still there: nothing may call cuDNN after it is unloaded.
+  // cuDNN must not be called after CUDA is unloaded.
   py::module_::import("atexit").attr("register")(
       py::cpp_function([] { cuda::cudnn::release_handles(); }));
 }

@@ -1,4 +1,4 @@
-// Every native exception arrives in Python as its counterpart in pydlbench.errors.
+// Translation of native exceptions to those of pydlbench.errors.
 #pragma once
 
 #include <pybind11/gil_safe_call_once.h>
@@ -25,10 +25,10 @@ inline const ErrorTypes& error_types() {
       .get_stored();
 }
 
-// Translates the exceptions of core/error.hpp. What a module throws besides is for a translator of
-// its own, registered afterwards: translators run from the last registered one to the first.
+// Translates the exceptions of core/error.hpp. A module registers translators of its other
+// exceptions afterwards: translators run from the last registered one to the first.
 inline void register_errors() {
-  error_types();  // imported now, not while an exception is on its way
+  error_types();  // imported now, not while an exception is handled
   pybind11::register_local_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);

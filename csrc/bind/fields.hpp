@@ -1,4 +1,4 @@
-// From Python's dictionary of a layer's fields to those of a native problem.
+// Conversion of a layer's fields from a Python dictionary.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -13,13 +13,13 @@
 
 namespace pydlbench {
 
-// Throws std::invalid_argument, which names the field, where a value is of no type that any has.
+// Throws std::invalid_argument with the field's name for a value of an unsupported type.
 inline Fields fields_of(const std::string& kind, const pybind11::dict& given) {
   namespace py = pybind11;
   std::map<std::string, Fields::Value> values;
   for (const auto& [key, value] : given) {
     const auto name = key.cast<std::string>();
-    // None would be false.
+    // pybind11 would convert None to false.
     py::detail::make_caster<Fields::Value> caster;
     if (value.is_none() || !caster.load(value, true)) {
       throw std::invalid_argument(kind + ": the field " + name + " is " +

@@ -1,4 +1,4 @@
-// Batches of matrix products with as few dimensions as possible.
+// Reduction of the batch of matrix products to as few dimensions as possible.
 #pragma once
 
 #include <algorithm>
@@ -11,10 +11,11 @@
 
 namespace pydlbench {
 
-// The same products in the same memory. Neighbouring dimensions that are broadcast alike become
-// one, those of one place go, and rows that meet the same weights are those of one product: what is
-// left behind are as many dimensions of src as of weights. Sizes fit together (core/fields.hpp).
-inline GemmProblem folded(GemmProblem problem) {
+// Returns an equivalent problem on the same memory. Merges neighbouring dimensions with the same
+// broadcasting, drops those of size one, and merges rows with the same weights into one product.
+// src and weights then have the same number of dimensions. Sizes must be compatible
+// (core/fields.hpp).
+inline GemmProblem fold_batch(GemmProblem problem) {
   auto& src = problem.src_batch;
   auto& weights = problem.weights_batch;
   const auto rank = std::max(src.size(), weights.size());

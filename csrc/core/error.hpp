@@ -33,7 +33,7 @@ namespace detail {
 
 }  // namespace pydlbench
 
-// Throws std::invalid_argument with file and line when a caller's promise does not hold.
+// Throws std::invalid_argument with file and line if the condition does not hold.
 #define PYDLBENCH_CHECK(condition, what)                             \
   do {                                                               \
     if (!(condition)) {                                              \

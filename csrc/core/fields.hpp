@@ -1,5 +1,4 @@
-// A problem as Python hands it over: a value for each field of its layer, by name. Every size is
-// given by its name, and none is left out.
+// The fields of a problem by name, as Python passes them. All sizes must be present.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +15,8 @@
 
 namespace pydlbench {
 
-// The fields of one problem. Each is taken once; what is left at the end is unknown. All errors are
-// std::invalid_argument and name the kind of layer and the field.
+// The fields of one problem. Each is taken once; remaining ones at the end are unknown fields.
+// Errors are std::invalid_argument with the kind of layer and the field.
 class Fields {
  public:
   using Value = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>,
@@ -32,7 +31,7 @@ class Fields {
   std::string op() const {
     const auto end = kind_.size();
     const bool sided = end > 2 && kind_[end - 1] == 'd' && kind_[end - 2] >= '1' &&
-                       kind_[end - 2] <= '0' + kMostSides;
+                       kind_[end - 2] <= '0' + kMaxSides;
     return sided ? kind_.substr(0, end - 2) : kind_;
   }
 
@@ -52,7 +51,7 @@ class Fields {
     return value;
   }
 
-  // All that is left: the parameters of an operation, which are numbers.
+  // Takes all remaining fields: the numeric parameters of an operation.
   std::map<std::string, double> take_numbers() {
     std::map<std::string, double> numbers;
     for (const auto& [name, value] : std::exchange(left_, {})) {
@@ -80,14 +79,14 @@ class Fields {
   std::map<std::string, Value> left_;
 };
 
-// Takes the lists with a number for each side.
+// Takes the fields with a number for each side.
 inline void take_sides(Fields& fields, Windows& windows) {
   for (const auto& field : Windows::side_fields) {
     const auto sizes = fields.take<std::vector<std::int64_t>>(field.name);
     const auto count = static_cast<int>(sizes.size());
-    if (count < 1 || count > kMostSides) {
+    if (count < 1 || count > kMaxSides) {
       fields.fail(std::string("the field ") + field.name + " has " + std::to_string(count) +
-                  " sides; there may be 1 to " + std::to_string(kMostSides));
+                  " sides; there may be 1 to " + std::to_string(kMaxSides));
     }
     if (windows.sides == 0) windows.sides = count;
     if (count != windows.sides || (fields.op() != fields.kind() &&
@@ -99,13 +98,15 @@ inline void take_sides(Fields& fields, Windows& windows) {
   }
 }
 
-// Takes the fields that are no single sizes: most kinds have none.
+// Takes the fields that are not single sizes; most kinds have none.
 template <typename Problem>
-void take_others(Fields&, Problem&) {}
+void take_special_fields(Fields&, Problem&) {}
 
-inline void take_others(Fields& fields, ConvProblem& problem) { take_sides(fields, problem); }
+inline void take_special_fields(Fields& fields, ConvProblem& problem) {
+  take_sides(fields, problem);
+}
 
-inline void take_others(Fields& fields, PoolProblem& problem) {
+inline void take_special_fields(Fields& fields, PoolProblem& problem) {
   take_sides(fields, problem);
   const auto mode = fields.take<std::string>("mode");
   const auto whole = fields.take<bool>("count_include_pad");
@@ -117,7 +118,7 @@ inline void take_others(Fields& fields, PoolProblem& problem) {
                                : PoolMode::avg_exclude_padding;
 }
 
-inline void take_others(Fields& fields, GemmProblem& problem) {
+inline void take_special_fields(Fields& fields, GemmProblem& problem) {
   problem.src_batch = fields.take<std::vector<std::int64_t>>("src_batch");
   problem.weights_batch = fields.take<std::vector<std::int64_t>>("weights_batch");
   problem.weights_tag = fields.take<std::string>("weights_tag");
@@ -136,7 +137,7 @@ inline void take_others(Fields& fields, GemmProblem& problem) {
 }
 
 // The parameters of an operation are checked by its implementation.
-inline void take_others(Fields& fields, PointwiseProblem& problem) {
+inline void take_special_fields(Fields& fields, PointwiseProblem& problem) {
   problem.op = fields.take<std::string>("op");
   problem.passes = fields.take<std::vector<std::string>>("passes");
   problem.in_one_order = fields.take<bool>("in_one_order");
@@ -152,7 +153,7 @@ Problem problem_of(Fields fields) {
   for (const auto& field : Problem::fields) {
     problem.*field.size = fields.template take<std::int64_t>(field.name);
   }
-  take_others(fields, problem);
+  take_special_fields(fields, problem);
   fields.check_all_taken();
   return problem;
 }

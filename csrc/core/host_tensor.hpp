@@ -1,4 +1,4 @@
-// Tensors of the caller's.
+// The caller's tensors.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace pydlbench {
 
-// A dense float32 array of the caller's; `owner` keeps it alive.
+// A dense float32 array of the caller; `owner` keeps it alive.
 struct HostTensor {
   const float* data;
   std::size_t elements;

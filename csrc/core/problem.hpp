@@ -1,7 +1,7 @@
-// What is computed, independent of the library that computes it. Sizes are in elements.
+// Problems, independent of the library that computes them. Sizes are in elements.
 //
-// Each problem has the fields of the layer of the same kind in pydlbench.ops, under the same
-// names; `fields` lists those that are sizes, so that core/fields.hpp can fill a problem by name.
+// A problem has the fields of the layer of the same kind in pydlbench.ops, with the same names.
+// `fields` lists the sizes among them, so that core/fields.hpp can fill a problem by name.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ constexpr bool is_forward(Pass pass) {
   return pass == Pass::forward_inference || pass == Pass::forward_training;
 }
 
-// The pass as Python and all messages call it; both kinds of forward pass are "forward".
+// The name of a pass in Python and in messages; both forward passes are "forward".
 constexpr const char* name_of(Pass pass) {
   switch (pass) {
     case Pass::backward_data:
@@ -39,18 +39,18 @@ struct Field {
   Size size;
 };
 
-inline constexpr int kMostSides = 3;
+inline constexpr int kMaxSides = 3;
 
 // Windows that slide over images of one to three sides, the outermost first: (depth, height,
 // width). Each array has `sides` numbers. A dilation of 1 is dense; padding may differ between the
 // two ends of a side. Plain data: kernels on GPUs take problems by value.
 struct Windows {
   int sides;
-  std::int64_t in_size[kMostSides], out_size[kMostSides], kernel[kMostSides], stride[kMostSides],
-      dilation[kMostSides], pad_before[kMostSides], pad_after[kMostSides];
+  std::int64_t in_size[kMaxSides], out_size[kMaxSides], kernel[kMaxSides], stride[kMaxSides],
+      dilation[kMaxSides], pad_before[kMaxSides], pad_after[kMaxSides];
 
   struct SideField {
-    using Sizes = std::int64_t (Windows::*)[kMostSides];
+    using Sizes = std::int64_t (Windows::*)[kMaxSides];
     const char* name;
     Sizes sizes;
   };
@@ -62,9 +62,8 @@ struct Windows {
   };
 };
 
-// A convolution. `groups` divides the channels, of which in_channels and out_channels count those
-// of all groups. A transposed convolution has the same fields; its padding cuts off what the
-// windows of the source add up to around the result.
+// A convolution. in_channels and out_channels are those of all groups together. A transposed
+// convolution has the same fields; its padding crops the result.
 struct ConvProblem : Windows {
   std::int64_t batch, in_channels, out_channels, groups;
 
@@ -87,13 +86,12 @@ struct PoolProblem : Windows {
   };
 };
 
-// Matrix products: dst[m, n] = src[m, k] x weights[k, n] in the forward pass, for each place in a
-// batch of any number of dimensions. Where one of the two has a size of 1, or no dimension, its
-// matrix stands for all (NumPy's broadcasting; dimensions are aligned at the innermost).
+// Matrix products: dst[m, n] = src[m, k] x weights[k, n] in the forward pass, for each index of a
+// batch with any number of dimensions, which are broadcast as in NumPy.
 struct GemmProblem {
   std::int64_t m, k, n;
   std::vector<std::int64_t> src_batch, weights_batch;
-  std::string weights_tag;  // "kn" or "nk" where the weights are to lie so, or "any"
+  std::string weights_tag;  // required layout: "kn" or "nk", or "any"
 
   static constexpr Field<GemmProblem> fields[] = {
       {"m", &GemmProblem::m},
@@ -103,12 +101,11 @@ struct GemmProblem {
 };
 
 // A memory-bound layer: an operation on NCHW images, or on one tensor of weights (of `channels`
-// elements). Roles and formulas are those of pydlbench.ops.pointwise, and which passes there
-// are.
+// elements). Roles, formulas and passes are those of pydlbench.ops.pointwise.
 struct PointwiseProblem {
   std::string op;  // "relu", "batchnorm", ...
   std::int64_t batch, channels, height, width;
-  std::vector<std::string> passes;        // that the operation has
+  std::vector<std::string> passes;        // passes of the operation
   bool in_one_order;                      // its tensors have one layout only
   std::map<std::string, double> numbers;  // the operation's parameters: "epsilon", "keep", ...
   std::vector<std::int64_t> sources;      // channels of each source of a concatenation

@@ -22,8 +22,8 @@ namespace pydlbench::cpu {
 namespace {
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-// Smaller tensors stay in the nearest caches wherever their pages lie.
-constexpr std::size_t kHugeFrom = std::size_t{256} << 10;
+// Smaller tensors fit into the nearest caches, whatever their pages are.
+constexpr std::size_t kMinHugePageBytes = std::size_t{256} << 10;
 
 // Whether to request huge pages; PYDLBENCH_HUGE_PAGES=0 in the environment disables them.
 bool huge_pages() {
@@ -38,13 +38,13 @@ bool huge_pages() {
 void Buffer::Free::operator()(void* pointer) const { std::free(pointer); }
 
 Buffer::Buffer(std::size_t bytes) : size_(bytes) {
-  const std::size_t alignment = bytes >= kHugeFrom ? kHugePage : kLine;
+  const std::size_t alignment = bytes >= kMinHugePageBytes ? kHugePage : kLine;
   // aligned_alloc requires a positive multiple of the alignment, but a tensor may be empty.
   const std::size_t rounded = (bytes / alignment + 1) * alignment;
   data_.reset(std::aligned_alloc(alignment, rounded));
   if (!data_) throw OutOfMemory("cannot allocate " + std::to_string(rounded) + " bytes");
 #ifdef __linux__
-  // Advice only: where the kernel has no huge pages the call fails and nothing changes.
+  // Only advice: if the kernel has no huge pages, the call fails without effect.
   if (alignment == kHugePage && huge_pages()) {
     (void)madvise(data_.get(), rounded, MADV_HUGEPAGE);
   }
@@ -55,9 +55,9 @@ namespace {
 // Calls `work(offset, bytes)` for consecutive pieces, one per thread.
 template <typename Work>
 void for_each_piece(std::size_t bytes, Work&& work) {
-  // Below this a second thread costs more than it saves.
-  constexpr std::size_t kLeast = std::size_t{1} << 20;
-  if (bytes < kLeast) return work(std::size_t{0}, bytes);
+  // For less, a second thread costs more than it saves.
+  constexpr std::size_t kMin = std::size_t{1} << 20;
+  if (bytes < kMin) return work(std::size_t{0}, bytes);
 #ifdef _OPENMP
 #pragma omp parallel
   {
@@ -111,7 +111,7 @@ Tensor Arena::input(const Argument& argument) {
   PYDLBENCH_CHECK(host->second.elements * sizeof(float) == argument.plain.get_size(),
                   "input " + argument.role + " has the wrong number of elements");
   auto tensor = scratch(argument.desc);
-  // oneDNN takes no pointer to const; a reorder only reads its source.
+  // oneDNN has no pointers to const; a reorder only reads its source.
   dnnl::memory source(argument.plain, cpu_engine(), const_cast<float*>(host->second.data));
   dnnl::stream stream(cpu_engine());
   dnnl::reorder(source, tensor.memory).execute(stream, source, tensor.memory);

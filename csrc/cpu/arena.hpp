@@ -13,16 +13,15 @@
 
 namespace pydlbench::cpu {
 
-// Sets or copies bytes with all threads, each its own piece in order: what a thread of the pool
-// will work on is touched first by that thread, and so lies in its own memory node.
+// Sets or copies bytes with all threads, consecutive pieces each: a thread touches first the part
+// that it will work on, so that it is allocated in its memory node.
 void fill_bytes(void* target, int value, std::size_t bytes);
 void copy_bytes(void* target, const void* source, std::size_t bytes);
 
-// Memory aligned to 64 bytes; from 256 KiB on to 2 MiB, with huge pages requested (MADV_HUGEPAGE,
-// unless PYDLBENCH_HUGE_PAGES=0):
-// so that page-table walks are not part of a kernel's time, and so that a tensor lies in one piece
-// of physical memory, because with small pages each run would find other lines in conflict in a
-// physically indexed cache. Throws OutOfMemory, never returns null.
+// Memory aligned to 64 bytes; from 256 KiB on to 2 MiB, with huge pages (MADV_HUGEPAGE, unless
+// PYDLBENCH_HUGE_PAGES=0). A kernel's time then has no page-table walks, and tensors are physically
+// contiguous: with small pages, each run would have other conflicts in a physically indexed cache.
+// Throws OutOfMemory, never returns null.
 class Buffer {
  public:
   explicit Buffer(std::size_t bytes);
@@ -30,7 +29,7 @@ class Buffer {
   void* data() const { return data_.get(); }
   std::size_t size() const { return size_; }
 
-  // Fills every byte with 0xff: a NaN in float32, bfloat16 and float16 alike.
+  // Fills every byte with 0xff, which is NaN in float32, bfloat16 and float16.
   void poison() { fill_bytes(data(), 0xff, size_); }
 
  private:
@@ -41,14 +40,14 @@ class Buffer {
   std::unique_ptr<void, Free> data_;
 };
 
-// A tensor in a candidate's layout, with the memory behind it.
+// A tensor in a candidate's layout, with its memory.
 struct Tensor {
   std::shared_ptr<Buffer> buffer;
   dnnl::memory memory;
 };
 
-// Converts the caller's inputs into a layout once and shares the result among candidates, so that
-// trying ten of them costs neither ten copies nor ten rounds of page faults.
+// Converts the caller's inputs to a layout once and shares the result among candidates, so that ten
+// candidates need neither ten copies nor ten times the page faults.
 class Arena {
  public:
   // `inputs` by role, dense: src and dst as (n, c, h, w) or (g, m, k), weights as ((g,) o, i, h, w)
@@ -57,12 +56,12 @@ class Arena {
 
   // The caller's input of this role in the argument's layout and data type.
   Tensor input(const Argument& argument);
-  // Memory for an output in this layout. Poisoned when it is new; shared between candidates.
+  // Memory for an output in this layout. Filled with NaN when allocated; shared between candidates.
   Tensor output(const Argument& argument);
   // Memory without a role (scratchpad, workspace); never shared.
   static Tensor scratch(const dnnl::memory::desc& desc);
 
-  // Lets go of everything that no kernel holds.
+  // Releases all tensors that no kernel uses.
   void clear() { entries_.clear(); }
   std::size_t bytes() const;
 

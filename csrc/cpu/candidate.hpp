@@ -12,21 +12,21 @@
 
 namespace pydlbench::cpu {
 
-// In the place of a DNNL_ARG_*: the primitive does not know the tensor.
+// Replaces a DNNL_ARG_* for tensors that are not arguments of the primitive.
 inline constexpr int kNoArgument = 0;
 
-// A tensor that the primitive, or our own code, reads or writes.
+// A tensor that the primitive or our own code reads or writes.
 struct Argument {
   int index;         // DNNL_ARG_*
   std::string role;  // "src", "weights" or "dst"; gradients keep their tensor's name
   dnnl::memory::desc desc;
   dnnl::memory::desc plain;  // the caller's dense float32 array, in the primitive's dimensions
   bool is_output;
-  bool is_updated = false;         // an output that is read as well
-  int second_index = kNoArgument;  // another one for the same memory
+  bool is_updated = false;         // an output that is also read
+  int second_index = kNoArgument;  // further index of the same memory
 };
 
-// Work that no primitive does. `tensors` are in the order of the arguments.
+// Work of our own loops. `tensors` are in the order of the arguments.
 struct OwnWork {
   std::size_t workspace_bytes;
   std::function<void(void* const* tensors, void* workspace)> run;
@@ -42,13 +42,12 @@ struct Candidate {
   std::string primitive;       // "convolution forward", for messages
   std::string implementation;  // oneDNN's name, such as "brgconv:avx512_core"; ours "own:avx512"
   std::string variant;         // the requested layouts: any, nhwc, nchw, blocked, plain
-  std::string layout;          // which layouts it got: "src nhwc, weights Ohwi16o, dst nhwc"
+  std::string layout;          // actual layouts: "src nhwc, weights Ohwi16o, dst nhwc"
   Invocation run;
-  // Some backward passes read the workspace that a forward run has filled, and those of its results
-  // that have a second index.
+  // Some backward passes read the workspace of a forward run, and its results with a second index.
   std::optional<Invocation> forward;
   bool is_reference;  // oneDNN's unoptimised fallback
-  // Runs behind the primitive, or in its place where `run` has none.
+  // Runs after the primitive, or instead of it if `run` has none.
   std::shared_ptr<const OwnWork> own;
 
   std::int64_t scratchpad_bytes() const;

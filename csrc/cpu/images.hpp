@@ -1,4 +1,4 @@
-// Images of one, two or three sides in oneDNN's terms: dimensions, layouts, and how they are named.
+// Images of one, two or three sides in oneDNN: dimensions, layouts and their names.
 #pragma once
 
 #include <oneapi/dnnl/dnnl.hpp>
@@ -8,9 +8,9 @@
 
 namespace pydlbench::cpu {
 
-// A layout by the number of sides, from one.
+// A layout for one, two and three sides.
 struct ImageTag {
-  dnnl::memory::format_tag tags[kMostSides];
+  dnnl::memory::format_tag tags[kMaxSides];
   constexpr dnnl::memory::format_tag of(int sides) const { return tags[sides - 1]; }
 };
 
@@ -23,7 +23,7 @@ inline constexpr ImageTag blocks_of_16{{Tag::nCw16c, Tag::nChw16c, Tag::nCdhw16c
 inline constexpr ImageTag blocks_of_8{{Tag::nCw8c, Tag::nChw8c, Tag::nCdhw8c}};
 }  // namespace image
 
-// A layout under the name that users know the one of two sides by.
+// A layout with the users' name, that of two sides.
 struct ImageLayout {
   const char* variant;
   ImageTag tag;
@@ -33,28 +33,28 @@ inline constexpr ImageLayout kImageLayouts[] = {{"nhwc", image::channels_last},
                                                 {"blocked", image::blocks_of_16},
                                                 {"blocked", image::blocks_of_8}};
 
-// The numbers of all sides.
-inline dnnl::memory::dims of_sides(const std::int64_t (&sizes)[kMostSides], int sides) {
+// Returns the numbers of all sides.
+inline dnnl::memory::dims side_sizes(const std::int64_t (&sizes)[kMaxSides], int sides) {
   return {sizes, sizes + sides};
 }
 
 inline dnnl::memory::dims image_dims(std::int64_t batch, std::int64_t channels,
-                                     const std::int64_t (&sizes)[kMostSides], int sides) {
-  auto dims = of_sides(sizes, sides);
+                                     const std::int64_t (&sizes)[kMaxSides], int sides) {
+  auto dims = side_sizes(sizes, sides);
   dims.insert(dims.begin(), {batch, channels});
   return dims;
 }
 
 // oneDNN counts dilations from zero.
 inline dnnl::memory::dims dilations(const Windows& windows) {
-  auto dims = of_sides(windows.dilation, windows.sides);
+  auto dims = side_sizes(windows.dilation, windows.sides);
   for (auto& dim : dims) --dim;
   return dims;
 }
 
-// The letters of the sides behind those of other dimensions: "nchw", "oidhw".
+// Appends the letters of the sides: "nchw", "oidhw".
 inline std::string with_sides(const std::string& letters, int sides) {
-  return letters + std::string("dhw").substr(static_cast<std::size_t>(kMostSides - sides));
+  return letters + std::string("dhw").substr(static_cast<std::size_t>(kMaxSides - sides));
 }
 
 }  // namespace pydlbench::cpu

@@ -19,7 +19,7 @@ namespace pydlbench::cpu {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-// Bounds the bookkeeping of tiny tensors; 65536 copies of 1.5 kB still exceed 96 MB.
+// Limits the bookkeeping of tiny tensors; 65536 copies of 1.5 kB still exceed 96 MB.
 constexpr std::size_t kMaxSets = 65536;
 
 std::size_t padded(std::size_t bytes) { return (bytes / kAlignment + 1) * kAlignment; }
@@ -79,7 +79,7 @@ void Kernel::take_tensors() {
   }
 }
 
-// What an output holds before the kernel runs.
+// Sets an output to its state before the kernel runs.
 void Kernel::restore(std::size_t index) {
   const auto& argument = candidate_.run.arguments[index];
   const auto& memory = tensors_[index].memory;
@@ -155,7 +155,7 @@ void Kernel::fill_workspace(Set& base) {
     arguments.emplace(DNNL_ARG_WORKSPACE, workspace.memory);
     std::vector<Tensor> held;
     for (const auto& argument : candidate_.forward->arguments) {
-      // The forward result is thrown away; it must not overwrite the arena's shared output.
+      // The forward result is not needed, and must not overwrite the arena's shared output.
       held.push_back(argument.is_output ? Arena::scratch(argument.desc) : arena_->input(argument));
       arguments.emplace(argument.index, held.back().memory);
       if (argument.second_index != kNoArgument) {
@@ -178,7 +178,7 @@ void Kernel::fill_workspace(Set& base) {
 
 void Kernel::rotate(const Set& base, CacheState cache, std::size_t cold_bytes) {
   struct Rotating {
-    std::size_t argument;  // or one past them, for the workspace
+    std::size_t argument;  // index of an argument; the number of arguments for the workspace
     Tensor tensor;
   };
   std::vector<Rotating> rotating;
@@ -192,14 +192,14 @@ void Kernel::rotate(const Set& base, CacheState cache, std::size_t cold_bytes) {
   for (const auto& item : rotating) bytes += padded(item.tensor.buffer->size());
   if (bytes == 0) throw Unsupported("this layer has no weights to keep out of the cache");
 
-  // A set is cold when all the others, used since its last turn, exceed `cold_bytes`.
+  // A set is cold if all others, which were used since its last turn, exceed `cold_bytes`.
   const auto count = bytes >= cold_bytes ? std::size_t{2} : cold_bytes / bytes + 2;
   if (count > kMaxSets) {
     throw Unsupported("tensors of " + std::to_string(bytes) +
                       " bytes are too small to be kept out of the cache by rotating copies");
   }
   auto pool = std::make_shared<Buffer>(count * bytes);
-  // In memory order the next copy would be prefetched while the last one is in use.
+  // In memory order, the hardware would prefetch the next copy.
   std::vector<std::size_t> order(count);
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::shuffle(order.begin(), order.end(), std::mt19937_64(count));
@@ -214,7 +214,7 @@ void Kernel::rotate(const Set& base, CacheState cache, std::size_t cold_bytes) {
       if (item.argument == tensors_.size()) {
         set.others[DNNL_ARG_WORKSPACE] = std::move(memory);
       } else {
-        // What is verified is what is timed: the first set's own outputs.
+        // Verify the outputs of the first set, which is also timed.
         if (sets_ == 0) tensors_[item.argument] = {pool, memory};
         set.tensors[item.argument] = std::move(memory);
       }
@@ -294,7 +294,7 @@ std::map<std::string, double> Kernel::reorder_seconds() const {
   std::map<std::string, double> seconds;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const auto& argument = candidate_.run.arguments[i];
-    // The same dense order in the kernel's data type: what a network would hold.
+    // The dense layout in the kernel's data type, as in a network.
     const dnnl::memory::desc dense(argument.plain.get_dims(), argument.desc.get_data_type(),
                                    argument.plain.get_strides());
     if (dense == argument.desc) continue;

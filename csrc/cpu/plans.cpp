@@ -26,7 +26,7 @@ std::string format_name(const dnnl::memory::desc& desc, const std::string& lette
 
   std::vector<std::size_t> order(dims.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  // Dimensions of size one share their stride with a neighbour: the plain order decides then.
+  // A dimension of size one has the stride of a neighbour; keep the plain order of these.
   std::stable_sort(order.begin(), order.end(), [&](std::size_t left, std::size_t right) {
     if (strides[left] != strides[right]) return strides[left] > strides[right];
     return dims[left] > 1 && dims[right] == 1 && left < right;
@@ -72,7 +72,7 @@ std::string describe(const dnnl::error& error) {
 
 namespace {
 
-// Filled while the module is loaded, before any function of it runs.
+// Filled by static initialisers when the module is loaded.
 std::map<std::string, Kind::Planner>& planners() {
   static std::map<std::string, Kind::Planner> all;
   return all;
@@ -91,8 +91,8 @@ bool same(const Candidate& left, const Candidate& right) {
 
 Kind::Kind(const char* op, Planner planner) { planners()[op] = planner; }
 
-std::vector<Candidate> candidates_of(const Fields& fields, Pass pass, Precision precision,
-                                     bool thorough) {
+std::vector<Candidate> find_candidates(const Fields& fields, Pass pass, Precision precision,
+                                       bool thorough) {
   const auto found = planners().find(fields.op());
   if (found == planners().end()) {
     throw Unsupported(fields.kind() + ": there is no native kernel for CPUs");
@@ -108,7 +108,7 @@ void append_new(std::vector<Candidate>& candidates, Candidate candidate,
     if (i > 0) candidate.layout += ", ";
     candidate.layout += arguments[i].role + " " + format_name(arguments[i].desc, letters[i]);
   }
-  // A planner that knows several primitives puts the primitive's name in front.
+  // A planner with several primitives has put the primitive's name in front.
   candidate.implementation += candidate.run.primitive.impl_info_str();
   candidate.is_reference = candidate.implementation.find("ref") != std::string::npos;
   const auto known = [&](const Candidate& other) { return same(candidate, other); };

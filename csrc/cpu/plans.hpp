@@ -1,4 +1,4 @@
-// The kinds of layers that can be computed here, and what their planners share.
+// The kinds of layers on CPUs, and functions that their planners share.
 #pragma once
 
 #include <algorithm>
@@ -14,28 +14,27 @@
 
 namespace pydlbench::cpu {
 
-// One kind of layer, whatever the number of sides of its images ("conv" of "conv2d"). The file that
-// plans it defines one of these outside of any function, which is all that makes the kind known.
+// One kind of layer for any number of sides ("conv" of "conv2d"). The file of its planner defines a
+// static object of this class, which registers the kind.
 class Kind {
  public:
   // Returns all implementations for every layout variant, in the library's order of preference,
   // without duplicates. Throws Unsupported if there is none, PrimitiveFailure if oneDNN refuses the
-  // problem, std::invalid_argument where a field is missing or unknown. Of loops of our own it
-  // lists those for the widest instruction set, unless `thorough`, which is for tests.
+  // problem, std::invalid_argument if a field is missing or unknown. Lists our own loops only for
+  // the widest instruction set, unless `thorough`, which is for tests.
   using Planner = std::vector<Candidate> (*)(const Fields& fields, Pass pass, Precision precision,
                                              bool thorough);
 
   Kind(const char* op, Planner planner);
 };
 
-// Asks the planner of the fields' op. Throws Unsupported where there is no such kind.
-std::vector<Candidate> candidates_of(const Fields& fields, Pass pass, Precision precision,
-                                     bool thorough);
+// Calls the planner of the fields' op. Throws Unsupported if there is no such kind.
+std::vector<Candidate> find_candidates(const Fields& fields, Pass pass, Precision precision,
+                                       bool thorough);
 
-// Names the layout of `desc` the way oneDNN writes tags, one letter per dimension taken from
-// `letters` ("nchw", "goihw", ...), outermost first, blocked dimensions in upper case with their
-// inner blocks behind: "nhwc", "nChw16c". A format without strides (packed or Winograd weights) is
-// "opaque".
+// Returns the layout of `desc` as one of oneDNN's tags: one letter per dimension from `letters`
+// ("nchw", "goihw", ...), outermost first, blocked dimensions in upper case, followed by the inner
+// blocks: "nhwc", "nChw16c". A format without strides (packed or Winograd weights) is "opaque".
 std::string format_name(const dnnl::memory::desc& desc, const std::string& letters);
 
 inline dnnl::memory::data_type data_type(Precision precision) {
@@ -55,8 +54,7 @@ inline dnnl::prop_kind forward_kind(Pass pass) {
                                         : dnnl::prop_kind::forward_inference;
 }
 
-// Scratchpads are ours, so that their size is known and their allocation is outside the timed
-// region.
+// The user allocates scratchpads, so that their size is known and the allocation is not timed.
 inline dnnl::primitive_attr user_scratchpad() {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -68,14 +66,13 @@ dnnl::engine& cpu_engine();
 
 std::string describe(const dnnl::error& error);
 
-// Fills the fields of `candidate` that follow from the others, then appends it unless the same
-// implementation with the same layouts is there already. `letters` name the dimensions of each
-// argument, in their order.
+// Fills the derived fields of `candidate`, and appends it unless the same implementation with the
+// same layouts is in the list. `letters` are the names of each argument's dimensions.
 void append_new(std::vector<Candidate>& candidates, Candidate candidate,
                 const std::vector<std::string>& letters);
 
-// What each pass of a layer with weights reads and writes. `plain` are the caller's src, weights
-// and dst.
+// The arguments of each pass of a layer with weights. `plain` are the caller's src, weights and
+// dst.
 struct PlainTensors {
   dnnl::memory::desc src, weights, dst;
 };
@@ -101,7 +98,7 @@ std::vector<Argument> backward_weights_arguments(const Descriptor& d, const Plai
           {DNNL_ARG_DIFF_DST, "dst", d.diff_dst_desc(), plain.dst, false}};
 }
 
-// Walks all implementations behind `descriptor` and calls `make` with a copy of each.
+// Calls `make` with a copy of each implementation of `descriptor`.
 template <typename Descriptor, typename Make>
 void for_each_implementation(Descriptor descriptor, Make&& make) {
   if (!descriptor) return;  // not implemented in this layout
@@ -110,7 +107,7 @@ void for_each_implementation(Descriptor descriptor, Make&& make) {
   } while (descriptor.next_impl());
 }
 
-// Runs `plan` and turns oneDNN's exceptions into ours, which name the primitive and the reason.
+// Runs `plan` and converts oneDNN's exceptions to ours, with the primitive and the reason.
 template <typename Plan>
 std::vector<Candidate> planned(const std::string& primitive, Plan&& plan) {
   std::vector<Candidate> candidates;

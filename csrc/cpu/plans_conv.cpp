@@ -1,5 +1,6 @@
-// Plans of convolutions and of transposed ones: layouts x implementations for the four propagation
-// kinds. Both have the same fields, shapes and passes; oneDNN calls the latter deconvolutions.
+// Plans of convolutions and transposed convolutions: layouts x implementations for the four
+// propagation kinds. Both have the same fields, shapes and passes; oneDNN calls the latter
+// deconvolutions.
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@ namespace {
 using dnnl::memory;
 using Tag = dnnl::memory::format_tag;
 
-// Weights by the number of sides, without and with groups.
+// Tags of weights by number of sides, without and with groups.
 struct WeightsTag {
   ImageTag single, grouped;
 };
@@ -35,17 +36,16 @@ struct Variant {
   ImageTag dst;
 };
 
-// The library's first choice is often not its best, so the layouts that networks really use are
-// tried too: channels last and channels first with weights packed by the library, channels first
-// into blocked (a first layer with three channels), blocked throughout, and plain weights as
-// frameworks keep them.
+// The library's first choice is often not its fastest, so the layouts of networks are tried, too:
+// channels last and channels first with packed weights, channels first to blocked (a first layer
+// with three channels), blocked throughout, and the frameworks' plain weights.
 struct Convolution {
   using Forward = dnnl::convolution_forward;
   using BackwardData = dnnl::convolution_backward_data;
   using BackwardWeights = dnnl::convolution_backward_weights;
   static constexpr auto algorithm = dnnl::algorithm::convolution_direct;
   static constexpr const char* name = "convolution";
-  // As the caller holds them: (out, in, height, width).
+  // The caller's layout: (out, in, height, width).
   static constexpr WeightsTag plain_weights = kOutIn;
   static constexpr Variant variants[] = {
       {"any", image::any, kAny, image::any},
@@ -61,8 +61,8 @@ struct Convolution {
   };
 };
 
-// Logically the weights are (out, in) as those of convolutions; the caller and frameworks hold them
-// as (in, out, height, width).
+// Logically the weights are (out, in) as for convolutions; the caller's and the frameworks' arrays
+// are (in, out, height, width).
 struct TransposedConvolution {
   using Forward = dnnl::deconvolution_forward;
   using BackwardData = dnnl::deconvolution_backward_data;
@@ -91,10 +91,10 @@ struct Shapes {
         src(image_dims(p.batch, p.in_channels, p.in_size, p.sides)),
         weights(image_dims(p.out_channels / p.groups, p.in_channels / p.groups, p.kernel, p.sides)),
         dst(image_dims(p.batch, p.out_channels, p.out_size, p.sides)),
-        strides(of_sides(p.stride, p.sides)),
+        strides(side_sizes(p.stride, p.sides)),
         dilates(dilations(p)),
-        pad_begin(of_sides(p.pad_before, p.sides)),
-        pad_end(of_sides(p.pad_after, p.sides)),
+        pad_begin(side_sizes(p.pad_before, p.sides)),
+        pad_end(side_sizes(p.pad_after, p.sides)),
         grouped(p.groups > 1) {
     if (grouped) weights.insert(weights.begin(), p.groups);
   }
@@ -121,8 +121,8 @@ std::vector<Candidate> planned_in_all_layouts(const Fields& fields, Pass pass, P
     const auto of_images = with_sides("nc", shapes.sides);
     const std::vector<std::string> letters{
         of_images, with_sides(shapes.grouped ? "goi" : "oi", shapes.sides), of_images};
-    // Throws, with the library's reason, what no layout can do. Backward descriptors want it as a
-    // hint; its layouts do not bind them.
+    // Throws if no layout is supported, with the library's reason. It is the hint of backward
+    // descriptors, but does not determine their layouts.
     const typename Primitive::Forward::primitive_desc hint(
         engine, is_forward(pass) ? forward_kind(pass) : dnnl::prop_kind::forward_training,
         Primitive::algorithm, memory::desc(shapes.src, type, Tag::any),

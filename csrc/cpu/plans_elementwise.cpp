@@ -18,8 +18,8 @@ namespace {
 using namespace pointwise;
 using dnnl::algorithm;
 
-constexpr std::size_t kMost = 3;
-constexpr const char* kRoles[kMost] = {"src", "src2", "src3"};
+constexpr std::size_t kMax = 3;
+constexpr const char* kRoles[kMax] = {"src", "src2", "src3"};
 
 struct Op {
   std::string_view name;
@@ -96,7 +96,7 @@ void with_eltwise(PlanBuilder& builder, const Problem& p, const Argument& dst) {
                           [&](const auto& d) { builder.add_primitive("eltwise", d, {src, dst}); });
 }
 
-// oneDNN repeats the elements of its second source only, and adds and subtracts without a factor.
+// oneDNN broadcasts only its second source, and adds and subtracts without a factor.
 void with_binary(PlanBuilder& builder, const Problem& p, const Argument& dst) {
   auto how = *p.op->two;
   if (how == algorithm::binary_add && p.number != 1.0f) {
@@ -120,7 +120,7 @@ void with_binary(PlanBuilder& builder, const Problem& p, const Argument& dst) {
       [&](const auto& d) { builder.add_primitive("binary", d, {left, right, dst}); });
 }
 
-// How far an operand moves with each dimension of the result; not at all where it has one element.
+// Strides of an operand along each dimension of the result; 0 for broadcast dimensions.
 memory::dims steps(const memory::dims& dims) {
   memory::dims found(dims.size(), 0);
   Index step = 1;
@@ -128,7 +128,7 @@ memory::dims steps(const memory::dims& dims) {
   return found;
 }
 
-// Frameworks multiply for a third power (in the GELU of GPT-2); oneDNN takes a logarithm.
+// Frameworks compute a third power (in the GELU of GPT-2) by products; oneDNN by a logarithm.
 std::optional<Arithmetic> own_loop(const Problem& p) {
   return p.op->name == "power" && p.number == 3.0f ? Arithmetic::cube : p.op->own;
 }
@@ -151,8 +151,8 @@ void with_loops(PlanBuilder& builder, const Problem& p, Arithmetic own, const Ar
         return [=, &k](Pointers pointers, void*) {
           on_threads(elements, [&](Index thread, Index threads) {
             const Span span = share(elements, 64, thread, threads);
-            std::array<const void*, kMost> from{};
-            std::array<bool, kMost> whole{};
+            std::array<const void*, kMax> from{};
+            std::array<bool, kMax> whole{};
             for (Index i = span.begin; i < span.end;) {
               const Index within = i % row;
               const Index length = std::min(span.end - i, row - within);

@@ -1,4 +1,4 @@
-// Rows of a table that indices name, read or added to: loops of our own, oneDNN has none.
+// Gather and scatter-add of table rows by our own loops; oneDNN has none.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -34,8 +34,8 @@ void with_reads(PlanBuilder& builder, Index rows, Index width, Index count) {
                         });
 }
 
-// Each thread has some columns of all rows, so that no two add to one element, whatever the
-// indices are, and sums have the same order every time.
+// Each thread processes some columns of all rows, so that no two threads add to the same element,
+// and sums have the same order every time.
 void with_sums(PlanBuilder& builder, Index rows, Index width, Index count) {
   if (builder.type != memory::data_type::f32) {
     throw Unsupported("gather: sums of rows are in fp32 only");

@@ -15,7 +15,7 @@ namespace {
 using dnnl::memory;
 using Tag = dnnl::memory::format_tag;
 
-// Layouts of the operand that a network keeps between steps: packed, row by row, or its transpose.
+// Layouts of the weights, which a network keeps between steps: packed, row-major, or transposed.
 struct WeightsLayout {
   const char* variant;
   bool packed, across;
@@ -23,8 +23,7 @@ struct WeightsLayout {
 constexpr WeightsLayout kWeights[] = {
     {"any", true, false}, {"plain", false, false}, {"plain", false, true}};
 
-// Matrices of `rows` x `columns` for each place of a batch, behind one another; or, across, those
-// whose transposes lie so.
+// A contiguous batch of `rows` x `columns` matrices; if `across`, each is stored transposed.
 memory::desc matrices(const memory::dims& batch, memory::dim rows, memory::dim columns,
                       memory::data_type type, bool across) {
   auto dims = batch;
@@ -71,7 +70,7 @@ struct Search {
   }
 
  private:
-  // A vector lies the same way in either order. The caller's array is (k, n).
+  // A vector is the same in either order. The caller's array is (k, n).
   bool in_wanted_order(const Argument& weights) const {
     if (problem.weights_tag == "any" || problem.k == 1 || problem.n == 1) return true;
     const auto rank = weights.desc.get_dims().size();
@@ -87,7 +86,7 @@ void inner_products(Search& search) {
   const auto& p = search.problem;
   const auto type = search.type;
   const auto f32 = memory::data_type::f32;
-  // In inner product the dimensions of the weights are (n, k): the caller's are seen exchanged.
+  // The weights of an inner product have dimensions (n, k): describe the caller's as transposed.
   const PlainTensors plain{matrices({}, p.m, p.k, f32, false), matrices({}, p.n, p.k, f32, true),
                            matrices({}, p.m, p.n, f32, false)};
   const std::vector<std::string> letters{"mk", "nk", "mn"};
@@ -133,8 +132,8 @@ void inner_products(Search& search) {
   }
 }
 
-// A matrix in oneDNN's terms, with the role that it has in the problem: its rows and columns by
-// letter, and whether the caller holds its transpose.
+// A matrix of a product with its role in the problem, the letters of its rows and columns, and
+// whether the caller's array is its transpose.
 struct Matrix {
   const char* role;
   char rows, columns;
@@ -146,8 +145,8 @@ struct Product {
   Matrix left, right, result;
 };
 
-// The gradient of the weights has two where no inner product knows both orders of it: the second
-// one is the transpose of the first.
+// The gradient of batched weights has two products, one the transpose of the other, because only
+// inner products, which have no batch, support both layouts of the result.
 std::vector<Product> products(Pass pass, bool batched) {
   const Matrix src{"src", 'm', 'k', false}, src_across{"src", 'k', 'm', true};
   const Matrix weights{"weights", 'k', 'n', false}, weights_across{"weights", 'n', 'k', true};
@@ -197,10 +196,10 @@ void matmuls(Search& search) {
     }
     const bool of_weights = search.pass == Pass::backward_weights;
     for (const auto& layout : kWeights) {
-      // Only weights may be packed; what else stands on the right is an activation's gradient.
+      // Only weights may be packed; other right operands are gradients of activations.
       if (of_weights ? layout.packed || layout.across : !search.wants(layout)) continue;
-      // In backward-weights the left operand is an activation's transpose, which memory holds row
-      // by row: only that view exists without a copy.
+      // In backward-weights the left operand is the transpose of a row-major activation: only that
+      // view exists without a copy.
       const WeightsLayout straight{"", false, false}, as_held{"", false, of_weights};
       for_each_implementation(
           dnnl::matmul::primitive_desc(cpu_engine(), stored(plain(left), search.type, as_held),
@@ -220,7 +219,7 @@ void matmuls(Search& search) {
 
 std::vector<Candidate> gemm_candidates(const Fields& fields, Pass pass, Precision precision,
                                        bool /*thorough*/) {
-  const auto problem = folded(problem_of<GemmProblem>(fields));
+  const auto problem = fold_batch(problem_of<GemmProblem>(fields));
   return planned("matrix product", [&](std::vector<Candidate>& candidates) {
     Search search{problem, pass, data_type(precision), candidates};
     if (problem.src_batch.empty()) inner_products(search);

@@ -35,8 +35,8 @@ MoveProblem problem_from(Fields fields) {
   return p;
 }
 
-// The source seen with the dimensions of the result.
-Argument turned_source(const PlanBuilder& builder, const MoveProblem& p) {
+// A view of the source with the dimensions of the result.
+Argument permuted_source(const PlanBuilder& builder, const MoveProblem& p) {
   const auto rank = p.src.size();
   memory::dims own(rank, 1), dims, strides;
   for (std::size_t i = rank; --i > 0;) own[i - 1] = own[i] * p.src[i];
@@ -48,7 +48,7 @@ Argument turned_source(const PlanBuilder& builder, const MoveProblem& p) {
           memory::desc(dims, memory::data_type::f32, strides), false};
 }
 
-// Zeros from one zero that stands for a whole row: squared they stay what they are.
+// Fills with zeros by a primitive that squares one broadcast zero.
 void with_fill(PlanBuilder& builder, const Argument& dst, Index elements) {
   const auto item = memory::data_type_size(builder.type);
   builder.add_streaming("", {dst}, 0, [=](const Kernels& k, bool streaming) {
@@ -65,7 +65,7 @@ void with_fill(PlanBuilder& builder, const Argument& dst, Index elements) {
   });
 }
 
-// Rows that stay together are copied one by one; what turns within a row is left to oneDNN.
+// Copies contiguous rows one by one; permutations within a row are left to oneDNN.
 void with_rows(PlanBuilder& builder, const Argument& src, const Argument& dst, Index elements) {
   const auto dims = dst.desc.get_dims(), strides = src.desc.get_strides();
   if (strides.back() != 1) return;
@@ -97,7 +97,7 @@ std::vector<Candidate> move_candidates(const Fields& fields, Pass pass, Precisio
   named.op = p.op;
   PlanBuilder builder{named,    pass,       supported_type("move", pass, precision),
                       thorough, candidates, "plain"};
-  const auto src = turned_source(builder, p);
+  const auto src = permuted_source(builder, p);
   auto dst = builder.vector("dst", Use::output, src.desc.get_dims(), builder.type, DNNL_ARG_TO);
   Index elements = 1;
   for (const auto size : p.src) elements *= size;

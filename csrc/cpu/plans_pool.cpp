@@ -41,8 +41,9 @@ std::vector<Candidate> pool_candidates(const Fields& fields, Pass pass, Precisio
   const auto type = data_type(precision);
   const auto src_dims = image_dims(p.batch, p.channels, p.in_size, p.sides);
   const auto dst_dims = image_dims(p.batch, p.channels, p.out_size, p.sides);
-  const auto strides = of_sides(p.stride, p.sides), kernel = of_sides(p.kernel, p.sides);
-  const auto pad_begin = of_sides(p.pad_before, p.sides), pad_end = of_sides(p.pad_after, p.sides);
+  const auto strides = side_sizes(p.stride, p.sides), kernel = side_sizes(p.kernel, p.sides);
+  const auto pad_begin = side_sizes(p.pad_before, p.sides),
+             pad_end = side_sizes(p.pad_after, p.sides);
   const auto dilates = dilations(p);
   const std::vector<std::string> letters(2, with_sides("nc", p.sides));
 
@@ -74,8 +75,7 @@ std::vector<Candidate> pool_candidates(const Fields& fields, Pass pass, Precisio
         });
         continue;
       }
-      // The workspace's format belongs to a forward implementation: each pairs with its own
-      // backward.
+      // The workspace's format depends on the forward implementation: pair each with its backward.
       for_each_implementation(forward, [&](const auto& f) {
         for_each_implementation(
             dnnl::pooling_backward::primitive_desc(engine, algorithm(p.mode), src, dst, strides,

@@ -23,7 +23,7 @@ struct RecurrentProblem {
   };
 };
 
-// The tensors of a layer: as a primitive is to have them, or as the caller has them.
+// The tensors of a layer in the primitive's layout or in the caller's.
 struct Tensors {
   memory::desc src, src_iter, src_iter_c, weights, weights_iter, bias, dst;
 };
@@ -41,8 +41,8 @@ Tensors tensors_of(const RecurrentProblem& p, memory::dim gates, memory::dim bia
           {{p.steps, p.batch, d * p.hidden}, type, Tag::abc}};
 }
 
-// A cell by oneDNN's names. Backward through its C interface: the C++ one has no way to ask for
-// gradients of weights that overwrite what is there.
+// A cell with oneDNN's types. The backward pass uses the C interface: the C++ interface cannot
+// request gradients of weights that overwrite the output.
 struct Lstm {
   static constexpr memory::dim gates = 4, biases = 4;
   static constexpr bool has_memory = true;
@@ -90,7 +90,7 @@ struct Gru {
   }
 };
 
-// The first implementation of a backward pass; empty where there is none.
+// The first implementation of a backward pass; empty if there is none.
 template <typename Cell>
 typename Cell::Backward backward_of(dnnl::rnn_direction direction, const Tensors& wanted,
                                     const Tensors& gradients, const typename Cell::Forward& forward,
@@ -171,7 +171,7 @@ void plan(std::vector<Candidate>& candidates, const std::string& primitive,
     candidate.variant = variant;
     const auto letters = letters_of(candidate.run.arguments);
     append_new(candidates, std::move(candidate), letters);
-    // What has this name here consists of fast matrix products.
+    // The reference implementation of recurrent layers uses fast matrix products.
     candidates.back().is_reference = false;
   };
   for (const auto& [variant, tag] : kWeights) {
@@ -187,7 +187,7 @@ void plan(std::vector<Candidate>& candidates, const std::string& primitive,
       continue;
     }
     if (!forward) continue;
-    // Gradients are in float32, whatever the rest is in.
+    // Gradients are always in float32.
     const auto gradients = tensors_of(p, Cell::gates, Cell::biases, f32, tag);
     for_each_implementation(backward_of<Cell>(direction, wanted, gradients, forward, attributes),
                             [&, v = variant](const auto& d) {

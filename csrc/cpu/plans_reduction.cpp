@@ -26,13 +26,12 @@ constexpr std::pair<std::string_view, algorithm> kOps[] = {
     {"min", algorithm::reduction_min},
     {"norm", algorithm::reduction_norm_lp_sum}};
 
-// Partial sums in float32 of so many elements, then in float64.
+// Number of elements of a partial sum in float32; partial sums are added in float64.
 constexpr Index kBlock = 16384;
 // Columns that a thread adds up at a time.
 constexpr Index kColumns = 256;
 
-// What our loops add up, and what they make of it: a sum times a factor, or the root of a sum of
-// squares.
+// The sum that our loops compute: a sum times a factor, or the root of a sum of squares.
 struct Sum {
   double factor = 1.0;
   bool squares = false;
@@ -42,7 +41,7 @@ struct Sum {
   }
 };
 
-// Sums over each of some rows that lie behind one another.
+// Sums over contiguous rows.
 void with_row_sums(PlanBuilder& builder, const std::vector<Argument>& arguments, Index rows,
                    Index length, Sum how) {
   const auto item = memory::data_type_size(builder.type);
@@ -64,7 +63,7 @@ void with_row_sums(PlanBuilder& builder, const std::vector<Argument>& arguments,
   });
 }
 
-// Sums over the middle of three dimensions, by columns.
+// Sums over the middle one of three dimensions, by columns.
 void with_column_sums(PlanBuilder& builder, const std::vector<Argument>& arguments, Index outer,
                       Index length, Index columns, Sum how) {
   const auto item = memory::data_type_size(builder.type);
@@ -76,9 +75,9 @@ void with_column_sums(PlanBuilder& builder, const std::vector<Argument>& argumen
         for (Index one = span.begin; one < span.end; ++one) {
           const Index o = one / pieces, first = one % pieces * kColumns;
           const Index width = std::min(kColumns, columns - first);
-          // Sums, and those of squares behind them.
-          std::array<float, static_cast<std::size_t>(2 * kColumns + kMostLanes)> sums{};
-          constexpr std::array<float, static_cast<std::size_t>(kColumns + kMostLanes)> zeros{};
+          // Sums, followed by sums of squares.
+          std::array<float, static_cast<std::size_t>(2 * kColumns + kMaxLanes)> sums{};
+          constexpr std::array<float, static_cast<std::size_t>(kColumns + kMaxLanes)> zeros{};
           for (Index i = 0; i < length; ++i) {
             const auto* from = at(p[0], (o * length + i) * columns + first, item);
             if (how.squares) {
@@ -97,7 +96,7 @@ void with_column_sums(PlanBuilder& builder, const std::vector<Argument>& argumen
   });
 }
 
-// What our loops know: all or the last dimension reduced, or one with others around it.
+// Adds our loops if all dimensions, the last one, or contiguous ones are reduced.
 void with_loops(PlanBuilder& builder, const std::vector<Argument>& arguments,
                 const memory::dims& src, const memory::dims& dst, std::string_view op) {
   Index outer = 1, length = 1, columns = 1;

@@ -1,4 +1,4 @@
-// Plans for images in another size: oneDNN's resampling, layouts x implementations.
+// Plans of resizing: oneDNN's resampling, layouts x implementations.
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -33,7 +33,7 @@ std::vector<Candidate> resize_candidates(const Fields& fields, Pass pass, Precis
   memory::dims dst_dims = given.take<std::vector<std::int64_t>>("out_size");
   const auto p = problem_of<ResizeProblem>(given);
   PYDLBENCH_CHECK(
-      !src_dims.empty() && src_dims.size() <= kMostSides && src_dims.size() == dst_dims.size(),
+      !src_dims.empty() && src_dims.size() <= kMaxSides && src_dims.size() == dst_dims.size(),
       "one to three sides, as many of both");
   const auto sides = static_cast<int>(src_dims.size());
   for (auto* dims : {&src_dims, &dst_dims}) dims->insert(dims->begin(), {p.batch, p.channels});

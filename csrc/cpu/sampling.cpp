@@ -8,13 +8,13 @@ namespace pydlbench::cpu {
 
 namespace {
 
-// How often the core clock is read beside the samples, in seconds, and over how many dependent
-// multiplications: 6 us at 4 GHz, five times, long against the timer's 25 ns and short against the
-// period.
+// Interval of the readings of the core clock, in seconds, and the number of dependent
+// multiplications of a reading: five times 6 us at 4 GHz, much longer than the timer's 25 ns and
+// much shorter than the interval.
 constexpr double kClockPeriod = 2e-3;
 constexpr int kClockIterations = 8192;
 
-// Appends the core clock, or nothing where it cannot be read (not x86-64).
+// Appends the core clock, or nothing if it cannot be read (not x86-64).
 void read_clock(std::vector<double>& readings) {
   static bool readable = true;
   if (!readable) return;
@@ -45,7 +45,7 @@ Chunk take_chunk(const SampleRequest& request, const std::vector<int>& cpus,
     execute(inner);
     const double end = now();
     chunk.seconds.push_back((end - start) / inner);
-    // Right behind the load, while the core still runs at the load's clock.
+    // Right after the load, while the core still has the load's clock.
     if (end - clock_read >= kClockPeriod || i + 1 == samples) {
       read_clock(chunk.clock_hz);
       clock_read = now();

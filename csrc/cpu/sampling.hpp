@@ -1,4 +1,4 @@
-// The clock around whatever is executed, with the counters of disturbance beside it.
+// Samples of executions, with the core clock and counters of interference.
 #pragma once
 
 #include <functional>
@@ -6,10 +6,10 @@
 
 namespace pydlbench::cpu {
 
-// The raw record of a chunk of samples; what it means is decided elsewhere.
+// The raw readings of a chunk of samples.
 struct Chunk {
   std::vector<double> seconds;   // per execution, one per sample
-  std::vector<double> clock_hz;  // core clock, read beside the samples
+  std::vector<double> clock_hz;  // readings of the core clock
   double run_delay_seconds;      // longest run-queue wait of a thread
   double steal_seconds;          // taken by the hypervisor from the CPUs used
   double wall_seconds;
@@ -23,9 +23,9 @@ struct SampleRequest {
   bool with_bursts;
 };
 
-// Takes a chunk. `execute(n)` runs n times and returns when the last one is done; `before(n)`,
-// which may be empty, is called before each sample of n executions, untimed. `cpus` are those that
-// the threads are pinned to, for the account of stolen time.
+// Takes a chunk. `execute(n)` runs n times and returns when the last one has finished; `before(n)`,
+// which may be empty, is called untimed before each sample of n executions. `cpus` are the CPUs of
+// the threads, for the counter of stolen time.
 Chunk take_chunk(const SampleRequest& request, const std::vector<int>& cpus,
                  const std::function<void(int)>& execute, const std::function<void(int)>& before);
 

@@ -44,7 +44,7 @@ std::shared_ptr<const Tensor> Arena::find(const TensorSpec& spec) const {
 }
 
 std::shared_ptr<const Tensor> Arena::plain(const std::string& role) {
-  // One dimension: the same memory as any dense order of more.
+  // One dimension, because the order of dense elements does not matter.
   const auto elements = static_cast<std::int64_t>(input(role).elements);
   return uploaded({role, DataType::float32, {elements}, {1}, Use::input});
 }

@@ -1,9 +1,8 @@
 // Strided copies with conversion between number formats.
 //
-// Threads walk along the memory that is written. What they read is strided where the order differs:
-// at worst each element costs one sector of 32 bytes, so that 800 MB from NCHW to NHWC take
-// some 20 ms on the slowest card. Of a caller's tensors that happens once and is not timed; a chain
-// has its conversions in its time, as the steps that they are.
+// Threads write contiguous memory. Reads are strided if the order differs: at worst each element
+// needs one sector of 32 bytes, so that 800 MB from NCHW to NHWC take some 20 ms on the slowest
+// card. This happens once per tensor and is not timed.
 #include "cuda/convert.hpp"
 
 #include <algorithm>
@@ -18,7 +17,7 @@ namespace pydlbench::cuda {
 
 constexpr unsigned kConvertThreads = 256;
 
-// The same elements in two places; the last axis runs fastest.
+// Dimensions with source and target strides; the last axis is the fastest.
 struct Walk {
   int rank;
   std::int64_t dims[kMaxRank], from[kMaxRank], to[kMaxRank];
@@ -45,7 +44,7 @@ __global__ void convert_kernel(const void* from, DataType from_type, void* to, D
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
        i < elements; i += step) {
     std::int64_t index = i, source = 0, target = 0;
-    // Of a fixed number of turns, so that no axis is looked up in local memory.
+    // Unrolled, so that arrays by axis are not in local memory.
 #pragma unroll
     for (int axis = kMaxRank - 1; axis >= 0; --axis) {
       if (axis >= walk.rank) continue;
@@ -67,39 +66,30 @@ __global__ void zero_kernel(unsigned char* bytes, std::int64_t count) {
   }
 }
 
-inline dim3 convert_grid(std::int64_t elements, std::int64_t most_blocks) {
+inline dim3 convert_grid(std::int64_t elements, std::int64_t max_blocks) {
   const std::int64_t blocks = (elements + kConvertThreads - 1) / kConvertThreads;
-  return dim3(static_cast<unsigned>(std::min(blocks, most_blocks)));
+  return dim3(static_cast<unsigned>(std::min(blocks, max_blocks)));
 }
 
 void to_storage(const float* dense, const TensorSpec& spec, void* storage, CUstream_st* stream,
-                std::int64_t most_blocks) {
+                std::int64_t max_blocks) {
   const auto view = view_of(spec, storage);
   if (spec.elements() != spec.span()) {
     const auto bytes = static_cast<std::int64_t>(spec.bytes());
-    launch(zero_kernel, convert_grid(bytes, most_blocks), dim3(kConvertThreads), 0, stream,
+    launch(zero_kernel, convert_grid(bytes, max_blocks), dim3(kConvertThreads), 0, stream,
            static_cast<unsigned char*>(storage), bytes);
   }
   const auto walk = walk_along_target(spec.dims, plain_strides(spec.dims), spec.strides);
-  launch(convert_kernel, convert_grid(spec.elements(), most_blocks), dim3(kConvertThreads), 0,
+  launch(convert_kernel, convert_grid(spec.elements(), max_blocks), dim3(kConvertThreads), 0,
          stream, dense, DataType::float32, view.data, view.type, walk, spec.elements());
 }
 
 void to_dense(const TensorSpec& spec, const void* storage, float* dense, CUstream_st* stream,
-              std::int64_t most_blocks) {
+              std::int64_t max_blocks) {
   const auto view = view_of(spec, nullptr);
   const auto walk = walk_along_target(spec.dims, spec.strides, plain_strides(spec.dims));
-  launch(convert_kernel, convert_grid(spec.elements(), most_blocks), dim3(kConvertThreads), 0,
+  launch(convert_kernel, convert_grid(spec.elements(), max_blocks), dim3(kConvertThreads), 0,
          stream, storage, view.type, dense, DataType::float32, walk, spec.elements());
-}
-
-void convert(const TensorSpec& from, const void* source, const TensorSpec& to, void* target,
-             CUstream_st* stream, std::int64_t most_blocks) {
-  PYDLBENCH_CHECK(from.dims == to.dims, "a conversion keeps the dimensions");
-  const auto read = view_of(from, nullptr), written = view_of(to, target);
-  const auto walk = walk_along_target(from.dims, from.strides, to.strides);
-  launch(convert_kernel, convert_grid(from.elements(), most_blocks), dim3(kConvertThreads), 0,
-         stream, source, read.type, written.data, written.type, walk, from.elements());
 }
 
 }  // namespace pydlbench::cuda

@@ -1,6 +1,6 @@
-// One element of a tensor whose number format is known at run time only.
+// Access to elements of a tensor whose number format is known only at run time.
 //
-// The branch is the same for all threads, so it costs little beside the access to memory.
+// All threads take the same branch, so it costs little compared with the memory access.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ __device__ inline void store(void* data, DataType type, std::int64_t index, floa
   }
 }
 
-// Where the element is that a dense row-major array has at `index`.
+// The offset of the element with a dense row-major index.
 __device__ inline std::int64_t offset(const View& view, std::int64_t index) {
   std::int64_t result = 0;
   for (int axis = view.rank - 1; axis >= 0; --axis) {

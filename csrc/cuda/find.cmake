@@ -1,12 +1,12 @@
-# Finds what the module `_cuda` is built from. Sets PYDLBENCH_CUDA_MISSING: one sentence on what is
-# missing and how to get it, empty where everything is there; then the target pydlbench_cuda_headers
-# and the language CUDA can be used. Headers only: cuDNN and cuBLASLt are loaded at run time.
+# Finds the dependencies of the module `_cuda`. Sets PYDLBENCH_CUDA_MISSING to a sentence on missing
+# ones with the way to install them, or empty; then the target pydlbench_cuda_headers and the
+# language CUDA can be used. Headers only: cuDNN and cuBLASLt are loaded at run time.
 
 set(PYDLBENCH_CUDA_MISSING "")
 set(PYDLBENCH_CUDA_ARCHITECTURES "")
 set(how "PYDLBENCH_CUDA=1 pip install '.[cuda]'")
 
-# A macro, so that return() leaves this file.
+# A macro, so that return() ends this file.
 macro(cuda_missing reason)
   set(PYDLBENCH_CUDA_MISSING "pydlbench was built without CUDA: ${reason}")
   return()
@@ -16,7 +16,7 @@ if(PYDLBENCH_CUDA STREQUAL "OFF")
   cuda_missing("that was switched off; ${how} builds it")
 endif()
 
-# check_language() tries the compiler in a project of its own, so that a broken one is no error here.
+# check_language() tests the compiler in a separate project, so that a broken one is no error.
 include(CheckLanguage)
 if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(PYDLBENCH_NVCC nvcc PATHS ENV CUDA_HOME ENV CUDA_PATH ENV CONDA_PREFIX /usr/local/cuda
@@ -48,8 +48,8 @@ if(switch_major MATCHES "^(1|13)$" AND nvcc_version VERSION_LESS 13
 libraries of another CUDA, which an older driver may refuse: ${how} is the one for this nvcc")
 endif()
 
-# Set before the language is enabled, which would choose one old architecture otherwise. Each is built
-# as machine code; the newest as PTX too, for what comes after it.
+# Set before the language is enabled, which would otherwise choose one old architecture. Each is built
+# as machine code, the newest also as PTX for later GPUs.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND DEFINED ENV{CMAKE_CUDA_ARCHITECTURES})
   set(CMAKE_CUDA_ARCHITECTURES $ENV{CMAKE_CUDA_ARCHITECTURES})
 endif()
@@ -67,7 +67,7 @@ endif()
 enable_language(CUDA)
 find_package(CUDAToolkit ${nvcc_version} REQUIRED)
 
-# Where headers may be: what the user names, Python's packages (pip's build environment too), the
+# Folders of headers: the user's variables, Python's packages (including pip's build environment), the
 # toolkit, conda.
 execute_process(
   COMMAND "${Python_EXECUTABLE}" -c "import sys; print(';'.join(p for p in sys.path if 'packages' in p))"
@@ -85,7 +85,7 @@ endfunction()
 list(TRANSFORM site_packages APPEND /nvidia/cudnn/include OUTPUT_VARIABLE wheel_cudnn)
 list(TRANSFORM site_packages APPEND /${wheel_cublas} OUTPUT_VARIABLE wheel_cublas)
 find_headers(PYDLBENCH_CUDNN_INCLUDE cudnn_version.h "$ENV{CUDNN_PATH}/include" ${wheel_cudnn})
-# The toolkit's first: a wheel's folder may hold a runtime's headers of another minor version.
+# The toolkit's first: a wheel may contain headers of the runtime in another minor version.
 find_headers(PYDLBENCH_CUBLASLT_INCLUDE cublasLt.h ${CUDAToolkit_INCLUDE_DIRS} ${wheel_cublas})
 
 set(cudnn_version 0)
@@ -109,12 +109,12 @@ message(STATUS "CUDA ${CUDAToolkit_VERSION}, cuDNN ${cudnn_version} in ${PYDLBEN
                "cuBLASLt in ${PYDLBENCH_CUBLASLT_INCLUDE}")
 
 add_library(pydlbench_cuda_headers INTERFACE)
-# The toolkit's come first, for the reason given above.
+# The toolkit's first, as above.
 target_include_directories(
   pydlbench_cuda_headers SYSTEM
   INTERFACE ${CUDAToolkit_INCLUDE_DIRS} ${PYDLBENCH_CUDNN_INCLUDE} ${PYDLBENCH_CUBLASLT_INCLUDE})
 
-# For people: "75, 80, 90, PTX 90".
+# For messages: "75, 80, 90, PTX 90".
 set(ptx "")
 foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
   if(architecture MATCHES "^([0-9]+[a-z]?)(-real|-virtual|)$")

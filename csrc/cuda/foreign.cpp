@@ -9,8 +9,8 @@ namespace pydlbench::cuda {
 
 namespace {
 
-// A gate holds fewer of a graph's nodes than of single launches: each weighs so many of these.
-constexpr std::size_t kLaunchesOfNode = kMostGatedLaunches / kMostGraphLaunches;
+// A gate can hold fewer nodes of graphs than single launches: a node counts as several.
+constexpr std::size_t kLaunchesOfNode = kMaxGatedLaunches / kMaxGraphLaunches;
 
 }  // namespace
 
@@ -35,7 +35,7 @@ ForeignKernel::ForeignKernel(std::shared_ptr<Device> device, cudaGraph_t graph,
   try {
     if (const auto* driver = graph_driver()) kernels_ = graph_kernels(*driver, graph);
   } catch (const PrimitiveFailure&) {
-    kernels_.clear();  // timed all the same
+    kernels_.clear();  // not fatal: it can still be timed
   }
   cudaGraphExec_t exec = nullptr;
   PYDLBENCH_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));

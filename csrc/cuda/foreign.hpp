@@ -1,4 +1,4 @@
-// What a framework has built, timed as our own kernels are: the same gate, stamps, events and load.
+// Timing of a framework's work like our own kernels: the same gate, stamps, events and load.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,29 +17,29 @@
 
 namespace pydlbench::cuda {
 
-// What is enqueued in a framework's stream, or a graph that it has captured there. Operands are the
-// framework's and stay alive with it. Timed with events; a graph's own executions count one by one.
+// A function that enqueues work in a framework's stream, or a graph that was captured there. The
+// framework owns the operands. Timed with events; the executions in a graph count individually.
 class ForeignKernel {
  public:
   using Enqueue = std::function<void(CUstream_st*)>;
 
-  // Calls `enqueue` for each execution, which is about so many launches in the device's stream.
-  // With all caches cold each sample is one execution, behind a flush.
+  // Calls `enqueue` for each execution, which has about `launches` launches in the device's stream.
+  // With cold caches, each sample is one execution after a flush.
   ForeignKernel(std::shared_ptr<Device> device, Enqueue enqueue, std::size_t launches,
                 CacheState cache);
 
-  // A graph of so many executions, each on data that the one before it has left in the caches. Its
-  // kernels can be asked for; it is instantiated here, and not needed afterwards.
+  // A graph of `executions` executions, each on data that the former has left in the caches. It is
+  // instantiated here, and not needed afterwards.
   ForeignKernel(std::shared_ptr<Device> device, cudaGraph_t graph, std::size_t executions);
 
-  ForeignKernel(const ForeignKernel&) = delete;  // the sampler holds references into it
+  ForeignKernel(const ForeignKernel&) = delete;  // the sampler has references to it
   ForeignKernel& operator=(const ForeignKernel&) = delete;
 
-  // `inner` counts executions; of a graph it is rounded up to whole ones.
+  // `inner` counts executions, and is rounded up to whole graphs.
   SampleResult sample(const SampleRequest& request);
   LaunchTimes launch_times(int repetitions);
   Load run_for(double seconds);
-  // Of one graph; none of what is enqueued, which is not captured.
+  // The kernels of the graph; empty for enqueued work, which is not captured.
   const std::vector<GraphKernel>& kernels() const { return kernels_; }
 
  private:

@@ -14,7 +14,7 @@ namespace pydlbench::cuda {
 
 namespace {
 
-// In every float format, that is NaN.
+// NaN in every float format.
 constexpr unsigned char kPoison = 0xff;
 
 bool is_written(const TensorSpec& spec) {
@@ -36,7 +36,7 @@ Kernel::Kernel(std::shared_ptr<Plan> plan, std::shared_ptr<Arena> arena, CacheSt
   take_tensors();
   if (plan_->workspace_bytes() > 0) {
     workspace_ = DeviceMemory(*device_, plan_->workspace_bytes(), "a plan's workspace");
-    // A framework's workspace is dirty too; no plan may rely on what it finds there.
+    // Like in frameworks, the workspace is not initialised: plans must not rely on its contents.
     workspace_.fill(kPoison, device_->stream());
   }
   work_.plan = plan_.get();
@@ -58,7 +58,7 @@ void Kernel::take_tensors() {
     if (is_written(spec)) outputs_.push_back(i);
     if (spec.use == Use::input) {
       inputs_[i] = arena_->get(spec);
-      // A kernel's pointers have no const; inputs are only read.
+      // Kernels take pointers to non-const, but only read inputs.
       pointers.push_back(const_cast<void*>(inputs_[i]->memory.data()));
       continue;
     }
@@ -69,7 +69,7 @@ void Kernel::take_tensors() {
   work_.pointers.push_back(std::move(pointers));
 }
 
-// What the tensor holds before the kernel runs.
+// Sets a tensor to its state before the kernel runs.
 void Kernel::restore(std::size_t tensor) const {
   const auto& spec = plan_->tensors()[tensor];
   if (spec.use == Use::in_out) {
@@ -99,7 +99,7 @@ void Kernel::rotate(CacheState cache, std::size_t sets) {
   }
 }
 
-// What a sample finds in the cache although it was flushed.
+// Tensors that are loaded into the cache after a flush.
 std::vector<Prefetch> Kernel::prefetches(CacheState cache) const {
   std::vector<Prefetch> result;
   if (cache != CacheState::weights_cold) return result;

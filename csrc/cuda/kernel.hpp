@@ -17,34 +17,34 @@ namespace pydlbench::cuda {
 
 class Kernel {
  public:
-  // Builds the plan if necessary, takes its inputs from `arena`, allocates everything else, and
-  // fills the rotating copies that a cold cache needs where a graph is timed: as many as make
-  // `cold_bytes` together. Timed with events, the sampler flushes the cache instead.
+  // Builds the plan if necessary, takes its inputs from `arena`, and allocates all other memory. A
+  // cold cache needs rotating copies for graphs, with `cold_bytes` together; between events, the
+  // sampler flushes the cache instead.
   Kernel(std::shared_ptr<Plan> plan, std::shared_ptr<Arena> arena, CacheState cache, Timing timing,
          std::size_t cold_bytes);
-  Kernel(const Kernel&) = delete;  // the sampler holds references into it
+  Kernel(const Kernel&) = delete;  // the sampler has references to it
   Kernel& operator=(const Kernel&) = delete;
 
   SampleResult sample(const SampleRequest& request);
   LaunchTimes launch_times(int repetitions);
-  // Keeps the device busy for about so many seconds. On hot data, unless sets rotate.
+  // Keeps the device busy for about `seconds`, on hot data, unless sets rotate.
   Load run_for(double seconds);
 
-  // The kernels of one execution. Throws PrimitiveFailure or Unsupported where a library refuses to
-  // be captured.
+  // The kernels of one execution. Throws PrimitiveFailure or Unsupported if a library cannot be
+  // captured.
   std::vector<GraphKernel> kernels();
 
-  // Executes once, without a gate, within a range (ranges.hpp): what a profiler is pointed at.
+  // Executes once, without a gate, within a named range (ranges.hpp) for profilers.
   void run_marked(const std::string& name);
 
-  // Fills the outputs with NaN, restores what is overwritten, and runs once on the first set.
+  // Fills the outputs with NaN, restores overwritten inputs, and runs once on the first set.
   void run_poisoned();
 
   const Plan& plan() const { return *plan_; }
   const std::shared_ptr<Plan>& shared_plan() const { return plan_; }
-  // The tensors that it writes, as indices into the plan's; the main one first.
+  // Indices of the plan's tensors that are outputs; the main one first.
   const std::vector<std::size_t>& outputs() const { return outputs_; }
-  // What it wrote in its last run on the first set, as a dense float32 array of spec.elements().
+  // The result of the last run on the first set, as a dense float32 array of spec.elements().
   void read(std::size_t tensor, float* dense) const;
   Comparison verify(const Reference& reference, Arena& arena) const;
 
@@ -73,8 +73,8 @@ class Kernel {
   std::shared_ptr<Device> device_;
   double build_seconds_;
   std::vector<std::shared_ptr<const Tensor>>
-      inputs_;                     // by the plan's tensors; null where it is own
-  std::vector<DeviceMemory> own_;  // the others; empty where it is an input
+      inputs_;                     // by index of the plan's tensors; null for those in own_
+  std::vector<DeviceMemory> own_;  // the other tensors; empty for inputs
   DeviceMemory workspace_, copies_;
   std::vector<std::size_t> outputs_;
   KernelWork work_;

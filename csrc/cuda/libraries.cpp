@@ -17,14 +17,14 @@ namespace {
 struct Library {
   const char* name;
   const char* version_function;  // size_t f(void), 10000 x major + 100 x minor + patch
-  int major;                     // the only one whose ABI the headers describe
+  int major;                     // the version of the headers
   std::vector<std::string> sonames;
-  std::string refused = std::string(name) + " is not loaded";  // why there is no handle
+  std::string refused = std::string(name) + " is not loaded";  // the reason for a missing handle
   void* handle = nullptr;
   std::optional<LoadedLibrary> loaded = std::nullopt;
 };
 
-// Never destroyed: plans that live until the process ends still call into these.
+// Never destroyed, because plans may call the library until the process ends.
 Library& cudnn() {
   static auto& library = *new Library{"cuDNN", "cudnnGetVersion", 9, {"libcudnn.so.9"}};
   return library;
@@ -50,7 +50,7 @@ std::string dotted(std::size_t version) {
          std::to_string(version % 100);
 }
 
-// Why a file is not the library, or nothing where it is and is now loaded.
+// Loads a library; returns the error, or an empty string.
 std::string open(Library& library, const std::string& path) {
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
@@ -63,7 +63,7 @@ std::string open(Library& library, const std::string& path) {
     return path + ": has no " + library.version_function;
   }
   const std::size_t version = reinterpret_cast<std::size_t (*)()>(function)();
-  // cuDNN 8 and older count 1000 x major, and so come out as 0 here.
+  // cuDNN 8 and older use 1000 x major, which gives 0 here.
   if (version / 10000 != static_cast<std::size_t>(library.major)) {
     dlclose(handle);
     return path + ": is version " + (version >= 10000 ? dotted(version) : std::to_string(version)) +

@@ -1,4 +1,4 @@
-// Storage and arithmetic of a GPU kernel together, and which GPUs have them.
+// Precision modes (storage and arithmetic) of GPU kernels, and the GPUs that support them.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ struct ModeFacts {
   Mode mode;
   const char* name;
   DataType storage;      // of tensors
-  bool on_tensor_cores;  // whether the arithmetic must be, or must not be, that of tensor cores
-  int least_capability;  // major x 10 + minor of the oldest GPUs that have it
+  bool on_tensor_cores;  // whether tensor cores are required or excluded
+  int least_capability;  // major x 10 + minor of the oldest GPUs that support it
 };
 
 // In the order of Mode.
@@ -38,7 +38,7 @@ constexpr const ModeFacts& facts_of(Mode mode) {
 constexpr DataType storage(Mode mode) { return facts_of(mode).storage; }
 constexpr bool on_tensor_cores(Mode mode) { return facts_of(mode).on_tensor_cores; }
 constexpr const char* name_of(Mode mode) { return facts_of(mode).name; }
-// The modes of matrix products only.
+// The modes that only matrix products have.
 constexpr bool is_fp8(Mode mode) { return storage(mode) == DataType::float8_e4m3; }
 
 inline Mode mode_of(std::string_view name) {
@@ -75,8 +75,8 @@ constexpr std::size_t bytes_of(DataType type) {
   return 0;
 }
 
-// The smallest positive number that has all digits of its format; below it, numbers are multiples
-// of one step, so that a rounding to nearest is off by as much as at this number. 0 for integers.
+// The smallest positive number with all significand bits; smaller numbers have a constant spacing,
+// and so the same absolute rounding error. 0 for integers.
 constexpr double smallest_normal(DataType type) {
   switch (type) {
     case DataType::float32:
@@ -93,7 +93,7 @@ constexpr double smallest_normal(DataType type) {
   return 0.0;
 }
 
-// Throws Unsupported where a GPU of this compute capability (major x 10 + minor) lacks the mode.
+// Throws Unsupported if GPUs of this compute capability (major x 10 + minor) lack the mode.
 inline void require_capability(Mode mode, int capability) {
   const int least = facts_of(mode).least_capability;
   if (capability >= least) return;

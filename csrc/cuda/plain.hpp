@@ -1,4 +1,4 @@
-// Problems as the kernels for GPUs know them: images of two sides at least, batches of one
+// Problems in the form that GPU kernels support: images of at least two sides, batches of one
 // dimension.
 #pragma once
 
@@ -17,14 +17,14 @@ struct PlainGemm {
 };
 
 inline PlainGemm plain(const GemmProblem& given) {
-  const auto problem = folded(given);
+  const auto problem = fold_batch(given);
   if (problem.src_batch != problem.weights_batch) {
     throw Unsupported("products that repeat one of their operands have no native kernel for GPUs");
   }
   return {problem.m, problem.k, problem.n, problem.src_batch.empty() ? 1 : problem.src_batch[0]};
 }
 
-// The same windows on images of two sides where they have one, which is the inner one then.
+// Converts images of one side to two sides, of which the inner one is the given one.
 template <typename Problem>
 Problem plain(Problem problem) {
   if (problem.sides > 1) return problem;

@@ -1,5 +1,5 @@
-// One way to compute a problem on a GPU: a cuDNN execution plan, a cuBLASLt algorithm, or a kernel
-// of ours, together with the layouts it wants.
+// One way to compute a problem on a GPU: a cuDNN execution plan, a cuBLASLt algorithm, or our own
+// kernel, with its layouts.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@
 
 #include "cuda/tensor.hpp"
 
-// CMake passes the version of this package; tests without CMake's get 0.
+// CMake passes the version of this package; tests use 0.
 #ifndef PYDLBENCH_VERSION
 #define PYDLBENCH_VERSION "0"
 #endif
@@ -19,20 +19,19 @@ struct CUstream_st;  // cudaStream_t, without CUDA's headers
 
 namespace pydlbench::cuda {
 
-// The library that plans of our own kernels name.
+// The library name of our own kernels.
 constexpr const char* kOwnLibrary = "pydlbench " PYDLBENCH_VERSION;
 
 struct PlanFacts {
   std::string primitive;  // for messages: "convolution forward"
-  // The implementation, fully: "engine 38 {stages 4, tile 128x128}", "algo 66 tile 128x256 stages
-  // 4".
+  // Full name: "engine 38 {stages 4, tile 128x128}", "algo 66 tile 128x256 stages 4".
   std::string algorithm;
   std::string library;  // "cuDNN 9.28.0"
   std::string variant;  // the requested layout: "nchw", "nhwc", "plain"; `--layout` selects it
-  std::string layout;   // what it works on: "src nhwc, weights krsc, dst nhwc"
+  std::string layout;   // layouts of all tensors: "src nhwc, weights krsc, dst nhwc"
   std::string accumulate = "float32";
-  std::optional<bool> tensor_cores;  // as the library's notes say; nothing where they say nothing
-  std::vector<std::string> notes;    // numerical and behaviour notes, by the library's names
+  std::optional<bool> tensor_cores;  // according to the library's notes; nothing if unknown
+  std::vector<std::string> notes;    // the library's names of numerical and behaviour notes
   bool runtime_compiled = false;
 };
 
@@ -43,14 +42,14 @@ class Plan {
   Plan& operator=(const Plan&) = delete;
 
   virtual const PlanFacts& facts() const = 0;
-  // Every tensor that enqueue() reads or writes, in the order of its pointers.
+  // All tensors that enqueue() reads or writes, in the order of its pointers.
   virtual const std::vector<TensorSpec>& tensors() const = 0;
   // Known after build() at the latest.
   virtual std::size_t workspace_bytes() const = 0;
 
-  // Makes it ready to run, code generation and all, unless that was done; returns the seconds that
-  // it took then. Throws Unsupported where the library has no such plan after all, PrimitiveFailure
-  // otherwise; then it was not done.
+  // Makes the plan ready to run, including code generation, at the first call; returns the seconds
+  // of that call. Throws Unsupported if the library does not support the plan after all, else
+  // PrimitiveFailure; a later call then tries again.
   double prepare() {
     using Clock = std::chrono::steady_clock;
     if (!build_seconds_) {
@@ -61,12 +60,12 @@ class Plan {
     return *build_seconds_;
   }
 
-  // Computes the derived inputs from the inputs; called when the inputs are in place, not timed.
+  // Computes the derived inputs from the inputs; not timed.
   virtual void derive(const std::vector<void*>& pointers, void* workspace, CUstream_st* stream) {
     (void)pointers, (void)workspace, (void)stream;
   }
 
-  // Starts one execution. Asynchronous, allocates nothing, and may be captured into a CUDA graph.
+  // Starts one execution: asynchronous, without allocations, suitable for capture into a graph.
   virtual void enqueue(const std::vector<void*>& pointers, void* workspace,
                        CUstream_st* stream) = 0;
 

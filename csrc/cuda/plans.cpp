@@ -37,7 +37,7 @@ PoolProblem dense(const PoolProblem& given) {
   return problem;
 }
 
-// Without a reference on the device, the host's has to do.
+// A kind of layer; without a reference on the device, the host's is used.
 struct Kind {
   const char* op;
   std::vector<std::shared_ptr<Plan>> (*plans)(const Device*, const Fields&, Pass, Mode,

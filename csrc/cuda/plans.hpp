@@ -1,5 +1,5 @@
-// The kinds of layers that can be computed on a GPU: from a kind's name and fields to its plans,
-// and to the reference that their results are held against.
+// The kinds of layers on GPUs: their plans, and the references for their results, by name and
+// fields.
 #pragma once
 
 #include <cstddef>
@@ -26,13 +26,13 @@ struct Search {
   std::optional<std::string> device_properties;
 };
 
-// Every way to compute a layer, in its library's order. Without a device, plans of a convolution
-// for the GPU that `device_properties` describes. Throws Unsupported where there is no plan, and
-// for kinds that have no kernel on a GPU.
+// All plans of a layer, in the library's order. Without a device, plans of a convolution for the
+// GPU that `device_properties` describes. Throws Unsupported if there is no plan, and for kinds
+// without kernels on a GPU.
 std::vector<std::shared_ptr<Plan>> plans_of(const Device* device, const Fields& fields, Pass pass,
                                             Mode mode, const Search& search);
 
-// What computes the exact result on the device; null where only the host can.
+// The float64 reference on the device; null if only the host has one.
 std::shared_ptr<Reference> reference_of(const Fields& fields, Pass pass, bool fused);
 
 }  // namespace pydlbench::cuda

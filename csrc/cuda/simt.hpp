@@ -1,9 +1,9 @@
-// What a kernel file includes: CUDA's own language under nvcc, or its emulation on a CPU, and the
-// number formats that tensors are stored in.
+// The header of kernel files: CUDA's language under nvcc, or its emulation on a CPU, and the
+// storage formats of tensors.
 //
-// A kernel that is written against this header compiles twice: by nvcc for the GPU, and by any
-// C++17 compiler for tests without one, which put the emulation on the include path. Its launcher
-// is part of it, so that the grid and the indexing are tested together.
+// Kernels can be compiled by nvcc for the GPU, and by any C++17 compiler for tests without a GPU,
+// which have the emulation in the include path. Launchers are in the same file, so that grid and
+// indexing are tested together.
 #pragma once
 
 #ifdef __CUDACC__
@@ -19,7 +19,7 @@
 
 namespace pydlbench::cuda {
 
-// Starts a kernel and reports a refused launch at once; what fails later is sticky.
+// Starts a kernel and throws if the launch fails; later errors are sticky.
 template <typename... Parameters, typename... Arguments>
 inline void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
                    cudaStream_t stream, Arguments&&... arguments) {
@@ -27,7 +27,7 @@ inline void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::si
   PYDLBENCH_CUDA_CHECK(cudaGetLastError());
 }
 
-// Stored number formats: each converts to float and back, rounding to nearest, ties to even.
+// Storage formats: conversions to float and back, rounding to nearest, ties to even.
 using half_t = __half;
 using bfloat16_t = __nv_bfloat16;
 using float8_t = __nv_fp8_e4m3;

@@ -1,4 +1,4 @@
-// The layout of a plan's tensor in device memory, and its addressing by our kernels.
+// The layout of a plan's tensor in device memory, and its view in our kernels.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +13,15 @@
 namespace pydlbench::cuda {
 
 enum class Use {
-  input,    // comes from the caller's array of the same role
-  output,   // poisoned with NaN before it is verified
-  in_out,   // comes from the caller's array and is overwritten: restored before it is verified
-  derived,  // an input that the plan computes itself, from the inputs: see Plan::derive
+  input,    // from the caller's array of the same role
+  output,   // filled with NaN before it is verified
+  in_out,   // from the caller's array and overwritten: restored before it is verified
+  derived,  // computed by the plan from the inputs: see Plan::derive
 };
 
 // `dims` are in the order of the caller's dense float32 array (batch, channels, height, width; out
 // channels, channels per group, kernel height, kernel width; batch, rows, columns; or one
-// dimension). `strides` say where the elements are, in elements.
+// dimension). `strides` are in elements.
 struct TensorSpec {
   std::string role;  // "src", "weights", "dst", "bias"; gradients keep their tensor's name
   DataType type;
@@ -33,7 +33,7 @@ struct TensorSpec {
     for (const auto dim : dims) count *= dim;
     return count;
   }
-  // Elements of memory from the first to the last one.
+  // Distance from the first to the last element, inclusive.
   std::int64_t span() const {
     std::int64_t last = 0;
     for (std::size_t i = 0; i < dims.size(); ++i) last += (dims[i] - 1) * strides[i];
@@ -65,7 +65,7 @@ inline std::vector<std::int64_t> channels_last_strides(const std::vector<std::in
   return strides;
 }
 
-// A tensor as kernels of ours address it: plain data that is passed to a launch by value.
+// A tensor in our kernels: plain data, passed to a launch by value.
 inline constexpr int kMaxRank = 5;
 
 struct View {

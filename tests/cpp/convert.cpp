@@ -19,12 +19,12 @@ TensorSpec spec_of(int type, int rank, const std::int64_t* dims, const std::int6
 
 extern "C" void convert_to_storage(const float* dense, int type, int rank, const std::int64_t* dims,
                                    const std::int64_t* strides, void* storage,
-                                   std::int64_t most_blocks) {
-  to_storage(dense, spec_of(type, rank, dims, strides), storage, nullptr, most_blocks);
+                                   std::int64_t max_blocks) {
+  to_storage(dense, spec_of(type, rank, dims, strides), storage, nullptr, max_blocks);
 }
 
 extern "C" void convert_to_dense(int type, int rank, const std::int64_t* dims,
                                  const std::int64_t* strides, const void* storage, float* dense,
-                                 std::int64_t most_blocks) {
-  to_dense(spec_of(type, rank, dims, strides), storage, dense, nullptr, most_blocks);
+                                 std::int64_t max_blocks) {
+  to_dense(spec_of(type, rank, dims, strides), storage, dense, nullptr, max_blocks);
 }

@@ -23,7 +23,7 @@ struct Script {
   int unread_every = 0;     // of these rounds, one has no clock; 0: none
   // What is asked for.
   double seconds = 0.2, work = 1e6;
-  std::uint32_t most_scale = 1 << 24;
+  std::uint32_t max_scale = 1 << 24;
 };
 
 // Every call leaves a letter.
@@ -84,7 +84,7 @@ Outcome played(const Script& script) {
   Outcome outcome{};
   FakeCalls calls(script);
   try {
-    outcome.found = run_rounds(calls, script.seconds, script.work, script.most_scale,
+    outcome.found = run_rounds(calls, script.seconds, script.work, script.max_scale,
                                [&](std::uint32_t scale) { calls.launched(scale); });
   } catch (const std::exception& error) {
     outcome.error = error.what();
@@ -143,7 +143,7 @@ TEST(a_kernel_that_is_long_by_itself_still_has_five_rounds) {
 
 TEST(the_scale_has_a_bound) {
   Script script;
-  script.per_scale_s = 1e-9, script.most_scale = 1000;
+  script.per_scale_s = 1e-9, script.max_scale = 1000;
   const auto outcome = played(script);
   CHECK_EQ(outcome.scale, 1000U);
   CHECK_NEAR(outcome.found.per_second, 1e15, 1e-6);

@@ -1,4 +1,4 @@
-// Work per channel on all threads: sums over each, and a factor and a summand for each.
+// Work per channel on all threads: sums, and affine maps with one factor and summand per channel.
 #pragma once
 
 #include <cstring>
@@ -8,7 +8,7 @@
 
 namespace pydlbench::cpu::pointwise {
 
-// A bfloat16 or float32 number, by the bytes that it has.
+// Reads a bfloat16 or float32 number, according to its size in bytes.
 inline float get(const void* tensor, Index index, std::size_t item) {
   std::uint32_t bits = 0;
   const void* from = at(tensor, index, item);
@@ -23,7 +23,7 @@ inline float get(const void* tensor, Index index, std::size_t item) {
   std::memcpy(&value, &bits, 4);
   return value;
 }
-// To nearest, ties to even.
+// Writes it, rounded to nearest, ties to even.
 inline void put(void* tensor, Index index, std::size_t item, float value) {
   std::uint32_t bits = 0;
   std::memcpy(&bits, &value, 4);
@@ -35,19 +35,20 @@ inline void put(void* tensor, Index index, std::size_t item, float value) {
   }
 }
 
-// Elements whose parameters lie behind one another: of as many pixels as fill a few vectors.
+// Number of elements in an array of repeated per-channel parameters: of as many pixels as fill a
+// few vectors.
 inline Index tile_period(Index channels) {
   constexpr Index kEnough = 128, kLong = 256;
   if (channels >= kLong) return channels;
   Index period = channels;
-  while (period % kMostLanes != 0) period += channels;
+  while (period % kMaxLanes != 0) period += channels;
   return (kEnough + period - 1) / period * period;
 }
 
 // Room for `count` floats and a vector, in whole cache lines.
-inline Index padded_floats(Index count) { return (count + 2 * kMostLanes - 1) / 16 * 16; }
+inline Index padded_floats(Index count) { return (count + 2 * kMaxLanes - 1) / 16 * 16; }
 
-// Partial sums in float32 of limited length, in the workspace; all of them in float64.
+// Sums per channel: partial sums of limited length in float32 in the workspace, totals in float64.
 class ChannelSums {
  public:
   ChannelSums(const Image& image, int sums)
@@ -56,12 +57,12 @@ class ChannelSums {
         period_(tile_period(image.channels)),
         threads_(thread_count()),
         length_(image.pixels) {
-    // Fewer planes than threads could share: pieces of them.
-    constexpr Index kLeast = 4096, kMost = 65536;
+    // If there are fewer planes than threads, share pieces of planes.
+    constexpr Index kMin = 4096, kMax = 65536;
     const Index planes = image.batch * image.channels;
     const Index wanted = (4 * threads_ + planes - 1) / planes;
-    length_ = std::min(length_, std::max(kLeast, (length_ / wanted + 63) / 64 * 64));
-    length_ = std::min(length_, kMost);
+    length_ = std::min(length_, std::max(kMin, (length_ / wanted + 63) / 64 * 64));
+    length_ = std::min(length_, kMax);
     pieces_ = (image.pixels + length_ - 1) / length_;
   }
 
@@ -72,8 +73,8 @@ class ChannelSums {
     return static_cast<std::size_t>(padded_floats(floats)) * sizeof(float);
   }
 
-  // NCHW: `sum(first element, count, channel, sums)` for this thread's share. All threads have to
-  // be waited for before the sums are read; so below.
+  // NCHW: `sum(first element, count, channel, sums)` for this thread's share. Wait for all threads
+  // before reading the sums, also below.
   template <typename Sum>
   void rows(Index thread, Index threads, void* workspace, Sum&& sum) const {
     auto* partial = static_cast<float*>(workspace);
@@ -85,7 +86,7 @@ class ChannelSums {
     }
   }
 
-  // NHWC: `sum(first element, count, sums by place)`.
+  // NHWC: `sum(first element, count, sums by index in the period)`.
   template <typename Sum>
   void tiles(Index thread, Index threads, void* workspace, Sum&& sum) const {
     constexpr Index kPeriods = 128;
@@ -139,7 +140,7 @@ class ChannelSums {
 // NCHW: `apply(first element, count, channel)` for pieces of planes.
 template <typename Apply>
 void for_planes(const Image& image, Index thread, Index threads, Apply&& apply) {
-  // Planes may be fewer than threads, or not shared out evenly: shares are of elements.
+  // Share elements, because planes may be fewer than threads or not a multiple of them.
   const Span span = share(image.elements(), 64, thread, threads);
   for (Index from = span.begin; from < span.end;) {
     const Index plane = from / image.pixels;
@@ -155,7 +156,7 @@ inline Span pixel_elements(const Image& image, Index thread, Index threads) {
   return {span.begin * image.channels, span.end * image.channels};
 }
 
-// Writes `value(channel)` to all places of a tile's array that belong to the channels.
+// Writes `value(channel)` to all elements of a tile's array.
 template <typename Value>
 void spread(Index channels, Index period, Span of, float* array, Value&& value) {
   for (Index c = of.begin; c < of.end; ++c) {

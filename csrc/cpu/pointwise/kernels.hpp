@@ -1,9 +1,9 @@
 // The inner loops of memory-bound layers, compiled once per instruction set.
 //
-// Each works on one thread, on `count` elements that lie behind one another; who works on what is
-// decided elsewhere. Tensors are float or bfloat16 (all of one call alike), arithmetic and
-// parameters are float. `streaming` stores go past the caches where the target is aligned, and are
-// not ordered with others: a fence has to follow.
+// Each runs on one thread and `count` contiguous elements; the caller divides the work. Tensors are
+// float or bfloat16 (all tensors of a call have the same type), arithmetic and parameters are
+// float. `streaming` stores bypass the caches if the target is aligned, and are not ordered with
+// others: a fence has to follow.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace pydlbench::cpu::pointwise {
 
 using Index = std::int64_t;
 
-// Floats in the longest vector of all.
-constexpr Index kMostLanes = 16;
+// Floats in the longest vector of all instruction sets.
+constexpr Index kMaxLanes = 16;
 
 // (src - mean) x scale + bias
 struct Affine {
@@ -26,8 +26,8 @@ struct Affine {
 struct GradientTerms {
   float mean, factor, slope, offset;
 };
-// The same for channels that lie behind one another: element i belongs to place i % period of each
-// array. A period is a multiple of the channels; behind it is room for kMostLanes floats more.
+// Likewise for contiguous channels: the parameters of element i are at index i % period. A period
+// is a multiple of the channels, followed by space for kMaxLanes floats.
 struct AffineTile {
   Index period;
   const float *mean, *scale, *bias;
@@ -45,7 +45,7 @@ struct Kept {
   float scale;
 };
 
-// What is computed of up to three operands x, y and z; see pydlbench.ops.tensors.
+// Operations on up to three operands x, y and z; see pydlbench.ops.tensors.
 enum class Arithmetic {
   abs,
   neg,
@@ -94,12 +94,12 @@ struct Kernels {
   // Sums of x - reference and of its square; of dy and of dy (x - reference).
   void (*moments)(const void* x, Index count, float reference, float* sums);
   void (*products)(const void* x, const void* dy, Index count, float reference, float* sums);
-  // Added up by place: to `sums` and `sums + period`, with room behind them as well.
+  // Added by index in the period to `sums` and `sums + period`, also with space behind them.
   void (*moments_tile)(const void* x, Index count, Index period, const float* reference,
                        float* sums);
   void (*products_tile)(const void* x, const void* dy, Index count, Index period,
                         const float* reference, float* sums);
-  // The same without the second of the two.
+  // Likewise, only the first sum.
   float (*sum)(const void* src, Index count);
   void (*sum_tile)(const void* src, Index count, Index period, float* sums);
 
@@ -108,7 +108,7 @@ struct Kernels {
                      Window window, float* buffer);
   void (*lrn_planes_gradient)(const void* x, const void* dy, void* dx, Index channels, Index stride,
                               Index count, Window window, float* buffer);
-  // One pixel, its channels behind one another.
+  // One pixel with contiguous channels.
   void (*lrn_pixel)(const void* src, void* dst, Index channels, Window window, float* buffer);
   void (*lrn_pixel_gradient)(const void* x, const void* dy, void* dx, Index channels, Window window,
                              float* buffer);
@@ -124,15 +124,16 @@ struct Kernels {
   void (*rmsnorm_gradient)(const void* x, const void* dy, const void* weights, void* dx,
                            float* sums, Index count, float epsilon);
 
-  // An operand that is not `whole` has one element for all; there are as many as `op` reads.
+  // Operands that are not `whole` have one element, which is broadcast. `op` determines their
+  // number.
   void (*arithmetic)(Arithmetic op, const void* const* operands, const bool* whole, void* dst,
                      Index count, float number, bool streaming);
 };
 
-// Floats that the LRN loops need for `channels` x `count`; the largest vector is allowed for.
+// Size of the buffer of the LRN loops for `channels` x `count`, in floats.
 inline std::size_t lrn_buffer(Index channels, Index half, Index count) {
-  const Index row = (count + kMostLanes) / kMostLanes * kMostLanes;
-  return static_cast<std::size_t>(3 * (channels + 2 * half + kMostLanes) * row);
+  const Index row = (count + kMaxLanes) / kMaxLanes * kMaxLanes;
+  return static_cast<std::size_t>(3 * (channels + 2 * half + kMaxLanes) * row);
 }
 
 enum class Storage { float32, bfloat16 };
@@ -142,7 +143,7 @@ struct IsaKernels {
   const Kernels& (*of)(Storage);
 };
 
-// The instruction sets that this CPU has, the widest first.
+// The instruction sets of this CPU, the widest first.
 std::vector<IsaKernels> isa_kernels();
 
 }  // namespace pydlbench::cpu::pointwise

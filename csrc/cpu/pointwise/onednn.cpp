@@ -1,4 +1,5 @@
-// oneDNN's primitives for memory-bound layers: maps of elements, joins, sums and normalisations.
+// oneDNN's primitives for memory-bound layers: elementwise functions, concatenation, sums and
+// normalisations.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -35,8 +36,7 @@ void eltwise(PlanBuilder& builder, algorithm how, float alpha, float beta) {
       [&](const auto& d) { builder.add_primitive("eltwise", d, {src, dy, dx}); });
 }
 
-// The activations by their algorithms; what those are told is of their own making: a clip's bounds,
-// the factor and the offset of a hard sigmoid.
+// The algorithm of an activation with its parameters, such as the bounds of a clip.
 struct Activation {
   std::string_view op;
   algorithm how;
@@ -178,12 +178,12 @@ void lrn(PlanBuilder& builder) {
     return for_each_implementation(
         forward, [&](const auto& d) { builder.add_primitive("lrn", d, {src, dst}); });
   }
-  // oneDNN 3.2's gradient for nhwc mixes in what lies around its tensors: results change from run
-  // to run, and whatever else it does there is done to the measuring process.
+  // oneDNN 3.2's gradient for nhwc accesses memory outside of its tensors: results change from run
+  // to run, and it may corrupt the process.
   if (builder.tag == Tag::nhwc) return;
   const auto dy = builder.map("dst", Use::input, DNNL_ARG_DIFF_DST);
   const auto dx = builder.map("src", Use::output, DNNL_ARG_DIFF_SRC);
-  // The workspace's format belongs to a forward implementation: each pairs with its own backward.
+  // The workspace's format depends on the forward implementation: pair each with its backward.
   for_each_implementation(forward, [&](const auto& f) {
     const Invocation before{f, {src, dst}};
     for_each_implementation(
@@ -261,7 +261,7 @@ void batchnorm(PlanBuilder& builder) {
       });
 }
 
-// Rows and their elements: what works along the last axis does not tell the others apart.
+// A tensor as rows of elements, for operations along the last axis.
 Argument rows_of(const PlanBuilder& builder, const char* role, Use use, int index) {
   const auto& p = builder.problem;
   return builder.vector(role, use, {p.batch * p.channels * p.height, p.width}, builder.type, index);
@@ -333,7 +333,7 @@ void layernorm(PlanBuilder& builder) {
       });
 }
 
-// The loss is ours, from the probabilities: bfloat16 has no digits left for it.
+// Our own code computes the loss from the probabilities, because bfloat16 is not precise enough.
 void softmax(PlanBuilder& builder) {
   if (!builder.forward() || builder.type != memory::data_type::f32) return;
   const Index rows = builder.problem.batch, classes = builder.problem.channels;

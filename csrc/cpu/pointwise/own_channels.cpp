@@ -1,7 +1,7 @@
 // Our own bias and batch normalisation, with their gradients.
 //
-// Training and the gradient of batch normalisation sum something up per channel and then go over
-// all elements once more.
+// Training and the gradient of batch normalisation compute sums per channel, and then process all
+// elements a second time.
 #include <cmath>
 #include <functional>
 #include <vector>
@@ -12,8 +12,8 @@ namespace pydlbench::cpu::pointwise {
 
 namespace {
 
-// A line per channel, which bias and the batch normalisation of inference both are: from the first
-// argument to that of number `target`, along `line(pointers, channel)`.
+// Plans an affine map per channel (bias, or batch normalisation in inference) from the first
+// argument to argument `target`, with the parameters `line(pointers, channel)`.
 void plan_affine(PlanBuilder& builder, const std::vector<Argument>& arguments, int target,
                  const std::function<Affine(Pointers, Index)>& line) {
   const Image image = builder.image();
@@ -107,8 +107,8 @@ struct Training {
   Shape shape;
   static constexpr int kTarget = 3, kParameters = 3;
 
-  // A large mean must not cancel out the digits of the variance: sums are of differences to the
-  // channel's first element.
+  // Sums are of differences to the channel's first element, so that a large mean does not cancel
+  // the digits of the variance.
   float reference(Pointers p, Index c) const {
     return get(p[0], c * (shape.image.channels_last ? 1 : shape.image.pixels), shape.item);
   }
@@ -119,7 +119,7 @@ struct Training {
                 const float* from, float* sums) const {
     k.moments_tile(at(p[0], first, shape.item), count, period, from, sums);
   }
-  // Writes what is known of a channel, and what its elements need.
+  // Writes the statistics of a channel, and the parameters for its elements.
   void finish(Pointers p, Index c, double sum, double squares, float* parameters) const {
     const double n = shape.count(), shift = sum / n;
     const double mean = static_cast<double>(reference(p, c)) + shift;
@@ -186,7 +186,7 @@ struct Gradient {
   }
 };
 
-// All sums first, then all elements: what the first round leaves in the caches is little.
+// Computes all sums, then all elements; little of the data is still in the caches.
 template <typename Step>
 void add_two_rounds(PlanBuilder& builder, const std::vector<Argument>& arguments,
                     const Step& step) {
@@ -244,24 +244,24 @@ void add_two_rounds(PlanBuilder& builder, const std::vector<Argument>& arguments
   });
 }
 
-// Both rounds of a channel behind one another: the second one finds it in the nearer caches.
+// Computes sums and elements channel by channel: the second pass finds the data in nearer caches.
 template <typename Step>
 void add_by_channel(PlanBuilder& builder, const std::vector<Argument>& arguments,
                     const Step& step) {
   const Image image = step.shape.image;
   builder.add_streaming("by channel", arguments, 0, [=](const Kernels& k, bool streaming) {
     return [=, &k](Pointers p, void*) {
-      constexpr Index kMost = 65536;  // elements of a float32 sum
+      constexpr Index kMax = 65536;  // elements of a float32 sum
       on_threads(image.elements(), [&](Index thread, Index threads) {
         const Span span = share(image.channels, 1, thread, threads);
         for (Index c = span.begin; c < span.end; ++c) {
           double all[2] = {0.0, 0.0};
           const float reference = step.reference(p, c);
           for (Index n = 0; n < image.batch; ++n) {
-            for (Index pixel = 0; pixel < image.pixels; pixel += kMost) {
+            for (Index pixel = 0; pixel < image.pixels; pixel += kMax) {
               float now[2];
               step.sum(k, p, (n * image.channels + c) * image.pixels + pixel,
-                       std::min(kMost, image.pixels - pixel), reference, now);
+                       std::min(kMax, image.pixels - pixel), reference, now);
               all[0] += static_cast<double>(now[0]);
               all[1] += static_cast<double>(now[1]);
             }

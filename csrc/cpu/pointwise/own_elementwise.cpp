@@ -1,4 +1,4 @@
-// Our own loops that map elements to elements: ReLU, addition, dropout, L2 terms and optimizers.
+// Our own elementwise loops: ReLU, addition, dropout, L2 terms and optimizers.
 #include <cmath>
 
 #include "cpu/pointwise/plan_builder.hpp"
@@ -8,14 +8,14 @@ namespace pydlbench::cpu::pointwise {
 
 namespace {
 
-// A cache line of either type, so that no two threads write to one.
+// A cache line of elements of either type, so that no two threads write to the same one.
 constexpr Index kGrain = 64;
 
 void plan_dropout(PlanBuilder& builder) {
   const Image image = builder.image();
   const double keep = builder.number("keep");
-  const double limit = std::floor(keep * 4294967296.0);  // of the hash, kept below
-  // A limit of zero keeps nothing, a factor of zero neither.
+  const double limit = std::floor(keep * 4294967296.0);  // elements with a smaller hash are kept
+  // With a limit of zero, one hash value cannot be excluded; the factor is zero, too.
   const Kept kept{static_cast<std::uint32_t>(std::max(limit, 1.0) - 1.0),
                   limit < 1.0 ? 0.0f : static_cast<float>(1.0 / keep)};
   const auto item = memory::data_type_size(builder.type);
@@ -24,8 +24,8 @@ void plan_dropout(PlanBuilder& builder) {
   builder.add_streaming(
       "", {builder.map(from, Use::input), builder.map(to, Use::output)}, 0,
       [=](const Kernels& k, bool streaming) -> std::function<void(Pointers, void*)> {
-        // The number of an element is that in N, C, H, W order. The loops of a layout in which
-        // elements follow one another so do not stop at images.
+        // Elements are numbered in N, C, H, W order. In a layout with that order, one loop covers
+        // several images.
         if (!image.channels_last || image.pixels == 1) {
           return [=, &k](Pointers p, void*) {
             on_threads(image.elements(), [&](Index thread, Index threads) {
@@ -57,7 +57,7 @@ void plan_elementwise(PlanBuilder& builder) {
   if (builder.problem.op == "dropout") return plan_dropout(builder);
   const Index count = builder.image().elements();
   const auto item = memory::data_type_size(builder.type);
-  // Adds loops that do not care for the order of elements.
+  // Adds loops that are independent of the order of elements.
   const auto add = [&](const std::vector<Argument>& arguments, auto run) {
     builder.add_streaming("", arguments, 0, [=](const Kernels& k, bool streaming) {
       return [=, &k](Pointers p, void*) {
@@ -92,7 +92,7 @@ void plan_elementwise(PlanBuilder& builder) {
 
 namespace {
 
-// Partial sums in float32 of so many elements, then in float64.
+// Number of elements of a partial sum in float32; partial sums are added in float64.
 constexpr Index kBlock = 16384;
 
 void plan_norm(PlanBuilder& builder) {
@@ -149,7 +149,7 @@ void plan_vectors(PlanBuilder& builder) {
                     });
     return;
   }
-  // Thousands of executions add thousands of small steps up, which no format overflows with.
+  // Thousands of executions accumulate thousands of small steps, which do not overflow.
   const bool sgd = op == "sgd";
   const auto factor = static_cast<float>(sgd ? -builder.number("rate") : builder.number("decay"));
   const char* from = sgd ? "gradient" : "weights";

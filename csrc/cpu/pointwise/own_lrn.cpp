@@ -6,12 +6,12 @@ namespace pydlbench::cpu::pointwise {
 
 namespace {
 
-// Pixels of all channels that a thread has in its buffers at a time: half of a small second-level
-// cache, but rows long enough for the prefetcher.
+// Pixels, with all channels, in a thread's buffers: half of a small second-level cache, but rows
+// long enough for the prefetcher.
 Index pixels_at_a_time(const Image& image, Index half, int buffers) {
-  constexpr Index kFloats = 128 * 1024 / 4, kLeast = 32, kMost = 512;
-  const Index fits = kFloats / (buffers * (image.channels + 2 * half)) / kLeast * kLeast;
-  return std::min(image.pixels, std::clamp(fits, kLeast, kMost));
+  constexpr Index kFloats = 128 * 1024 / 4, kMin = 32, kMax = 512;
+  const Index fits = kFloats / (buffers * (image.channels + 2 * half)) / kMin * kMin;
+  return std::min(image.pixels, std::clamp(fits, kMin, kMax));
 }
 
 }  // namespace

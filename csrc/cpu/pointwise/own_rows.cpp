@@ -1,5 +1,5 @@
-// Our own loops over rows: concatenation, its taking apart, softmax with cross entropy, and the
-// normalisation by a root mean square.
+// Our own loops over rows: concatenation and its gradient, softmax with cross entropy, and RMS
+// normalisation.
 #include <algorithm>
 
 #include "cpu/pointwise/channels.hpp"
@@ -13,7 +13,7 @@ void plan_concat(PlanBuilder& builder) {
   const bool forward = builder.forward();
   const auto& sources = builder.problem.sources;
   const auto item = memory::data_type_size(builder.type);
-  // The joined tensor is rows, of images or of pixels, in each of which every source has a piece.
+  // The concatenated tensor consists of rows (images or pixels) with one piece of each source.
   const Index per_channel = image.channels_last ? 1 : image.pixels;
   const Index row = image.channels * per_channel;
   std::vector<Argument> parts;
@@ -71,7 +71,7 @@ void plan_softmax(PlanBuilder& builder) {
                     });
     return;
   }
-  // A loss per row, then exponentials of one row per thread, on cache lines of their own.
+  // A loss per row, then the exponentials of one row per thread, on separate cache lines.
   const Index lossy = (rows + 15) / 16 * 16, line = (classes + 31) / 16 * 16;
   const auto bytes = static_cast<std::size_t>(lossy + thread_count() * line) * sizeof(float);
   builder.add_own(
@@ -98,7 +98,7 @@ void plan_softmax(PlanBuilder& builder) {
       });
 }
 
-// The gradient of the weights is summed in float32 over so many rows, then in float64.
+// The gradient of the weights is summed in float32 over blocks of rows, then in float64.
 void plan_rmsnorm(PlanBuilder& builder) {
   constexpr Index kRows = 128;
   const auto& p = builder.problem;
@@ -127,7 +127,7 @@ void plan_rmsnorm(PlanBuilder& builder) {
                     });
     return;
   }
-  // For each thread a line of float32 sums and one of float64.
+  // Per thread, a row of float32 sums and one of float64.
   const Index line = padded_floats(width);
   const Index room = 3 * line * static_cast<Index>(sizeof(float));
   builder.add_own("",

@@ -1,4 +1,4 @@
-// Our own product of maps and a factor for each of their channels, and both gradients.
+// Our own product of images and a factor per channel, and both gradients.
 #include <algorithm>
 
 #include "cpu/pointwise/channels.hpp"
@@ -7,8 +7,8 @@ namespace pydlbench::cpu::pointwise {
 
 namespace {
 
-// What one thread needs for channels that lie behind one another: an image's factors, the zeros to
-// be subtracted and added, and sums by place.
+// A thread's buffers for contiguous channels: an image's factors, the zeros that are subtracted and
+// added, and sums by index in the period.
 struct Tile {
   Index channels, period, room;
 
@@ -17,8 +17,8 @@ struct Tile {
   Index floats() const { return 2 * room + padded_floats(2 * period); }
 };
 
-// Tensors: what is multiplied, factors, the product; behind them, in the gradient, the source and
-// the gradient of the factors.
+// Tensors: multiplicand, factors, product; for the gradient also the source and the gradient of the
+// factors.
 struct Scale {
   Image image;
   std::size_t item;

@@ -11,10 +11,10 @@ namespace pydlbench::cpu::pointwise {
 
 namespace {
 
-// Smaller tensors stay in the nearest caches, and streaming them out of there only costs time.
-constexpr std::size_t kStreamFrom = std::size_t{1} << 20;
+// Smaller tensors stay in the nearest caches, where streaming stores only cost time.
+constexpr std::size_t kMinStreamedBytes = std::size_t{1} << 20;
 
-// "src nhwc, dst nhwc"; a role that is read and written counts once.
+// "src nhwc, dst nhwc"; a role that is read and written is listed once.
 std::string layout_of(const std::vector<Argument>& arguments) {
   std::vector<std::string> seen;
   std::string text;
@@ -30,7 +30,7 @@ std::string layout_of(const std::vector<Argument>& arguments) {
   return text.empty() ? "plain" : text;
 }
 
-// Makes the result, which is the last argument, one with the source, which is the first.
+// Makes the result (the last argument) share the memory of the source (the first argument).
 void overwrite_source(Candidate& candidate) {
   auto& arguments = candidate.run.arguments;
   auto& src = arguments.front();
@@ -63,7 +63,7 @@ memory::dims PlanBuilder::dims(Index channels) const {
 
 Image PlanBuilder::image() const {
   const Index pixels = problem.height * problem.width;
-  // One pixel, or one channel: both orders are the same.
+  // With one pixel or one channel, both layouts are the same.
   const bool last = pixels == 1 || (tag == Tag::nhwc && problem.channels > 1);
   return {problem.batch, problem.channels, pixels, last};
 }
@@ -133,7 +133,7 @@ void PlanBuilder::add_streaming(
   std::size_t bytes = 0;
   for (const auto& argument : arguments) bytes += argument.desc.get_size();
   for (const bool streaming : {false, true}) {
-    if (streaming && bytes < kStreamFrom && !thorough) continue;
+    if (streaming && bytes < kMinStreamedBytes && !thorough) continue;
     const auto words = name.empty() || !streaming ? name : name + ", ";
     add_own(words + (streaming ? "non-temporal stores" : ""), arguments, workspace_bytes,
             [&](const Kernels& kernels) { return work(kernels, streaming); });

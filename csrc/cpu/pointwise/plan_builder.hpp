@@ -1,4 +1,4 @@
-// What the candidates of all ops are made of.
+// Construction of the candidates of all ops.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,10 @@ using dnnl::memory;
 using Pointers = void* const*;
 using Tag = memory::format_tag;
 
-// What a tensor is to a pass.
+// Use of a tensor in a pass.
 enum class Use { input, output, updated };
 
-// How our own loops see images: as rows of pixels per channel, or of channels per pixel.
+// Images in our own loops: rows of pixels per channel, or of channels per pixel.
 struct Image {
   Index batch, channels, pixels;
   bool channels_last;
@@ -29,26 +29,26 @@ struct Image {
 
 // The problem in one layout, and the candidates so far.
 struct PlanBuilder {
-  const PointwiseProblem& problem;  // where there are no images, its op only
+  const PointwiseProblem& problem;  // only its op if there are no images
   Pass pass;
   memory::data_type type;
   bool thorough;
   std::vector<Candidate>& candidates;
-  std::string variant{};  // of the candidates that are added next
+  std::string variant{};  // of candidates added from now on
   Tag tag = Tag::nchw;
-  bool in_place = false;  // whether the result, of as many elements, overwrites the first source
+  bool in_place = false;  // whether the result overwrites the first source
 
   bool forward() const { return is_forward(pass); }
   bool training() const { return pass == Pass::forward_training; }
-  // Throws std::invalid_argument where there is none.
+  // A parameter. Throws std::invalid_argument if it is missing.
   double number(const std::string& name) const;
 
   memory::dims dims(Index channels = 0) const;
-  // Where channels and pixels lie the same way in both layouts, the one with fewer rows.
+  // If both layouts are the same, the one with fewer rows.
   Image image() const;
 
-  // Images in the current layout (with all channels of the problem unless told), one float32 per
-  // channel, and any vector. An index is only needed by primitives.
+  // Images in the current layout (by default with all channels of the problem), one float32 per
+  // channel, and any vector. Only primitives need an index.
   Argument map(const std::string& role, Use use, int index = kNoArgument, Index channels = 0) const;
   Argument channel_floats(const std::string& role, Use use, int index = kNoArgument) const;
   Argument vector(const std::string& role, Use use, memory::dims dims, memory::data_type element,
@@ -61,7 +61,7 @@ struct PlanBuilder {
   void add_own(const std::string& name, const std::vector<Argument>& arguments,
                std::size_t workspace_bytes,
                const std::function<std::function<void(Pointers, void*)>(const Kernels&)>& work);
-  // The same with plain stores, and with streaming ones where tensors may not fit into caches.
+  // Likewise with plain stores, and with streaming stores if tensors may not fit into caches.
   void add_streaming(
       const std::string& name, const std::vector<Argument>& arguments, std::size_t workspace_bytes,
       const std::function<std::function<void(Pointers, void*)>(const Kernels&, bool)>& work);
@@ -70,14 +70,14 @@ struct PlanBuilder {
   void add(Candidate candidate);
 };
 
-// An op whose result overwrites its first source has "-in-place" behind its name, which is taken
-// off here. Returns whether it was there.
+// Removes the suffix "-in-place" of an op whose result overwrites its first source. Returns whether
+// it had one.
 bool take_in_place(std::string& name);
 
-// The type of a kind that has forward passes only, in fp32 and bf16. Throws Unsupported otherwise.
+// The data type of a kind with only forward passes in fp32 and bf16. Throws Unsupported otherwise.
 memory::data_type supported_type(const std::string& kind, Pass pass, Precision precision);
 
-// Runs `plan`; what oneDNN has not implemented is left out.
+// Runs `plan`; ignores the error if oneDNN has no implementation.
 void with_onednn(const std::string& primitive, const std::function<void()>& plan);
 
 // Whether oneDNN has an algorithm for the activation of this name.

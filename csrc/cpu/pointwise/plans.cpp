@@ -1,4 +1,4 @@
-// Memory-bound layers: every way in which oneDNN or loops of our own compute one, in all layouts.
+// Memory-bound layers: all implementations of oneDNN and our own loops, in all layouts.
 // Arithmetic is float32 in both precisions, fp32 and bf16.
 #include <algorithm>
 #include <string>
@@ -18,11 +18,11 @@ using Tag = dnnl::memory::format_tag;
 
 struct Op {
   std::string_view name;
-  void (*onednn)(PlanBuilder&);  // null where it has nothing
-  void (*own)(PlanBuilder&);     // null where oneDNN's will do
+  void (*onednn)(PlanBuilder&);  // null if there is no primitive
+  void (*own)(PlanBuilder&);     // null if there are no loops
 };
 
-// What computes each operation, beside the activations that oneDNN has names for.
+// The planners of each operation, except activations that oneDNN supports.
 const std::vector<Op>& ops() {
   namespace p = pointwise;
   static const std::vector<Op> all{
@@ -70,7 +70,7 @@ void check(const PointwiseProblem& p, Pass pass, Precision precision) {
                   "sources are those of a concatenation");
 }
 
-// Where thorough, streaming stores are tried for the smallest tensors too.
+// If thorough, streaming stores are tried even for the smallest tensors.
 std::vector<Candidate> pointwise_candidates(const Fields& fields, Pass pass, Precision precision,
                                             bool thorough) {
   auto problem = problem_of<PointwiseProblem>(fields);
@@ -92,7 +92,7 @@ std::vector<Candidate> pointwise_candidates(const Fields& fields, Pass pass, Pre
   }
   in("nchw", Tag::nchw, true);
   in("nhwc", Tag::nhwc, true);
-  // Blocks are padded with zeros: loops of ours that know nothing of them would fill those in.
+  // Blocks are padded with zeros, which our own loops would overwrite.
   in("blocked", Tag::nChw16c, false);
   in("blocked", Tag::nChw8c, false);
   return candidates;

@@ -1,4 +1,4 @@
-// The threads of the pool that oneDNN runs on, and what each of them works on.
+// The threads of oneDNN's pool, and the division of work among them.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace pydlbench::cpu::pointwise {
 
-// Work on fewer elements is done before a second thread has started.
-constexpr Index kShareFrom = 8192;
+// Fewer elements are processed before a second thread has started.
+constexpr Index kMinSharedElements = 8192;
 
 inline Index thread_count() {
 #ifdef _OPENMP
@@ -33,11 +33,11 @@ inline void store_fence() {
 #endif
 }
 
-// Calls `work(thread, threads)` on all threads, or on one where there is little to do.
+// Calls `work(thread, threads)` on all threads, or on one if there are few elements.
 template <typename Work>
 void on_threads(Index elements, Work&& work) {
 #ifdef _OPENMP
-#pragma omp parallel if (elements >= kShareFrom)
+#pragma omp parallel if (elements >= kMinSharedElements)
   {
     work(Index{omp_get_thread_num()}, Index{omp_get_num_threads()});
     store_fence();
@@ -70,7 +70,7 @@ inline Span share(Index count, Index grain, Index thread, Index threads) {
   return {std::min(count, begin * grain), std::min(count, end * grain)};
 }
 
-// Pointers into a tensor whose elements are of `item` bytes.
+// Pointers into a tensor with elements of `item` bytes.
 inline const void* at(const void* tensor, Index index, std::size_t item) {
   return static_cast<const char*>(tensor) + static_cast<std::size_t>(index) * item;
 }

@@ -21,14 +21,14 @@ using StreamSweep = void (*)(double* a, const double* b, const double* c, std::s
 
 struct StreamKernel {
   std::string name;  // "triad zmm, non-temporal stores"
-  int arrays;        // that a sweep touches: read and write 1, copy 2, triad 3
+  int arrays;        // arrays of a sweep: read and write 1, copy 2, triad 3
   StreamSweep sweep;
 };
 
 #if defined(__x86_64__)
 constexpr double kScale = 0.5;  // keeps a triad of ones at 1.5: normal numbers, no denormals
 
-// A sweep: `body` handles one block with the offset register; vectors 4 to 7 hold the scale.
+// A sweep: `body` processes one block at the offset register; vectors 4 to 7 hold the scale.
 #define PYDLBENCH_SWEEP(function, setup, body, finish)                             \
   void function(double* a, const double* b, const double* c, std::size_t blocks) { \
     std::size_t offset = 0;                                                        \
@@ -51,7 +51,7 @@ constexpr double kScale = 0.5;  // keeps a triad of ones at 1.5: normal numbers,
 
 #define PYDLBENCH_AT(array) "\\at(%[" array "],%[offset])"
 
-// Register renaming makes one name enough for the vectors of a block.
+// Because of register renaming, all vectors of a block can use one register.
 #define PYDLBENCH_VECTOR_SWEEPS(suffix, each, reg, nt, plain, broadcast)                         \
   PYDLBENCH_SWEEP(read_##suffix, "", each("vmovups " PYDLBENCH_AT("a") ", %%" reg "0\n"),        \
                   "vzeroupper\n")                                                                \
@@ -129,10 +129,10 @@ constexpr Row kRows[] = {
      {triad_xmm, triad_ymm, triad_zmm}},
 };
 
-// The loop for `kind`: "read" (a), "write" (a = s), "copy" (a = b) or "triad" (a = b + s c), in
-// the// widest vectors of this CPU. `streaming` stores go past the caches, which spares the read of
-// the// line that is written; without it they stay in the caches. Throws std::invalid_argument
-// for// another kind and Unsupported on other architectures.
+// The loop for `kind`: "read" (a), "write" (a = s), "copy" (a = b) or "triad" (a = b + s c), in the
+// widest vectors of this CPU. `streaming` stores bypass the caches, which avoids reading the line
+// before it is written. Throws std::invalid_argument for another kind and Unsupported on other
+// architectures.
 StreamKernel choose_stream_kernel(const std::string& kind, bool streaming) {
   const int width = isa().avx512f ? 2 : (isa().avx2_fma ? 1 : 0);
   const char* const names[] = {" xmm", " ymm", " zmm"};
@@ -162,7 +162,7 @@ class Mapping {
 #endif
   }
 
-  // Maps `size` bytes and writes ones to all: pages that were only read would share one zero page.
+  // Maps `size` bytes and fills them with ones; pages that are only read share one zero page.
   double* fill(std::size_t size) {
 #if defined(__linux__)
     void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -172,7 +172,8 @@ class Mapping {
     data_ = mapped;
     size_ = size;
 #if defined(MADV_HUGEPAGE)
-    madvise(data_, size_, MADV_HUGEPAGE);  // a refusal costs page-table walks, nothing else
+    madvise(data_, size_,
+            MADV_HUGEPAGE);  // only advice: without huge pages there are more page-table walks
 #endif
     auto* values = static_cast<double*>(data_);
     std::fill(values, values + size / sizeof(double), 1.0);
@@ -188,7 +189,7 @@ class Mapping {
   std::size_t size_ = 0;
 };
 
-// A thread's arrays and where its next chunk starts; on cache lines of its own.
+// A thread's arrays and the start of its next chunk, on separate cache lines.
 struct alignas(128) Part {
   Mapping mapping;
   double* arrays[3] = {};
@@ -200,8 +201,8 @@ struct alignas(128) Part {
 ProbeResult bandwidth(const std::string& kind, std::size_t bytes, const std::vector<int>& cpus,
                       double seconds, bool streaming) {
   constexpr std::size_t kPage = 4096;
-  // Arrays that start at the same offset of a page make a store look like it overwrites what the
-  // next load reads; a few lines between them avoid that.
+  // If arrays start at the same offset of a page, a store seems to alias the next load (4K
+  // aliasing); a few cache lines between them avoid that.
   constexpr std::size_t kStagger = 5 * 64;
   constexpr std::size_t kChunk = 256 << 10;  // of each array
   const StreamKernel kernel = choose_stream_kernel(kind, streaming);
@@ -211,8 +212,8 @@ ProbeResult bandwidth(const std::string& kind, std::size_t bytes, const std::vec
   PYDLBENCH_CHECK(blocks * kStreamBlock >= kPage,
                   "bandwidth: a working set of " + std::to_string(bytes) +
                       " bytes is less than a page for each array and thread");
-  // Rounds are shorter than a pass over the working set: a pass goes chunk by chunk, and the next
-  // round goes on where this one ended, so that nothing is met again before all else was.
+  // Rounds are shorter than a pass over the working set: each round continues with the chunk after
+  // the last one, so that all other data is accessed before a chunk is accessed again.
   constexpr std::size_t kChunkBlocks = kChunk / kStreamBlock;
   const std::size_t chunks = std::max<std::size_t>(1, (blocks + kChunkBlocks - 1) / kChunkBlocks);
   const std::size_t chunk = blocks / chunks;
@@ -223,7 +224,7 @@ ProbeResult bandwidth(const std::string& kind, std::size_t bytes, const std::vec
   const auto prepare = [&](int index) {
     Part& part = parts[static_cast<std::size_t>(index)];
     double* start = part.mapping.fill(step * count);
-    // A pattern with fewer arrays is given its first one in place of those that it does not touch.
+    // Unused arrays of a pattern are set to the first one.
     for (std::size_t i = 0; i < 3; ++i) {
       part.arrays[i] = start + (i < count ? i * step / sizeof(double) : 0);
     }

@@ -15,7 +15,7 @@ constexpr int kUnroll = 16;
 constexpr double kLatency = 3;  // cycles of imul r32, r32
 constexpr int kRepeats = 5;
 
-// The loop's counter runs beside the chain on other units: 16 products hide it entirely.
+// The loop counter uses other units in parallel; 16 products hide it entirely.
 void multiply_chain(long loops) {
   unsigned value = 3;
   __asm__ volatile(
@@ -63,7 +63,7 @@ double launch_seconds() {
       const double start = now();
 #pragma omp parallel
       {
-        // Empty to us, not to the compiler.
+        // Prevents the compiler from removing the loop.
         asm volatile("" ::: "memory");
       }
       if (i >= kWarmUp) seconds.push_back(now() - start);

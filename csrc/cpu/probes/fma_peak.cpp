@@ -21,8 +21,8 @@ struct FmaKernel {
   void (*run)(long loops);  // executes `loops` times
 };
 
-// Tile products of Intel AMX; `run` is null when the compiler that built this did not know the
-// instruction. The process must hold the tile permission (request_amx) before `run` is called.
+// Tile products of Intel AMX; `run` is null if the compiler did not support the instruction. The
+// process must have the tile permission (request_amx) before `run` is called.
 #if defined(__x86_64__) && (__GNUC__ >= 11 || (defined(__clang_major__) && __clang_major__ >= 12))
 // 16 rows of 64 bytes in each of the 8 tiles; the layout is fixed by the architecture (palette 1).
 struct alignas(64) TileConfig {
@@ -102,9 +102,9 @@ FmaKernel amx_fp16_kernel() { return {"tdpfp16ps tile", 0, nullptr}; }
 #endif
 
 #if defined(__x86_64__)
-// Every accumulator gets +a*b, then -a*b: the values stay bounded and normal for ever (denormals
-// would be slow, zeros would spare power) and their bits keep toggling. 24 accumulators cover a
-// latency of 6 cycles on two pipes twice over; AVX2 has registers for 12, enough for 6 x 2.
+// Every accumulator gets +a*b, then -a*b: the values stay bounded and normal (denormals would be
+// slow, zeros would save power), and their bits keep changing. 24 accumulators are twice the number
+// that a latency of 6 cycles on two pipes needs; AVX2 has registers for 12, which is sufficient.
 struct alignas(64) Operands {
   std::uint32_t plus[16];
   std::uint32_t minus[16];
@@ -121,12 +121,12 @@ constexpr Operands filled(std::uint32_t plus, std::uint32_t minus, std::uint32_t
   return operands;
 }
 
-// 0.7109375 and 1.3828125: full enough significands that are exact in all three formats.
+// 0.7109375 and 1.3828125: many significand bits, but exact in all three formats.
 constexpr Operands kFloat = filled(0x3f360000, 0xbf360000, 0x3fb10000);
 constexpr Operands kBfloat = filled(0x3f363f36, 0xbf36bf36, 0x3fb13fb1);
 [[maybe_unused]] constexpr Operands kHalf = filled(0x39b039b0, 0xb9b0b9b0, 0x3d883d88);
 
-// In a build for AVX-512 the compiler may keep values in zmm16..31, which it cannot name otherwise.
+// Only a build for AVX-512 can name zmm16..31 as clobbered, and needs to.
 #if defined(__AVX512F__)
 #define PYDLBENCH_HIGH_REGISTERS                                                              \
   , "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", \
@@ -167,7 +167,7 @@ constexpr Operands kBfloat = filled(0x3f363f36, 0xbf36bf36, 0x3fb13fb1);
 PYDLBENCH_ZMM_KERNEL(fp32_zmm, kFloat, "vfmadd231ps")
 PYDLBENCH_ZMM_KERNEL(bf16_zmm, kBfloat, "vdpbf16ps")
 
-// The compiler's age stands for its assembler's: older ones do not know the instruction.
+// The assemblers of older compilers do not support the instruction.
 #if __GNUC__ >= 12 || (defined(__clang_major__) && __clang_major__ >= 14)
 #define PYDLBENCH_HAS_FP16_ASSEMBLER 1
 PYDLBENCH_ZMM_KERNEL(fp16_zmm, kHalf, "vfmadd231ph")
@@ -196,8 +196,8 @@ void fp32_ymm(long loops) {
       : "cc", "memory", PYDLBENCH_LOW_REGISTERS);
 }
 
-// Without FMA: six multiplying and six adding chains side by side. The multiplications go by -1, so
-// that their values stay bounded too.
+// Without FMA: six chains of multiplications and six of additions in parallel. The factors are -1,
+// so that the values stay bounded.
 void fp32_xmm(long loops) {
   static constexpr Operands kOne = filled(0x3f360000, 0xbf360000, 0xbf800000);
   __asm__ volatile(
@@ -248,8 +248,8 @@ FmaKernel choose_fp16() {
 
 #endif
 
-// The kernel with the highest rate for "fp32", "bf16" or "fp16" on this CPU. Throws Unsupported//
-// when the CPU, the operating system or the compiler that built this lacks the instructions, and//
+// The kernel with the highest rate for "fp32", "bf16" or "fp16" on this CPU. Throws Unsupported if
+// the CPU, the operating system or the compiler does not support the instructions, and
 // std::invalid_argument for another precision.
 FmaKernel choose_fma_kernel(const std::string& precision) {
   const bool known = precision == "fp32" || precision == "bf16" || precision == "fp16";
@@ -276,8 +276,8 @@ ProbeResult fma_peak(const std::string& precision, const std::vector<int>& cpus,
 
 namespace {
 
-// Seconds that `loops` of the kernel take on this thread: the median of five slices. An interrupt
-// lengthens one of them; who shares the core lengthens all.
+// Seconds of `loops` of the kernel on this thread: the median of five slices. An interrupt
+// lengthens one of them; another process on the core lengthens all.
 double slice_seconds(const FmaKernel& kernel, long loops) {
   std::array<double, 5> seconds{};
   for (auto& one : seconds) {
@@ -289,8 +289,8 @@ double slice_seconds(const FmaKernel& kernel, long loops) {
   return seconds[2];
 }
 
-// Loops of some 60 us, from the shortest of some short runs. Found while somebody slows the core
-// down, slices are shorter; their rate does not depend on that.
+// Number of loops of some 60 us, from the shortest of some short runs. Under interference the
+// result is smaller, which does not affect the rate of slices.
 long slice_loops(const FmaKernel& kernel) {
   constexpr long kLoops = 100;
   constexpr double kSlice = 60e-6;

@@ -1,4 +1,4 @@
-// Which instruction sets this CPU and this operating system offer, by CPUID and XGETBV.
+// The instruction sets of this CPU and operating system, by CPUID and XGETBV.
 #pragma once
 
 #include <string>
@@ -22,8 +22,7 @@ struct Isa {
 // The features of the calling CPU; detected once. All false on other architectures than x86-64.
 const Isa& isa();
 
-// The same as names in the spelling of /proc/cpuinfo where it has one: "avx2", "avx512f",
-// "amx_bf16".
+// Their names, if possible those of /proc/cpuinfo: "avx2", "avx512f", "amx_bf16".
 std::vector<std::string> isa_names();
 
 // Asks the kernel for the AMX tile state (Linux >= 5.16), once for the process; false if refused.

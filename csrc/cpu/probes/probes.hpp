@@ -1,4 +1,4 @@
-// The probes: what this CPU reaches at its core clock, its FMA units, its memory and its threads.
+// The probes of core clock, FMA units, memory and threads.
 #pragma once
 
 #include <cstddef>
@@ -24,33 +24,31 @@ double core_clock_hz(int iterations = kClockChain);
 
 // FLOP/s of all `cpus` together in "fp32", "bf16" or "fp16", with no memory access in the loop.
 // Lasts about `seconds` plus a few milliseconds of warm-up. Throws Unsupported and
-// std::invalid_argument as run_rounds does, and where the CPU, the system or the
-// compiler of this module lacks the instructions.
+// std::invalid_argument as run_rounds does, and Unsupported if the CPU, the system or the compiler
+// does not support the instructions.
 ProbeResult fma_peak(const std::string& precision, const std::vector<int>& cpus, double seconds);
 
-// FLOP/s of the FMA units in a burst of 0.3 ms on all threads, as many times the
-// slowest thread's own rate as there are threads. Whoever else uses a core, even a neighbour
-// outside the virtual machine whom no counter shows, halves what its FMA units do here, whatever is
-// being timed. On the threads of the OpenMP pool, or, so that none of these spins afterwards, on
-// threads of its own pinned to `cpus`. Throws Unsupported as fma_peak does.
+// FLOP/s of the FMA units in a burst of 0.3 ms on all threads: the slowest thread's rate times the
+// number of threads. Any other process on a core, even outside the virtual machine where no counter
+// shows it, halves the rate of its FMA units. Runs on the threads of the OpenMP pool; with `cpus`,
+// on its own threads pinned to them, so that the pool's threads do not spin afterwards. Throws
+// Unsupported as fma_peak does.
 double fma_burst(const std::vector<int>& cpus = {});
 
 // B/s of all `cpus` together for `kind` "read", "write", "copy" or "triad".
 //
-// `bytes` is the whole working set: split over the threads, then over the pattern's arrays, each
-// thread's part mapped and first touched by itself (with huge pages where the kernel gives them).
-// Take at least three times the last-level cache for memory, with `streaming` stores; a share of
-// the cache without them. Bytes are counted as the pattern names them, as STREAM does: read 1,
-// write 1, copy 2, triad 3 arrays; what a plain store reads first (write-allocate) is not counted.
-// Throws std::invalid_argument for another kind or less than 4096 bytes per array and thread,
-// OutOfMemory when the memory cannot be mapped.
+// `bytes` is the whole working set, divided among the threads, then among the pattern's arrays.
+// Each thread maps and first touches its own part (with huge pages if available). For memory, use
+// at least three times the last-level cache with `streaming` stores; for a cache, a part of it
+// without them. Bytes are counted as in STREAM: read 1, write 1, copy 2, triad 3 arrays, without
+// the reads of plain stores (write-allocate). Throws std::invalid_argument for another kind or less
+// than 4096 bytes per array and thread, OutOfMemory if the memory cannot be mapped.
 ProbeResult bandwidth(const std::string& kind, std::size_t bytes, const std::vector<int>& cpus,
                       double seconds, bool streaming);
 
-// What it costs to start a kernel on all threads, whatever the kernel does: seconds from entering
-// an empty parallel region of the OpenMP pool to leaving it, the best of several medians, back to
-// back: the threads are awake, as they are between the samples of a hot kernel. Throws Unsupported
-// where this module was built without OpenMP.
+// The cost of starting a kernel on all threads: seconds of an empty parallel region of the OpenMP
+// pool, the best of several medians. Regions run without pauses, so that the threads are awake, as
+// between the samples of a hot kernel. Throws Unsupported if this module was built without OpenMP.
 double launch_seconds();
 
 }  // namespace pydlbench::cpu

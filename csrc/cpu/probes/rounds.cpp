@@ -22,21 +22,21 @@
 namespace pydlbench::cpu {
 namespace {
 
-// A round is long against the barrier (a microsecond, more with many threads) and shorter than the
-// scheduler's slices: on a busy machine some rounds then fall between two interruptions.
+// A round is much longer than the barrier (a microsecond, more with many threads) and shorter than
+// the scheduler's time slices, so that on a busy machine some rounds are not interrupted.
 constexpr double kRound = 1e-3;
 constexpr double kRoundPerThread = kRound / 32;
 constexpr int kWantedRounds = 10;
 constexpr int kMinRounds = 5;
 constexpr int kWarmupRounds = 2;
-constexpr int kTries = 3;  // windows per step of the calibration: a disturbed one misleads
+constexpr int kTries = 3;  // windows per step of the calibration, in case one is disturbed
 
-// Spins: a sleeping barrier would let the clock drop and the threads start microseconds apart.
+// A spinning barrier: with a sleeping one, the clock drops and threads start microseconds apart.
 class Barrier {
  public:
   explicit Barrier(int count) : count_(count) {}
 
-  // False when the threads gave up.
+  // Returns false if the run was aborted.
   bool wait() {
     const int generation = generation_.load(std::memory_order_acquire);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
@@ -83,7 +83,7 @@ double median(std::vector<double> values) {
   return values.size() % 2 != 0 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-// What thread 0 decides and all read after the next barrier.
+// Decisions of thread 0, which all threads read after the next barrier.
 struct Plan {
   long scale = 1;
   bool finished = false;
@@ -104,7 +104,7 @@ struct Shared {
   std::vector<std::exception_ptr> failures;
 };
 
-// Thread 0's bookkeeping: calibration, warm-up, then rounds until the time is spent.
+// Control by thread 0: calibration, warm-up, then rounds until the time is over.
 class Director {
  public:
   Director(double seconds, size_t threads)
@@ -150,7 +150,7 @@ class Director {
     const double found = std::exchange(shortest_, std::numeric_limits<double>::infinity());
     calibrated_ = found >= 0.5 * target_ || scale >= kMaxScale;
     if (calibrated_) return {scale, false};
-    // A short window is mostly overhead: never trust it for more than a factor of eight.
+    // A short window is mostly overhead, so limit the factor to eight.
     const double factor = std::min(8.0, 1.05 * target_ / std::max(found, 1e-9));
     const long larger = std::lround(static_cast<double>(scale) * factor);
     return {std::min(kMaxScale, std::max(scale + 1, larger)), false};
@@ -166,8 +166,8 @@ class Director {
   std::vector<double> windows_, clocks_, all_clocks_;
 };
 
-// Runs `body` on a thread pinned to each CPU, after `prepare` on each; what one throws is thrown
-// here, once all have ended.
+// Runs `prepare`, then `body` on a thread pinned to each CPU; rethrows an exception after all
+// threads have ended.
 void run_threads(const std::vector<int>& cpus, Shared& shared, const std::function<void(int)>& body,
                  const std::function<void(int)>& prepare) {
   const auto main = [&](int index, int cpu) {
@@ -190,7 +190,7 @@ void run_threads(const std::vector<int>& cpus, Shared& shared, const std::functi
     for (size_t i = 0; i < cpus.size(); ++i) {
       threads.emplace_back([&, i] { main(static_cast<int>(i), cpus[i]); });
     }
-  } catch (...) {  // the system has no more threads: release those that wait
+  } catch (...) {  // no more threads available: release the waiting ones
     failure = std::current_exception();
     shared.barrier.give_up();
   }

@@ -7,8 +7,8 @@
 
 namespace pydlbench::cpu {
 
-// What one probe found. Rates are FLOP/s or B/s over all threads; a round's rate is its work over
-// the window from the first thread's start to the last one's end.
+// Result of a probe. Rates are FLOP/s or B/s over all threads; a round's rate is its work divided
+// by the time from the first thread's start to the last one's end.
 struct ProbeResult {
   double per_second = 0;         // best round
   double median_per_second = 0;  // median over the rounds
@@ -16,7 +16,7 @@ struct ProbeResult {
   double median_clock_hz = 0;    // median over all rounds and threads
   double seconds = 0;            // sum of the rounds' windows
   int rounds = 0;
-  std::string kernel;  // what ran: instruction or access pattern
+  std::string kernel;  // instruction or access pattern
 };
 
 // One round's work of one thread; `index` counts the threads, `scale` multiplies the work.
@@ -25,16 +25,17 @@ using Work = std::function<void(int index, long scale)>;
 // Runs rounds of `work` on all `cpus` at once for about `seconds` and returns rates and clocks.
 //
 // `prepare(index)` runs first on each pinned thread, so that memory it touches is local to it.
-// `work_per_scale` is what one call with scale 1 does over all threads, in FLOP or bytes. The scale
-// is calibrated so that a round lasts about a millisecond: long against the barrier, short against
-// the scheduler's slices, so that even a busy machine has clean rounds. The first only warm up.
+// `work_per_scale` is the work of one call with scale 1 over all threads, in FLOP or bytes. The
+// scale is calibrated so that a round lasts about a millisecond: much longer than the barrier, but
+// shorter than the scheduler's time slices, so that even a busy machine has undisturbed rounds. The
+// first rounds are for warming up.
 // Throws std::invalid_argument for no, negative or repeated CPUs, seconds <= 0, or a CPU that this
 // process may not use; Unsupported where threads cannot be pinned.
 ProbeResult run_rounds(const std::vector<int>& cpus, double seconds, double work_per_scale,
                        const std::function<void(int index)>& prepare, const Work& work);
 
-// Runs `work` once on each of `cpus`, all at the same time, on threads that end with it. Throws as
-// run_rounds does.
+// Runs `work` once on each of `cpus` at the same time, on temporary threads. Throws as run_rounds
+// does.
 void run_once(const std::vector<int>& cpus, const std::function<void(int index)>& work);
 
 }  // namespace pydlbench::cpu

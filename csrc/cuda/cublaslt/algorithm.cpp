@@ -8,8 +8,8 @@ namespace pydlbench::cuda::cublaslt {
 
 namespace {
 
-// cublasLtMatmulTile_t in runs: from `first` on, each next tile is a step larger, until the next
-// run starts.
+// Runs of identifiers in cublasLtMatmulTile_t: from `first` on, each tile is one step larger, until
+// the next run starts.
 struct TileRun {
   std::uint16_t first, rows, columns, row_step, column_step;
 };

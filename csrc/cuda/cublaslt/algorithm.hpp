@@ -1,4 +1,4 @@
-// An algorithm of cuBLASLt as a reader sees it.
+// Names of cuBLASLt's algorithms.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ struct AlgorithmConfig {
   std::uint16_t inner_shape = 0, cluster = 0;
 };
 
-// "128x256", and "#700" for an identifier that this table lacks.
+// "128x256"; "#700" for an identifier that is not in this table.
 std::string tile_name(std::uint32_t id);
 std::string stages_name(std::uint32_t id);
 std::string cluster_name(std::uint32_t id);
 
-// "algo 66 tile 128x256 stages 64x4 split-k 2 (compute type) swizzle 1 option 3 cluster 2x1x1";
-// what is undefined or the default is left out.
+// "algo 66 tile 128x256 stages 64x4 split-k 2 (compute type) swizzle 1 option 3 cluster 2x1x1",
+// without undefined and default values.
 std::string text(const AlgorithmConfig& config);
 
 }  // namespace pydlbench::cuda::cublaslt

@@ -28,7 +28,7 @@ std::vector<std::shared_ptr<Plan>> gemm_plans(const Device& device, const PlainG
                                               Pass pass, Mode mode, std::size_t workspace_limit,
                                               bool fused) {
   const int capability = device.facts().capability();
-  // Before the library is loaded: a mode that the GPU lacks is the more useful error.
+  // Before the library is loaded, because an unsupported mode is the more useful error.
   cublaslt::check_mode(mode, problem, capability);
   device.make_current();
   auto session = std::make_shared<cublaslt::Session>(cublaslt::Lt::loaded());

@@ -6,7 +6,7 @@
 
 namespace pydlbench::cuda::cublaslt {
 
-// mode_filter.hpp does without the library's header; here both are seen.
+// mode_filter.hpp does not include the library's header; compare its constants here.
 static_assert(flag::fma == CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA);
 static_assert(flag::hmma == CUBLASLT_NUMERICAL_IMPL_FLAGS_HMMA);
 static_assert(flag::imma == CUBLASLT_NUMERICAL_IMPL_FLAGS_IMMA);
@@ -91,35 +91,10 @@ std::uint64_t numerical_flags(const Lt& lt, const cublasLtMatmulAlgo_t& algorith
   return status == CUBLAS_STATUS_SUCCESS && written == sizeof flags ? flags : 0;
 }
 
-namespace {
-
-template <typename Function>
-void find(Function& function, const char* name) {
-  function = reinterpret_cast<Function>(cublaslt_symbol(name));
-}
-
-}  // namespace
-
 Lt Lt::loaded() {
-  Lt lt{};
-  lt.version = cublaslt_version_text();
-  find(lt.create, "cublasLtCreate");
-  find(lt.destroy, "cublasLtDestroy");
-  find(lt.status_string, "cublasLtGetStatusString");
-  find(lt.operation_create, "cublasLtMatmulDescCreate");
-  find(lt.operation_destroy, "cublasLtMatmulDescDestroy");
-  find(lt.operation_set, "cublasLtMatmulDescSetAttribute");
-  find(lt.layout_create, "cublasLtMatrixLayoutCreate");
-  find(lt.layout_destroy, "cublasLtMatrixLayoutDestroy");
-  find(lt.layout_set, "cublasLtMatrixLayoutSetAttribute");
-  find(lt.preference_create, "cublasLtMatmulPreferenceCreate");
-  find(lt.preference_destroy, "cublasLtMatmulPreferenceDestroy");
-  find(lt.preference_set, "cublasLtMatmulPreferenceSetAttribute");
-  find(lt.heuristic, "cublasLtMatmulAlgoGetHeuristic");
-  find(lt.capability, "cublasLtMatmulAlgoCapGetAttribute");
-  find(lt.configuration, "cublasLtMatmulAlgoConfigGetAttribute");
-  find(lt.matmul, "cublasLtMatmul");
-  return lt;
+#define PYDLBENCH_LOOK_UP(member, name) reinterpret_cast<decltype(&name)>(cublaslt_symbol(#name)),
+  return {cublaslt_version_text(), PYDLBENCH_CUBLASLT_FUNCTIONS(PYDLBENCH_LOOK_UP)};
+#undef PYDLBENCH_LOOK_UP
 }
 
 }  // namespace pydlbench::cuda::cublaslt

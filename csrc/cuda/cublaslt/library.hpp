@@ -1,4 +1,4 @@
-// cuBLASLt's functions as a table: found in the loaded library at run time, invented in tests.
+// cuBLASLt's functions as a table: from the loaded library, or fake functions in tests.
 #pragma once
 
 #include <cublasLt.h>
@@ -8,33 +8,39 @@
 
 namespace pydlbench::cuda::cublaslt {
 
+// All functions of cuBLASLt that this module calls: the member of Lt, and the name in the library.
+#define PYDLBENCH_CUBLASLT_FUNCTIONS(FUNCTION)                   \
+  FUNCTION(create, cublasLtCreate)                               \
+  FUNCTION(destroy, cublasLtDestroy)                             \
+  FUNCTION(status_string, cublasLtGetStatusString)               \
+  FUNCTION(operation_create, cublasLtMatmulDescCreate)           \
+  FUNCTION(operation_destroy, cublasLtMatmulDescDestroy)         \
+  FUNCTION(operation_set, cublasLtMatmulDescSetAttribute)        \
+  FUNCTION(layout_create, cublasLtMatrixLayoutCreate)            \
+  FUNCTION(layout_destroy, cublasLtMatrixLayoutDestroy)          \
+  FUNCTION(layout_set, cublasLtMatrixLayoutSetAttribute)         \
+  FUNCTION(preference_create, cublasLtMatmulPreferenceCreate)    \
+  FUNCTION(preference_destroy, cublasLtMatmulPreferenceDestroy)  \
+  FUNCTION(preference_set, cublasLtMatmulPreferenceSetAttribute) \
+  FUNCTION(heuristic, cublasLtMatmulAlgoGetHeuristic)            \
+  FUNCTION(capability, cublasLtMatmulAlgoCapGetAttribute)        \
+  FUNCTION(configuration, cublasLtMatmulAlgoConfigGetAttribute)  \
+  FUNCTION(matmul, cublasLtMatmul)
+
 struct Lt {
   std::string version;  // "cuBLASLt 13.10.0"
-  decltype(&cublasLtCreate) create;
-  decltype(&cublasLtDestroy) destroy;
-  decltype(&cublasLtGetStatusString) status_string;
-  decltype(&cublasLtMatmulDescCreate) operation_create;
-  decltype(&cublasLtMatmulDescDestroy) operation_destroy;
-  decltype(&cublasLtMatmulDescSetAttribute) operation_set;
-  decltype(&cublasLtMatrixLayoutCreate) layout_create;
-  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy;
-  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set;
-  decltype(&cublasLtMatmulPreferenceCreate) preference_create;
-  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
-  decltype(&cublasLtMatmulAlgoCapGetAttribute) capability;
-  decltype(&cublasLtMatmulAlgoConfigGetAttribute) configuration;
-  decltype(&cublasLtMatmul) matmul;
+#define PYDLBENCH_DECLARE(member, name) decltype(&name) member;
+  PYDLBENCH_CUBLASLT_FUNCTIONS(PYDLBENCH_DECLARE)
+#undef PYDLBENCH_DECLARE
 
-  // Of the loaded library; throws Unsupported where it is not loaded or lacks one of them.
+  // Those of the loaded library; throws Unsupported if it is not loaded or lacks one of them.
   static Lt loaded();
 
   // Throws Unsupported, OutOfMemory or PrimitiveFailure, with the library's reason.
   void check(cublasStatus_t status, const char* call) const;
 };
 
-// Owners of the library's objects. `lt` has to outlive them.
+// Owners of the library's objects; `lt` has to outlive them.
 using Handle = std::unique_ptr<cublasLtContext, decltype(&cublasLtDestroy)>;
 using Operation = std::unique_ptr<cublasLtMatmulDescOpaque_t, decltype(&cublasLtMatmulDescDestroy)>;
 using Layout =
@@ -63,7 +69,7 @@ void set(const Lt& lt, const Preference& preference, cublasLtMatmulPreferenceAtt
            "cublasLtMatmulPreferenceSetAttribute");
 }
 
-// An attribute of an algorithm, or `otherwise` where this version of the library has none.
+// An attribute of an algorithm, or `otherwise` if this version of the library does not have it.
 template <typename Value>
 Value configuration(const Lt& lt, const cublasLtMatmulAlgo_t& algorithm,
                     cublasLtMatmulAlgoConfigAttributes_t attribute, Value otherwise) {
@@ -73,7 +79,7 @@ Value configuration(const Lt& lt, const cublasLtMatmulAlgo_t& algorithm,
   return status == CUBLAS_STATUS_SUCCESS && written == sizeof value ? value : otherwise;
 }
 
-// CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS; 0 where the library does not tell.
+// CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS; 0 if the library does not report them.
 std::uint64_t numerical_flags(const Lt& lt, const cublasLtMatmulAlgo_t& algorithm);
 
 }  // namespace pydlbench::cuda::cublaslt

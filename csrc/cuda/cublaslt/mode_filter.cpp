@@ -10,7 +10,7 @@ namespace pydlbench::cuda::cublaslt {
 std::vector<Compute> computes(Mode mode) {
   switch (mode) {
     case Mode::fp32:
-      // The second for products that the first has nothing for.
+      // The second one for products that the first does not support.
       return {Compute::float32, Compute::float32_pedantic};
     case Mode::tf32:
       return {Compute::fast_tf32};
@@ -26,14 +26,14 @@ std::vector<Compute> computes(Mode mode) {
 }
 
 std::uint64_t allowed_implementations(Mode mode) {
-  // Only the operations are restricted: accumulators and inputs follow from the types, and a mask
-  // without their bits may allow nothing.
+  // Restrict only the operations: accumulators and inputs follow from the types, and a mask without
+  // their bits may exclude all algorithms.
   const std::uint64_t others = ~flag::operations;
   return others | (on_tensor_cores(mode) ? flag::tensor_operations : flag::fma);
 }
 
 std::uint32_t allowed_reductions(Mode mode, Compute compute) {
-  // Partial sums that pass through 16 bits are not float32 accumulation.
+  // Partial sums that are stored in 16 bits are not float32 accumulation.
   const bool narrow_output = storage(mode) != DataType::float32;
   return narrow_output && compute != Compute::float16 ? reduction::compute_type : reduction::any;
 }
@@ -44,21 +44,21 @@ std::optional<std::string> refusal(Mode mode, Compute compute, std::uint64_t fla
   const auto accumulators = flags & flag::accumulators;
   const auto inputs = flags & flag::inputs;
   if (!on_tensor_cores(mode)) {
-    // CUBLAS_COMPUTE_32F on float32 is float32 by contract, flags or none; on 16 bits it is not.
+    // CUBLAS_COMPUTE_32F guarantees float32 for float32 inputs, but not for 16 bits.
     if (operations == 0 && mode == Mode::fp16) return "does not say whether it uses tensor cores";
     if (operations != 0 && operations != flag::fma) return "is not plain FMA";
     const auto others =
         flag::input_tf32 | flag::input_16bf | (mode == Mode::fp32 ? flag::input_16f : 0);
     if (inputs & others) return "rounds its inputs";
   } else if (operations != 0 && !(mode == Mode::tf32 && (inputs & flag::input_tf32))) {
-    // Integer and float64 units apart; bits that newer libraries add are units of some kind. Only
-    // tensor cores take TF32, whatever operations the kernel names: Hopper's name FMA.
+    // Unknown bits of newer libraries count as tensor cores. Only tensor cores compute with TF32
+    // inputs, although Hopper's kernels report FMA.
     const auto others = is_fp8(mode) ? 0 : flag::imma | flag::dmma;
     if (!(operations & flag::tensor_operations & ~others)) {
       return is_fp8(mode) ? "uses no tensor cores" : "uses no floating-point tensor cores";
     }
   }
-  // Of 16 and 8 bits the type that is stored decides: Hopper's kernels call all of them float16.
+  // For 16 and 8 bits the storage type decides: Hopper's kernels report all of them as float16.
   if (mode == Mode::tf32 && (inputs & ~(flag::input_tf32 | flag::input_32f))) {
     return "does not compute in TF32";
   }
@@ -80,7 +80,7 @@ std::optional<bool> tensor_cores(std::uint64_t flags) {
 }
 
 std::string accumulate(Compute compute, std::uint64_t flags) {
-  // Asked for float16, Hopper's kernel sums in it, and its flags name float32.
+  // Hopper's kernels for float16 accumulate in it, but report float32.
   return compute == Compute::float16 || (flags & flag::accumulator_16f) ? "float16" : "float32";
 }
 

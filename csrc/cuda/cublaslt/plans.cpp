@@ -25,7 +25,7 @@ class GemmPlan final : public Plan {
   const PlanFacts& facts() const override { return facts_; }
   const std::vector<TensorSpec>& tensors() const override { return described_->product.tensors; }
   std::size_t workspace_bytes() const override { return workspace_bytes_; }
-  void build() override {}  // the library has its kernels ready
+  void build() override {}  // the library's kernels are precompiled
 
   void enqueue(const std::vector<void*>& pointers, void* workspace, CUstream_st* stream) override {
     const auto& d = *described_;
@@ -33,7 +33,7 @@ class GemmPlan final : public Plan {
     const auto& product = d.product;
     PYDLBENCH_CHECK(pointers.size() == product.tensors.size(), "one pointer for each tensor");
     if (d.fused) {
-      // Part of the description, which all plans for it share: set for each run.
+      // Part of the description, which several plans share, so set it for each run.
       set(lt, d.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
           static_cast<const void*>(pointers[product.bias]));
     }
@@ -43,7 +43,7 @@ class GemmPlan final : public Plan {
     const auto* alpha = half ? static_cast<const void*>(&half_one) : &one;
     const auto* beta = half ? static_cast<const void*>(&half_zero) : &zero;
     void* result = pointers[product.d.tensor];
-    // beta is zero, so C is not read; it is the result itself where the types agree.
+    // beta is zero, so C is not read; use the result itself if the types agree.
     const bool same_type = product.tensors[product.d.tensor].type != DataType::float8_e4m3;
     lt.check(lt.matmul(d.session->handle.get(), d.operation.get(), alpha,
                        pointers[product.a.tensor], d.a.get(), pointers[product.b.tensor], d.b.get(),
@@ -59,8 +59,8 @@ class GemmPlan final : public Plan {
   PlanFacts facts_;
 };
 
-// Hopper's tensor cores sum 8-bit products in some 14 bits. With FAST_ACCUM off (search.cpp)
-// partial sums are moved to float32 again and again; inference often does without.
+// Hopper's tensor cores accumulate 8-bit products with some 14 bits. Without FAST_ACCUM
+// (search.cpp) partial sums are added to float32 at intervals; inference often uses it.
 constexpr char kPromotedSums[] =
     "FAST_ACCUM off: partial sums are promoted to float32, which is slower than figures that are "
     "published with it on";
@@ -94,10 +94,10 @@ std::string bytes_of(const cublasLtMatmulAlgo_t& algorithm) {
   return bytes;
 }
 
-// Drops what the library offered twice, and numbers what its texts do not tell apart.
+// Removes duplicates, and numbers different algorithms with the same text.
 class Names {
  public:
-  // Nothing where the same algorithm is there already.
+  // Returns false for a duplicate.
   bool give(PlanFacts& facts, const Found& found) {
     if (!seen_.insert({facts.layout, facts.accumulate, bytes_of(found.algorithm)}).second) {
       return false;
@@ -133,7 +133,7 @@ std::vector<std::shared_ptr<Plan>> plans(const std::shared_ptr<const Session>& s
   for (const auto& storage : storages(pass, mode)) {
     bool is_answered = false;
     for (const auto compute : computes(mode)) {
-      // Stricter than fp32 needs, and mostly the same kernels over again, under other algorithms.
+      // Stricter than fp32 requires, and mostly the same kernels under other algorithms.
       if (compute == Compute::float32_pedantic && is_answered) continue;
       const auto described = describe(
           session, product(problem, pass, storage, type, fused, bias_type), mode, compute, fused);

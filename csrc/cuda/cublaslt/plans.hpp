@@ -1,4 +1,4 @@
-// Matrix products on a GPU: every algorithm of cuBLASLt's heuristics that belongs to the mode.
+// Matrix products on a GPU: all algorithms of cuBLASLt's heuristics that belong to the mode.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@ namespace pydlbench::cuda {
 class Device;
 
 // dst = src x weights, or one of its gradients, batch_count times; `fused` adds bias [1, 1, n] and
-// ReLU to the forward pass. Variants: "plain" (all matrices as the caller's, row-major) and
-// "transposed" (some stored transposed, as the layout says). Workspaces are no larger than
-// `workspace_limit` bytes. Throws Unsupported, with the reason, where there is no such algorithm.
+// ReLU to the forward pass. Variants: "plain" (all matrices row-major) and "transposed" (some
+// stored transposed, see the layout). Workspaces have at most `workspace_limit` bytes. Throws
+// Unsupported, with the reason, if there is no such algorithm.
 std::vector<std::shared_ptr<Plan>> gemm_plans(const Device& device, const PlainGemm& problem,
                                               Pass pass, Mode mode, std::size_t workspace_limit,
                                               bool fused);

@@ -16,10 +16,10 @@ struct Matrix {
   bool stored_transposed;
 };
 
-// A matrix in its place in: result = left x right.
+// An operand of: result = left x right.
 struct Operand {
   Matrix matrix;
-  bool flipped;  // the transpose of the caller's matrix stands here
+  bool flipped;  // the operand is the transpose of the caller's matrix
 };
 
 TensorSpec spec(const Matrix& matrix, std::int64_t batch, DataType type, Use use) {
@@ -29,8 +29,8 @@ TensorSpec spec(const Matrix& matrix, std::int64_t batch, DataType type, Use use
   return {matrix.role, type, {batch, matrix.rows, matrix.columns}, std::move(strides), use};
 }
 
-// How memory reads column-major: plain storage as the transpose, transposed storage as it is.
-// `wants_transpose`: cuBLAS is to multiply with the transpose of the caller's matrix.
+// Describes a matrix as column-major memory, in which plain storage is the transpose.
+// `wants_transpose`: whether cuBLAS is to multiply with the transpose of the caller's matrix.
 Seen seen(const Matrix& matrix, std::size_t tensor, bool wants_transpose) {
   const bool is_transpose = !matrix.stored_transposed;
   return {tensor, is_transpose ? matrix.columns : matrix.rows,
@@ -63,7 +63,7 @@ Product product(const PlainGemm& problem, Pass pass, const Storage& storage, Dat
   }
   PYDLBENCH_CHECK(!fused || result.role == dst.role, "only the forward pass is fused");
 
-  // The tensors in the order src, weights, dst, the result last.
+  // The tensors in the order src, weights, dst, with the result at the end.
   const bool left_first = pass != Pass::backward_data;
   const std::size_t left_index = left_first ? 0 : 1, right_index = left_first ? 1 : 0;
   const std::size_t result_index = fused ? 3 : 2;
@@ -108,7 +108,7 @@ std::vector<Storage> storages(Pass pass, Mode mode) {
     case Pass::backward_data:
       return {plain};
     case Pass::backward_weights:
-      // Activations transposed, as FP8 training keeps them for this pass.
+      // Transposed activations, as in FP8 training.
       return {{true, false, true}, {true, true, true}};
   }
   return {};

@@ -9,7 +9,7 @@ namespace pydlbench::cuda::cublaslt {
 
 namespace {
 
-constexpr int kRequested = 64;  // at most so many algorithms per question
+constexpr int kRequested = 64;  // largest number of algorithms per request
 
 cublasComputeType_t library_type(Compute compute) {
   switch (compute) {
@@ -48,7 +48,7 @@ Layout layout(const Lt& lt, const Product& product, const Seen& seen, DataType t
                      seen.batch_stride());
 }
 
-// The scale of the operands and of the result is one: uniform values in [-1, 1] need no other.
+// Sets the scales of operands and result to one, sufficient for uniform values in [-1, 1].
 void set_fp8(const Session& session, Mode mode, const Operation& operation) {
   const auto& lt = session.lt;
   const void* one = session.one.get();
@@ -57,7 +57,7 @@ void set_fp8(const Session& session, Mode mode, const Operation& operation) {
         CUBLASLT_MATMUL_DESC_D_SCALE_POINTER}) {
     set(lt, operation, attribute, one);
   }
-  // It leaves partial sums in the tensor cores' accumulators, which have fewer bits than float32.
+  // Keeps partial sums in the tensor cores' accumulators, with fewer bits than float32.
   set(lt, operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{mode == Mode::fp8_tc_fast});
 }
 
@@ -77,13 +77,13 @@ AlgorithmConfig config_of(const Lt& lt, const cublasLtMatmulAlgo_t& algorithm) {
   return c;
 }
 
-// A question without an answer costs its own storage and compute type only.
+// Whether a status excludes only the requested storage and compute type.
 bool is_no_answer(cublasStatus_t status) {
   return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
          status == CUBLAS_STATUS_ARCH_MISMATCH || status == CUBLAS_STATUS_INTERNAL_ERROR;
 }
 
-// What the heuristics answer; the library's own reason in `refused` where it is nothing.
+// The heuristics' algorithms; if there are none, the library's reason in `refused`.
 std::vector<cublasLtMatmulHeuristicResult_t> ask(const Described& d, const Preference& preference,
                                                  std::string& refused) {
   const auto& lt = d.session->lt;
@@ -101,7 +101,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> ask(const Described& d, const Prefe
   return results;
 }
 
-// The answers to one question, with `implementations` allowed.
+// The algorithms of one request, with `implementations` allowed.
 Search search_among(const Described& described, Mode mode, std::size_t workspace_limit,
                     std::uint64_t implementations) {
   const auto& lt = described.session->lt;
@@ -118,9 +118,9 @@ Search search_among(const Described& described, Mode mode, std::size_t workspace
     ++result.offered;
     const auto config = config_of(lt, candidate.algo);
     const auto flags = numerical_flags(lt, candidate.algo);
-    // Where nothing is split there are no partial sums, whatever scheme stands in the algorithm.
+    // Without a split there are no partial sums, whatever the algorithm's reduction scheme.
     const auto scheme = config.split_k == 1 ? reduction::none : config.reduction_scheme;
-    // The library knows the limits; this checks that it respects them.
+    // The request excludes other algorithms; check that the library respects it.
     auto reason = refusal(mode, described.compute, flags, scheme);
     if (!reason && candidate.workspaceSize > workspace_limit) {
       reason = "needs more workspace than is allowed";
@@ -153,8 +153,8 @@ std::shared_ptr<const Described> describe(std::shared_ptr<const Session> session
         static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_RELU_BIAS));
     set(lt, operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
         static_cast<std::int32_t>(library_type(product.tensors[product.bias].type)));
-    // Not read until the product runs, but its alignment decides which algorithms are offered; all
-    // device memory of ours is aligned to 256 bytes.
+    // A placeholder until the product runs, but its alignment determines the offered algorithms;
+    // our device memory is aligned to 256 bytes.
     set(lt, operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(256));
   }
   const auto type = storage(mode);
@@ -169,10 +169,9 @@ std::shared_ptr<const Described> describe(std::shared_ptr<const Session> session
 
 Search search(const Described& described, Mode mode, std::size_t workspace_limit) {
   auto result = search_among(described, mode, workspace_limit, allowed_implementations(mode));
-  // For CUDA cores, what the restriction keeps out is of another mode. Tensor modes ask without it
-  // as well: tensor cores are what the library chooses first by itself, and a list that was tuned
-  // for the plain question must not be lost to how the restriction works inside. Algorithms that
-  // both answers have are listed once: see Names in plans.cpp.
+  // For CUDA cores, the restriction excludes only algorithms of other modes. Tensor modes also send
+  // a request without it: the library prefers tensor cores anyway, and the restriction may change
+  // its tuned list. Names in plans.cpp removes algorithms that are in both answers.
   if (!on_tensor_cores(mode) && !result.found.empty()) return result;
   auto more = search_among(described, mode, workspace_limit, ~std::uint64_t{0});
   for (const auto& found : more.found) result.found.push_back(found);

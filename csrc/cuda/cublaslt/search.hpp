@@ -1,5 +1,5 @@
-// From a problem to cuBLASLt's algorithms for it. Needs no device by itself: the library is a table
-// of functions, so that a test can put an invented one in its place.
+// Search of cuBLASLt's algorithms for a problem. Needs no device: the library is a table of
+// functions, so that tests can use fake ones.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace pydlbench::cuda::cublaslt {
 
-// The library as one search and its plans use it.
+// The library's state in one search and its plans.
 struct Session {
   explicit Session(Lt functions) : lt(std::move(functions)), handle(make_handle(lt)) {}
 
@@ -26,7 +26,7 @@ struct Session {
   std::shared_ptr<const void> one;  // 1.0f in device memory, for FP8's scales
 };
 
-// A product described to the library; its plans share it.
+// The library's descriptors of a product, which its plans share.
 struct Described {
   std::shared_ptr<const Session> session;
   Product product;
@@ -48,14 +48,14 @@ struct Found {
 
 struct Search {
   std::vector<Found> found;  // of the mode, in the library's order
-  int offered = 0;           // by the library, of whatever mode
-  std::string refused;       // why the last of the others is not of the mode, or none was offered
+  int offered = 0;           // by the library, of any mode
+  std::string refused;  // why the last other one does not belong to the mode, or none was offered
 };
 
-// Asks the heuristics and keeps what belongs to the mode.
+// Queries the heuristics and selects the algorithms of the mode.
 Search search(const Described& described, Mode mode, std::size_t workspace_limit);
 
-// As gemm_plans() of plans.hpp, for a GPU of this compute capability.
+// Like gemm_plans() of plans.hpp, for a GPU of this compute capability.
 std::vector<std::shared_ptr<Plan>> plans(const std::shared_ptr<const Session>& session,
                                          const PlainGemm& problem, Pass pass, Mode mode,
                                          int capability, std::size_t workspace_limit, bool fused);

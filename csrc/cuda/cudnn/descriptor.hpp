@@ -1,4 +1,4 @@
-// A backend descriptor of cuDNN: attributes are set, then it is finalised, then it can be read or
+// A backend descriptor of cuDNN: its attributes are set, it is finalised, then it can be read or
 // used.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace pydlbench::cuda::cudnn {
 
 class Descriptor {
  public:
-  // `what` names it in messages.
+  // `what` is its name in messages.
   Descriptor(cudnnBackendDescriptorType_t type, std::string what);
   ~Descriptor();
   Descriptor(Descriptor&& other) noexcept;
@@ -31,7 +31,7 @@ class Descriptor {
   Descriptor& set(cudnnBackendAttributeName_t name, const std::vector<const Descriptor*>& values);
   Descriptor& set(cudnnBackendAttributeName_t name, const std::vector<void*>& pointers);
   Descriptor& set_text(cudnnBackendAttributeName_t name, const std::string& value);
-  // An enumeration of cuDNN's, which has an attribute type of its own.
+  // An enumeration of cuDNN, which has its own attribute type.
   Descriptor& set_enum(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                        int value);
   Descriptor& set_raw(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
@@ -39,20 +39,20 @@ class Descriptor {
 
   // Throws as check() does.
   void finalize();
-  // The same without an exception: nothing but success or failure.
+  // Likewise, but returns whether it succeeded.
   bool try_finalize();
 
   std::int64_t integer(cudnnBackendAttributeName_t name) const;
-  // The same, or `otherwise` where this version of cuDNN has no such attribute.
+  // Likewise, or `otherwise` if this version of cuDNN has no such attribute.
   std::int64_t integer_or(cudnnBackendAttributeName_t name, std::int64_t otherwise) const;
   int enumeration(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type) const;
   std::vector<int> enumerations(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                                 std::size_t most) const;
   std::string text(cudnnBackendAttributeName_t name) const;
-  // The descriptors of `type` that this one holds, `most` at most.
+  // The descriptors of `type` in an attribute, at most `most`.
   std::vector<Descriptor> children(cudnnBackendAttributeName_t name,
                                    cudnnBackendDescriptorType_t type, std::size_t most) const;
-  // How many elements an attribute has.
+  // Number of elements of an attribute.
   std::size_t count(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type) const;
 
  private:

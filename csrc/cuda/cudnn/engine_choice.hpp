@@ -1,5 +1,4 @@
-// An engine of cuDNN with the values of its knobs: what makes one execution plan another, and its
-// name.
+// An engine of cuDNN with the values of its knobs, which identify an execution plan, and its name.
 #pragma once
 
 #include <algorithm>
@@ -11,13 +10,13 @@
 
 namespace pydlbench::cuda::cudnn {
 
-// Knobs by cudnnBackendKnobType_t; none named means the engine's own defaults.
+// Knobs by cudnnBackendKnobType_t; missing ones have the engine's defaults.
 struct EngineChoice {
   std::int64_t engine;
   std::vector<std::pair<std::int64_t, std::int64_t>> knobs;
 };
 
-// The range of a knob that an engine has, both ends included.
+// The range of an engine's knob, both ends included.
 struct KnobRange {
   std::int64_t type, least, greatest, stride;
 };
@@ -56,8 +55,8 @@ inline std::string engine_text(const EngineChoice& choice, const std::string& tr
   return text + " {" + (inside.empty() ? "default" : inside) + "}";
 }
 
-// Every combination of knob values, the last knob fastest; empty where there are more than `most`
-// or no knobs at all.
+// All combinations of knob values, the last knob fastest; empty if there are more than `most`, or
+// no knobs.
 inline std::vector<EngineChoice> combinations(std::int64_t engine,
                                               const std::vector<KnobRange>& ranges,
                                               std::size_t most) {

@@ -18,17 +18,17 @@ static_assert(CUDNN_NUMERICAL_NOTE_TENSOR_CORE == 0 &&
                   CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION == 0,
               "mode_filter.hpp names notes by value");
 
-// Above what any cuDNN 9 has of each.
-constexpr std::size_t kMostNotes = 64;
-constexpr std::size_t kMostKnobs = 64;
-// Knob combinations of one engine that are worth a try: those of the engines without tensor cores
-// have 2 to 48.
-constexpr std::size_t kMostCombinations = 64;
+// More than any cuDNN 9 has.
+constexpr std::size_t kMaxNotes = 64;
+constexpr std::size_t kMaxKnobs = 64;
+// Largest number of an engine's knob combinations to try; engines without tensor cores have 2
+// to 48.
+constexpr std::size_t kMaxCombinations = 64;
 
 Notes numerical_notes(const Descriptor& engine) {
   Notes notes;
   for (const int value : engine.enumerations(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                                             CUDNN_TYPE_NUMERICAL_NOTE, kMostNotes)) {
+                                             CUDNN_TYPE_NUMERICAL_NOTE, kMaxNotes)) {
     notes.push_back(numerical_note(value));
   }
   return notes;
@@ -37,7 +37,7 @@ Notes numerical_notes(const Descriptor& engine) {
 Notes behavior_notes(const Descriptor& engine) {
   Notes notes;
   for (const int value :
-       engine.enumerations(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE, kMostNotes)) {
+       engine.enumerations(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE, kMaxNotes)) {
     notes.push_back(behavior_note(value));
   }
   return notes;
@@ -45,8 +45,8 @@ Notes behavior_notes(const Descriptor& engine) {
 
 std::vector<std::pair<std::int64_t, std::int64_t>> knobs_of(const Descriptor& configuration) {
   std::vector<std::pair<std::int64_t, std::int64_t>> knobs;
-  for (const auto& knob : configuration.children(
-           CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, kMostKnobs)) {
+  for (const auto& knob : configuration.children(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                                                 CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, kMaxKnobs)) {
     knobs.emplace_back(knob.enumeration(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE),
                        knob.integer(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE));
   }
@@ -56,7 +56,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> knobs_of(const Descriptor& co
 std::vector<KnobRange> knob_ranges(const Descriptor& engine) {
   std::vector<KnobRange> ranges;
   for (const auto& knob : engine.children(CUDNN_ATTR_ENGINE_KNOB_INFO,
-                                          CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR, kMostKnobs)) {
+                                          CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR, kMaxKnobs)) {
     ranges.push_back({knob.enumeration(CUDNN_ATTR_KNOB_INFO_TYPE, CUDNN_TYPE_KNOB_TYPE),
                       knob.integer(CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE),
                       knob.integer(CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE),
@@ -65,13 +65,13 @@ std::vector<KnobRange> knob_ranges(const Descriptor& engine) {
   return ranges;
 }
 
-// 0 where cuDNN cannot tell yet (before 9.2): the built plan knows.
+// 0 if cuDNN does not report it before the plan is built (before 9.2).
 std::size_t workspace_of(const Descriptor& configuration) {
   const auto bytes = configuration.integer_or(CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, 0);
   return bytes > 0 ? static_cast<std::size_t>(bytes) : 0;
 }
 
-// The engine configurations of one list; empty where cuDNN has no such list for the graph.
+// The engine configurations of one list; empty if cuDNN has no such list for the graph.
 std::vector<Descriptor> listed(const OperationGraph& graph, const Target& target,
                                cudnnBackendHeurMode_t mode) {
   Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "cuDNN heuristics");
@@ -84,7 +84,7 @@ std::vector<Descriptor> listed(const OperationGraph& graph, const Target& target
                              count);
 }
 
-// Nothing where the engine does not take these knob values.
+// Nothing if the engine does not support these knob values.
 std::optional<Descriptor> configured(const Descriptor& engine, const EngineChoice& choice) {
   Descriptor configuration(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "cuDNN engine configuration");
   configuration.set(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
@@ -98,7 +98,7 @@ std::optional<Descriptor> configured(const Descriptor& engine, const EngineChoic
   std::vector<const Descriptor*> pointers;
   for (const auto& knob : knobs) pointers.push_back(&knob);
   if (!pointers.empty()) configuration.set(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, pointers);
-  // While the knobs are there: cuDNN does not promise to have copied them before.
+  // While the knobs exist: cuDNN does not document that it copies them before.
   if (!configuration.try_finalize()) return std::nullopt;
   return configuration;
 }
@@ -113,7 +113,7 @@ class Collection {
       try {
         add_listed(std::move(configuration));
       } catch (const PrimitiveFailure&) {
-        // A configuration that cannot be read costs itself, not the whole graph.
+        // Skip a configuration that cannot be read.
       }
     }
   }
@@ -148,19 +148,19 @@ class Collection {
     engine.set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph_.graph)
         .set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, std::vector<std::int64_t>{index});
     target_.tell_engine(engine);
-    if (!engine.try_finalize()) return;  // not for this graph
+    if (!engine.try_finalize()) return;  // does not support this graph
     const auto numerical = numerical_notes(engine);
     if (unwanted_(numerical)) return;
     const auto behavior = behavior_notes(engine);
     if (known_.count(index) == 0) try_choice(engine, {index, {}}, numerical, behavior);
     if (has(numerical, "TENSOR_CORE") || has(behavior, "RUNTIME_COMPILATION")) return;
-    for (const auto& choice : combinations(index, knob_ranges(engine), kMostCombinations)) {
+    for (const auto& choice : combinations(index, knob_ranges(engine), kMaxCombinations)) {
       try_choice(engine, choice, numerical, behavior);
     }
   }
 
-  // Knob values that do not go together show when the plan is made, which is quick where nothing is
-  // compiled; code that has to be compiled is left to Plan::build.
+  // Inconsistent knob values are detected when the plan is made, which is fast unless code has to
+  // be compiled; that is left to Plan::build.
   void try_choice(const Descriptor& engine, const EngineChoice& choice, const Notes& numerical,
                   const Notes& behavior) {
     auto configuration = configured(engine, choice);

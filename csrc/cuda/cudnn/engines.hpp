@@ -1,4 +1,4 @@
-// The engine configurations that cuDNN has for an operation graph.
+// cuDNN's engine configurations for an operation graph.
 #pragma once
 
 #include <cstddef>
@@ -19,17 +19,17 @@ namespace pydlbench::cuda::cudnn {
 struct Engine {
   EngineChoice choice;
   Notes numerical, behavior;
-  std::size_t workspace_bytes = 0;  // as far as it is known before the plan is built
+  std::size_t workspace_bytes = 0;  // 0 if unknown before the plan is built
   std::shared_ptr<const Descriptor> configuration;
 };
 
-// Whether an engine is not wanted, judged by its numerical notes before it is configured at all.
+// Whether to skip an engine, by its numerical notes, before it is configured.
 using Objection = std::function<bool(const Notes& numerical)>;
 
-// In cuDNN's order: heuristics A, B and the fallback list; then, where `sweep` is set, the engines
-// that these leave out, with default knobs, and all knobs of those engines that have few: on Hopper
-// the heuristics answer a float32 convolution with little but TF32. No configuration twice, none of
-// an engine that is `unwanted`.
+// In cuDNN's order: heuristics A, B and the fallback list; then, if `sweep` is set, all other
+// engines with default knobs, and all knob values of engines with few combinations: on Hopper, the
+// heuristics for a float32 convolution contain hardly anything but TF32. Without duplicates and
+// engines that are `unwanted`.
 std::vector<Engine> engines(const OperationGraph& graph, const Target& target,
                             const Objection& unwanted, bool sweep);
 

@@ -19,7 +19,7 @@ std::vector<TensorSpec> convolution_tensors(const Convolution& convolution) {
   const bool backward_data = pass == Pass::backward_data;
   const bool backward_weights = pass == Pass::backward_weights;
   const auto images = [&](std::int64_t first, std::int64_t second,
-                          const std::int64_t (&sizes)[kMostSides]) {
+                          const std::int64_t (&sizes)[kMaxSides]) {
     std::vector<std::int64_t> dims{first, second};
     dims.insert(dims.end(), sizes, sizes + p.sides);
     return dims;
@@ -29,7 +29,7 @@ std::vector<TensorSpec> convolution_tensors(const Convolution& convolution) {
       tensor("weights", images(p.out_channels, p.in_channels / p.groups, p.kernel),
              backward_weights)};
   if (convolution.fused) {
-    constexpr std::int64_t ones[kMostSides] = {1, 1, 1};
+    constexpr std::int64_t ones[kMaxSides] = {1, 1, 1};
     tensors.push_back(tensor("bias", images(1, p.out_channels, ones), false));
   }
   tensors.push_back(tensor("dst", images(p.batch, p.out_channels, p.out_size),
@@ -57,10 +57,10 @@ std::string primitive_text(const Convolution& convolution) {
 
 namespace {
 
-// cudaMalloc aligns better, but strides need not keep more than this.
+// cudaMalloc aligns to more, but strides may not be multiples of that.
 constexpr std::int64_t kAlignment = 16;
 
-// The descriptors' addresses must not move while others are made from them.
+// Keeps descriptors at fixed addresses while others refer to them.
 class Builder {
  public:
   explicit Builder(std::size_t most) { parts.reserve(most); }
@@ -83,7 +83,7 @@ class Builder {
   }
 
   Descriptor& convolution(const ConvProblem& p, DataType compute) {
-    const auto of_sides = [&](const std::int64_t (&sizes)[kMostSides]) {
+    const auto side_sizes = [&](const std::int64_t (&sizes)[kMaxSides]) {
       return std::vector<std::int64_t>(sizes, sizes + p.sides);
     };
     auto& convolution = make(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, "convolution");
@@ -91,10 +91,10 @@ class Builder {
         .set_enum(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE,
                   CUDNN_CROSS_CORRELATION)
         .set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, std::vector<std::int64_t>{p.sides})
-        .set(CUDNN_ATTR_CONVOLUTION_DILATIONS, of_sides(p.dilation))
-        .set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, of_sides(p.stride))
-        .set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, of_sides(p.pad_before))
-        .set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, of_sides(p.pad_after));
+        .set(CUDNN_ATTR_CONVOLUTION_DILATIONS, side_sizes(p.dilation))
+        .set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, side_sizes(p.stride))
+        .set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, side_sizes(p.pad_before))
+        .set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, side_sizes(p.pad_after));
     convolution.finalize();
     return convolution;
   }
@@ -164,7 +164,7 @@ std::shared_ptr<const OperationGraph> operation_graph(const Convolution& convolu
     tensors.push_back(&builder.tensor(names.back(), spec));
   }
   const auto& dst = *tensors.back();
-  // What the convolution hands to the bias, and the bias to the ReLU: never in memory, float32.
+  // Intermediate results before bias and ReLU: float32, not in memory.
   const auto between = [&](std::int64_t name) -> const Descriptor& {
     auto spec = specs.back();
     spec.role = "intermediate";

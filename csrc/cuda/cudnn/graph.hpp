@@ -1,5 +1,4 @@
-// A convolution as cuDNN's operation graph: its tensors in one layout, one storage format, one
-// format to compute in.
+// A convolution as cuDNN's operation graph, with one layout, storage format and compute format.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +24,7 @@ struct Convolution {
   bool fused;        // forward with bias and ReLU
 };
 
-// src, weights, bias where it is fused, dst; the result is the only output. The order of pointers.
+// src, weights, bias if fused, dst, in the order of pointers; the result is the only output.
 std::vector<TensorSpec> convolution_tensors(const Convolution& convolution);
 
 // "src nhwc, weights krsc, dst nhwc".
@@ -36,11 +35,12 @@ std::string primitive_text(const Convolution& convolution);
 
 struct OperationGraph {
   Descriptor graph;
-  std::vector<Descriptor> parts;    // what the graph refers to
-  std::vector<std::int64_t> names;  // of convolution_tensors(), in the order of the variant pack
+  std::vector<Descriptor> parts;  // descriptors that the graph refers to
+  std::vector<std::int64_t>
+      names;  // identifiers of convolution_tensors(), in the order of the variant pack
 };
 
-// Throws Unsupported or PrimitiveFailure where cuDNN refuses the problem as such.
+// Throws Unsupported or PrimitiveFailure if cuDNN refuses the problem.
 std::shared_ptr<const OperationGraph> operation_graph(const Convolution& convolution,
                                                       const Target& target);
 

@@ -11,11 +11,6 @@ namespace pydlbench::cuda::cudnn {
 
 namespace {
 
-template <typename Function>
-void look_up(Function*& function, const char* name) {
-  function = reinterpret_cast<Function*>(cudnn_symbol(name));
-}
-
 // The reason on one line: cuDNN's messages may span several.
 std::string reason(cudnnStatus_t status) {
   char message[1024] = "";
@@ -44,27 +39,15 @@ cudnnDataType_t type_of(DataType type) {
 }
 
 const Api& api() {
-  static const Api table = [] {
-    Api found{};
-    look_up(found.create, "cudnnCreate");
-    look_up(found.destroy, "cudnnDestroy");
-    look_up(found.set_stream, "cudnnSetStream");
-    look_up(found.error_string, "cudnnGetErrorString");
-    look_up(found.last_error_string, "cudnnGetLastErrorString");
-    look_up(found.create_descriptor, "cudnnBackendCreateDescriptor");
-    look_up(found.destroy_descriptor, "cudnnBackendDestroyDescriptor");
-    look_up(found.set_attribute, "cudnnBackendSetAttribute");
-    look_up(found.get_attribute, "cudnnBackendGetAttribute");
-    look_up(found.finalize, "cudnnBackendFinalize");
-    look_up(found.execute, "cudnnBackendExecute");
-    return found;
-  }();
+#define PYDLBENCH_LOOK_UP(member, name) reinterpret_cast<decltype(&name)>(cudnn_symbol(#name)),
+  static const Api table{PYDLBENCH_CUDNN_FUNCTIONS(PYDLBENCH_LOOK_UP)};
+#undef PYDLBENCH_LOOK_UP
   return table;
 }
 
 void check(cudnnStatus_t status, const std::string& what) {
   if (status == CUDNN_STATUS_SUCCESS) return;
-  // Numbers instead of names: a header may be older than the library it describes.
+  // Numbers instead of names, because the header may be older than the library.
   const int code = static_cast<int>(status);
   const bool unsupported = code / 1000 == 3;                             // NOT_SUPPORTED_...
   const bool incomplete = code == 1001 || code == 1002 || code == 1008;  // the library cannot start
@@ -80,15 +63,15 @@ void check(cudnnStatus_t status, const std::string& what) {
 
 namespace {
 
-struct Kept {
+struct HandleCache {
   std::mutex mutex;
   std::map<int, std::shared_ptr<Handle>> handles;
 };
 
-// Not destroyed with the other statics, whose order is unknown: release_handles() empties it
-// before.
-Kept& kept() {
-  static auto& instance = *new Kept;
+// Never destroyed, because the order among static objects is undefined; release_handles() clears
+// it.
+HandleCache& handle_cache() {
+  static auto& instance = *new HandleCache;
   return instance;
 }
 
@@ -96,7 +79,7 @@ Kept& kept() {
 
 Handle::Handle() { check(api().create(&handle_), "cudnnCreate"); }
 
-// A lost device makes this fail; there is nothing left to give back then.
+// Fails if the device is lost, when there is nothing to release.
 Handle::~Handle() { api().destroy(handle_); }
 
 void Handle::use(CUstream_st* stream) {
@@ -106,8 +89,8 @@ void Handle::use(CUstream_st* stream) {
 }
 
 std::shared_ptr<Handle> handle_of(const Device& device) {
-  const std::lock_guard lock(kept().mutex);
-  auto& handle = kept().handles[device.facts().index];
+  const std::lock_guard lock(handle_cache().mutex);
+  auto& handle = handle_cache().handles[device.facts().index];
   if (!handle) {
     device.make_current();
     handle = std::make_shared<Handle>();
@@ -116,8 +99,8 @@ std::shared_ptr<Handle> handle_of(const Device& device) {
 }
 
 void release_handles() {
-  const std::lock_guard lock(kept().mutex);
-  kept().handles.clear();
+  const std::lock_guard lock(handle_cache().mutex);
+  handle_cache().handles.clear();
 }
 
 }  // namespace pydlbench::cuda::cudnn

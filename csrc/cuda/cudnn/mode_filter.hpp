@@ -1,5 +1,5 @@
-// cuDNN's notes on an engine's arithmetic, and the precision mode that fits them. The modes are
-// enforced here: cuDNN has no switch that forbids TF32 or tensor cores to a graph, it only tells.
+// Selection of cuDNN's engines by precision mode, from the notes on their arithmetic. cuDNN has no
+// option to exclude TF32 or tensor cores from a graph; it only reports their use.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace pydlbench::cuda::cudnn {
 
 using Notes = std::vector<std::string>;
 
-// cudnnBackendNumericalNote_t, by value. A note that a newer cuDNN invents is not known to be
-// harmless: see `objection`.
+// cudnnBackendNumericalNote_t, by value. Unknown notes of a newer cuDNN exclude an engine: see
+// `objection`.
 inline std::string numerical_note(std::int64_t value) {
   switch (value) {
     case 0:
@@ -65,10 +65,12 @@ inline bool has(const Notes& notes, const std::string& name) {
   return std::find(notes.begin(), notes.end(), name) != notes.end();
 }
 
-// Why an engine with these numerical notes does not belong to the mode; nothing where it does.
+// The reason why an engine with these numerical notes does not belong to the mode; nothing if it
+// does.
 //
-// float32 accumulation is part of every mode but fp16, which records what it got. FFT and Winograd
-// change the error, not the format: they stay, and their names reach the check of the result.
+// All modes require float32 accumulation except fp16, which records the accumulator. FFT and
+// Winograd are accepted, because they change only the error; the check of the result knows them by
+// name.
 inline std::optional<std::string> objection(Mode mode, const Notes& notes) {
   for (const auto& note : notes) {
     if (note.rfind("NUMERICAL_NOTE_", 0) == 0) return "its note " + note + " is unknown";
@@ -88,7 +90,7 @@ inline std::string accumulator(DataType compute, const Notes& notes) {
   return half ? "float16" : "float32";
 }
 
-// "winograd 4x4", "winograd", "fft", or nothing for a direct or implicit-GEMM kernel.
+// "winograd 4x4", "winograd", "fft", or empty for a direct or implicit-GEMM kernel.
 inline std::string transform(const Notes& notes) {
   for (const char* tile : {"4x4", "6x6", "13x13"}) {
     if (has(notes, std::string("WINOGRAD_TILE_") + tile)) return std::string("winograd ") + tile;

@@ -1,4 +1,4 @@
-// What was made for a set of operands, kept for the next launch on the same ones.
+// A cache of values by set of operands, for further launches on the same ones.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +7,15 @@
 
 namespace pydlbench::cuda::cudnn {
 
-// Rotating sets come back in the order in which they came first, so the one after the last found is
-// looked at first: a launch costs the same with one set and with a thousand.
+// Rotating sets recur in the same order, so the search starts after the last one found: a launch
+// costs the same with one set and with a thousand.
 template <typename Value>
 class OperandCache {
  public:
-  // Beyond `most` sets all are forgotten, to bound what they hold.
+  // The cache is cleared when it has `most` sets, to limit its memory.
   explicit OperandCache(std::size_t most) : most_(most) {}
 
-  // Nothing where these operands are new.
+  // Null for new operands.
   const Value* find(const std::vector<void*>& pointers, const void* workspace) {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       const auto at = next_ + i < entries_.size() ? next_ + i : next_ + i - entries_.size();
@@ -36,7 +36,7 @@ class OperandCache {
     return entries_.back().value;
   }
 
-  // How many entries find() has looked at.
+  // Number of entries that find() has compared.
   std::size_t looked_at() const { return looked_at_; }
 
  private:

@@ -1,6 +1,6 @@
-// Copies planes to a place shifted by rows and elements, with zeros around: padding where the
-// target is larger, cropping where it is smaller (a negative shift). Bound by memory: it reads and
-// writes each element once, in the widest packets that all rows are aligned for.
+// Copies planes with a shift by rows and elements, and zeros around them: padding if the target is
+// larger, cropping if it is smaller (a negative shift). Memory-bound: each element is read and
+// written once, in the widest packets for which all rows are aligned.
 #include "cuda/cudnn/padding.hpp"
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct Shift {
   std::int64_t down, right;  // of the source inside the target, in rows and elements
 };
 
-// A block is `blockDim.y` rows at a time, its threads along them.
+// A block processes `blockDim.y` rows at a time, with threads along them.
 template <typename T>
 __global__ void shifted_copy(T* target, Planes to, const T* source, Planes from, Shift shift) {
   const auto rows = static_cast<std::uint32_t>(to.count * to.rows);
@@ -38,7 +38,7 @@ __global__ void shifted_copy(T* target, Planes to, const T* source, Planes from,
   }
 }
 
-// The same counted in packets of `elements` elements.
+// Converts units to packets of `elements` elements.
 inline Planes in_packets(Planes planes, std::int64_t elements) {
   return {planes.count, planes.rows, planes.row / elements};
 }
@@ -59,7 +59,7 @@ void launch_shifted_copy_as(void* target, Planes to, const void* source, Planes 
          Shift{shift.down, shift.right / elements});
 }
 
-// `bytes` per element is 2 or 4; memory starts at multiples of 16 bytes.
+// `bytes` per element is 2 or 4; memory is aligned to 16 bytes.
 inline void launch_shifted_copy(void* target, Planes to, const void* source, Planes from,
                                 Shift shift, std::int64_t bytes, cudaStream_t stream) {
   PYDLBENCH_CHECK(bytes == 2 || bytes == 4, "elements of 2 or 4 bytes");

@@ -1,5 +1,5 @@
-// Padding that differs between opposite sides, done by hand: the difference is laid around the
-// source by a kernel of ours (or cut off its gradient), and the library sees what is symmetric.
+// Padding that differs between opposite sides: our own kernel pads the source (or crops its
+// gradient) by the difference, and the library gets a symmetric problem.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +13,15 @@ struct CUstream_st;
 
 namespace pydlbench::cuda::cudnn {
 
-// Of images of two sides, which the kernels below are for.
+// For images of two sides.
 inline bool is_asymmetric(const ConvProblem& problem) {
   return problem.pad_before[0] != problem.pad_after[0] ||
          problem.pad_before[1] != problem.pad_after[1];
 }
 
 struct ExplicitPadding {
-  ConvProblem inner;                      // on the larger source, padded alike on opposite sides
-  std::int64_t top, left, bottom, right;  // rows and columns that the kernel adds or cuts off
+  ConvProblem inner;  // on the larger source, with the same padding on opposite sides
+  std::int64_t top, left, bottom, right;  // rows and columns that the kernel adds or removes
 };
 
 inline ExplicitPadding explicit_padding(const ConvProblem& problem) {
@@ -43,9 +43,8 @@ inline std::string sides_text(const ExplicitPadding& padding) {
          std::to_string(padding.left) + "," + std::to_string(padding.right);
 }
 
-// A stack of planes, each of rows of contiguous elements: NCHW is batch x channels planes with rows
-// of `width` elements, NHWC is `batch` planes with rows of width x channels. So one copy serves
-// both.
+// A stack of planes with rows of contiguous elements: NCHW has batch x channels planes with rows of
+// `width` elements, NHWC has `batch` planes with rows of width x channels.
 struct Planes {
   std::int64_t count, rows, row;
 };
@@ -56,11 +55,11 @@ inline Planes planes_of(std::int64_t batch, std::int64_t channels, std::int64_t 
   return {batch * channels, height, width};
 }
 
-// Lays `source` into `target` with zeros around it.
+// Copies `source` to `target` with zeros around it.
 void pad(void* target, const void* source, const ExplicitPadding& padding, bool channels_last,
          std::size_t bytes_per_element, CUstream_st* stream);
 
-// The other way round: takes what lies inside the padding.
+// The inverse: copies the part inside the padding.
 void crop(void* target, const void* source, const ExplicitPadding& padding, bool channels_last,
           std::size_t bytes_per_element, CUstream_st* stream);
 

@@ -1,5 +1,5 @@
-// One engine configuration of cuDNN on one convolution, with or without padding done apart, and the
-// search for all of them.
+// Plans of cuDNN's engine configurations for a convolution, with or without separate padding, and
+// the search for them.
 #include "cuda/cudnn/plans.hpp"
 
 #include <map>
@@ -26,7 +26,7 @@ namespace {
 
 class ConvolutionPlan : public Plan {
  public:
-  // `convolution` is what the caller sees; with `padding`, the graph is that of its inner problem.
+  // `convolution` is the caller's; with `padding`, the graph is that of its inner problem.
   ConvolutionPlan(const Target& target, const Convolution& convolution,
                   std::optional<ExplicitPadding> padding,
                   std::shared_ptr<const OperationGraph> graph, Engine engine,
@@ -39,8 +39,8 @@ class ConvolutionPlan : public Plan {
   void enqueue(const std::vector<void*>& pointers, void* workspace, CUstream_st* stream) override;
 
  private:
-  // cuDNN's variant pack of pointers. Created once for each set of operands, so that a launch costs
-  // no more than it must.
+  // cuDNN's variant pack of pointers, created once for each set of operands, so that launches are
+  // fast.
   const Descriptor& pack(const std::vector<void*>& pointers, void* workspace);
 
   Target target_;
@@ -51,16 +51,16 @@ class ConvolutionPlan : public Plan {
   std::size_t workspace_limit_;
   PlanFacts facts_;
   std::vector<TensorSpec> tensors_;
-  std::size_t scratch_bytes_ = 0;  // of the padded source, before cuDNN's part of the workspace
+  std::size_t scratch_bytes_ = 0;  // the padded source, before cuDNN's part of the workspace
   std::size_t library_bytes_ = 0;
   std::optional<Descriptor> plan_;
   OperandCache<Descriptor> packs_;
 };
 
-// What follows it in the workspace keeps the alignment that the allocator gave the whole.
+// Alignment of cuDNN's part of the workspace, that of the allocator.
 constexpr std::size_t kWorkspaceAlignment = 256;
-// Sets of operands whose packs are kept, a few kilobytes each. Layers above 50 kB have fewer sets.
-constexpr std::size_t kMostPacks = 4096;
+// Largest number of cached packs, a few kilobytes each. Layers above 50 kB have fewer sets.
+constexpr std::size_t kMaxPacks = 4096;
 
 std::size_t scratch_bytes(const Convolution& convolution, const ExplicitPadding& padding) {
   const auto& inner = padding.inner;
@@ -105,7 +105,7 @@ ConvolutionPlan::ConvolutionPlan(const Target& target, const Convolution& convol
       tensors_(convolution_tensors(convolution_)),
       scratch_bytes_(padding_ ? scratch_bytes(convolution_, *padding_) : 0),
       library_bytes_(engine_.workspace_bytes),
-      packs_(kMostPacks) {}
+      packs_(kMaxPacks) {}
 
 void ConvolutionPlan::build() {
   auto plan = execution_plan(*engine_.configuration, target_);
@@ -155,7 +155,7 @@ std::vector<Layout> layouts_of(const std::string& name) {
   throw Unsupported("layout " + name + ": cuDNN convolutions come in best, any, nchw, nhwc");
 }
 
-// float32 everywhere; without tensor cores float16 sums are as fast again, and recorded as such.
+// float32; without tensor cores also float16, which is twice as fast, and recorded as such.
 std::vector<DataType> compute_types(Mode mode, bool fused) {
   if (mode == Mode::fp16 && !fused) return {DataType::float32, DataType::float16};
   return {DataType::float32};
@@ -220,7 +220,7 @@ std::vector<std::shared_ptr<Plan>> convolution_plans(const Target& target,
     } catch (const Unsupported& error) {
       dropped.count(error.what());
     } catch (const PrimitiveFailure& error) {
-      dropped.count(error.what());  // a graph that this cuDNN refuses costs its own plans only
+      dropped.count(error.what());  // this cuDNN does not support the graph
     }
   };
   Convolution convolution{problem, pass, Layout::nchw, mode, DataType::float32, request.fused};

@@ -1,4 +1,4 @@
-// Every way in which cuDNN computes a convolution in a precision mode.
+// All of cuDNN's plans of a convolution in a precision mode.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,11 @@ struct PlanRequest {
   std::string layout = "best";  // "nchw", "nhwc"; "best" and "any" are both
   std::size_t workspace_limit = std::size_t{1} << 33;
   bool fused = false;  // with bias and ReLU; forward only
-  bool sweep = true;   // also what cuDNN's own lists leave out
+  bool sweep = true;   // also engines that are not in cuDNN's lists
 };
 
-// Layout by layout in cuDNN's own order, none of them built. Where opposite sides are padded
-// differently, also with the padding done apart. Throws Unsupported with one sentence where the
-// mode or the problem leaves nothing.
+// The plans by layout in cuDNN's order, not built. If opposite sides have different padding, also
+// plans with separate padding. Throws Unsupported, with the reason, if there are none.
 std::vector<std::shared_ptr<Plan>> convolution_plans(const Target& target,
                                                      const ConvProblem& problem, Pass pass,
                                                      Mode mode, const PlanRequest& request);

@@ -1,5 +1,5 @@
-// Which GPU plans are made for: one of this machine, or one that is known only by its serialised
-// properties. The latter needs no driver; its plans can be listed and built, not run.
+// The GPU that plans are made for: one of this machine, or one described by its serialised
+// properties. The latter needs no driver; its plans can be listed and built, but not run.
 #pragma once
 
 #include <memory>
@@ -13,15 +13,15 @@ namespace pydlbench::cuda::cudnn {
 class Target {
  public:
   static Target of(const Device& device);
-  // `json` as device_properties() gives it. Throws Unsupported before cuDNN 9.8.
+  // `json` is from device_properties(). Throws Unsupported before cuDNN 9.8.
   static Target of_properties(const std::string& json);
 
   // Major x 10 + minor.
   int capability() const { return capability_; }
-  // Nothing where plans cannot be run.
+  // Null if plans cannot be run.
   Handle* handle() const { return handle_.get(); }
 
-  // Each kind of descriptor has its own attribute.
+  // Sets the GPU in a descriptor; each kind has its own attribute.
   void tell_graph(Descriptor& graph) const;
   void tell_heuristics(Descriptor& heuristics) const;
   void tell_engine(Descriptor& engine) const;

@@ -12,7 +12,7 @@ constexpr float kTanhFactor = 0.79788456f, kCubic = 0.044715f;    // sqrt(2 / pi
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// log(1 + e^x), whose exponential would overflow.
+// log(1 + e^x), without an overflow of the exponential.
 __device__ __forceinline__ float softplus(float x) {
   return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
 }
@@ -60,7 +60,7 @@ __device__ __forceinline__ float slope(float x) {
          0.5f * x * (1.0f - t * t) * kTanhFactor * (1.0f + 3.0f * kCubic * x * x);
 }
 
-// Calls f with the activation as a constant.
+// Calls f with the activation as a compile-time constant.
 template <typename F>
 __device__ __forceinline__ void with_activation(Activation which, F&& f) {
 #define PYDLBENCH_CASE(name) \

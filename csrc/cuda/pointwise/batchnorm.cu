@@ -1,5 +1,5 @@
-// Batch normalisation: statistics over batch and pixels of each channel, their gradients, and what
-// follows from them for every element.
+// Batch normalisation: statistics over batch and pixels per channel, their gradients, and the
+// elementwise results.
 #include "cuda/pointwise/channel_sums.cuh"
 
 namespace pydlbench::cuda::pointwise {
@@ -46,8 +46,8 @@ struct Normalise {
   }
 };
 
-// Sums of x - r and (x - r)^2, with r the channel's first element: a large mean does not cancel out
-// the digits of the variance, and partial sums just add up.
+// Sums of x - r and (x - r)^2, with r the channel's first element, so that a large mean does not
+// cancel the digits of the variance, and partial sums can be added.
 template <typename T>
 struct Moments {
   static constexpr int kInputs = 1, kSums = 2;

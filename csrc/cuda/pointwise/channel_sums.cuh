@@ -1,12 +1,12 @@
 // Sums per channel: of a gradient for a bias, and the pairs that batch normalisation needs.
 //
-// A channel's elements are shared out among `splits` blocks. With one split the block finishes the
-// channel itself; with more, each leaves its partial sum in partial[sum][channel][split] and a
-// second kernel adds them up, in order.
+// A channel's elements are divided among `splits` blocks. With one split, the block finishes the
+// channel itself; with more, each writes its partial sum to partial[sum][channel][split], and a
+// second kernel adds them in order.
 //
-// Terms says what is added: kInputs tensors, kSums sums,
-//   float reference(channel)                        read once per channel,
-//   static void add(reference, in[kInputs], sums[kSums])  once per element.
+// Terms defines the sums: kInputs tensors, kSums sums,
+//   float reference(channel)                        called once per channel,
+//   static void add(reference, in[kInputs], sums[kSums])  called once per element.
 // Finish is called once per channel: finish(channel, sums).
 #pragma once
 
@@ -23,18 +23,17 @@ struct Inputs {
   const T* in[kInputs];
 };
 
-// A vector of which the lanes begin .. end - 1 belong to a channel; none where end <= begin.
+// A vector whose lanes begin .. end - 1 belong to a channel; none if end <= begin.
 struct PlaneVector {
   std::int64_t first;
   int begin, end;
 };
 
-// A channel's planes in NCHW, cut into vectors on the sixteen-byte grid of the whole tensor: a
-// plane that starts or ends inside a vector has those lanes masked, so any height x width is read
-// in vectors.
+// A channel's planes in NCHW as vectors that are aligned to sixteen bytes in the whole tensor.
+// Lanes outside of the plane are masked, so that any height x width is read in vectors.
 struct Planes {
   std::int64_t batch, channels, inner, elements;
-  std::int64_t slots;  // vectors per plane, the most any plane needs
+  std::int64_t slots;  // vectors per plane, the maximum over all planes
   Divider by_slots;
 
   Planes() = default;
@@ -48,7 +47,7 @@ struct Planes {
 
   __host__ __device__ __forceinline__ std::int64_t vectors() const { return batch * slots; }
 
-  // An empty one points at its plane's first vector.
+  // An empty vector has the address of its plane's first one.
   template <int lanes>
   __device__ __forceinline__ PlaneVector vector(std::int64_t channel, std::int64_t index) const {
     const std::int64_t image = by_slots.quotient(index);
@@ -61,15 +60,15 @@ struct Planes {
             static_cast<int>(rest < lanes ? rest : lanes)};
   }
 
-  // Whether no vector of the channel reaches beyond the tensor's end.
+  // Whether no vector of the channel extends beyond the tensor's end.
   template <int lanes>
   __device__ __forceinline__ bool inside(std::int64_t channel) const {
     return elements % lanes == 0 || (channels - 1 - channel) * inner >= lanes;
   }
 };
 
-// Calls body(in, at) for a block's share of a channel: in[input][lane], of which at.begin .. at.end
-// - 1 count. Several vectors of each input are read before the first is used.
+// Calls body(in, at) for a block's share of a channel: in[input][lane], with valid lanes at.begin
+// .. at.end - 1. Several vectors of each input are read before the first is used.
 template <typename T, int kInputs, typename Body>
 __device__ __forceinline__ void for_plane_vectors(const Inputs<T, kInputs>& inputs,
                                                   const Planes& planes, std::int64_t channel,
@@ -112,7 +111,7 @@ __device__ __forceinline__ void for_plane_vectors(const Inputs<T, kInputs>& inpu
   }
 }
 
-// Adds up what this block has of a channel; the sums are in every thread.
+// Sums this block's share of a channel; every thread gets the sums.
 template <typename T, typename Terms>
 __device__ __forceinline__ void sum_planes(const Inputs<T, Terms::kInputs>& inputs,
                                            const Planes& planes, std::int64_t channel,
@@ -124,7 +123,7 @@ __device__ __forceinline__ void sum_planes(const Inputs<T, Terms::kInputs>& inpu
   for (int k = 0; k < Terms::kSums; ++k) sums[k] = 0.0f;
   for_plane_vectors(inputs, planes, channel, from, to, aligned,
                     [&](const float (&in)[kInputs][lanes], const PlaneVector& at) {
-                      // A vector's own sums first: shorter chains of roundings.
+                      // Sum within a vector first, for shorter chains of roundings.
                       float own[Terms::kSums] = {};
 #pragma unroll
                       for (int lane = 0; lane < lanes; ++lane) {
@@ -142,7 +141,7 @@ __device__ __forceinline__ void sum_planes(const Inputs<T, Terms::kInputs>& inpu
 }
 
 template <typename T, typename Terms, typename Finish>
-__global__ void __launch_bounds__(kThreads, kLeastBlocks)
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
     plane_sums_kernel(Inputs<T, Terms::kInputs> inputs, Planes planes, bool aligned, Terms terms,
                       Finish finish, float* partial) {
   __shared__ float scratch[Terms::kSums][32];
@@ -164,10 +163,10 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks)
   }
 }
 
-// Rows of channels (NHWC): `across` threads side by side on kWidth channels each, the rest of the
-// block below one another on other rows.
+// Rows of channels (NHWC): `across` threads along a row with kWidth channels each; the other
+// threads of the block process other rows.
 template <typename T, int kWidth, typename Terms, typename Finish>
-__global__ void __launch_bounds__(kThreads, kLeastBlocks)
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
     row_sums_kernel(Inputs<T, Terms::kInputs> inputs, std::int64_t rows, std::int64_t channels,
                     int across, Terms terms, Finish finish, float* partial) {
   static_assert(kWidth == 1 || kWidth == kLanes<T>);
@@ -187,7 +186,7 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks)
 #pragma unroll
     for (int k = 0; k < Terms::kSums; ++k) sums[k][w] = 0.0f;
   }
-  // Adds kRows rows, each `down` below the last, all loaded before the first is used.
+  // Adds kRows rows at intervals of `down`, all loaded before the first is used.
   const auto add_rows = [&](auto rows_at_once, std::int64_t row,
                             float (&to_sums)[Terms::kSums][kWidth]) {
     constexpr int kRows = decltype(rows_at_once)::value;
@@ -229,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks)
     }
   };
   if (channel < channels) {
-    // Runs of rows have sums of their own: the roundings of one long chain would add up.
+    // Sum runs of rows separately: the roundings of one long chain would accumulate.
     constexpr int run = 32;
     const std::int64_t last = to - (unroll - 1) * down;
     std::int64_t row = from + line;
@@ -251,7 +250,7 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks)
 #pragma unroll
     for (int w = 0; w < kWidth; ++w) shared[k][w][threadIdx.x] = sums[k][w];
   }
-  // Halve the lines until one is left; `across` and so `down` are powers of two.
+  // Reduce by halves; `across` and so `down` are powers of two.
   for (int lines = down / 2; lines > 0; lines /= 2) {
     __syncthreads();
     if (line < lines) {
@@ -277,9 +276,9 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks)
   }
 }
 
-// Adds up the partial sums, a warp per channel.
+// Adds the partial sums, with a warp per channel.
 template <int kSums, typename Finish>
-__global__ void __launch_bounds__(kThreads, kLeastBlocks)
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
     finish_sums_kernel(const float* __restrict__ partial, std::int64_t channels, int splits,
                        Finish finish) {
   const std::int64_t channel = std::int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
@@ -296,8 +295,7 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks)
   if (threadIdx.x % 32 == 0) finish(channel, sums);
 }
 
-// Threads side by side for so many vectors (or single channels) in a row: a power of two, a warp at
-// most.
+// Threads along a row of `columns` vectors (or single channels): a power of two, at most a warp.
 inline int threads_across(std::int64_t columns) {
   int across = 1;
   while (across < 32 && across < columns) across *= 2;

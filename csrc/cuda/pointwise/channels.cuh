@@ -1,4 +1,4 @@
-// Which channel an element belongs to, and a parameter per channel read accordingly.
+// The channel of an element, and access to parameters per channel.
 #pragma once
 
 #include "cuda/pointwise/launchers.hpp"
@@ -19,7 +19,7 @@ struct ChannelMap {
         by_inner(inner_, elements),
         by_channels(channels_, elements) {}
 
-  // The channel of an element, and how many elements from there on belong to it.
+  // The channel of an element, and the number of following elements that belong to it.
   struct Place {
     int channel;
     std::int64_t left;
@@ -32,9 +32,8 @@ struct ChannelMap {
     return channel + 1 < channels ? channel + 1 : 0;
   }
 
-  // out[i] = apply(at(channel), i) for the lanes of the vector that starts at element `first`. What
-  // follows from a channel's parameters is computed once per vector, or twice where a vector may
-  // reach into the next channel.
+  // out[i] = apply(at(channel), i) for the lanes of the vector that starts at element `first`.
+  // at(channel) is computed once per vector, or twice if a vector may extend into the next channel.
   template <int kCount, typename At, typename Apply>
   __device__ __forceinline__ void each(std::int64_t first, const At& at, const Apply& apply,
                                        float (&out)[kCount]) const {
@@ -65,7 +64,7 @@ struct ChannelMap {
     }
   }
 
-  // One parameter per lane of the vector that starts at a place.
+  // Reads one parameter per lane of the vector that starts at a place.
   template <int kCount, typename P>
   __device__ __forceinline__ void gather(const P* parameters, const Place& start,
                                          float (&values)[kCount]) const {
@@ -77,7 +76,7 @@ struct ChannelMap {
       return;
     }
     if (inner >= kCount) {
-      // Within two channels: no branches.
+      // At most two channels: no branches.
       const int mine = start.left < kCount ? static_cast<int>(start.left) : kCount;
       const float here = to_float(parameters[channel]);
       const float next = to_float(parameters[after(channel)]);

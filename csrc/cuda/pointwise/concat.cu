@@ -1,5 +1,5 @@
-// Joining tensors along the channels and splitting them again: copies between rows of one tensor
-// and the rows of several, in the widest unit that fits all of them.
+// Concatenation along channels, and its inverse: copies between rows of one tensor and of several,
+// in the widest unit that divides all of them.
 #include <algorithm>
 #include <cstddef>
 
@@ -9,20 +9,20 @@ namespace pydlbench::cuda::pointwise {
 
 namespace {
 
-constexpr int kMostPieces = 64;  // per launch; kernel parameters are at most 4 KB
+constexpr int kMaxPieces = 64;  // per launch; kernel parameters are at most 4 KB
 
-// Units of U: piece p has columns start[p] .. start[p + 1] - 1 of the joined rows.
+// In units of U: piece p has columns start[p] .. start[p + 1] - 1 of the concatenated rows.
 template <typename U>
 struct Pieces {
-  U* data[kMostPieces];
-  std::int64_t start[kMostPieces + 1];
+  U* data[kMaxPieces];
+  std::int64_t start[kMaxPieces + 1];
   int count;
   U* joined;
-  std::int64_t row_units;  // of the joined tensor
+  std::int64_t row_units;  // of the concatenated tensor
 };
 
 template <typename U, int kUnroll, bool kJoin>
-__global__ void __launch_bounds__(kThreads, kLeastBlocks)
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
     concat_kernel(const Pieces<U> pieces, std::int64_t units, Divider by_width) {
   constexpr std::int64_t per_tile = std::int64_t{kThreads} * kUnroll;
   const std::int64_t origin = pieces.start[0];
@@ -58,9 +58,9 @@ void launch_concat(Concat direction, const Tiling& tiling, std::int64_t rows,
                    CUstream_st* stream) {
   constexpr std::int64_t bytes = sizeof(U);
   std::int64_t start = 0;
-  for (std::size_t done = 0; done < all.size(); done += kMostPieces) {
+  for (std::size_t done = 0; done < all.size(); done += kMaxPieces) {
     Pieces<U> pieces{};
-    pieces.count = static_cast<int>(std::min<std::size_t>(kMostPieces, all.size() - done));
+    pieces.count = static_cast<int>(std::min<std::size_t>(kMaxPieces, all.size() - done));
     pieces.joined = static_cast<U*>(const_cast<void*>(joined));
     pieces.row_units = row_bytes / bytes;
     pieces.start[0] = start;
@@ -72,7 +72,7 @@ void launch_concat(Concat direction, const Tiling& tiling, std::int64_t rows,
     const std::int64_t width = start - pieces.start[0], units = rows * width;
     const std::int64_t per_tile = std::int64_t{kThreads} * (tiling.unrolled ? 4 : 1);
     const auto blocks =
-        static_cast<unsigned>(std::min((units + per_tile - 1) / per_tile, tiling.most_blocks));
+        static_cast<unsigned>(std::min((units + per_tile - 1) / per_tile, tiling.max_blocks));
     const Divider by_width(width, units);
     const auto go = [&](auto kernel) {
       launch(kernel, dim3(blocks), dim3(kThreads), 0, stream, pieces, units, by_width);

@@ -5,21 +5,21 @@ namespace pydlbench::cuda::pointwise {
 
 namespace {
 
-// C. Wellons' hash of 32 bits ("Prospecting for hash functions", 2018; "lowbias32") without its
-// last step, which leaves the upper half as it is. Beside memory there is time for about a dozen
-// integer instructions per 16-bit element: a 64-bit hash would take twice as many.
+// C. Wellons' 32-bit hash ("Prospecting for hash functions", 2018; "lowbias32") without its last
+// step, which does not change the upper half. The memory accesses hide about a dozen integer
+// instructions per 16-bit element; a 64-bit hash needs twice as many.
 __device__ __forceinline__ std::uint32_t hash(std::uint32_t h) {
   h = (h ^ (h >> 16)) * 0x7FEB352Du;
   return (h ^ (h >> 15)) * 0x846CA68Bu;
 }
 
-// What is hashed, of an element's index.
-__device__ __forceinline__ std::uint32_t folded(std::uint64_t index) {
+// The argument of the hash for an element's index.
+__device__ __forceinline__ std::uint32_t hash_state(std::uint64_t index) {
   return static_cast<std::uint32_t>(index) ^
          (static_cast<std::uint32_t>(index >> 32) * 0x9E3779B9u + 0x85EBCA6Bu);
 }
 
-// The index counts in the order batch, channel, row, column, whatever the order in memory.
+// Elements are numbered in the order batch, channel, row, column, for any order in memory.
 struct Dropout {
   static constexpr int kInputs = 1, kOutputs = 1;
   bool channels_last;
@@ -36,7 +36,7 @@ struct Dropout {
                                              float (&out)[1][n]) const {
     if (!channels_last) {
       // `first` is a multiple of n, a power of two: its lowest bits are the lane's.
-      const std::uint32_t state = folded(static_cast<std::uint64_t>(first));
+      const std::uint32_t state = hash_state(static_cast<std::uint64_t>(first));
 #pragma unroll
       for (int i = 0; i < n; ++i) out[0][i] = of(in[0][i], state ^ static_cast<std::uint32_t>(i));
       return;
@@ -51,13 +51,13 @@ struct Dropout {
     if (channels % n == 0) {  // a vector lies within one pixel
 #pragma unroll
       for (int i = 0; i < n; ++i) {
-        out[0][i] = of(in[0][i], folded(static_cast<std::uint64_t>(index + i * pixels)));
+        out[0][i] = of(in[0][i], hash_state(static_cast<std::uint64_t>(index + i * pixels)));
       }
       return;
     }
 #pragma unroll
     for (int i = 0; i < n; ++i) {
-      out[0][i] = of(in[0][i], folded(static_cast<std::uint64_t>(index)));
+      out[0][i] = of(in[0][i], hash_state(static_cast<std::uint64_t>(index)));
       index += pixels;
       if (++channel == channels) {
         channel = 0;
@@ -77,8 +77,7 @@ void dropout(DataType type, const Tiling& tiling, const Image& image, double kee
              void* dst, CUstream_st* stream) {
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
-    // Hashes below `limit` are kept; where that is 0, the one that `last` cannot leave out is
-    // scaled to nothing.
+    // Hashes below `limit` are kept; if it is 0, one hash cannot be excluded, but the factor is 0.
     const auto limit = static_cast<std::uint64_t>(keep * 4294967296.0);
     const Dropout op{image.channels_last, Divider(image.channels, image.elements()),
                      Divider(image.pixels(), image.batch * image.pixels()),

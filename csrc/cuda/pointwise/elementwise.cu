@@ -1,4 +1,4 @@
-// ReLU, the sum of two tensors, weight decay and the steps of optimizers.
+// ReLU, the sum of two tensors, weight decay and optimizers.
 #include "cuda/pointwise/elementwise.cuh"
 #include "cuda/pointwise/reduce.cuh"
 

@@ -1,8 +1,8 @@
-// Any function of elements at the same place of several dense tensors, whatever their layout.
+// Elementwise functions of several dense tensors with the same layout.
 //
 // A thread reads kUnroll vectors of each input before it computes, so that enough bytes are in
-// flight to cover the memory's latency. Outputs may be the inputs themselves: a thread writes only
-// where it has read.
+// flight to cover the memory's latency. Outputs may be the same memory as inputs: a thread writes
+// only elements that it has read.
 #pragma once
 
 #include <algorithm>
@@ -21,14 +21,14 @@ struct Operands {
 
 // Op has kInputs, kOutputs and operator()(first, in[kInputs][lanes], out[kOutputs][lanes]) const.
 template <typename T, int kUnroll, typename Op>
-__global__ void __launch_bounds__(kThreads, kLeastBlocks)
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
     elementwise_kernel(Operands<T, Op::kInputs, Op::kOutputs> operands, std::int64_t count,
                        bool aligned, Op op) {
   constexpr int lanes = kLanes<T>;
   constexpr std::int64_t step = std::int64_t{kThreads} * lanes, per_tile = kUnroll * step;
   for (std::int64_t start = blockIdx.x * per_tile; start < count; start += gridDim.x * per_tile) {
     const std::int64_t mine = start + std::int64_t{threadIdx.x} * lanes;
-    // One branch for the tile, so that nothing stands between its loads.
+    // One branch for the whole tile, so that its loads are not separated.
     const bool whole = aligned && start + per_tile <= count;
     Bits16 bits[kUnroll][Op::kInputs];
     if (whole) {
@@ -66,11 +66,11 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks)
 
 template <typename T, int kUnroll, typename Op>
 void launch_unrolled(const Op& op, const Operands<T, Op::kInputs, Op::kOutputs>& operands,
-                     std::int64_t count, std::int64_t most_blocks, bool aligned,
+                     std::int64_t count, std::int64_t max_blocks, bool aligned,
                      CUstream_st* stream) {
   const std::int64_t per_tile = std::int64_t{kThreads} * kUnroll * kLanes<T>;
   const std::int64_t tiles = (count + per_tile - 1) / per_tile;
-  const auto blocks = static_cast<unsigned>(std::min(tiles, most_blocks));
+  const auto blocks = static_cast<unsigned>(std::min(tiles, max_blocks));
   launch(elementwise_kernel<T, kUnroll, Op>, dim3(blocks), dim3(kThreads), 0, stream, operands,
          count, aligned, op);
 }
@@ -81,12 +81,12 @@ void launch_elementwise(const Op& op, const Operands<T, Op::kInputs, Op::kOutput
   bool aligned = true;
   for (const T* pointer : operands.in) aligned = aligned && is_aligned(pointer);
   for (const T* pointer : operands.out) aligned = aligned && is_aligned(pointer);
-  // With several inputs two vectors of each keep as many bytes in flight.
+  // With several inputs, two vectors of each have as many bytes in flight.
   constexpr int many = unrolled_vectors(Op::kInputs);
   if (tiling.unrolled) {
-    launch_unrolled<T, many>(op, operands, count, tiling.most_blocks, aligned, stream);
+    launch_unrolled<T, many>(op, operands, count, tiling.max_blocks, aligned, stream);
   } else {
-    launch_unrolled<T, 1>(op, operands, count, tiling.most_blocks, aligned, stream);
+    launch_unrolled<T, 1>(op, operands, count, tiling.max_blocks, aligned, stream);
   }
 }
 

@@ -1,7 +1,7 @@
-// The kernels as functions of pointers, for plans that are compiled without CUDA's language.
+// Launchers of the kernels, for plans that the host compiler compiles.
 //
-// Maps have four dimensions and are dense, in the order of Image. Tensors are in `type`
-// (float32, float16 or bfloat16) unless they are declared otherwise; arithmetic is in float32.
+// Images are dense, in the order of Image. Tensors are in `type` (float32, float16 or bfloat16)
+// unless declared otherwise; arithmetic is in float32.
 #pragma once
 
 #include <cstdint>
@@ -21,20 +21,19 @@ struct Image {
   std::int64_t elements() const { return batch * channels * pixels(); }
 };
 
-// How elementwise kernels share out the work: vectors per thread at once, and how many blocks at
-// most (a block then takes every most_blocks-th tile).
+// Division of work in elementwise kernels: vectors per thread, and the largest number of blocks (a
+// block processes every max_blocks-th tile).
 struct Tiling {
   bool unrolled;
-  std::int64_t most_blocks;
+  std::int64_t max_blocks;
 };
-// Vectors that a thread of an unrolled kernel with so many inputs reads of each before it computes.
+// Vectors of each input that a thread of an unrolled kernel reads before it computes.
 constexpr int unrolled_vectors(int inputs) { return inputs > 1 ? 2 : 4; }
 inline constexpr int kThreads = 256;
-// Blocks per multiprocessor that a kernel leaves room for. Left to itself the compiler saves
-// registers by loading late, one vector at a time; so many registers it may use to keep loads
-// together.
-inline constexpr int kLeastBlocks = 2;
-inline constexpr std::int64_t kMostBlocks = 0x7fffffff;
+// Blocks per multiprocessor for which registers must suffice. Without this limit on occupancy, the
+// compiler saves registers by loading late, one vector at a time.
+inline constexpr int kMinBlocks = 2;
+inline constexpr std::int64_t kMaxBlocks = 0x7fffffff;
 
 // elementwise.cu
 void relu_forward(DataType type, const Tiling& tiling, std::int64_t count, const void* src,
@@ -63,8 +62,8 @@ void activation_forward(DataType type, const Tiling& tiling, std::int64_t count,
 void activation_backward(DataType type, const Tiling& tiling, std::int64_t count, Activation which,
                          const void* src, const void* ddst, void* dsrc, CUstream_st* stream);
 
-// Of optimizers: gradient += decay x weights; weights -= rate x gradient; and with momentum,
-// velocity = mu x velocity + gradient; weights -= rate x velocity.
+// Optimizers: gradient += decay x weights; weights -= rate x gradient; with momentum, velocity = mu
+// x velocity + gradient; weights -= rate x velocity.
 void l2_backward(DataType type, const Tiling& tiling, std::int64_t count, float decay,
                  const void* weights, void* gradient, CUstream_st* stream);
 void sgd(DataType type, const Tiling& tiling, std::int64_t count, float rate, const void* gradient,
@@ -75,7 +74,7 @@ void momentum(DataType type, const Tiling& tiling, std::int64_t count, float rat
 void l2_forward(DataType type, std::int64_t blocks, std::int64_t count, const void* weights,
                 float* dst, float* partial, CUstream_st* stream);
 
-// bias.cu; partial has channels x splits elements where splits > 1.
+// bias.cu; partial has channels x splits elements if splits > 1.
 void bias_forward(DataType type, const Tiling& tiling, const Image& image, const void* src,
                   const void* bias, void* dst, CUstream_st* stream);
 void bias_backward(DataType type, std::int64_t splits, const Image& image, const void* ddst,
@@ -86,14 +85,14 @@ struct BatchnormParameters {
   const float *weights, *bias, *mean, *variance;
   float epsilon;
 };
-// Batch statistics to write, and running ones to move towards them by `momentum`.
+// Batch statistics to write, and running statistics to update by `momentum`.
 struct BatchnormStatistics {
   float *mean, *variance, *running_mean, *running_variance;
   float momentum;
 };
 void batchnorm_apply(DataType type, const Tiling& tiling, const Image& image, const void* src,
                      const BatchnormParameters& parameters, void* dst, CUstream_st* stream);
-// partial has 2 x channels x splits elements where splits > 1.
+// partial has 2 x channels x splits elements if splits > 1.
 void batchnorm_statistics(DataType type, std::int64_t splits, const Image& image, const void* src,
                           const BatchnormStatistics& statistics, float* partial,
                           CUstream_st* stream);
@@ -104,7 +103,7 @@ void batchnorm_backward_apply(DataType type, const Tiling& tiling, const Image& 
                               const void* src, const void* ddst,
                               const BatchnormParameters& parameters, const float* dweights,
                               const float* dbias, void* dsrc, CUstream_st* stream);
-// lrn.cu: windows of any size over up to kLrnChannels channels, which a block has in shared memory.
+// lrn.cu: windows of any size over up to kLrnChannels channels, the limit of shared memory.
 struct LrnParameters {
   int local_size;
   float alpha, beta, k;
@@ -123,7 +122,7 @@ void softmax_backward(DataType type, const Tiling& tiling, std::int64_t rows, st
                       const void* probabilities, const std::int32_t* labels, void* dsrc,
                       CUstream_st* stream);
 
-// Probabilities of rows or their logarithms, and the gradient, which reads that result.
+// Probabilities or their logarithms, and the gradient, which reads that result.
 void row_softmax_forward(DataType type, bool block_per_row, bool logarithm, std::int64_t rows,
                          std::int64_t width, const void* src, void* dst, CUstream_st* stream);
 void row_softmax_backward(DataType type, bool block_per_row, bool logarithm, std::int64_t rows,
@@ -134,7 +133,7 @@ void row_softmax_backward(DataType type, bool block_per_row, bool logarithm, std
 void dropout(DataType type, const Tiling& tiling, const Image& image, double keep, const void* src,
              void* dst, CUstream_st* stream);
 
-// concat.cu: `rows` rows of the joined tensor, each one of every piece's rows after the other.
+// concat.cu: each of the `rows` rows of the concatenated tensor consists of one row of each piece.
 struct Piece {
   const void* data;
   std::int64_t row_bytes;

@@ -4,8 +4,8 @@
 //   dx[c] = dy[c] d[c]^-beta - 2 alpha beta / local_size x[c] sum of t[j] over the window,
 //   t[j] = dy[j] x[j] d[j]^(-beta - 1).
 //
-// A block keeps all channels of a few pixels in shared memory, so that each input is read once, and
-// takes every window's sum afresh, so that nothing large cancels.
+// A block has all channels of a few pixels in shared memory, so that each input is read once. Every
+// window is summed anew, which avoids cancellation.
 #include <algorithm>
 
 #include "core/error.hpp"
@@ -15,7 +15,7 @@ namespace pydlbench::cuda::pointwise {
 
 namespace {
 
-// Off by at most 2^-22, beside or of the result: a few roundings of a power.
+// Absolute or relative error up to 2^-22, a few roundings of a power.
 __device__ __forceinline__ float fast_log2(float x) {
 #ifdef __CUDACC__
   return __log2f(x);
@@ -23,7 +23,7 @@ __device__ __forceinline__ float fast_log2(float x) {
   return log2f(x);
 #endif
 }
-// Off by two roundings at most.
+// Error up to two roundings.
 __device__ __forceinline__ float fast_quotient(float x, float y) {
 #ifdef __CUDACC__
   return __fdividef(x, y);
@@ -34,16 +34,16 @@ __device__ __forceinline__ float fast_quotient(float x, float y) {
 
 struct Window {
   int half;              // channels on either side
-  float alpha, beta, k;  // alpha is divided by the window's size already
+  float alpha, beta, k;  // alpha is already divided by the window's size
 
   __device__ __forceinline__ float scale(float squares) const { return k + alpha * squares; }
-  // d^-beta. No branches, so that the loads of later channels can start meanwhile.
+  // d^-beta. No branches, so that the loads of later channels can start early.
   __device__ __forceinline__ float power(float d) const { return exp2f(-beta * fast_log2(d)); }
 };
 
-// A block's pixels in shared memory, in the order of the tensor, so that neighbouring threads read
-// neighbouring elements in either layout: in NHWC one pixel's channels after the other's, in NCHW
-// one channel's pixels after the other's. The last block's rows of pixels may not be full.
+// A block's pixels in shared memory, in the order of the tensor (NHWC: pixel by pixel; NCHW:
+// channel by channel), so that neighbouring threads read neighbouring elements. The last block may
+// have fewer pixels.
 struct Tile {
   bool channels_last;
   int channels, pixels;  // of a block
@@ -59,13 +59,13 @@ struct Tile {
     const int column = i - row * static_cast<int>(by_row.divisor());
     return channels_last ? Place{column, row} : Place{row, column};
   }
-  // From a channel of a pixel to the next one of the same pixel.
+  // Distance between consecutive channels of a pixel.
   __device__ __forceinline__ int step() const { return channels_last ? 1 : pixels; }
   __device__ __forceinline__ int elements() const { return channels * pixels; }
   __device__ __forceinline__ bool inside(const Place& at) const {
     return std::int64_t{blockIdx.x} * pixels + at.pixel < places;
   }
-  // Where the element is in the tensor.
+  // The element's offset in the tensor.
   __device__ __forceinline__ std::int64_t offset(const Place& at) const {
     const std::int64_t place = std::int64_t{blockIdx.x} * pixels + at.pixel;
     if (channels_last) return place * channels + at.channel;
@@ -74,7 +74,7 @@ struct Tile {
   }
 };
 
-// The sum of term(j) over the window around element i, which belongs to `channel`.
+// The sum of term(j) over the window around element i of channel `channel`.
 template <typename Term>
 __device__ __forceinline__ float window_sum(const Tile& tile, int half, int i, int channel,
                                             const Term& term) {
@@ -86,7 +86,7 @@ __device__ __forceinline__ float window_sum(const Tile& tile, int half, int i, i
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads, kLeastBlocks)
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
     lrn_forward_kernel(const T* __restrict__ src, T* __restrict__ dst, Tile tile, Window window) {
   __shared__ float x[kLrnChannels];
   for (int i = static_cast<int>(threadIdx.x); i < tile.elements(); i += kThreads) {
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads, kLeastBlocks)
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
     lrn_backward_kernel(const T* __restrict__ src, const T* __restrict__ ddst, T* __restrict__ dsrc,
                         Tile tile, Window window) {
   __shared__ float x[kLrnChannels], t[kLrnChannels];
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks)
   }
   __syncthreads();
   const auto square = [&](int j) { return x[j] * x[j]; };
-  // dy becomes t in place; dy d^-beta is t d / x, but x may be 0: it stays in registers.
+  // Replace dy by t; dy d^-beta stays in registers, because it is t d / x, and x may be 0.
   constexpr int each = static_cast<int>(kLrnChannels / kThreads);
   float direct[each];
 #pragma unroll

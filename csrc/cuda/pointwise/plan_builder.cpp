@@ -34,7 +34,7 @@ class KernelPlan final : public Plan {
   Enqueue enqueue_;
 };
 
-// "src nhwc, dst nhwc"; a role that is read and written counts once.
+// "src nhwc, dst nhwc"; a role that is read and written is listed once.
 std::string layout_of(const std::vector<TensorSpec>& tensors, bool channels_last) {
   std::vector<std::string> roles;
   for (const auto& tensor : tensors) {
@@ -88,7 +88,7 @@ void PlanBuilder::add(const std::string& kernel, std::vector<TensorSpec> tensors
 
 namespace {
 
-// Elements that the threads of a block take at once, a vector each.
+// Elements of one vector per thread of a block.
 std::int64_t elements_at_once(const PlanBuilder& builder) {
   return std::int64_t{kThreads} * static_cast<std::int64_t>(16 / bytes_of(builder.type));
 }
@@ -97,13 +97,13 @@ std::int64_t elements_at_once(const PlanBuilder& builder) {
 
 NamedTiling one_tiling(const PlanBuilder& builder, int inputs) {
   if (builder.count() <= elements_at_once(builder)) {
-    return {{false, kMostBlocks}, "1 vector per thread"};
+    return {{false, kMaxBlocks}, "1 vector per thread"};
   }
-  return {{true, kMostBlocks}, std::to_string(unrolled_vectors(inputs)) + " vectors per thread"};
+  return {{true, kMaxBlocks}, std::to_string(unrolled_vectors(inputs)) + " vectors per thread"};
 }
 
 std::vector<NamedTiling> tilings(const PlanBuilder& builder, int inputs) {
-  std::vector<NamedTiling> result{{{false, kMostBlocks}, "1 vector per thread"}};
+  std::vector<NamedTiling> result{{{false, kMaxBlocks}, "1 vector per thread"}};
   const auto several = one_tiling(builder, inputs);
   if (!several.tiling.unrolled) return result;
   result.push_back(several);
@@ -127,7 +127,7 @@ std::int64_t channel_splits(const PlanBuilder& builder) {
     blocks = (columns + across - 1) / across;
     most = rows * across / kThreads;
   }
-  // Eight blocks of 256 threads are what a multiprocessor holds at a time.
+  // A multiprocessor can run eight blocks of 256 threads at a time.
   const std::int64_t wanted = (8 * builder.target.multiprocessors + blocks - 1) / blocks;
   return std::min(wanted, std::clamp<std::int64_t>(most, 1, 65535));
 }

@@ -1,4 +1,4 @@
-// What the plans of all ops are made of.
+// Construction of the plans of all ops.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace pydlbench::cuda::pointwise {
 using Pointers = std::vector<void*>;  // in the order of the plan's tensors
 using Enqueue = std::function<void(const Pointers&, void* workspace, CUstream_st*)>;
 
-// A number per parameter; asking for one marks it as known.
+// Parameters by name; reading one marks it as known.
 class Parameters {
  public:
   explicit Parameters(const std::map<std::string, double>& numbers) : numbers_(numbers) {}
@@ -33,19 +33,19 @@ struct PlanBuilder {
   DataType type;
   PointwiseTarget target;
   Parameters parameters;
-  std::string variant;  // of the plans that are added next
+  std::string variant;  // of plans added from now on
   bool channels_last = false;
   std::vector<std::shared_ptr<Plan>> plans;
 
   bool is_forward() const { return pydlbench::is_forward(pass); }
-  // Of one pixel both layouts are the same bytes: rows of channels, which kernels read as such.
+  // With one pixel both layouts are the same: rows of channels.
   Image image() const {
     const bool rows = channels_last || problem.height * problem.width == 1;
     return {problem.batch, problem.channels, problem.height, problem.width, rows};
   }
   std::int64_t count() const { return image().elements(); }
 
-  // A map with a number of channels (by default all of the problem), in the current layout.
+  // Images in the current layout, by default with all channels of the problem.
   TensorSpec map(const std::string& role, Use use, std::int64_t channels = 0) const;
   TensorSpec vector(const std::string& role, Use use, std::int64_t elements, DataType type) const;
   TensorSpec channel_floats(const std::string& role, Use use) const {
@@ -60,13 +60,13 @@ struct NamedTiling {
   Tiling tiling;
   std::string name;
 };
-// Ways to share the elements of so many inputs out, without those that come to the same.
+// Different tilings for a number of inputs, without duplicates.
 std::vector<NamedTiling> tilings(const PlanBuilder& builder, int inputs);
 
-// The one for kernels of few plans: several vectors per thread where there are as many.
+// The tiling for kernels with one plan: several vectors per thread if there are enough.
 NamedTiling one_tiling(const PlanBuilder& builder, int inputs);
 
-// In how many parts to cut every channel for a sum over it, so that the GPU is full.
+// Number of parts of a channel's sum, so that all multiprocessors have work.
 std::int64_t channel_splits(const PlanBuilder& builder);
 std::string splits_name(std::int64_t splits);
 

@@ -68,7 +68,7 @@ void check_problem(const PointwiseProblem& p) {
   PYDLBENCH_CHECK(p.op == "concat" || p.sources.empty(), p.op + " has no sources");
 }
 
-// The layouts to plan: one where both are the same bytes in the same order for the kernel.
+// The layouts to plan: only one if both are the same for the kernel.
 std::vector<std::string> layouts(const Op& op, const PointwiseProblem& p,
                                  const std::string& layout) {
   if (layout == "nchw" || layout == "nhwc") return {layout};

@@ -1,4 +1,4 @@
-// Memory-bound layers on a GPU: every kernel of ours that computes one, as a plan.
+// Plans of our own kernels for memory-bound layers on a GPU.
 #pragma once
 
 #include <memory>
@@ -11,14 +11,14 @@
 
 namespace pydlbench::cuda {
 
-// What the choice of grids depends on.
+// GPU properties for the choice of grids.
 struct PointwiseTarget {
   int capability, multiprocessors, threads_per_multiprocessor;
 };
 
-// `layout` is "best" or "any" (all), "nchw" or "nhwc". Throws Unsupported where the op has no such
-// pass, the GPU no such mode, or the mode no such kernels (fp8-tc); std::invalid_argument where a
-// parameter is missing, unknown or senseless.
+// `layout` is "best" or "any" (all), "nchw" or "nhwc". Throws Unsupported if the op does not have
+// the pass, or the GPU or the kernels do not support the mode (fp8-tc); std::invalid_argument if a
+// parameter is missing, unknown or invalid.
 std::vector<std::shared_ptr<Plan>> pointwise_plans(const PointwiseProblem& problem, Pass pass,
                                                    Mode mode, const std::string& layout,
                                                    const PointwiseTarget& target);

@@ -1,4 +1,4 @@
-// Plans of ops that look at channels: bias, batch normalisation and local response normalisation.
+// Plans of ops on channels: bias, batch normalisation and local response normalisation.
 #include <string>
 
 #include "core/error.hpp"

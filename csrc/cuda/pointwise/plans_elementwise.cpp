@@ -1,4 +1,4 @@
-// Plans of ops that map elements to elements: ReLU, sums, dropout and optimizers.
+// Plans of elementwise ops: ReLU, sums, dropout and optimizers.
 #include <algorithm>
 #include <iterator>
 #include <string>

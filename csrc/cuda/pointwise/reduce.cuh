@@ -1,5 +1,5 @@
-// Sums over a warp, a block and a whole tensor. Every sum is taken in the same order each time: the
-// same input gives the same bits.
+// Sums over a warp, a block and a whole tensor, always in the same order, so that results are
+// reproducible.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace pydlbench::cuda::pointwise {
 
 inline constexpr unsigned kWholeWarp = 0xffffffffu;
 
-// In every lane.
+// All lanes get the sum.
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2) value += __shfl_xor_sync(kWholeWarp, value, mask);
@@ -25,8 +25,8 @@ __device__ __forceinline__ float warp_max(float value) {
   return value;
 }
 
-// Sums of kCount values each over a block of whole warps, in every thread. `scratch` may be used
-// again after the next barrier.
+// Sums of kCount values over a block of whole warps; every thread gets them. `scratch` may be
+// reused after the next barrier.
 template <int kCount>
 __device__ __forceinline__ void block_sum(float (&values)[kCount], float (&scratch)[kCount][32]) {
   const unsigned thread = threadIdx.x, warps = blockDim.x / 32;
@@ -52,7 +52,7 @@ __device__ __forceinline__ float block_max(float value, float (&scratch)[32]) {
 
 // partial[block] = the sum of Op::of(element) over the block's tiles.
 template <typename T, typename Op>
-__global__ void __launch_bounds__(kThreads, kLeastBlocks)
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
     partial_sums_kernel(const T* __restrict__ src, std::int64_t count, bool aligned,
                         float* partial) {
   __shared__ float scratch[1][32];
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks)
 
 // dst[0] = scale x the sum of `count` partial sums, by one block.
 template <typename Out>
-__global__ void __launch_bounds__(kThreads, kLeastBlocks)
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
     total_kernel(const float* __restrict__ partial, std::int64_t count, float scale, Out* dst) {
   __shared__ float scratch[1][32];
   float total[1] = {0.0f};

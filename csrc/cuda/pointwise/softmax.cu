@@ -1,12 +1,12 @@
-// Softmax over rows and its logarithm, with the mean cross-entropy of the labelled classes where
-// there are some, and the gradients.
+// Softmax over rows and its logarithm, with the mean cross-entropy if there are labels, and the
+// gradients.
 #include "cuda/pointwise/reduce.cuh"
 
 namespace pydlbench::cuda::pointwise {
 
 namespace {
 
-// The largest value so far and the sum of exp(value - largest), in one reading.
+// The largest value so far and the sum of exp(value - largest), in one pass.
 // (M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", 2018.)
 struct Normaliser {
   float largest = -INFINITY, sum = 0.0f;
@@ -19,16 +19,16 @@ struct Normaliser {
       sum += expf(value - largest);
     }
   }
-  // Rescales to the largest value of all, so that sums add up.
+  // Rescales to the largest value of all, so that sums can be added.
   __device__ __forceinline__ void rescale(float to) {
     sum = largest == -INFINITY ? 0.0f : sum * expf(largest - to);
     largest = to;
   }
 };
 
-// A warp or a whole block per row. `logarithm`: of the probabilities. Without labels, no loss.
+// A warp or a block per row. `logarithm`: compute log-probabilities. Without labels, no loss.
 template <typename T, bool kBlock>
-__global__ void __launch_bounds__(kThreads, kLeastBlocks)
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
     softmax_kernel(const T* __restrict__ src, const std::int32_t* __restrict__ labels,
                    std::int64_t rows, std::int64_t classes, bool aligned, bool logarithm,
                    T* __restrict__ dst, float* __restrict__ row_loss) {
@@ -76,9 +76,9 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks)
   }
 }
 
-// result (dy - sum(dy result)) along a row, of logarithms dy - exp(result) sum(dy).
+// result (dy - sum(dy result)) along a row; for logarithms dy - exp(result) sum(dy).
 template <typename T, bool kBlock>
-__global__ void __launch_bounds__(kThreads, kLeastBlocks)
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
     row_gradient_kernel(const T* __restrict__ result, const T* __restrict__ ddst, std::int64_t rows,
                         std::int64_t width, bool aligned, bool logarithm, T* __restrict__ dsrc) {
   __shared__ float sums[1][32];

@@ -1,5 +1,4 @@
-// Sixteen bytes at a time, whatever they hold: memory-bound kernels move vectors and compute in
-// float.
+// Vectors of sixteen bytes: memory-bound kernels move vectors and compute in float.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +8,8 @@
 
 namespace pydlbench::cuda::pointwise {
 
-// Division by a number that is the same for a whole launch: a multiplication and a shift where the
-// dividend stays below 2**31, and the division itself beyond (a GPU divides 64-bit integers
-// slowly).
+// Division by a number that is constant in a launch: by a multiplication and a shift if the
+// dividend is below 2**31, else by a (slow) 64-bit division.
 class Divider {
  public:
   Divider() = default;
@@ -64,14 +62,14 @@ __host__ __device__ __forceinline__ bool is_aligned(const T* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % sizeof(Bits16) == 0;
 }
 
-// A whole vector on the sixteen-byte grid.
+// A whole vector, aligned to sixteen bytes.
 template <typename T>
 __device__ __forceinline__ Bits16 load_whole(const T* from, std::int64_t first) {
   return *reinterpret_cast<const Bits16*>(from + first);
 }
 
-// Elements first .. first + kLanes - 1, of which there are `count` in all; what lies beyond is
-// zero. Off the sixteen-byte grid, and at the end, element by element.
+// Elements first .. first + kLanes - 1 of `count`; those beyond the end are zero. Reads element by
+// element if not aligned to sixteen bytes, and at the end.
 template <typename T>
 __device__ __forceinline__ Bits16 load_bits(const T* from, std::int64_t first, std::int64_t count,
                                             bool aligned) {

@@ -1,4 +1,4 @@
-// What cuDNN's pooling can express. Needs neither its header nor a device.
+// Limits of cuDNN's pooling. Needs neither its header nor a device.
 #include <cstdint>
 
 #include "cuda/pooling/cudnn_plans.hpp"
@@ -7,8 +7,8 @@ namespace pydlbench::cuda::pooling {
 
 namespace {
 
-// cuDNN pads the end as much as the start and rounds down: whether that leaves as many windows.
-// (Padding at the end that no window reaches may differ; so may fewer rows than fit.)
+// Whether cuDNN, which pads both ends equally and rounds down, has the same number of windows.
+// (Padding at the end may differ if no window reaches it.)
 bool same_windows(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride,
                   std::int64_t pad) {
   const auto padded = in + 2 * pad;

@@ -1,4 +1,4 @@
-// cuDNN's pooling through its older interface of descriptors and one call.
+// cuDNN's pooling by its legacy API.
 #include "cuda/pooling/cudnn_plans.hpp"
 
 #include <cudnn.h>
@@ -16,38 +16,6 @@ namespace pydlbench::cuda::pooling {
 
 namespace {
 
-struct Functions {
-  decltype(&cudnnCreatePoolingDescriptor) create_pooling;
-  decltype(&cudnnDestroyPoolingDescriptor) destroy_pooling;
-  decltype(&cudnnSetPooling2dDescriptor) set_pooling;
-  decltype(&cudnnCreateTensorDescriptor) create_tensor;
-  decltype(&cudnnDestroyTensorDescriptor) destroy_tensor;
-  decltype(&cudnnSetTensor4dDescriptor) set_tensor;
-  decltype(&cudnnPoolingForward) forward;
-  decltype(&cudnnPoolingBackward) backward;
-};
-
-template <typename Function>
-void look_up(Function*& function, const char* name) {
-  function = reinterpret_cast<Function*>(cudnn_symbol(name));
-}
-
-const Functions& functions() {
-  static const Functions table = [] {
-    Functions found{};
-    look_up(found.create_pooling, "cudnnCreatePoolingDescriptor");
-    look_up(found.destroy_pooling, "cudnnDestroyPoolingDescriptor");
-    look_up(found.set_pooling, "cudnnSetPooling2dDescriptor");
-    look_up(found.create_tensor, "cudnnCreateTensorDescriptor");
-    look_up(found.destroy_tensor, "cudnnDestroyTensorDescriptor");
-    look_up(found.set_tensor, "cudnnSetTensor4dDescriptor");
-    look_up(found.forward, "cudnnPoolingForward");
-    look_up(found.backward, "cudnnPoolingBackward");
-    return found;
-  }();
-  return table;
-}
-
 template <typename Descriptor>
 using Owned = std::unique_ptr<std::remove_pointer_t<Descriptor>, cudnnStatus_t (*)(Descriptor)>;
 using PoolingDescriptor = Owned<cudnnPoolingDescriptor_t>;
@@ -57,30 +25,30 @@ int narrow(std::int64_t size) { return static_cast<int>(size); }
 
 PoolingDescriptor describe(const PoolProblem& p, cudnnPoolingMode_t mode) {
   cudnnPoolingDescriptor_t created = nullptr;
-  cudnn::check(functions().create_pooling(&created), "cudnnCreatePoolingDescriptor");
-  PoolingDescriptor descriptor{created, functions().destroy_pooling};
+  cudnn::check(cudnn::api().create_pooling(&created), "cudnnCreatePoolingDescriptor");
+  PoolingDescriptor descriptor{created, cudnn::api().destroy_pooling};
   cudnn::check(
-      functions().set_pooling(created, mode, CUDNN_NOT_PROPAGATE_NAN, narrow(p.kernel[0]),
-                              narrow(p.kernel[1]), narrow(p.pad_before[0]), narrow(p.pad_before[1]),
-                              narrow(p.stride[0]), narrow(p.stride[1])),
+      cudnn::api().set_pooling(created, mode, CUDNN_NOT_PROPAGATE_NAN, narrow(p.kernel[0]),
+                               narrow(p.kernel[1]), narrow(p.pad_before[0]),
+                               narrow(p.pad_before[1]), narrow(p.stride[0]), narrow(p.stride[1])),
       "cudnnSetPooling2dDescriptor");
   return descriptor;
 }
 
 TensorDescriptor describe(const TensorSpec& spec, bool channels_last) {
   cudnnTensorDescriptor_t created = nullptr;
-  cudnn::check(functions().create_tensor(&created), "cudnnCreateTensorDescriptor");
-  TensorDescriptor descriptor{created, functions().destroy_tensor};
+  cudnn::check(cudnn::api().create_tensor(&created), "cudnnCreateTensorDescriptor");
+  TensorDescriptor descriptor{created, cudnn::api().destroy_tensor};
   cudnn::check(
-      functions().set_tensor(created, channels_last ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
-                             cudnn::type_of(spec.type), narrow(spec.dims[0]), narrow(spec.dims[1]),
-                             narrow(spec.dims[2]), narrow(spec.dims[3])),
+      cudnn::api().set_tensor(created, channels_last ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
+                              cudnn::type_of(spec.type), narrow(spec.dims[0]), narrow(spec.dims[1]),
+                              narrow(spec.dims[2]), narrow(spec.dims[3])),
       "cudnnSetTensor4dDescriptor");
   return descriptor;
 }
 
-// Forward: src, dst. Backward: dst and src; for maxima with the forward pass's source and its
-// result, which is derived, before them.
+// Tensors forward: src, dst. Backward: dst and src; for maxima preceded by the forward pass's
+// source and its result, which is derived.
 class CudnnPlan final : public Plan {
  public:
   CudnnPlan(const Device& device, const PoolProblem& problem, Pass pass, DataType type,
@@ -118,7 +86,7 @@ class CudnnPlan final : public Plan {
   const PlanFacts& facts() const override { return facts_; }
   const std::vector<TensorSpec>& tensors() const override { return tensors_; }
   std::size_t workspace_bytes() const override { return 0; }
-  void build() override {}  // the library has its kernels ready
+  void build() override {}  // the library's kernels are precompiled
 
   void derive(const std::vector<void*>& pointers, void*, CUstream_st* stream) override {
     if (reads_forward_) run_forward(pointers.at(0), pointers.at(1), stream);
@@ -130,7 +98,7 @@ class CudnnPlan final : public Plan {
     if (reads_forward_) {
       return run_backward(pointers[0], pointers[1], pointers[2], pointers[3], stream);
     }
-    // An average's gradient needs neither source nor result, only valid places for them.
+    // An average's gradient reads neither source nor result, but needs valid pointers.
     run_backward(pointers[1], pointers[0], pointers[0], pointers[1], stream);
   }
 
@@ -138,17 +106,18 @@ class CudnnPlan final : public Plan {
   void run_forward(const void* x, void* y, CUstream_st* stream) {
     constexpr float one = 1.0f, zero = 0.0f;
     handle_->use(stream);
-    cudnn::check(functions().forward(handle_->get(), pooling_.get(), &one, src_.get(), x, &zero,
-                                     dst_.get(), y),
+    cudnn::check(cudnn::api().pooling_forward(handle_->get(), pooling_.get(), &one, src_.get(), x,
+                                              &zero, dst_.get(), y),
                  "cudnnPoolingForward");
   }
 
   void run_backward(const void* x, const void* y, const void* dy, void* dx, CUstream_st* stream) {
     constexpr float one = 1.0f, zero = 0.0f;
     handle_->use(stream);
-    cudnn::check(functions().backward(handle_->get(), pooling_.get(), &one, dst_.get(), y,
+    cudnn::check(
+        cudnn::api().pooling_backward(handle_->get(), pooling_.get(), &one, dst_.get(), y,
                                       dst_.get(), dy, src_.get(), x, &zero, src_.get(), dx),
-                 "cudnnPoolingBackward");
+        "cudnnPoolingBackward");
   }
 
   std::shared_ptr<cudnn::Handle> handle_;
@@ -159,7 +128,7 @@ class CudnnPlan final : public Plan {
   std::vector<TensorSpec> tensors_;
 };
 
-// What cuDNN documents of the deterministic mode is about the gradient.
+// The deterministic mode only matters for the gradient.
 std::vector<cudnnPoolingMode_t> modes(PoolMode mode, bool forward) {
   switch (mode) {
     case PoolMode::max:

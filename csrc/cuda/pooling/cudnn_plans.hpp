@@ -14,11 +14,11 @@ class Device;
 
 namespace pydlbench::cuda::pooling {
 
-// Why cuDNN cannot compute this pooling, or null: it pads both ends alike and counts in 32 bits.
+// Why cuDNN cannot compute this pooling, or null: it pads both ends equally, with 32-bit sizes.
 const char* beyond_cudnn(const PoolProblem& problem);
 
-// cuDNN's kernels for a layout of what is not beyond_cudnn(). Throws Unsupported where cuDNN is not
-// loaded.
+// cuDNN's plans in a layout, for problems that are not beyond_cudnn(). Throws Unsupported if cuDNN
+// is not loaded.
 std::vector<std::shared_ptr<Plan>> cudnn_plans(const Device& device, const PoolProblem& problem,
                                                Pass pass, DataType type, bool channels_last);
 

@@ -1,9 +1,8 @@
 // Our pooling kernels: windows, vectors of neighbouring channels, forward and backward.
 //
-// A pooling is images of pixels of channels, whatever the layout. In NHWC a pixel has all channels.
-// In NCHW each channel is an image of its own whose pixels have one channel: the same kernels serve
-// both. A thread handles 16 bytes of a pixel's channels where they are a whole number of vectors,
-// else one channel.
+// Kernels see images of pixels with channels. In NHWC a pixel has all channels; in NCHW each
+// channel is an image with one channel per pixel, so that the same kernels support both. A thread
+// processes 16 bytes of a pixel's channels if they are a whole number of vectors, else one channel.
 #include "cuda/pooling/kernels.hpp"
 
 #include <cstdint>
@@ -33,7 +32,7 @@ inline Shape shape_of(const PoolProblem& p, bool channels_last) {
   const std::int64_t channels = channels_last ? p.channels : 1;
   const auto in = p.in_size[0] * p.in_size[1] * channels;
   const auto out = p.out_size[0] * p.out_size[1] * channels;
-  // Inside an image kernels count in 32 bits; images and their offsets are counted in 64.
+  // Indices within an image have 32 bits; numbers and offsets of images have 64.
   if (in >= INT32_MAX || out >= INT32_MAX) {
     throw Unsupported("images of 2**31 elements and more");
   }
@@ -53,7 +52,7 @@ inline Shape shape_of(const PoolProblem& p, bool channels_last) {
           p.mode == PoolMode::avg_include_padding};
 }
 
-// From a thread's number to its place: vectors of channels, then columns, rows, images.
+// Conversion of a thread's number to vectors of channels, columns, rows, images.
 struct Places {
   pointwise::Divider vectors, columns, rows;
   std::int64_t count;
@@ -97,14 +96,14 @@ __device__ __forceinline__ int clamped(int value, int most) {
   return value < 0 ? 0 : value > most ? most : value;
 }
 
-// Rows (or columns) of a window from `first` on that lie inside the image.
+// Number of rows (or columns) of a window from `first` on that are inside the image.
 __device__ __forceinline__ int inside(int first, int kernel, int size) {
   const int begin = first < 0 ? 0 : first;
   const int end = first + kernel < size ? first + kernel : size;
   return end - begin;
 }
 
-// What an average multiplies the sum of the window at (top, left) by.
+// The factor of the sum of the window at (top, left) in an average.
 __device__ __forceinline__ float share(const Shape& s, int top, int left) {
   const int count = s.counts_padding ? s.kernel_height * s.kernel_width
                                      : inside(top, s.kernel_height, s.in_height) *
@@ -112,7 +111,7 @@ __device__ __forceinline__ float share(const Shape& s, int top, int left) {
   return 1.0f / static_cast<float>(count);
 }
 
-// Where a thread works: its image, its pixel, its first channel.
+// A thread's image, pixel and first channel.
 struct Place {
   std::int64_t image;
   int row, column, channel;
@@ -137,16 +136,15 @@ inline dim3 blocks_for(std::int64_t threads) {
   return dim3(static_cast<unsigned>(blocks));
 }
 
-// Forward: dst = maximum or mean of src over each window, and where the maximum was. The first
-// maximum of a window, row by row, is the one that counts. Sums are kept in float32. Bound by
-// memory: each thread moves 16 bytes of neighbouring channels at a time where the layout has them,
-// and taps of neighbouring windows come from the cache.
+// Forward: dst = maximum or mean of src over each window, and the position of the first maximum in
+// row-major order. Sums are in float32. Memory-bound: each thread moves 16 bytes of neighbouring
+// channels at a time if the layout has them, and taps of neighbouring windows come from the cache.
 //
-// One window per thread, `kLanes` channels of it. Windows of kSize x kSize taps, or of whatever
-// size where it is 0. `dst` and `argmax` are written where they are not null.
+// One window per thread, with `kLanes` channels. Windows have kSize x kSize taps, or any size if it
+// is 0. `dst` and `argmax` are written if they are not null.
 //
-// A tap in the padding is read from the nearest pixel instead, so that no load waits for a branch;
-// it is left out of what is computed.
+// For a tap in the padding, the nearest pixel is read and ignored, so that loads do not depend on a
+// branch.
 template <typename T, Kind kKind, int kLanes, int kSize>
 __global__ void __launch_bounds__(kThreads)
     forward_per_thread(Shape s, Places places, const T* __restrict__ src, T* __restrict__ dst,
@@ -165,7 +163,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int lane = 0; lane < kLanes; ++lane) {
     value[lane] = kKind == Kind::average ? 0.0f : -INFINITY;
-    // The first tap inside: right even where nothing is larger than minus infinity.
+    // The first tap inside is correct even if all elements are minus infinity.
     where[lane] = (top < 0 ? -top : 0) * columns + (left < 0 ? -left : 0);
   }
 #pragma unroll
@@ -208,7 +206,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Unrolled for the windows that networks have most.
+// Unrolled for the most frequent windows in networks.
 template <typename T, Kind kKind, int kLanes>
 void forward_by_window(const Shape& s, const T* src, T* dst, std::uint8_t* argmax,
                        cudaStream_t stream) {
@@ -224,17 +222,16 @@ void forward_by_window(const Shape& s, const T* src, T* dst, std::uint8_t* argma
   launch(kernel, blocks_for(at.count), dim3(kThreads), 0, stream, s, at, src, dst, argmax);
 }
 
-// Backward: each pixel gathers from the windows that contain it. From a window of a maximum it
-// takes the gradient if it was the maximum, by the argmax that the forward pass stored; from an
-// average its share. Nothing is added across threads, so the result does not depend on their order,
-// and every pixel is written once. Sums are kept in float32.
+// Backward: each pixel gathers from the windows that contain it: for maxima the gradient if the
+// forward pass's argmax is this pixel, for averages its share. No sum crosses threads, so results
+// are deterministic, and every pixel is written once. Sums are in float32.
 //
-// From a pixel to the first and last window that contain it.
+// The first and last window that contain a pixel.
 struct Reach {
   pointwise::Divider stride_height, stride_width;
 };
 
-// The windows along one axis: `first` may be larger than `last`, which means none.
+// The windows along one axis; none if `first` is larger than `last`.
 struct Windows {
   int first, last;
 };
@@ -248,8 +245,8 @@ __device__ __forceinline__ Windows windows_at(int position, int pad, int kernel,
           last < count ? last : count - 1};
 }
 
-// One pixel per thread, `kLanes` channels of it, which at most kOverlap windows contain along each
-// axis, or however many where it is 0.
+// One pixel per thread, with `kLanes` channels. Along each axis at most kOverlap windows contain
+// it, or any number if it is 0.
 template <typename T, Kind kKind, int kLanes, int kOverlap>
 __global__ void __launch_bounds__(kThreads)
     backward_per_thread(Shape s, Places places, Reach reach, const T* __restrict__ dst,
@@ -272,7 +269,7 @@ __global__ void __launch_bounds__(kThreads)
     const bool row_reaches = rows.first + i <= rows.last;
 #pragma unroll
     for (int j = 0; j < column_count; ++j) {
-      // Beyond the last window another one is read and left out: no load waits for a branch.
+      // Beyond the last window, another one is read and ignored, to avoid a branch.
       const int column = clamped(columns.first + j, s.out_width - 1);
       const bool reaches = row_reaches && columns.first + j <= columns.last;
       const auto offset = image + (row * s.out_width + column) * s.channels;
@@ -321,7 +318,7 @@ void backward_by_overlap(const Shape& s, const T* dst, const std::uint8_t* argma
   launch(kernel, blocks_for(at.count), dim3(kThreads), 0, stream, s, at, reach, dst, argmax, src);
 }
 
-// Calls run(kind, lanes), both as constants: sixteen bytes of channels, or one channel.
+// Calls run(kind, lanes) with compile-time constants: sixteen bytes of channels, or one.
 template <typename T, typename Run>
 void with_kind_and_lanes(PoolMode mode, int channels, const Run& run) {
   constexpr int full = 16 / static_cast<int>(sizeof(T));

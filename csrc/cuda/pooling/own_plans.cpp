@@ -19,8 +19,8 @@ bool has_argmax(const PoolProblem& problem, Pass pass) {
   return problem.mode == PoolMode::max && pass != Pass::forward_inference;
 }
 
-// Forward: src, dst and, for maxima in training, argmax. Backward: dst and src, for maxima with the
-// forward pass's source and the argmax that follows from it before them.
+// Tensors forward: src, dst and, for maxima in training, argmax. Backward: dst and src, for maxima
+// preceded by the forward pass's source and the derived argmax.
 class OwnPlan final : public Plan {
  public:
   OwnPlan(const PoolProblem& problem, Pass pass, DataType type, bool channels_last)

@@ -1,4 +1,4 @@
-// The tensors of a pooling, and what its plans say alike.
+// The tensors of a pooling, and common facts of its plans.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ inline TensorSpec src_tensor(const PoolProblem& p, DataType type, bool channels_
   return tensor("src", type, {p.batch, p.channels, p.in_size[0], p.in_size[1]}, channels_last, use);
 }
 
-// A tensor with one element per element of the result.
+// A tensor with the shape of the result.
 inline TensorSpec dst_tensor(const char* role, const PoolProblem& p, DataType type,
                              bool channels_last, Use use) {
   return tensor(role, type, {p.batch, p.channels, p.out_size[0], p.out_size[1]}, channels_last,

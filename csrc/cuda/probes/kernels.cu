@@ -1,4 +1,4 @@
-// The probes' kernels: multiply-adds without memory, memory without arithmetic, and nothing at all.
+// The probes' kernels: multiply-adds without memory accesses, memory accesses, and an empty kernel.
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -26,7 +26,7 @@ __device__ __forceinline__ Half2 negative(Half2 a) { return __hneg2(a); }
 struct alignas(4) Half2 {
   half_t x, y;
 };
-// Rounds once: the product of two halves plus a third is exact in double.
+// Rounds once, because the product of two halves plus a third is exact in double.
 inline half_t rounded_half(double value) {
   if (value == 0 || !std::isfinite(value)) return from_float<half_t>(static_cast<float>(value));
   const int exponent = std::max(std::ilogb(value), -14);
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kFmaThreads)
     x[i] = seeds[kHalf + (threadIdx.x + i) % kHalf];
     y[i] = seeds[kHalf + (threadIdx.x + i + kFmaPairs) % kHalf];
   }
-  // Not unrolled: more of it would not fit into the instruction cache.
+  // Not unrolled further, so that it fits into the instruction cache.
 #pragma unroll 1
   for (std::uint32_t iteration = 0; iteration < iterations; ++iteration) {
 #pragma unroll
@@ -102,7 +102,7 @@ struct alignas(kStreamWord) Word {
   std::uint32_t x, y, z, w;
 };
 
-// Around the L1 cache: together, those of all multiprocessors would hold half of an L2 cache.
+// Bypass the L1 caches, which together have half the size of an L2 cache.
 #ifdef __CUDACC__
 __device__ __forceinline__ Word load(const Word* from) {
   const uint4 value = __ldcg(reinterpret_cast<const uint4*>(from));
@@ -116,15 +116,15 @@ inline Word load(const Word* from) { return *from; }
 inline void store(Word* to, Word value) { *to = value; }
 #endif
 
-// What the write kernel writes where: different everywhere, so that no compression helps.
+// The values of the write kernel, all different, so that memory compression has no effect.
 __device__ __forceinline__ Word pattern(std::uint32_t index) {
   const std::uint32_t mixed = index * 2654435761u;
   return {mixed, mixed ^ 0x5bd1e995u, ~mixed, mixed + 0x9e3779b9u};
 }
 
-// Chunks are dealt to blocks like cards, pass after pass without a pause between passes: only the
-// last round of a launch can leave blocks without work. On an H200 a copy is fastest with a block
-// for each chunk, 4.20 TB/s with a word per thread; with as many blocks as fit at a time it is 3.9.
+// Blocks take chunks in turn, without a pause between passes: only in the last round of a launch
+// can blocks have no work. On an H200 a copy is fastest with a block for each chunk, 4.20 TB/s with
+// a word per thread; with as many blocks as can be resident it is 3.9.
 template <unsigned kInFlight, StreamKind kKind>
 __global__ void __launch_bounds__(kStreamThreads)
     sweep(const Word* source, Word* destination, std::uint32_t* sums, std::uint32_t chunks,
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kStreamThreads)
       }
     }
   }
-  // One store per thread and launch: what it read cannot be left out.
+  // One store per thread and launch, so that the reads are not optimised away.
   if constexpr (kKind == StreamKind::read) sums[blockIdx.x * kStreamThreads + threadIdx.x] = sum;
 }
 

@@ -62,9 +62,9 @@ ProbeResult fma_peak(const Device& device, const std::string& precision, double 
   const auto launch = [&](std::uint32_t iterations) {
     launch_fma(kind, blocks, kFmaThreads, input.data(), output.data(), iterations, stream);
   };
-  constexpr std::uint32_t kMostIterations = 1u << 24;
+  constexpr std::uint32_t kMaxIterations = 1u << 24;
   auto found =
-      run_rounds(*calls, seconds, fma_flops(kind, blocks, kFmaThreads, 1), kMostIterations, launch);
+      run_rounds(*calls, seconds, fma_flops(kind, blocks, kFmaThreads, 1), kMaxIterations, launch);
   found.kernel = kind == FmaKind::fp32 ? "FFMA on float" : "HFMA2 on half2";
   return found;
 }
@@ -72,9 +72,9 @@ ProbeResult fma_peak(const Device& device, const std::string& precision, double 
 namespace {
 
 constexpr unsigned kInFlight[] = {1, 2, 4, 8};
-// Of the probe's time, for all the shapes together.
+// Share of the probe's time for trying all shapes.
 constexpr double kTrialShare = 0.5;
-constexpr std::uint32_t kMostItems = kBlockPerItem;
+constexpr std::uint32_t kMaxItems = kBlockPerItem;
 
 StreamKind kind_of(const std::string& name) {
   if (name == "read") return StreamKind::read;
@@ -83,8 +83,8 @@ StreamKind kind_of(const std::string& name) {
   throw Unsupported("no bandwidth probe " + name + "; there is: read, write, copy");
 }
 
-// All blocks that the GPU holds at a time, and half of them: more loads in flight, or fewer rows of
-// the memory open at once; and a block for each chunk but where each thread leaves a sum.
+// Shapes with all resident blocks, which have more loads in flight, and with half of them, which
+// have fewer open rows of memory; and a block for each chunk, unless threads write sums.
 std::vector<StreamShape> shapes(const Device& device, StreamKind kind) {
   std::vector<StreamShape> found;
   const auto multiprocessors = static_cast<unsigned>(device.facts().multiprocessors);
@@ -111,7 +111,7 @@ class Bench {
     if (kind == StreamKind::copy) {
       destination_ = DeviceMemory(device, area_, "the bandwidth probe's second array");
     }
-    run({kMostInFlight, static_cast<unsigned>(device.facts().multiprocessors)}, StreamKind::write,
+    run({kMaxInFlight, static_cast<unsigned>(device.facts().multiprocessors)}, StreamKind::write,
         source_.data(), 1);
   }
 
@@ -124,11 +124,11 @@ class Bench {
     void* const target = kind_ == StreamKind::copy ? destination_.data() : source_.data();
     const auto launch = [&](std::uint32_t passes) { run(shape, kind_, target, passes); };
     const double moved = static_cast<double>(area_) * (kind_ == StreamKind::copy ? 2 : 1);
-    return run_rounds(*calls_, seconds, moved, kMostItems / chunks(shape), launch);
+    return run_rounds(*calls_, seconds, moved, kMaxItems / chunks(shape), launch);
   }
 
  private:
-  static constexpr std::size_t kGranularity = stream_chunk(kMostInFlight);
+  static constexpr std::size_t kGranularity = stream_chunk(kMaxInFlight);
 
   std::uint32_t chunks(StreamShape shape) const {
     return static_cast<std::uint32_t>(area_ / stream_chunk(shape.in_flight));
@@ -181,8 +181,8 @@ struct EmptyWork final : Work {
 };
 
 constexpr int kRepetitions = 50;
-// The clock of a GPU that has done nothing is a fraction of what it is beside any kernel. This
-// probe may be the first to run, and what it finds is kept.
+// The clock of an idle GPU is a fraction of that under load. This probe may be the first to run,
+// and its result is stored.
 constexpr double kWarmUpSeconds = 0.2;
 
 }  // namespace

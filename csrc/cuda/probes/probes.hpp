@@ -1,4 +1,4 @@
-// The probes: what this GPU reaches at its CUDA cores, its memory and its launches.
+// The probes of CUDA cores, memory and launches.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,16 @@ namespace pydlbench::cuda {
 // precision, and what run_rounds() throws.
 ProbeResult fma_peak(const Device& device, const std::string& precision, double seconds);
 
-// B/s of "read", "write" or "copy" (bytes read and bytes written counted) over a working set of
-// `bytes`, half of it source and half destination for copies. Well below the L2 cache's size it is
-// the cache's bandwidth, from four times that size on the memory's. The fastest of a few launch
-// shapes counts. Lasts about 2 x `seconds`. Throws Unsupported for another kind, OutOfMemory,
-// std::invalid_argument for a working set below one chunk, and what run_rounds() throws.
+// B/s of "read", "write" or "copy" (bytes read plus bytes written) over a working set of `bytes`,
+// half of it source and half destination for copies. Well below the L2 cache's size it is the
+// cache's bandwidth; from four times that size on it is the memory's. Returns the fastest of a few
+// launch shapes. Lasts about 2 x `seconds`. Throws Unsupported for another kind, OutOfMemory,
+// std::invalid_argument for a working set below one chunk, and exceptions of run_rounds().
 ProbeResult bandwidth(const Device& device, const std::string& kind, std::size_t bytes,
                       double seconds);
 
-// Seconds per empty kernel: on the GPU back to back (event_s), as a node of a graph (graph_s), and
-// of the host's time per launch (host_s).
+// Seconds per empty kernel: on the GPU without pauses (event_s), as a node of a graph (graph_s),
+// and the host's time per launch (host_s).
 LaunchTimes launch_seconds(const Device& device);
 
 }  // namespace pydlbench::cuda

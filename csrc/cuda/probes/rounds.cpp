@@ -35,17 +35,17 @@ Round run(Calls& calls, const ProbeLaunch& launch, std::uint32_t scale) {
   return {seconds, calls.clock_interval()};
 }
 
-// The scale whose round lasts about `target` seconds. The first round also loads the kernel.
+// The scale for rounds of about `target` seconds. The first round also loads the kernel.
 std::uint32_t calibrated(Calls& calls, const ProbeLaunch& launch, double target,
-                         std::uint32_t most_scale) {
+                         std::uint32_t max_scale) {
   run(calls, launch, 1);
   double scale = 1;
   for (int step = 0; step < kCalibrationSteps; ++step) {
     const double seconds = run(calls, launch, static_cast<std::uint32_t>(scale)).seconds;
-    if (seconds >= 0.7 * target || scale >= most_scale) break;
-    // Short rounds are mostly launch: they tell little about long ones, so steps are bounded.
+    if (seconds >= 0.7 * target || scale >= max_scale) break;
+    // Short rounds are mostly launch overhead, so limit the steps.
     const double next =
-        std::min({scale * 8, std::ceil(scale * target / seconds), static_cast<double>(most_scale)});
+        std::min({scale * 8, std::ceil(scale * target / seconds), static_cast<double>(max_scale)});
     if (next <= scale) break;
     scale = next;
   }
@@ -65,12 +65,12 @@ double hertz(const std::optional<ClockInterval>& clock) {
 
 }  // namespace
 
-ProbeResult run_rounds(Calls& calls, double seconds, double work_per_scale,
-                       std::uint32_t most_scale, const ProbeLaunch& launch) {
+ProbeResult run_rounds(Calls& calls, double seconds, double work_per_scale, std::uint32_t max_scale,
+                       const ProbeLaunch& launch) {
   PYDLBENCH_CHECK(seconds > 0, "a probe of " + std::to_string(seconds) + " seconds");
-  PYDLBENCH_CHECK(most_scale > 0, "a probe without work");
+  PYDLBENCH_CHECK(max_scale > 0, "a probe without work");
   const double target = std::clamp(seconds / kWantedRounds, kShortestRound, kLongestRound);
-  const std::uint32_t scale = calibrated(calls, launch, target, most_scale);
+  const std::uint32_t scale = calibrated(calls, launch, target, max_scale);
   for (double spent = 0; spent < seconds / 4;) spent += run(calls, launch, scale).seconds;
 
   std::vector<double> times, clocks;

@@ -1,4 +1,4 @@
-// Repeated rounds of one kernel between two events, and what they say about rate and clock.
+// Repeated rounds of one kernel between two events, with rate and clock.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace pydlbench::cuda {
 
-// What one probe found; rates are FLOP/s or B/s. A clock of 0 was not to be read.
+// Result of a probe; rates are FLOP/s or B/s. A clock of 0 could not be read.
 struct ProbeResult {
   double per_second = 0;         // best round
   double median_per_second = 0;  // median over the rounds
@@ -17,19 +17,19 @@ struct ProbeResult {
   double median_clock_hz = 0;    // median over the rounds
   double seconds = 0;            // sum of the rounds' times
   int rounds = 0;
-  std::string kernel;  // what ran
+  std::string kernel;  // name of the kernel
 };
 
-// Enqueues one launch that does `scale` times the work.
+// Enqueues one launch with `scale` times the work.
 using ProbeLaunch = std::function<void(std::uint32_t scale)>;
 
-// Runs rounds for about `seconds` and a quarter of that before them, while the clock settles.
+// Runs rounds for about `seconds`, after a quarter of that in which the clock settles.
 //
-// `work_per_scale` is what a launch of scale 1 does, in FLOP or bytes; `most_scale` bounds the
-// scale. Scales are calibrated so that a round lasts a few milliseconds: long against the
+// `work_per_scale` is the work of a launch of scale 1, in FLOP or bytes; `max_scale` limits the
+// scale. Scales are calibrated so that a round lasts a few milliseconds: much longer than the
 // microsecond between an event and a kernel, and long enough for the clock stamps around it. Throws
-// std::invalid_argument for seconds <= 0, PrimitiveFailure where events do not tell a time.
-ProbeResult run_rounds(Calls& calls, double seconds, double work_per_scale,
-                       std::uint32_t most_scale, const ProbeLaunch& launch);
+// std::invalid_argument for seconds <= 0, PrimitiveFailure if events give no time.
+ProbeResult run_rounds(Calls& calls, double seconds, double work_per_scale, std::uint32_t max_scale,
+                       const ProbeLaunch& launch);
 
 }  // namespace pydlbench::cuda

@@ -1,4 +1,4 @@
-// Every element of a result held against float64, computed as it is defined.
+// Comparison of every element of a result with a float64 reference by the definition.
 #include <cmath>
 #include <cstdint>
 
@@ -9,7 +9,7 @@ namespace pydlbench::cuda::reference {
 
 inline constexpr unsigned kCheckThreads = 256;
 
-// How far one element is off, and the worst one of a block, always in the same order.
+// The deviation of an element, and the worst one of a block, always in the same order.
 __device__ inline Deviation nothing_compared() { return {0.0, 0.0, 0.0, -1, 0, 0}; }
 
 __device__ inline Deviation deviation_of(double got, double expected, double scale,
@@ -25,7 +25,7 @@ __device__ inline Deviation deviation_of(double got, double expected, double sca
   return found;
 }
 
-// Adds what the threads of a block found to the block's record. All threads have to come here.
+// Merges the deviations of a block's threads into its record. All threads must call it.
 __device__ inline void record(const Deviation& mine, Deviation* records) {
   __shared__ Deviation found[kCheckThreads];
   found[threadIdx.x] = mine;
@@ -48,10 +48,10 @@ struct Sum {
   }
 };
 
-// After bias and ReLU the error is still measured against the sum before the ReLU: where that is
-// about zero, a correct kernel may be on either side of the kink. Results below the smallest normal
-// number of their format have fewer digits, so errors are relative to that number at least, as they
-// are on the CPU (pydlbench/verification).
+// With bias and ReLU the error is relative to the sum before the ReLU: if that is about zero, a
+// correct kernel may be on either side of the kink. Results below the smallest normal number of
+// their format have fewer digits, so errors are relative to at least that number, as on the CPU
+// (pydlbench/verification).
 __device__ inline Deviation deviation_of(const View& output, std::int64_t index, const Sum& sum,
                                          bool relu) {
   const double expected = relu && sum.value < 0.0 ? 0.0 : sum.value;
@@ -63,7 +63,7 @@ __device__ inline Deviation deviation_of(const View& output, std::int64_t index,
 // The sum over the block, in the same order each time; valid in thread 0.
 __device__ inline Sum block_sum(const Sum& mine) {
   __shared__ Sum sums[kCheckThreads];
-  __syncthreads();  // the last turn's sums are no longer read
+  __syncthreads();  // the former sums are no longer read
   sums[threadIdx.x] = mine;
   __syncthreads();
   for (unsigned half = kCheckThreads / 2; half > 0; half /= 2) {
@@ -86,8 +86,8 @@ inline void clear_records(Deviation* records, cudaStream_t stream) {
          dim3(kCheckThreads), 0, stream, records);
 }
 
-// Calls start(first, last, blocks) for ranges of `units` that make at most about `terms_per_launch`
-// terms each; a block takes `units_per_block` of them at a time.
+// Calls start(first, last, blocks) for ranges of `units` with at most about `terms_per_launch`
+// terms each; a block processes `units_per_block` of them at a time.
 template <typename Start>
 void in_launches(std::int64_t units, std::int64_t terms_per_unit, std::int64_t units_per_block,
                  std::int64_t terms_per_launch, Start start) {
@@ -157,8 +157,8 @@ __device__ inline Sum conv2d_backward_data(const Conv2dCheck& what, std::int64_t
   return sum;
 }
 
-// A thread's share of the sum: every blockDim.x-th pixel of the result, counted on without a
-// division each time.
+// A thread's share of the sum: every blockDim.x-th pixel of the result, without a division per
+// pixel.
 __device__ inline Sum conv2d_backward_weights(const Conv2dCheck& what, std::int64_t index) {
   const auto& p = what.problem;
   const auto ins = p.in_channels / p.groups, outs = p.out_channels / p.groups;
@@ -200,8 +200,8 @@ __device__ inline Sum conv2d_backward_weights(const Conv2dCheck& what, std::int6
   return sum;
 }
 
-// Three blocks per multiprocessor: left alone, the compiler spends registers for one, and the loads
-// of eight warps do not hide their latency.
+// Three blocks per multiprocessor: otherwise the compiler uses the registers of one, whose eight
+// warps do not hide the latency of loads.
 __global__ void __launch_bounds__(kCheckThreads, 3)
     conv2d_check_kernel(Conv2dCheck what, std::int64_t first, std::int64_t last,
                         Deviation* records) {
@@ -227,11 +227,11 @@ __global__ void conv2d_check_weights_kernel(Conv2dCheck what, std::int64_t first
 }
 
 // Matrix products: a block computes a square of the result from strips that it converts to float64
-// once, which is most of the work where float64 is slow.
+// once; conversions are most of the work if float64 is slow.
 inline constexpr int kSide = 16;
 static_assert(kSide * kSide == kCheckThreads);
 
-// result[b, i, j] = sum_t left[b, i, t] right[b, t, j], whichever pass it is.
+// result[b, i, j] = sum_t left[b, i, t] right[b, t, j] for all passes.
 struct Product {
   const float *left, *right;
   std::int64_t batch_count, rows, columns, terms;
@@ -288,8 +288,8 @@ __global__ void gemm_check_kernel(GemmCheck what, std::int64_t first, std::int64
   record(worst, records);
 }
 
-// Pooling: one thread per element. Backward, a thread gathers from all windows that hold its pixel;
-// of equal maxima the first one of a window, row by row, gets the gradient.
+// Pooling: one thread per element. Backward, a thread gathers from all windows that contain its
+// pixel; the first of equal maxima in row-major order gets the gradient.
 
 // The rows (or columns) of a window that are not on padding.
 struct Reach {
@@ -318,7 +318,7 @@ __device__ inline double divisor(const PoolProblem& p, const Reach& rows, const 
   return static_cast<double>((high > 1 ? high : 1) * (wide > 1 ? wide : 1));
 }
 
-// Where the maximum of a window is in its plane; -1 where the window is all padding.
+// The index of a window's maximum in its plane; -1 if the window is only padding.
 __device__ inline std::int64_t first_maximum(const float* plane, std::int64_t width,
                                              const Reach& rows, const Reach& columns) {
   std::int64_t found = -1;
@@ -339,7 +339,7 @@ __device__ inline Deviation pool2d_forward(const Pool2dCheck& what, std::int64_t
   const auto rows = reach(oh, p.stride[0], p.pad_before[0], p.kernel[0], p.in_size[0]);
   const auto columns = reach(ow, p.stride[1], p.pad_before[1], p.kernel[1], p.in_size[1]);
   if (p.mode == PoolMode::max) {
-    // A maximum is one of the inputs: it must be exact, and its own size is the scale.
+    // A maximum is one of the inputs: it must be exact.
     const auto at = first_maximum(plane, p.in_size[1], rows, columns);
     const double expected = at < 0 ? -INFINITY : static_cast<double>(plane[at]);
     const double got = load(what.output.data, what.output.type, offset(what.output, index));
@@ -440,7 +440,7 @@ void check(const Pool2dCheck& what, Deviation* records, CUstream_st* stream,
   const bool backward = what.pass == Pass::backward_data;
   const auto pixels = backward ? p.in_size[0] * p.in_size[1] : p.out_size[0] * p.out_size[1];
   const auto window = p.kernel[0] * p.kernel[1];
-  // Backward, the maximum of each window is looked for by each pixel in it.
+  // Backward, each pixel of a window searches its maximum.
   const auto terms = backward && p.mode == PoolMode::max ? window * window : window;
   clear_records(records, stream);
   in_launches(p.batch * p.channels * pixels, terms, kCheckThreads, terms_per_launch,

@@ -1,5 +1,5 @@
-// What a comparison of a kernel's result with the float64 reference found, and how long the sums
-// are that it compares. No CUDA here.
+// Results of the comparison of a kernel's result with the float64 reference, and lengths of sums.
+// Independent of CUDA.
 #pragma once
 
 #include <algorithm>
@@ -14,18 +14,16 @@ struct CUstream_st;
 
 namespace pydlbench::cuda {
 
-// The worst element of those that a block (or all of them) compared. The error is |y - ref| /
-// (|ref| + s), where s is the root of the sum of the squared terms, and the divisor the smallest
-// normal number of the result's format at least; nothing over nothing is no error, and NaN is the
-// largest one.
+// The worst element of a block (or of all blocks). The error is |y - ref| / (|ref| + s), where s is
+// the root of the sum of the squared terms, and the divisor at least the smallest normal number of
+// the result's format. Zero over zero is no error, and NaN is the largest one.
 struct Deviation {
   double error, got, expected;
-  std::int64_t index;  // into the dense row-major result; -1 while nothing was compared
+  std::int64_t index;  // into the dense row-major result; -1 before any comparison
   std::int64_t unwritten, infinite;
 };
 
-// Whether `a` is what is to be reported of both; of equals the first one. (constexpr: for kernels
-// too.)
+// Whether `a` is worse; of equal ones, the first index. (constexpr, for use in kernels.)
 constexpr bool is_worse(const Deviation& a, const Deviation& b) {
   if (a.index < 0 || b.index < 0) return a.index >= 0;
   const bool a_nan = a.error != a.error, b_nan = b.error != b.error;
@@ -45,18 +43,18 @@ struct Comparison {
   double max_error;
   std::vector<std::int64_t> where;
   double got, expected;
-  std::int64_t unwritten;  // NaN, as outputs are before a kernel runs
+  std::int64_t unwritten;  // NaN elements; outputs are filled with NaN before a kernel runs
   std::int64_t infinite;
-  std::int64_t elements;  // compared: all there are
-  std::int64_t terms;     // length of the longest sum; 0 where the result must be exact
+  std::int64_t elements;  // number of elements
+  std::int64_t terms;     // length of the longest sum; 0 if the result must be exact
 };
 
-// Operands are dense float32, by the role of the tensor (or of the tensor whose gradient they are);
-// those that a pass does not read are null. `output` is what the kernel wrote.
+// Operands are dense float32, named by the tensor's role (also for gradients), and null if the pass
+// does not read them. `output` is the kernel's result.
 struct Conv2dCheck {
   Pass pass;
   ConvProblem problem;
-  bool fused;  // bias and ReLU behind the forward pass
+  bool fused;  // forward pass with bias and ReLU
   const float *src, *weights, *bias, *dst;
   View output;
 };
@@ -77,13 +75,13 @@ struct Pool2dCheck {
   View output;
 };
 
-// Each launch adds what its blocks found to that many records.
+// Number of records, which the blocks of all launches update.
 inline constexpr unsigned kRecords = 2048;
-// Multiply-adds of one launch: about half a second where float64 is slowest (64 per SM and four
-// clocks make 20 G/s on a T4), so that a display's watchdog lets it pass.
+// Multiply-adds of one launch: about half a second on GPUs with slow float64 (20 G/s on a T4), less
+// than the time-out of a display's watchdog.
 inline constexpr std::int64_t kTermsPerLaunch = std::int64_t{1} << 32;
 
-// Compare every element; the worst of each block goes to `records`, of which there are kRecords.
+// Compares all elements; `records` (of kRecords) get the worst of each block.
 void check(const Conv2dCheck& what, Deviation* records, CUstream_st* stream,
            std::int64_t terms_per_launch = kTermsPerLaunch);
 void check(const GemmCheck& what, Deviation* records, CUstream_st* stream,
@@ -91,7 +89,7 @@ void check(const GemmCheck& what, Deviation* records, CUstream_st* stream,
 void check(const Pool2dCheck& what, Deviation* records, CUstream_st* stream,
            std::int64_t terms_per_launch = kTermsPerLaunch);
 
-// From what the blocks found to one comparison.
+// Merges the blocks' records.
 inline Comparison summary(const std::vector<Deviation>& records, const TensorSpec& output,
                           std::int64_t terms) {
   Deviation worst{0.0, 0.0, 0.0, -1, 0, 0};
@@ -127,7 +125,7 @@ inline std::int64_t sum_terms(Pass pass, const PlainGemm& p, bool fused) {
   return pass == Pass::backward_weights ? p.m : p.k + (fused ? 1 : 0);
 }
 
-// A maximum is one of the inputs; its gradient is a sum over the windows that may hold a pixel.
+// Terms of a pooling's sums: a maximum is exact; its gradient is a sum over the windows of a pixel.
 inline std::int64_t sum_terms(Pass pass, const PoolProblem& p) {
   if (pass != Pass::backward_data) {
     return p.mode == PoolMode::max ? 0 : p.kernel[0] * p.kernel[1];

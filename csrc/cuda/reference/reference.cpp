@@ -15,7 +15,7 @@ namespace {
 
 using Held = std::vector<std::shared_ptr<const Tensor>>;
 
-// The caller's dense input, checked to be as large as the kernels take it to be.
+// The caller's dense input, with a check of its size.
 const float* operand(Arena& arena, const char* role, std::int64_t elements, Held& held) {
   auto tensor = arena.plain(role);
   PYDLBENCH_CHECK(tensor->spec.elements() == elements,
@@ -77,7 +77,7 @@ class GemmReference final : public Reference {
     if (role() != "weights") what.weights = input("weights", Pass::backward_weights);
     if (role() != "dst") what.dst = input("dst", Pass::forward_inference);
     if (fused_) {
-      // One bias for all matrices of the batch, or one for each.
+      // One bias for the whole batch, or one per matrix.
       const auto size = static_cast<std::int64_t>(arena.elements("bias"));
       what.bias_per_matrix = size != problem_.n;
       const auto count = what.bias_per_matrix ? problem_.batch_count : 1;
@@ -130,7 +130,7 @@ Comparison Reference::compare(Arena& arena, const TensorSpec& output, const void
   std::vector<Deviation> found(kRecords);
   const auto bytes = found.size() * sizeof(Deviation);
   const DeviceMemory records(device, bytes, "records of a comparison");
-  // The kernels only read it.
+  // Only read by the kernels.
   const auto view = view_of(output, const_cast<void*>(data));
   const auto held = enqueue(arena, view, static_cast<Deviation*>(records.data()));
   PYDLBENCH_CUDA_CHECK(cudaMemcpyAsync(found.data(), records.data(), bytes, cudaMemcpyDeviceToHost,

@@ -18,7 +18,7 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// The runtime reports "insufficient driver" even if there is none.
+// The runtime also reports "insufficient driver" if there is no driver.
 std::string insufficient_driver() {
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (driver == nullptr) return no_driver("libcuda.so.1 cannot be loaded");
@@ -32,7 +32,7 @@ std::string insufficient_driver() {
          "; update the driver or build pydlbench with an older toolkit";
 }
 
-// What the machine or the build lacks, in one sentence; empty for other errors.
+// A sentence on missing hardware or software; empty for other errors.
 std::string lacking(cudaError_t code) {
   switch (code) {
     case cudaErrorInsufficientDriver:
@@ -69,8 +69,8 @@ std::string lacking(cudaError_t code) {
 }  // namespace
 
 bool is_sticky(cudaError_t code) {
-  // Named in the headers of later releases of CUDA 12 only: cudaErrorContained,
-  // cudaErrorTensorMemoryLeak, cudaErrorExternalDevice.
+  // Only later headers of CUDA 12 have the names: cudaErrorContained, cudaErrorTensorMemoryLeak,
+  // cudaErrorExternalDevice.
   if (const int number = code; number == 226 || number == 721 || number == 911) return true;
   switch (code) {
     case cudaErrorIllegalAddress:
@@ -96,7 +96,7 @@ bool is_sticky(cudaError_t code) {
 }
 
 void throw_cuda_error(cudaError_t code, const char* call, const char* file, int line) {
-  // The runtime returns an error again from the next call, unless it is cleared; sticky ones stay.
+  // Clear the error, or the next call returns it again; sticky ones remain.
   static_cast<void>(cudaGetLastError());
   if (const auto reason = lacking(code); !reason.empty()) throw Unsupported(reason);
   std::string name = file;

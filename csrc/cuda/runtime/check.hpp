@@ -1,5 +1,4 @@
-// CUDA errors as exceptions. A sticky error leaves the context unusable: nothing after it can be
-// believed, so the process that sees one has to end.
+// CUDA errors as exceptions. A sticky error makes the context unusable, so the process has to end.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,7 +16,7 @@ class DeviceLost : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Whether no later call in this process can succeed.
+// Whether all later calls in this process will fail.
 bool is_sticky(cudaError_t code);
 
 // Throws OutOfMemory, Unsupported (no driver, no device), DeviceLost or PrimitiveFailure.

@@ -12,7 +12,7 @@ namespace pydlbench::cuda {
 
 namespace {
 
-// What is left free: contexts, code and scratch memory of the libraries take it behind our back.
+// Memory that is left free for contexts, code and workspaces of the libraries.
 constexpr std::size_t kReserve = std::size_t{256} << 20;
 
 int attribute(cudaDeviceAttr which, int index) {
@@ -21,7 +21,7 @@ int attribute(cudaDeviceAttr which, int index) {
   return value;
 }
 
-// As nvidia-smi writes it.
+// The format of nvidia-smi.
 std::string uuid_text(const cudaUUID_t& uuid) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string text = "GPU-";
@@ -54,13 +54,13 @@ int device_count() {
 
 DeviceFacts device_facts(int index) {
   check_index(index);
-  // Only what no attribute tells: the structure lost fields with CUDA 13.
+  // Only for properties that are no attributes: CUDA 13 removed fields of the structure.
   cudaDeviceProp properties{};
   PYDLBENCH_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
   std::array<char, 32> pci{};
   PYDLBENCH_CUDA_CHECK(cudaDeviceGetPCIBusId(pci.data(), static_cast<int>(pci.size()), index));
 
-  // Some drivers, those of virtual GPUs among them, do not tell: 0.
+  // 0 if the driver does not report it, as for some virtual GPUs.
   const auto if_told = [index](cudaDeviceAttr which) {
     int value = 0;
     if (cudaDeviceGetAttribute(&value, which, index) == cudaSuccess) return value;
@@ -129,14 +129,14 @@ DeviceMemory::DeviceMemory(const Device& device, std::size_t bytes, const std::s
   const auto refuse = [&](const std::string& why) {
     throw OutOfMemory(purpose + " needs " + megabytes(bytes) + " of GPU memory, and " + why);
   };
-  // Written without a sum, which could overflow.
+  // Without a sum, which could overflow.
   if (free < kReserve || bytes > free - kReserve) {
     refuse(megabytes(free) + " are free, of which " + megabytes(kReserve) +
            " are left to the libraries");
   }
   const auto code = cudaMalloc(&data_, bytes);
   if (code == cudaErrorMemoryAllocation) {
-    static_cast<void>(cudaGetLastError());  // or the next launch would report it
+    static_cast<void>(cudaGetLastError());  // or the next launch reports it
     data_ = nullptr;
     refuse("cudaMalloc found no such block although " + megabytes(free) + " are free");
   }
@@ -145,7 +145,7 @@ DeviceMemory::DeviceMemory(const Device& device, std::size_t bytes, const std::s
 }
 
 DeviceMemory::~DeviceMemory() {
-  // Waits for the kernels that use it. An error cannot be answered here; a sticky one comes again.
+  // Waits for kernels that use it. Errors cannot be thrown here; sticky ones recur.
   if (data_ != nullptr) static_cast<void>(cudaFree(data_));
 }
 

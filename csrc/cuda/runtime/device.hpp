@@ -1,4 +1,4 @@
-// One GPU as this process uses it: its facts, its stream, its memory.
+// One GPU of this process: facts, stream, memory.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ struct DeviceFacts {
   std::string name, uuid, pci;
   int major, minor, multiprocessors;
   std::size_t memory_bytes, l2_bytes, shared_bytes_per_block;
-  double clock_hz, memory_clock_hz;  // rated maxima; 0 where the driver does not tell
+  double clock_hz, memory_clock_hz;  // rated maxima; 0 if unknown
   int memory_bus_bits, threads_per_multiprocessor;
   bool ecc, integrated;
   int driver_version, runtime_version;  // 13000 is 13.0
   int capability() const { return 10 * major + minor; }
 };
 
-// The number of GPUs. Throws Unsupported with one sentence where there is no driver or no GPU.
+// The number of GPUs. Throws Unsupported if there is no driver or no GPU.
 int device_count();
 DeviceFacts device_facts(int index);
 
@@ -37,7 +37,7 @@ class Device {
   const DeviceFacts& facts() const;
   CUstream_st* stream() const;
   void make_current() const;
-  void synchronize() const;  // throws what earlier kernels did wrong
+  void synchronize() const;  // throws errors of earlier kernels
   std::size_t free_bytes() const;
 
  private:
@@ -45,9 +45,8 @@ class Device {
   std::unique_ptr<State> state_;
 };
 
-// Device memory that is given back with its owner. Asked for before it is taken: throws
-// OutOfMemory, naming what was wanted and what is free, and leaves `reserve` bytes for the
-// libraries.
+// Owner of device memory. Checks the free memory before allocating: throws OutOfMemory with the
+// requested and the free size, and leaves `reserve` bytes for the libraries.
 class DeviceMemory {
  public:
   DeviceMemory() = default;

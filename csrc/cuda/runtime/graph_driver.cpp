@@ -8,7 +8,7 @@ namespace pydlbench::cuda {
 
 namespace {
 
-// As cuda.h declares them: cuGraphKernelNodeGetParams is another one before CUDA 12.
+// The version of the declarations in cuda.h; before CUDA 12 cuGraphKernelNodeGetParams differs.
 constexpr unsigned kVersion = 12030;
 
 template <typename Function>

@@ -1,4 +1,4 @@
-// Which kernels a captured graph consists of: what a library really launches, by the driver's word.
+// The kernels of a captured graph, from the driver.
 #pragma once
 
 #include <cuda.h>
@@ -13,11 +13,11 @@ namespace pydlbench::cuda {
 struct GraphKernel {
   std::string name;  // demangled
   std::array<unsigned, 3> grid, block;
-  std::size_t shared_bytes;  // of a block: static and dynamic
+  std::size_t shared_bytes;  // per block: static and dynamic
   int registers;             // of a thread
 };
 
-// The driver's functions that know. Nothing is linked to the driver: see graph_driver().
+// The driver's functions, which are looked up at run time: see graph_driver().
 struct GraphDriver {
   decltype(&cuGraphGetNodes) nodes;
   decltype(&cuGraphNodeGetType) type;
@@ -28,11 +28,11 @@ struct GraphDriver {
   decltype(&cuFuncGetAttribute) attribute;
 };
 
-// Those of the driver that is there; null where it lacks one of them: drivers before CUDA 12.3.
+// The functions of the installed driver; null if it lacks one of them (before CUDA 12.3).
 const GraphDriver* graph_driver();
 
-// The kernels in the order of the graph's nodes, those of graphs in it too; copies and fills are
-// left out. Throws PrimitiveFailure where the driver refuses to tell.
+// The kernels in the order of the graph's nodes, including child graphs, without copies and fills.
+// Throws PrimitiveFailure if the driver reports an error.
 std::vector<GraphKernel> graph_kernels(const GraphDriver& driver, CUgraph graph);
 
 }  // namespace pydlbench::cuda

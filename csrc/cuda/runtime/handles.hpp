@@ -1,4 +1,4 @@
-// Owners of the CUDA runtime's handles: each is destroyed with its owner, which never throws.
+// Owners of the CUDA runtime's handles; destructors do not throw.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@
 
 namespace pydlbench::cuda {
 
-// A handle that is null when there is none. `Destroy` is called on all others.
+// Owner of a handle, which may be null. `Destroy` is called on all others.
 template <typename Handle, auto Destroy>
 class Owned {
  public:
@@ -29,7 +29,7 @@ class Owned {
   Handle get() const { return handle_; }
   explicit operator bool() const { return handle_ != nullptr; }
   void reset() noexcept {
-    // Nothing can be done about an error here; the next checked call reports a sticky one again.
+    // Errors are ignored here; the next checked call reports a sticky one again.
     if (handle_ != nullptr) static_cast<void>(Destroy(std::exchange(handle_, nullptr)));
   }
 
@@ -37,7 +37,7 @@ class Owned {
   Handle handle_ = nullptr;
 };
 
-// A stream that does not wait for the legacy default stream.
+// A stream without synchronisation with the legacy default stream.
 class Stream : public Owned<cudaStream_t, &cudaStreamDestroy> {
  public:
   static Stream create() {
@@ -47,7 +47,7 @@ class Stream : public Owned<cudaStream_t, &cudaStreamDestroy> {
   }
 };
 
-// An event that takes the time.
+// An event with timing.
 class Event : public Owned<cudaEvent_t, &cudaEventDestroy> {
  public:
   static Event create() {

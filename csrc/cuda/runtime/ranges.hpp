@@ -1,12 +1,12 @@
-// Named ranges of this thread's time, in NVTX's domain pydlbench: a profiler shows them, and
-// selects by them what it looks into. Without a profiler they cost next to nothing.
+// Named ranges of a thread's time, in NVTX's domain pydlbench. Profilers show them, and can
+// restrict profiling to them. Without a profiler they cost almost nothing.
 #pragma once
 
 #include <string>
 
 namespace pydlbench::cuda {
 
-// Ranges end in the order that is the reverse of their beginning.
+// Ranges are nested: the last one begun ends first.
 void push_range(const std::string& name);
 void pop_range();
 

@@ -4,10 +4,10 @@ namespace pydlbench::cuda {
 
 namespace {
 
-// No GPU's multiprocessors run slower or faster. Outside of it a counter was reset in between.
+// Limits of a GPU's clock. Values outside mean that a counter was reset.
 constexpr double kSlowestHz = 50e6, kFastestHz = 5e9;
 
-// Says nothing about an interval of a few steps of the timer; that one is summed first.
+// Accepts an interval of a few steps of the timer, which is summed with others first.
 bool plausible(const ClockInterval& interval) {
   const double hz = interval.cycles / interval.seconds;
   return interval.seconds < kShortestClockInterval || (hz >= kSlowestHz && hz <= kFastestHz);
@@ -21,7 +21,7 @@ std::optional<ClockInterval> clock_interval(const ClockStamp* first, const Clock
                                             std::size_t count) {
   for (std::size_t sm = 0; sm < count; ++sm) {
     if (!written(first[sm]) || !written(last[sm])) continue;
-    // A pair that makes no sense is skipped, not the sample: the next multiprocessor may have one.
+    // Skip an invalid pair, not the sample: the next multiprocessor may have a valid one.
     if (last[sm].cycles <= first[sm].cycles) continue;
     if (last[sm].nanoseconds <= first[sm].nanoseconds) continue;
     const ClockInterval interval{

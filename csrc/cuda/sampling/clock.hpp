@@ -1,5 +1,4 @@
-// The clock that a sample ran at, from what the multiprocessors' own counters said before and
-// after.
+// The clock during a sample, from the multiprocessors' counters before and after it.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +8,8 @@
 
 namespace pydlbench::cuda {
 
-// What one multiprocessor wrote: its cycle counter and the GPU's nanosecond timer, read together.
-// All zero where no block ran there.
+// One multiprocessor's cycle counter and the GPU's nanosecond timer, read together. Zeros if no
+// block ran there.
 struct alignas(16) ClockStamp {
   std::uint64_t cycles;
   std::uint64_t nanoseconds;
@@ -20,20 +19,18 @@ struct ClockInterval {
   double cycles, seconds;
 };
 
-// Shorter intervals are not divided on their own: the nanosecond timer advances in steps of up to
-// about a microsecond, which at 200 us is half a percent.
+// Shorter intervals are summed with others: the nanosecond timer has steps of up to about a
+// microsecond, which is half a percent of 200 us.
 inline constexpr double kShortestClockInterval = 200e-6;
 
-// From the stamps of `count` multiprocessors. Cycle counters of different multiprocessors have
-// nothing to do with each other, so both stamps come from the same one: the first (usually SM 0)
-// that wrote both. Nothing where none did, where a counter ran backwards or was reset, or where the
-// quotient is no clock rate that a GPU has.
+// The interval between stamps of `count` multiprocessors. Cycle counters of different
+// multiprocessors are independent, so both stamps are of the first one (usually SM 0) that wrote
+// both. Nothing if there is none, if a counter was reset, or if the quotient is no possible clock.
 std::optional<ClockInterval> clock_interval(const ClockStamp* first, const ClockStamp* last,
                                             std::size_t count);
 
-// One reading in Hz per sample where every sample has an interval that is long enough; else one
-// for all of them, from the summed cycles over the summed times of those that have one; and none
-// where even the sum is too short.
+// One reading in Hz per sample if all intervals are long enough; otherwise one for all samples,
+// from the summed cycles and times; none if even the sum is too short.
 std::vector<double> clock_readings(const std::vector<std::optional<ClockInterval>>& samples);
 
 }  // namespace pydlbench::cuda

@@ -1,10 +1,10 @@
-// The gate that holds launches back until the host has enqueued all of a sample, so that the time
-// of enqueueing hides.
+// The gate that delays launches until the host has enqueued a whole sample, which hides the time of
+// enqueueing.
 //
 // One thread spins on a number in host memory. Every closing takes the next ticket, and the gate is
-// open for all tickets up to that number: the host never takes back what it wrote, so no late
-// kernel can miss an opening. A time-out ends the spinning where the host never comes to open the
-// gate, because it waits, directly or inside a library, for something behind it.
+// open for all tickets up to that number. The number never decreases, so that no kernel can miss an
+// opening. A time-out ends the spinning if the host waits, directly or in a library, for work
+// behind the gate, and so cannot open it.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ __host__ __device__ inline bool gate_is_open(std::uint32_t opened, std::uint32_t
 }
 
 // Polls `opened()` until the gate is open for `ticket`, or `now()` (nanoseconds) has advanced by
-// the time-out; whether it was opened.
+// the time-out; returns whether it was opened.
 template <typename Opened, typename Now>
 __device__ inline bool wait_at_gate(Opened opened, Now now, std::uint32_t ticket,
                                     std::uint64_t timeout_ns) {

@@ -1,4 +1,4 @@
-// What the sampler leaves behind when something throws: an open gate, an empty stream, no capture.
+// Clean-up of the sampler after exceptions: open gate, empty stream, no capture.
 #pragma once
 
 #include <memory>
@@ -35,7 +35,7 @@ class ClosedGate {
   bool finished_ = false;
 };
 
-// Empties the stream if what follows throws.
+// Empties the stream after an exception.
 class Draining {
  public:
   explicit Draining(Calls& calls) : calls_(calls) {}
@@ -54,7 +54,7 @@ class Draining {
   bool finished_ = false;
 };
 
-// Ends the capture if what follows throws.
+// Ends the capture after an exception.
 class Capture {
  public:
   explicit Capture(Calls& calls) : calls_(calls) {}

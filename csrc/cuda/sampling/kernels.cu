@@ -28,7 +28,7 @@ __global__ void gate_kernel(GateFlags* flags, std::uint32_t ticket, std::uint64_
   __threadfence_system();
 }
 
-// A pair from two blocks on the same multiprocessor is still a pair: one store writes it whole.
+// If two blocks run on the same multiprocessor, the pair is still valid: it is one store.
 __global__ void stamp_kernel(ClockStamp* stamps) {
   unsigned multiprocessor;
   asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));

@@ -10,22 +10,22 @@ struct CUstream_st;
 
 namespace pydlbench::cuda {
 
-// What the host and the gate's kernel tell each other; see gate.cuh.
-// In host memory that the device sees; apart, so that polling one does not touch the other.
+// Communication between the host and the gate's kernel, see gate.cuh, in host memory that the
+// device can access. On separate cache lines, so that polling one does not affect the other.
 struct GateFlags {
   alignas(128) std::uint32_t opened;     // written by the host
-  alignas(128) std::uint32_t timed_out;  // the last ticket whose time was over; by the device
+  alignas(128) std::uint32_t timed_out;  // the last ticket that timed out; written by the device
 };
 
-// The numbers of multiprocessors that a stamp has room for; numbers may have gaps.
+// Elements of a stamp, by number of multiprocessor; numbers may have gaps.
 inline constexpr std::size_t kStampSlots = 1024;
 
-// Holds the stream until the gate is open for `ticket`, at most `timeout_ns`. `flags` is host
-// memory by its address on the device.
+// Delays the stream until the gate is open for `ticket`, at most `timeout_ns`. `flags` is the
+// device address of host memory.
 void launch_gate(GateFlags* flags, std::uint32_t ticket, std::uint64_t timeout_ns,
                  CUstream_st* stream);
 
-// Writes stamps[n] for every multiprocessor n that a block lands on: nearly always all of them.
+// Writes stamps[n] for every multiprocessor n that runs a block: nearly always all of them.
 // `stamps` has kStampSlots elements.
 void launch_stamp(ClockStamp* stamps, int multiprocessors, CUstream_st* stream);
 

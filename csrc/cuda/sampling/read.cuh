@@ -1,10 +1,9 @@
-// Reads a buffer once, from its first to its last byte, so that it takes its place in the L2 cache.
-// Of a small buffer this is a prefetch; of one several times as large as the cache it is a flush:
-// the lines of others are evicted, and those that replace them are clean, so that the kernel that
-// comes next does not pay for writing them back.
+// Reads all bytes of a buffer, which loads it into the L2 cache. For a small buffer this is a
+// prefetch; for one several times as large as the cache it is a flush: other lines are evicted, and
+// the new ones are clean, so that the next kernel does not wait for write-backs.
 //
-// The sum of what was read goes to `sum`: 16-byte words as four 32-bit numbers each, the bytes
-// before and after them one by one. It keeps the loads alive, and it is how a test sees that every
+// `sum` gets the sum of the data: 16-byte words as four 32-bit numbers each, the bytes before and
+// after them one by one. It prevents the removal of the loads, and tests use it to check that every
 // byte was read once.
 #pragma once
 

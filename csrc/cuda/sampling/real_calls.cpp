@@ -18,10 +18,10 @@ namespace pydlbench::cuda {
 
 namespace {
 
-// The L2 cache does not replace its oldest line but nearly any: after reading n times its size,
-// about exp(-n) of the former lines are left.
+// The L2 cache replaces nearly random lines: after reading n times its size, about exp(-n) of the
+// former lines remain.
 constexpr std::size_t kFlushFactor = 4;
-constexpr std::size_t kLeastFlushBytes = std::size_t{16} << 20;
+constexpr std::size_t kMinFlushBytes = std::size_t{16} << 20;
 
 bool gate_is_wanted() {
   const char* wanted = std::getenv("PYDLBENCH_GATE");
@@ -73,8 +73,8 @@ RealCalls::RealCalls(const Device& device, double gate_timeout_seconds) {
     wait();
     return;
   }
-  // With all kernels loaded, a launch behind a closed gate returns at once, unless somebody makes
-  // launches wait for the device. Found out here, that costs one time-out; later, each plan's.
+  // With all kernels loaded, a launch behind a closed gate returns at once, unless launches are
+  // blocking. Detecting that here costs one time-out instead of one per plan.
   close_gate();
   stamp(Mark::last);
   open_gate();
@@ -104,7 +104,7 @@ double RealCalls::host_seconds() {
 void RealCalls::flush_l2() {
   auto& state = *state_;
   if (state.flush.data() == nullptr) {
-    const auto bytes = std::max(kLeastFlushBytes, kFlushFactor * state.device.facts().l2_bytes);
+    const auto bytes = std::max(kMinFlushBytes, kFlushFactor * state.device.facts().l2_bytes);
     state.flush = DeviceMemory(state.device, bytes, "flushing the L2 cache");
     state.flush.fill(0x5a, stream());
   }
@@ -134,7 +134,7 @@ bool RealCalls::gate_timed_out() {
 }
 
 void RealCalls::stamp(Mark mark) {
-  // Nothing is under way, so both can be forgotten: what is not written again is missing.
+  // No kernel is running, so clear the stamps: multiprocessors that do not write are missing.
   if (mark == Mark::first) std::memset(state_->stamps.data(), 0, state_->stamps.bytes());
   auto* stamps = static_cast<ClockStamp*>(state_->stamps.device_data());
   launch_stamp(stamps + State::offset(mark), state_->device.facts().multiprocessors, stream());
@@ -166,7 +166,7 @@ void RealCalls::drain() noexcept {
 
 void RealCalls::begin_capture() {
   state_->device.make_current();
-  // Only calls of this thread that a capture forbids are errors, not those of others.
+  // Thread-local mode: forbidden calls of other threads are no errors.
   PYDLBENCH_CUDA_CHECK(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal));
   state_->capturing = true;
 }
@@ -174,7 +174,7 @@ void RealCalls::begin_capture() {
 std::unique_ptr<Calls::Captured> RealCalls::end_capture() {
   cudaGraph_t graph = nullptr;
   const auto code = cudaStreamEndCapture(stream(), &graph);
-  state_->capturing = false;  // ended, and invalid where it failed
+  state_->capturing = false;  // ended, even if invalid
   auto captured = std::make_unique<RealCaptured>(graph);
   PYDLBENCH_CUDA_CHECK(code);
   PYDLBENCH_CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &captured->nodes));

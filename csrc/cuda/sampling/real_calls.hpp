@@ -10,19 +10,18 @@
 
 namespace pydlbench::cuda {
 
-// How long a closed gate holds what is behind it. The host needs some milliseconds to enqueue all
-// that a gate may hold back, and where a GPU also drives a display, the driver kills a kernel that
-// runs for some seconds, and the context with it.
+// Time-out of a closed gate. The host needs some milliseconds to enqueue a whole sample; if a GPU
+// also drives a display, the driver kills kernels (and the context) after some seconds.
 inline constexpr double kGateTimeoutSeconds = 1.0;
 
-// Owns the gate's flags, the events, the stamps and the buffer that flushes the L2 cache (the
-// latter from the first flush on). All its kernels are loaded when it is made: a kernel that were
-// loaded behind a closed gate would wait for it.
+// Owns the gate's flags, the events, the stamps and the buffer that flushes the L2 cache (from the
+// first flush on). All of its kernels are loaded by the constructor: loading a kernel behind a
+// closed gate would wait for the gate.
 class RealCalls final : public Calls {
  public:
-  // `device` must outlive it. Throws Unsupported where launches wait for the device. Where the
-  // environment has PYDLBENCH_GATE=0 there is no gate: under a profiler that runs kernels one by
-  // one, or a driver whose launches wait, times then include the host's.
+  // `device` must outlive it. Throws Unsupported if launches are blocking. PYDLBENCH_GATE=0 in the
+  // environment disables the gate, for profilers that run kernels one by one and for drivers with
+  // blocking launches; times then include the host's.
   explicit RealCalls(const Device& device, double gate_timeout_seconds = kGateTimeoutSeconds);
   ~RealCalls() override;
 
@@ -47,7 +46,7 @@ class RealCalls final : public Calls {
   void upload(Executable& executable) override;
   void launch(Executable& executable) override;
 
-  // The kernels of what was captured; none where the driver is too old to tell.
+  // The captured kernels; empty if the driver is too old.
   static std::vector<GraphKernel> kernels(const Captured& captured);
 
  private:
@@ -55,8 +54,8 @@ class RealCalls final : public Calls {
   std::unique_ptr<State> state_;
 };
 
-// One for all kernels of a device, so that they share the buffer that flushes its cache; it goes
-// with the last of them. `device` must outlive it.
+// The calls that all kernels of a device share, with the buffer that flushes its cache; destroyed
+// with the last kernel. `device` must outlive it.
 std::shared_ptr<RealCalls> shared_calls(const Device& device);
 
 }  // namespace pydlbench::cuda

@@ -12,12 +12,12 @@ namespace pydlbench::cuda {
 
 namespace {
 
-// Long enough to be timed well, in launch_times(); and the most launches of one loop there.
+// Duration and largest number of launches of a loop in launch_times().
 constexpr double kLoopSeconds = 2e-3;
-constexpr double kMostLoopLaunches = 32;
-// Slow executions are repeated less often there: their clocks hardly differ.
+constexpr double kMaxLoopLaunches = 32;
+// Limit of its total time, so that slow executions have fewer repetitions.
 constexpr double kLaunchTimesSeconds = 0.5;
-constexpr int kLeastRepetitions = 3;
+constexpr int kMinRepetitions = 3;
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -80,14 +80,14 @@ LaunchTimes Sampler::launch_times(int repetitions) {
   int timeouts = 0;
   const double one = take(1, Timing::events, false, false, &timeouts).seconds;
   const auto count =
-      static_cast<std::size_t>(std::clamp(std::ceil(kLoopSeconds / one), 1.0, kMostLoopLaunches));
+      static_cast<std::size_t>(std::clamp(std::ceil(kLoopSeconds / one), 1.0, kMaxLoopLaunches));
   const auto each = static_cast<double>(count);
   const bool in_graph = can_be_captured(count);
 
   std::vector<double> single, event, graph, host, wall;
   const double start = calls_.host_seconds();
   for (int i = 0; i < repetitions; ++i) {
-    if (i >= kLeastRepetitions && calls_.host_seconds() - start > kLaunchTimesSeconds) break;
+    if (i >= kMinRepetitions && calls_.host_seconds() - start > kLaunchTimesSeconds) break;
     single.push_back(take(1, Timing::events, false, false, &timeouts).seconds);
     event.push_back(take(count, Timing::events, false, false, &timeouts).seconds / each);
     if (in_graph) {
@@ -106,8 +106,8 @@ LaunchTimes Sampler::launch_times(int repetitions) {
           median(wall)};
 }
 
-// What a library refuses to do while a stream is captured is no fault of the kernel. A lost device
-// is neither of the two errors.
+// Errors during capture mean only that a library does not support it. A lost device has another
+// exception.
 bool Sampler::can_be_captured(std::size_t executions) {
   if (work_.known_launches() > 0) return false;
   try {
@@ -126,7 +126,7 @@ bool Sampler::is_gated() {
 }
 
 bool Sampler::is_gated(Timing timing) const {
-  const auto most = timing == Timing::graph ? kMostGraphLaunches : kMostGatedLaunches;
+  const auto most = timing == Timing::graph ? kMaxGraphLaunches : kMaxGatedLaunches;
   return calls_.has_gate() && launches_ <= most;
 }
 
@@ -136,8 +136,8 @@ void Sampler::run_once_ungated() {
   work_.enqueue(0, calls_.stream());
   stream.wait();
   launches_ = work_.known_launches() > 0 ? work_.known_launches() : count_launches();
-  most_gated_ = std::max<std::size_t>(1, kMostGatedLaunches / launches_);
-  most_in_graph_ = std::max<std::size_t>(1, kMostGraphLaunches / launches_);
+  max_gated_ = std::max<std::size_t>(1, kMaxGatedLaunches / launches_);
+  max_in_graph_ = std::max<std::size_t>(1, kMaxGraphLaunches / launches_);
 }
 
 std::size_t Sampler::count_launches() {
@@ -152,7 +152,7 @@ std::size_t Sampler::count_launches() {
   return kLaunchesOfKernel * work_.kernels();
 }
 
-// As they are timed later: a graph leaves its sets in the state that its next launch expects.
+// Like timed executions, because the next launch of a graph expects its sets in that state.
 void Sampler::run_untimed(std::size_t executions, std::size_t inner) {
   const bool in_graph = timing_ == Timing::graph;
   const auto most = most_per_round(timing_, true);
@@ -167,17 +167,17 @@ void Sampler::run_untimed(std::size_t executions, std::size_t inner) {
   }
 }
 
-// One sample, however often its gate times out.
+// Takes one sample, and repeats it if the gate times out.
 Sampler::Reading Sampler::take(std::size_t executions, Timing timing, bool cold, bool rotate,
                                int* timeouts) {
-  for (int attempt = 0; attempt <= kMostGateRepeats; ++attempt) {
+  for (int attempt = 0; attempt <= kMaxGateRepeats; ++attempt) {
     if (const auto reading = try_rounds(executions, timing, cold, rotate)) return *reading;
     ++*timeouts;
-    // Most likely the launches filled the queue, and the host waited for the gate.
-    auto& most = timing == Timing::events ? most_gated_ : most_in_graph_;
+    // Most likely the launches filled the queue, so that the host waited for the gate.
+    auto& most = timing == Timing::events ? max_gated_ : max_in_graph_;
     if (executions > 1) most = std::max<std::size_t>(1, std::min(most, executions) / 2);
   }
-  throw PrimitiveFailure("launch gate", "timed out " + std::to_string(kMostGateRepeats + 1) +
+  throw PrimitiveFailure("launch gate", "timed out " + std::to_string(kMaxGateRepeats + 1) +
                                             " times: enqueueing the kernel waits for the device");
 }
 
@@ -202,7 +202,7 @@ std::optional<Sampler::Reading> Sampler::try_rounds(std::size_t executions, Timi
 }
 
 std::optional<Sampler::Reading> Sampler::try_round(const Round& round) {
-  // A graph is made before anything is timed; so is the cache's state.
+  // Make the graph and the cache's state before timing.
   auto* executable =
       round.timing == Timing::graph ? &graph(round.executions, round.rotate) : nullptr;
   if (round.cold) {
@@ -243,9 +243,8 @@ void Sampler::enqueue(const Round& round, Calls::Executable* executable) {
   }
 }
 
-// A graph of so many executions, from the first set on. It has been launched once: the first launch
-// of a graph is slower than the others, and after that its sets are as cold, or as hot, as later
-// on.
+// A graph of `executions` executions, starting with the first set. It is launched once, because the
+// first launch is slower, and later ones expect the state of the caches after a launch.
 Calls::Executable& Sampler::graph(std::size_t executions, bool rotate) {
   auto& kept = graphs_[{executions, rotate}];
   if (kept) return *kept;
@@ -268,10 +267,10 @@ Calls::Executable& Sampler::graph(std::size_t executions, bool rotate) {
 }
 
 std::size_t Sampler::most_per_round(Timing timing, bool rotate) const {
-  if (timing == Timing::events) return most_gated_;
-  // A graph that ends with the last set can be followed by one that begins with the first.
+  if (timing == Timing::events) return max_gated_;
+  // The graph must end with the last set, because the next launch begins with the first one.
   const auto sets = rotate ? work_.sets() : 1;
-  return std::max<std::size_t>(1, most_in_graph_ / sets) * sets;
+  return std::max<std::size_t>(1, max_in_graph_ / sets) * sets;
 }
 
 std::size_t Sampler::next_set(bool rotate) {

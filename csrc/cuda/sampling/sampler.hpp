@@ -1,5 +1,5 @@
-// Times executions on a GPU: the order of flush, gate, stamps, events and work, and what happens
-// when one of them fails. Knows no CUDA: see calls.hpp.
+// Timing of executions on a GPU: the order of flush, gate, stamps, events and work, and the
+// handling of errors. Independent of CUDA: see calls.hpp.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,16 @@
 
 namespace pydlbench::cuda {
 
-// What is timed: one execution on one of `sets()` sets of operands.
+// The timed work: one execution on one of `sets()` sets of operands.
 struct Work {
   virtual ~Work() = default;
   virtual void enqueue(std::size_t set, CUstream_st* stream) = 0;
   virtual std::size_t sets() const = 0;
-  // Of how many kernels an execution is made. Each is a few launches, kLaunchesOfKernel at the most
-  // where they cannot be counted because a library refuses to be captured.
+  // Number of kernels of an execution. Each is a few launches, assumed to be kLaunchesOfKernel if
+  // they cannot be counted by a capture.
   virtual std::size_t kernels() const { return 1; }
-  // Launches of an execution where they are known without capturing one; 0 where they are not.
-  // Then the stream is never captured: a framework that is not told of it would break.
+  // Number of launches of an execution if known without a capture, else 0. If known, the stream is
+  // never captured, which frameworks do not support without preparation.
   virtual std::size_t known_launches() const { return 0; }
 };
 
@@ -38,71 +38,70 @@ struct SampleRequest {
 struct SampleResult {
   std::vector<double> seconds;   // per execution, one per sample
   std::vector<double> clock_hz;  // one per sample, or one for all, or none: see clock_readings()
-  // The host's time to enqueue an execution, one per sample: hidden where there is a gate.
+  // The host's time to enqueue an execution, one per sample: hidden by the gate.
   std::vector<double> enqueue_seconds;
-  double wall_seconds = 0;  // of the whole call, on the host's clock
-  int gate_timeouts = 0;    // samples that were thrown away and repeated
+  double wall_seconds = 0;  // of the whole call, by the host's clock
+  int gate_timeouts = 0;    // samples that were repeated
 };
 
 // Medians in seconds per execution, on hot data.
 struct LaunchTimes {
-  double single_s;  // between two events, one execution behind the gate: what a cold sample is
-  double event_s;   // the same of launches back to back
-  double graph_s;   // the same launches as one CUDA graph; NaN where they cannot be captured
+  double single_s;  // one execution between two events behind the gate, like a cold sample
+  double event_s;   // likewise, several launches without pauses
+  double graph_s;   // likewise, as one CUDA graph; NaN if they cannot be captured
   // The host's time to enqueue one execution, in a loop without synchronisation that ends before
-  // the launch queue can be full: what a framework's thread pays, whatever the GPU does meanwhile.
+  // the launch queue is full: the cost for a framework's thread.
   double host_s;
-  double wall_s;  // that loop together with waiting for its end: what a host's clock would report
+  double wall_s;  // that loop including the wait for its end: the time by a host's clock
 };
 
-// Most launches that are enqueued behind a closed gate. The driver's queue takes about a thousand,
-// and blocks the host in the next one: behind a closed gate, until its time-out. An execution may
-// be several launches (an engine that loops over groups or images), so they are counted in a
-// captured one. A sample of more executions is taken in several rounds, each with a gate and events
-// of its own, and its times add up. A time-out halves the bound. An execution of more launches than
-// that runs without a gate: where the host is slower than the device, that is in the time. A graph
-// is one call, but how many of its nodes the driver hands over before the first has begun is its
-// secret: there are fewer.
-inline constexpr std::size_t kMostGatedLaunches = 768;
-inline constexpr std::size_t kMostGraphLaunches = 256;
+// Largest number of launches behind a closed gate. The driver's queue holds about a thousand; the
+// next launch blocks the host, behind a closed gate until its time-out. An execution may have
+// several launches (an engine that loops over groups or images), so they are counted by a capture.
+// A sample of more executions is taken in several rounds, each with its own gate and events, and
+// their times are added. A time-out halves the limit. An execution with more launches runs without
+// a gate, and its time includes delays by the host. A graph is one call, but it is unknown how many
+// of its nodes the driver submits before the first one starts, so the limit is smaller.
+inline constexpr std::size_t kMaxGatedLaunches = 768;
+inline constexpr std::size_t kMaxGraphLaunches = 256;
 inline constexpr std::size_t kLaunchesOfKernel = 6;
-// A sample whose gate timed out is repeated so often before the kernel is given up.
-inline constexpr int kMostGateRepeats = 3;
+// Largest number of repetitions of a sample whose gate timed out.
+inline constexpr int kMaxGateRepeats = 3;
 
-// With events, per round: [cold: flush, weights-cold: prefetch; wait], gate closed, stamp, event,
-// executions, event, stamp, gate opened, wait. With graphs the executions are one launch of a
-// graph, and coldness comes from sets that rotate: no flush, no prefetch.
+// With events, per round: [cold: flush, weights-cold: prefetch; wait], close gate, stamp, event,
+// executions, event, stamp, open gate, wait. With graphs, the executions are one launch of a graph,
+// and rotating sets keep caches cold, without flush and prefetch.
 //
-// Sets rotate from sample to sample. A graph always runs through all of them, so `inner` is rounded
-// up to a multiple of sets(); seconds stay seconds per execution.
+// Sets rotate from sample to sample. A graph always uses all of them, so `inner` is rounded up to a
+// multiple of sets(); seconds are always per execution.
 //
-// The first execution of a work runs without a gate: loading a kernel waits for the device, and
-// behind a closed gate that would be a deadlock. The second is captured, only to be counted.
+// The first execution of a work runs without a gate: loading a kernel waits for the device, which
+// would be a deadlock behind a closed gate. The second one is captured to count its launches.
 //
-// Whatever throws, the gate is open afterwards, the stream is empty, no capture is open, and the
-// sampler can be used again (unless the device is lost).
+// After an exception, the gate is open, the stream is empty, no capture is open, and the sampler
+// can be used again (unless the device is lost).
 class Sampler {
  public:
-  // `calls` and `work` must outlive it. Throws std::invalid_argument for a cold graph without at
-  // least two sets, and for a graph of what is never captured.
+  // `calls` and `work` must outlive it. Throws std::invalid_argument for a cold graph with fewer
+  // than two sets, and for a graph of work that cannot be captured.
   Sampler(Calls& calls, Work& work, CacheState cache, Timing timing,
           std::vector<Prefetch> prefetches);
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;
 
-  // Throws std::invalid_argument for counts that make no sense, among them inner > 1 for cold
-  // samples on events; PrimitiveFailure for a gate that keeps timing out or an elapsed time that
-  // is none; and what the calls and the work throw.
+  // Throws std::invalid_argument for invalid counts, such as inner > 1 for cold samples with
+  // events; PrimitiveFailure if the gate keeps timing out or the elapsed time is invalid; and
+  // exceptions of the calls and the work.
   SampleResult sample(const SampleRequest& request);
 
-  // Slow executions are repeated fewer times than requested.
+  // Slow executions have fewer repetitions than requested.
   LaunchTimes launch_times(int repetitions);
 
   // Whether the host's time to enqueue an execution is hidden between events.
   bool is_gated();
 
  private:
-  // Executions of one round: how many, and how they are launched.
+  // The number of executions of a round, and the way to launch them.
   struct Round {
     std::size_t executions;
     Timing timing;
@@ -134,8 +133,8 @@ class Sampler {
   const Timing timing_;
   const std::vector<Prefetch> prefetches_;
   std::map<std::pair<std::size_t, bool>, std::unique_ptr<Calls::Executable>> graphs_;
-  std::size_t launches_ = 0;                        // of an execution; 0 while none has run
-  std::size_t most_gated_ = 1, most_in_graph_ = 1;  // executions
+  std::size_t launches_ = 0;                      // of an execution; 0 while none has run
+  std::size_t max_gated_ = 1, max_in_graph_ = 1;  // executions
   std::size_t next_ = 0;
 };
 

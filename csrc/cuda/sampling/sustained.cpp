@@ -10,11 +10,11 @@ namespace pydlbench::cuda {
 
 namespace {
 
-// The device idles for some 10 us when the host has waited for it: one part in two thousand of
-// this.
+// Duration of a batch. After a wait by the host, the device idles for some 10 us, one part in two
+// thousand.
 constexpr double kBatchSeconds = 20e-3;
 // Executions of one graph, and launches of it in one batch.
-constexpr double kMostInGraph = 1024, kMostLaunches = 64;
+constexpr double kMaxInGraph = 1024, kMaxLaunches = 64;
 
 double seconds_of_one(Calls& calls, Work& work, std::size_t set) {
   Draining stream(calls);
@@ -46,9 +46,9 @@ Load run_for(Calls& calls, Work& work, double seconds) {
   const auto sets = work.sets();
   seconds_of_one(calls, work, 0);  // the first one loads the kernel
   const double once = seconds_of_one(calls, work, 1 % sets);
-  const double wanted = std::clamp(std::ceil(kBatchSeconds / once), 1.0, kMostInGraph);
+  const double wanted = std::clamp(std::ceil(kBatchSeconds / once), 1.0, kMaxInGraph);
   const auto turns = (static_cast<std::size_t>(wanted) + sets - 1) / sets;
-  // What is never captured is launched execution by execution, each like a graph of one.
+  // Work that cannot be captured is launched by single executions, like graphs of one.
   const bool captured = work.known_launches() == 0;
   const auto in_graph = captured ? turns * sets : 1;
   const auto graph = captured ? graph_of(calls, work, in_graph) : nullptr;
@@ -68,10 +68,10 @@ Load run_for(Calls& calls, Work& work, double seconds) {
     stream.wait();
     load.executions += in_graph * static_cast<std::size_t>(launches);
     load.seconds = calls.host_seconds() - start;
-    // The first guess is that of a launch with its latency; the next ones know better.
+    // The first estimate includes the latency of a launch; later ones are better.
     const double each = load.seconds / static_cast<double>(load.executions / in_graph);
     launches = std::clamp(std::floor(std::min(kBatchSeconds, seconds - load.seconds) / each), 1.0,
-                          kMostLaunches);
+                          kMaxLaunches);
   } while (load.seconds < seconds);
   return load;
 }

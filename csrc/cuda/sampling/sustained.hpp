@@ -1,4 +1,4 @@
-// Keeping the device busy with one kernel for a while, so that its power can be read beside it.
+// Keeps the device busy with one kernel for a while, for readings of its power.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ struct Load {
   double seconds;  // on the host's clock, from the first launch to the end of the last
 };
 
-// Launches the work back to back for about `seconds`, as graphs, a bounded time ahead of the
-// device. Rotates through the work's sets. On every way out the stream is empty.
+// Launches the work without pauses for about `seconds`, as graphs, a limited time ahead of the
+// device. Rotates through the work's sets. The stream is empty afterwards, also after an exception.
 Load run_for(Calls& calls, Work& work, double seconds);
 
 }  // namespace pydlbench::cuda

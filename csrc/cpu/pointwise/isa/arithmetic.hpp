@@ -6,7 +6,7 @@
 namespace pydlbench::cpu::pointwise::PYDLBENCH_ISA {
 namespace {
 
-// The elements of an operand, or the one that stands for all of them.
+// The elements of an operand, or its broadcast element.
 template <typename T>
 struct Operand {
   const T* from;
@@ -24,7 +24,7 @@ PYDLBENCH_INLINE Operand<T> operand(const void* from, bool whole) {
   return {elements, whole, broadcast(whole ? 0.0f : element(elements))};
 }
 
-// dst[i] = map(x) and so on. What masked lanes hold, which may be 0 / 0, is not stored.
+// dst[i] = map(x) and so on. Masked lanes, which may be 0 / 0, are not stored.
 template <typename T, typename Map>
 PYDLBENCH_INLINE void map1(const void* const* p, const bool* whole, T* dst, Index count,
                            bool streaming, Map&& map) {

@@ -1,4 +1,4 @@
-// Loops over channels: a factor and a summand for each, and sums over each.
+// Loops over channels: affine maps per channel, and sums per channel.
 #pragma once
 
 #include "cpu/pointwise/isa/vector.hpp"
@@ -6,7 +6,7 @@
 namespace pydlbench::cpu::pointwise::PYDLBENCH_ISA {
 namespace {
 
-// Chains of additions that hide each other's latency.
+// Independent chains of additions, which hide the latency.
 constexpr int kChains = 4;
 
 template <typename T>
@@ -64,14 +64,14 @@ void gradient_tile(const void* x, const void* dy, void* dx, Index count, const G
   });
 }
 
-// Lanes beyond the end of a row would count as elements that are zero.
+// Zeroes the lanes beyond the end of a row.
 PYDLBENCH_INLINE Floats first_lanes(Floats values, Index lanes) {
   Ints lane;
   for (int i = 0; i < kLanes; ++i) lane[i] = i;
   return lane < static_cast<std::int32_t>(lanes) ? values : broadcast(0.0f);
 }
 
-// Adds `term(i, lanes, partial)` up in chains of vectors.
+// Sums `term(i, lanes, partial)` in chains of vectors.
 template <int kSums, typename Term>
 PYDLBENCH_INLINE void sum_row(Index count, float* sums, Term&& term) {
   Floats chains[kChains][kSums] = {};

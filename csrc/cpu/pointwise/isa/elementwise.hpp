@@ -44,13 +44,13 @@ void add(const void* src, const void* src2, void* dst, Index count, bool streami
 }
 
 // lowbias32 by C. Wellons (2018) without its last step.
-PYDLBENCH_INLINE Words hashed(Words low, std::uint32_t high) {
+PYDLBENCH_INLINE Words hash_of(Words low, std::uint32_t high) {
   Words h = low ^ (high * 0x9E3779B9U + 0x85EBCA6BU);
   h = (h ^ (h >> 16)) * 0x7FEB352DU;
   return (h ^ (h >> 15)) * 0x846CA68BU;
 }
 
-// All numbers have the same upper half.
+// Dropout of elements whose numbers have the same upper half.
 template <typename T>
 PYDLBENCH_INLINE void dropout_within(const T* src, T* dst, Index count, std::uint64_t first,
                                      std::uint64_t stride, Kept kept, bool streaming) {
@@ -63,7 +63,7 @@ PYDLBENCH_INLINE void dropout_within(const T* src, T* dst, Index count, std::uin
   const Words last = Words{} + kept.last;
   const Floats zero = broadcast(0.0f);
   fill(dst, count, streaming, [&](Index i, Index lanes) {
-    const Words h = hashed(number + static_cast<std::uint32_t>(i) * step, high);
+    const Words h = hash_of(number + static_cast<std::uint32_t>(i) * step, high);
     return h <= last ? load_lanes(src + i, lanes) * kept.scale : zero;
   });
 }
@@ -74,7 +74,7 @@ void dropout(const void* src, void* dst, Index count, std::uint64_t first, std::
   const auto* from = static_cast<const T*>(src);
   auto* to = static_cast<T*>(dst);
   while (count > 0) {
-    // Up to where the lower half overflows.
+    // Number of elements until the lower half overflows.
     const std::uint64_t left = ((first | 0xFFFFFFFFU) - first) / stride + 1;
     const Index now = left < static_cast<std::uint64_t>(count) ? static_cast<Index>(left) : count;
     dropout_within(from, to, now, first, stride, kept, streaming);
@@ -94,9 +94,9 @@ void add_scaled(void* to, const void* from, Index count, float factor) {
   });
 }
 
-// Executed thousands of times on the same tensors, a velocity without a gradient halves until it is
-// denormal, which some CPUs compute with in microcode: denormals are taken as zeros here, as no
-// step of training tells them apart.
+// In thousands of executions on the same tensors, a velocity without a gradient decreases until it
+// is denormal, which is slow on some CPUs. Denormals are treated as zeros here, which makes no
+// difference in training.
 class WithoutDenormals {
  public:
 #if defined(__SSE2__)

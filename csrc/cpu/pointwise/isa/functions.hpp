@@ -20,7 +20,7 @@ PYDLBENCH_INLINE Floats root(Floats x) {
 #endif
 }
 
-// e^x, from -87 to 88; beyond, the value at that end.
+// e^x for x clamped to -87 .. 88.
 PYDLBENCH_INLINE Floats exponential(Floats x) {
   const Floats least = broadcast(-87.0f), most = broadcast(88.0f);
   x = x < least ? least : x;
@@ -40,7 +40,7 @@ PYDLBENCH_INLINE Floats exponential(Floats x) {
   return fraction * (Floats)(((Words)shifted + 127) << 23);
 }
 
-// ln x of normal, positive numbers.
+// ln x for normal, positive numbers.
 PYDLBENCH_INLINE Floats logarithm(Floats x) {
   // The power of two next to x, such that the rest lies between the roots of 1/2 and 2.
   const Ints exponent = ((Ints)x - 0x3f3504f3) >> 23;

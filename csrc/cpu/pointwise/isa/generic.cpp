@@ -1,3 +1,3 @@
-// The loops for what every CPU of this architecture has.
+// The loops for the baseline of this architecture.
 #define PYDLBENCH_ISA generic
 #include "cpu/pointwise/isa/table.hpp"

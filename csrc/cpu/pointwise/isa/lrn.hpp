@@ -1,7 +1,7 @@
 // Local response normalisation: windows that slide over channels.
 //
-// Squares (and, backward, ratios) of all channels are kept in a buffer with zeros before the first
-// and behind the last one, and each window is added up afresh, so that nothing large cancels.
+// Squares (and, backward, ratios) of all channels are stored in a buffer with zeros on both sides.
+// Each window is summed anew, which avoids cancellation.
 #pragma once
 
 #include "cpu/pointwise/isa/functions.hpp"
@@ -28,8 +28,8 @@ PYDLBENCH_INLINE Floats power(Floats d, const Window& w) {
   return exponential(logarithm(d) * -w.beta);
 }
 
-// Element i of channel c is at c x outer + i: of a row of pixels, or (one row) of channels.
-// Buffers have rows of `width` floats, `half` of them zero on either side.
+// Element i of channel c is at c x outer + i: rows of pixels, or a single row of channels. Buffers
+// have rows of `width` floats, with `half` rows of zeros on either side.
 template <typename T>
 void lrn_planes(const void* src, void* dst, Index channels, Index stride, Index count,
                 Window window, float* buffer) {

@@ -1,4 +1,4 @@
-// All loops of one instruction set. Whoever includes this has defined PYDLBENCH_ISA.
+// All loops of one instruction set; the including file defines PYDLBENCH_ISA.
 #pragma once
 
 #include "cpu/pointwise/isa/arithmetic.hpp"

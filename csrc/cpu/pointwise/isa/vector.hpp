@@ -1,7 +1,7 @@
-// A vector of floats, as long as the instruction set has them, and what is loaded into one.
+// A vector of floats of the instruction set's width, with loads and stores.
 //
-// Included once per instruction set, each time into another namespace, and free of the standard
-// library's templates: the linker might take the widest set's copy of one for all callers.
+// Included once per instruction set, each time into another namespace. It must not use templates of
+// the standard library: the linker might choose the copy of the widest set for all callers.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ PYDLBENCH_INLINE Floats broadcast(float value) { return Floats{} + value; }
 PYDLBENCH_INLINE Floats widened(Halves bits) {
   return (Floats)(__builtin_convertvector(bits, Words) << 16);
 }
-// To nearest, ties to even.
+// Rounds to bfloat16, to nearest, ties to even.
 PYDLBENCH_INLINE Halves narrowed(Floats values) {
   Words bits = (Words)values;
   bits += 0x7fff + ((bits >> 16) & 1);
@@ -156,12 +156,12 @@ PYDLBENCH_INLINE void store_lanes(T* to, Floats values, Index lanes) {
   }
 }
 
-// dst[i] = one(i, lanes), with streaming stores if requested and possible.
-template <typename T, typename One>
-PYDLBENCH_INLINE void fill(T* dst, Index count, bool streaming, One&& one) {
+// dst[i] = value(i, lanes), with streaming stores if requested and possible.
+template <typename T, typename Value>
+PYDLBENCH_INLINE void fill(T* dst, Index count, bool streaming, Value&& value) {
   if (streaming && may_stream(dst)) {
     for_vectors(count, [&](Index i, Index lanes) __attribute__((always_inline)) {
-      const Floats values = one(i, lanes);
+      const Floats values = value(i, lanes);
       if (lanes == kLanes) {
         stream(dst + i, values);
       } else {
@@ -170,7 +170,7 @@ PYDLBENCH_INLINE void fill(T* dst, Index count, bool streaming, One&& one) {
     });
   } else {
     for_vectors(count, [&](Index i, Index lanes) __attribute__((always_inline)) {
-      store_lanes(dst + i, one(i, lanes), lanes);
+      store_lanes(dst + i, value(i, lanes), lanes);
     });
   }
 }
