@@ -47,25 +47,35 @@ def step(kit):
     return make
 
 
-def _perform(kit: Any, found: list[Any], out: Path, seconds: float = 600) -> tuple[bool, Any]:
-    journal = kit.journal.Journal(out / "journal.jsonl")
-    return kit.running.perform(found, journal, out, seconds, dict(os.environ)), journal
+@pytest.fixture
+def journal(kit, tmp_path):
+    return kit.journal.Journal(tmp_path / "journal.jsonl")
 
 
-def test_a_step_that_fails_costs_itself_only(kit, step, tmp_path):
-    found = [step("bad", "import sys; sys.exit('no such card')"), step("good", "print(7)")]
-    done, journal = _perform(kit, found, tmp_path)
-    assert done
+@pytest.fixture
+def perform(kit, tmp_path):
+    """Perform steps to their ends, and return a new reading of the journal."""
+
+    def run(*found: Any, seconds: float = 600, done: bool = True) -> Any:
+        journal = kit.journal.Journal(tmp_path / "journal.jsonl")
+        environment = dict(os.environ)
+        assert kit.running.perform(found, journal, tmp_path, seconds, environment) is done
+        return journal
+
+    return run
+
+
+def test_a_step_that_fails_costs_itself_only(step, perform):
+    journal = perform(step("bad", "import sys; sys.exit('no such card')"), step("good", "print(7)"))
     assert journal.get("bad")["error"] == "exit code 1: no such card"
     assert journal.get("good")["printed"] == 7
 
 
-def test_a_step_that_hangs_is_killed_with_all_that_it_has_started(kit, step, tmp_path):
+def test_a_step_that_hangs_is_killed_with_all_that_it_has_started(step, perform, tmp_path):
     sleep = "import time; time.sleep(600)"
     worker = f"subprocess.Popen([sys.executable, '-S', '-c', '{sleep}'], start_new_session=True)"
     code = f"import subprocess, sys; p = {worker}; open('pid', 'w').write(str(p.pid)); p.wait()"
-    done, journal = _perform(kit, [step("hangs", code, 1.5)], tmp_path)
-    assert done
+    journal = perform(step("hangs", code, 1.5))
     assert "killed" in journal.get("hangs")["error"]
     state = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
     end = time.monotonic() + 10
@@ -74,7 +84,7 @@ def test_a_step_that_hangs_is_killed_with_all_that_it_has_started(kit, step, tmp
         time.sleep(0.01)
 
 
-def test_a_step_over_its_time_keeps_what_it_prints_when_interrupted(kit, step, tmp_path):
+def test_a_step_over_its_time_keeps_what_it_prints_when_interrupted(step, perform):
     # As the package does; a job in the background begins with the signal ignored.
     code = (
         "import signal, sys, time\n"
@@ -82,42 +92,33 @@ def test_a_step_over_its_time_keeps_what_it_prints_when_interrupted(kit, step, t
         "signal.signal(signal.SIGINT, ended)\n"
         "time.sleep(600)"
     )
-    done, journal = _perform(kit, [step("long", code, 1.0)], tmp_path)
-    assert done
-    entry = journal.get("long")
+    entry = perform(step("long", code, 1.0)).get("long")
     assert (entry["code"], entry["printed"]) == (130, 7)
     assert "killed" in entry["error"]
 
 
-def test_what_cannot_be_read_costs_its_own_step_only(kit, step, tmp_path):
+def test_what_cannot_be_read_costs_its_own_step_only(step, perform):
     def read(_: int, said: str) -> dict[str, Any]:
         return {"device": json.loads(said)["device"]}
 
     found = [dataclasses.replace(step(said, f"print('{said}')"), read=read) for said in ("{}", "7")]
-    done, journal = _perform(kit, found, tmp_path)
-    assert done
+    journal = perform(*found)
     assert "KeyError" in journal.get("{}")["error"]
     assert "TypeError" in journal.get("7")["error"]
 
 
-def test_what_the_end_of_the_call_cuts_off_is_begun_anew(kit, step, tmp_path, monkeypatch):
+def test_what_the_end_of_the_call_cuts_off_is_begun_anew(kit, step, perform, monkeypatch):
     monkeypatch.setattr(kit.running, "_LEAST_S", 0.1)
-    long = [step("long", "import time; time.sleep(60)")]
     for _ in range(4):
-        done, journal = _perform(kit, long, tmp_path, 0.25)
-        assert not done
-        assert "long" not in journal
-    done, journal = _perform(kit, [step("long", "print(1)")], tmp_path, 20)
-    assert done
+        long = step("long", "import time; time.sleep(60)")
+        assert "long" not in perform(long, seconds=0.25, done=False)
+    journal = perform(step("long", "print(1)"), seconds=20)
     assert journal.get("long")["printed"] == 1
 
 
-def test_a_step_that_ends_each_call_is_given_up(kit, step, tmp_path):
-    journal = kit.journal.Journal(tmp_path / "journal.jsonl")
+def test_a_step_that_ends_each_call_is_given_up(step, perform, journal):
     journal.add("begun crash", {"times": 3})
-    done, journal = _perform(kit, [step("crash", "print(1)")], tmp_path)
-    assert done
-    assert "3 times" in journal.get("crash")["error"]
+    assert "3 times" in perform(step("crash", "print(1)")).get("crash")["error"]
 
 
 def test_tests_that_were_all_skipped_have_shown_nothing(kit):
@@ -136,8 +137,7 @@ _RATES = [{"level": "memory", "pattern": "copy", "bytes_per_s": 3.0e12}]
 @pytest.mark.parametrize(
     ("card", "met"), [("NVIDIA H100 80GB HBM3", True), ("NVIDIA H200", False), ("A100", None)]
 )
-def test_a_target_is_the_cards_and_another_card_has_none(kit, tmp_path, card, met):
-    journal = kit.journal.Journal(tmp_path / "journal.jsonl")
+def test_a_target_is_the_cards_and_another_card_has_none(kit, journal, card, met):
     assert {one.met for one in kit.summary.verdicts(journal)} == {None}
     journal.add("device", {"device": {"bandwidths": _RATES, "peaks": []}})
     journal.add("environment", {"items": {"card": {"found": {"name": card}}}})
@@ -148,8 +148,7 @@ def test_a_target_is_the_cards_and_another_card_has_none(kit, tmp_path, card, me
 @pytest.mark.parametrize(
     ("native", "met"), [({"tflops": 690.0}, True), ({"tflops": 600.0}, False), ({}, None)]
 )
-def test_a_products_rate_is_held_against_pytorchs_of_the_same_minute(kit, tmp_path, native, met):
-    journal = kit.journal.Journal(tmp_path / "journal.jsonl")
+def test_a_products_rate_is_held_against_pytorchs_of_the_same_minute(kit, journal, native, met):
     rows = [
         {**row, "precision": "bf16-tc", "status": "ok", "time_s": None}
         for row in ({"backend": "native", **native}, {"backend": "torch", "tflops": 700.0})
@@ -171,8 +170,7 @@ def test_a_products_rate_is_held_against_pytorchs_of_the_same_minute(kit, tmp_pa
         (("torch row",), {}, (), ("native",)),
     ],
 )
-def test_what_failed_is_done_without(kit, tmp_path, failed, environment, words, backends):
-    journal = kit.journal.Journal(tmp_path / "journal.jsonl")
+def test_what_failed_is_done_without(kit, journal, tmp_path, failed, environment, words, backends):
     names = ("gate", "graph of 64", "graph of 1024", "gemm fp32", "gemm tf32", "torch row")
     items = {name: {"error": "x"} if name in failed else {} for name in (*names, "profiler")}
     journal.add("smoke", {"items": items})
@@ -255,9 +253,9 @@ def test_a_python_of_a_version_manager_is_found_behind_what_does_not_run(
     assert kit.building.interpreter("3.99") == str(works)
 
 
-def test_the_package_takes_every_command_line(kit, tmp_path):
+def test_the_package_takes_every_command_line(kit, journal, tmp_path):
     taken = set()
-    switches = kit.steps.Switches.of(kit.journal.Journal(tmp_path / "journal.jsonl"))
+    switches = kit.steps.Switches.of(journal)
     for one in kit.steps.steps("cuda:0", tmp_path, switches):
         if "pydlbench" in one.command:
             name, *words = one.command[one.command.index("pydlbench") + 1 :]
@@ -287,15 +285,13 @@ def _pair(number: int, native_s: float, **words: Any) -> list[dict[str, Any]]:
         (_pair(2, 9.0, contended=True), [None, None]),
     ],
 )
-def test_only_undisturbed_rows_are_held_against_pytorch(kit, tmp_path, pairs, met):
-    journal = kit.journal.Journal(tmp_path / "journal.jsonl")
+def test_only_undisturbed_rows_are_held_against_pytorch(kit, journal, pairs, met):
     journal.add("layers", {"rows": pairs})
     found = [one.met for one in kit.summary.verdicts(journal) if "native/torch" in one.target]
     assert found == met
 
 
-def test_an_entry_that_is_not_understood_costs_its_own_lines(kit, tmp_path):
-    journal = kit.journal.Journal(tmp_path / "journal.jsonl")
+def test_an_entry_that_is_not_understood_costs_its_own_lines(kit, journal):
     journal.add("bad", {"rows": [{"status": "ok"}]})
     journal.add("none", {"estimate": {"time_s": None}, "dominant": "conv2"})
     text = kit.summary.summary(journal, ["bad", "none"])

@@ -5,8 +5,18 @@ import pytest
 
 
 @pytest.fixture
-def file(tmp_path):
+def write(tmp_path):
+    """Write the file of a sweep."""
+
+    def write_text(text):
+        path = tmp_path / "sweep.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write_text
+
+
+@pytest.fixture
+def file(write):
     """A sweep with a row of every kind."""
-    path = tmp_path / "all.toml"
-    path.write_text(invented_sweep.FILE, encoding="utf-8")
-    return path
+    return write(invented_sweep.FILE)

@@ -25,14 +25,15 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def keep(log_s):
+def keep(log_s, run=RUN, change=lambda _: None):
     """Keep a fleet's run with these visits."""
     with Store.open() as store:
-        store.begin(RUN, "fleet", request={"text": FILE})
+        store.begin(run, "fleet", request={"text": FILE})
         for one in visits(log_s):
-            key = visit_key(one["node"], one["round"])
-            store.add(RUN.id, Entry(TABLE, one, key=key))
-        store.finish(RUN, "done")
+            change(one)
+            store.add(run.id, Entry(TABLE, one, key=visit_key(one["node"], one["round"])))
+        store.finish(run, "done")
+    return run.id
 
 
 @pytest.fixture
@@ -117,15 +118,13 @@ def test_a_run_that_has_not_ended_is_said_to_be_a_part(capsys):
 
 def another(log_s, name="20300102-00000abc", updated=lambda _: False):
     """Keep a later run of the same nodes, some of which have another library by then."""
+
+    def change(visit):
+        if updated(visit):
+            visit.update(kind="two", versions={"numpy": "3"})
+
     later = RunRecord(id=name, created_utc="2030-01-02T00:00:00+00:00")
-    with Store.open() as store:
-        store.begin(later, "fleet", request={"text": FILE})
-        for one in visits(log_s):
-            if updated(one):
-                one.update(kind="two", versions={"numpy": "3"})
-            store.add(name, Entry(TABLE, one, key=visit_key(one["node"], one["round"])))
-        store.finish(later, "done")
-    return name
+    return keep(log_s, later, change)
 
 
 @pytest.mark.usefixtures("_kept")
@@ -208,15 +207,14 @@ def test_what_nodes_have_left_in_a_folder_is_a_fleet(here, capsys):
         assert said.endswith("nearest: pydlbench fleet collect left")
 
 
-def gate(log_s, dead=(), rounds=None):
-    """Return the gate's exit code for a fleet of which some nodes are dead in all rounds."""
-    with Store.open() as store:
-        store.begin(RUN, "fleet", request={"text": FILE})
-        for one in visits(log_s):
-            if one["node"] in dead or (one["node"], one["round"]) in (rounds or ()):
-                one |= {"status": "failed", "reason": "its worker has died", "values": {}}
-            store.add(RUN.id, Entry(TABLE, one, key=visit_key(one["node"], one["round"])))
-        store.finish(RUN, "done")
+def gate(log_s, dead=()):
+    """Return the gate's exit code for a fleet in which some visits, or all of a node, failed."""
+
+    def change(visit):
+        if visit["node"] in dead or (visit["node"], visit["round"]) in dead:
+            visit |= {"status": "failed", "reason": "its worker has died", "values": {}}
+
+    keep(log_s, change=change)
     return main(["fleet", "verdict", "last", "--fail-on", "slow"])
 
 
@@ -224,35 +222,37 @@ def healthy():
     return np.random.default_rng(0).normal(-5, 0.001, (3, 20, 1))
 
 
-def test_a_gate_lets_a_healthy_fleet_through(capsys):
-    assert gate(healthy(), rounds=[("node-9", 1)]) == 0
-    assert "unclear" not in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("slower", "dead", "code", "named"),
+    [
+        ([0, 0, 0], [("node-9", 1)], 0, ""),
+        ([0, 0, 0], ["node-9"], 4, "node-9"),
+        # Its interval reaches far beyond the margin, its effect does not.
+        ([0.1, -0.1, 0.02], [], 0, ""),
+    ],
+)
+def test_a_gate_lets_healthy_nodes_through_and_cannot_tell_of_dead_ones(
+    capsys, slower, dead, code, named
+):
+    log_s = healthy()
+    log_s[:, 5, 0] += slower
+    assert gate(log_s, dead) == code
+    said = capsys.readouterr()
+    assert named in said.err
+    assert "unclear: " not in said.out
 
 
-def test_a_gate_cannot_tell_of_a_node_that_is_dead_in_all_rounds(capsys):
-    assert gate(healthy(), dead=["node-9"]) == 4
-    assert "node-9" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("rounds", [None, [("node-5", 0), ("node-5", 2)]])
-def test_a_gate_cannot_tell_of_a_node_that_is_slower_and_not_for_certain(rounds, capsys):
+@pytest.mark.parametrize("dead", [(), [("node-5", 0), ("node-5", 2)]])
+def test_a_gate_cannot_tell_of_a_node_that_is_slower_and_not_for_certain(dead, capsys):
     """Its rounds scatter far more than the others', or there is only one."""
     log_s = healthy()
     log_s[:, 5, 0] += [0.15, 0.10, 0.25]
-    assert gate(log_s, rounds=rounds) == 4
+    assert gate(log_s, dead) == 4
     said = capsys.readouterr()
     assert "node-5" in said.err
     (line,) = [line for line in said.out.splitlines() if line.startswith("unclear: ")]
     assert line.startswith("unclear: node-5 +")
-    assert ("a single round" in line) is (rounds is not None)
-
-
-def test_a_gate_lets_through_what_scatters_around_the_others(capsys):
-    """Its interval reaches far beyond the margin, its effect does not."""
-    log_s = healthy()
-    log_s[:, 5, 0] += [0.1, -0.1, 0.02]
-    assert gate(log_s) == 0
-    assert "unclear" not in capsys.readouterr().out
+    assert ("a single round" in line) is bool(dead)
 
 
 def test_one_node_alone_decides_nothing(capsys):

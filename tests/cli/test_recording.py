@@ -3,6 +3,7 @@
 import argparse
 import sqlite3
 
+import msgspec
 import pytest
 from said import says
 
@@ -49,22 +50,38 @@ def test_rows_are_there_as_soon_as_they_are_finished(store_path, run_record, mea
         assert store.entries(run_record.id, samples=True)[0].samples == (0.1, 0.2)
 
 
+def record(run, row, **values):
+    with recorder_of(options(**values), "layers") as recorder:
+        recorder.start(run)
+        layer(recorder, row)
+        recorder.finish(run, "done")
+
+
 def test_quiet_runs_are_kept_and_not_spoken_of(store_path, run_record, measurement, capsys):
-    with recorder_of(options(quiet=True), "layers") as recorder:
-        recorder.start(run_record)
-        layer(recorder, measurement())
-        recorder.finish(run_record, "done")
+    record(run_record, measurement(), quiet=True)
     assert capsys.readouterr() == ("", "")
     assert len(layers(store_path, run_record.id)) == 1
 
 
 def test_a_named_store_is_named_in_the_hint(tmp_path, run_record, measurement, capsys):
     path = tmp_path / "mine.sqlite"
-    with recorder_of(options(store=str(path)), "layers") as recorder:
-        recorder.start(run_record)
-        layer(recorder, measurement())
-        recorder.finish(run_record, "done")
+    record(run_record, measurement(), store=str(path))
     assert f"(pydlbench runs show abcd --store {path})" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [("nowhere/a.sqlite", "1 result"), (".", "warning: results are not kept: store")],
+)
+def test_a_store_that_cannot_be_opened_costs_a_warning(
+    monkeypatch, tmp_path, run_record, measurement, capsys, place, said
+):
+    monkeypatch.setenv("PYDLBENCH_STORE", str(tmp_path / place))
+    record(run_record, measurement())
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert str(tmp_path) in err
 
 
 def test_nothing_is_kept_without_a_store(store_path, run_record, measurement, capsys):
@@ -117,35 +134,10 @@ def test_a_run_that_never_begins_makes_no_file(store_path, tmp_path):
         assert not path.exists()
 
 
-def test_a_new_store_that_goes_missing_costs_a_warning(
-    monkeypatch, tmp_path, run_record, measurement, capsys
-):
-    monkeypatch.setenv("PYDLBENCH_STORE", str(tmp_path / "nowhere" / "a.sqlite"))
-    with recorder_of(options(), "layers") as recorder:
-        recorder.start(run_record)
-        layer(recorder, measurement())
-        recorder.finish(run_record, "done")
-    assert says(capsys.readouterr().err, f"{tmp_path / 'nowhere'}", "1 result")
-
-
 def test_a_named_file_that_cannot_be_written_is_a_usage_error(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere" / "a.sqlite"):
         with pytest.raises(UsageError, match=f"store {path}: "):
             recorder_of(options(store=str(path)), "layers")
-
-
-def test_another_store_that_cannot_be_opened_costs_a_warning(
-    monkeypatch, tmp_path, run_record, measurement, capsys
-):
-    monkeypatch.setenv("PYDLBENCH_STORE", str(tmp_path))
-    with recorder_of(options(), "layers") as recorder:
-        recorder.start(run_record)
-        layer(recorder, measurement())
-        recorder.finish(run_record, "done")
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"warning: results are not kept: store {tmp_path}: is a directory;")
-    assert err.count("\n") == 1
 
 
 def limit(recorder, pages):
@@ -188,48 +180,36 @@ def test_what_never_fitted_is_counted_at_the_end(store_path, run_record, measure
     assert layers(store_path, run_record.id) == ["0"]
 
 
-def test_a_disk_that_is_full_from_the_start_is_tried_again(
-    store_path, run_record, measurement, capsys
-):
+@pytest.fixture
+def large_run(run_record):
+    """A run whose record does not fit into the rest of a page."""
+    variables = {str(i): str(i) * 50 for i in range(3000)}
+    return msgspec.structs.replace(run_record, environment={"variables": variables})
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_disk_that_is_full_from_the_start(store_path, large_run, measurement, capsys, again):
     Store.open(store_path).close()
     with recorder_of(options(), "layers") as recorder:
-        run = run_record.to_dict()
-        big = {**run["environment"], "variables": {str(i): str(i) * 50 for i in range(3000)}}
-        record = type(run_record).from_dict({**run, "environment": big})
         limit(recorder, 0)
-        recorder.start(record)
+        recorder.start(large_run)
         assert "warning: not kept for now" in capsys.readouterr().err
-        limit(recorder, None)
+        if again:
+            limit(recorder, None)
         layer(recorder, measurement())
-        recorder.finish(record, "done")
-    assert len(layers(store_path, run_record.id)) == 1
+        recorder.finish(large_run, "done")
+    err = capsys.readouterr().err
+    assert ("kept as run" in err, "1 result" in err) == (again, not again)
+    assert len(layers(store_path, large_run.id)) == again
 
 
-def test_a_named_store_on_a_full_disk_is_found_before_anything_is_measured(tmp_path, run_record):
+def test_a_named_store_on_a_full_disk_is_found_before_anything_is_measured(tmp_path, large_run):
     path = tmp_path / "a.sqlite"
     Store.open(path).close()
     with recorder_of(options(store=str(path)), "layers") as recorder:
         limit(recorder, 0)
-        big = {"variables": {str(i): str(i) * 50 for i in range(3000)}}
-        record = type(run_record).from_dict({**run_record.to_dict(), "environment": big})
         with pytest.raises(UsageError, match="disk"):
-            recorder.start(record)
-
-
-def test_what_was_never_kept_at_all_is_counted_as_well(store_path, run_record, measurement, capsys):
-    Store.open(store_path).close()
-    with recorder_of(options(), "layers") as recorder:
-        big = {"variables": {str(i): str(i) * 50 for i in range(3000)}}
-        record = type(run_record).from_dict({**run_record.to_dict(), "environment": big})
-        limit(recorder, 0)
-        recorder.start(record)
-        layer(recorder, measurement())
-        recorder.finish(record, "done")
-    err = capsys.readouterr().err
-    assert says(err, "1 result")
-    assert "kept as run" not in err
-    with Store.open(store_path, readonly=True) as store:
-        assert store.runs() == []
+            recorder.start(large_run)
 
 
 @pytest.mark.parametrize("after", [True, False], ids=["committed", "not committed"])

@@ -156,7 +156,14 @@ def test_what_the_first_attempt_probed_stays_in_the_record(run_of_now, store_pat
         run.device["peaks"] = [{"precision": precision, "measured_flops_per_s": 1e12}]
         return run
 
-    first = InventedSession(probed(0, "fp32"), before=stop_after(2))
+    def stop(count):
+        if count == 2:
+            with Store.open(store_path, readonly=True) as store:
+                (peak,) = store.record("20300102-00000000").device["peaks"]
+            assert peak["precision"] == "fp32"  # before anything has ended
+            raise KeyboardInterrupt
+
+    first = InventedSession(probed(0, "fp32"), before=stop)
     assert command.run(parse(*ALL), first.open) == 130
     second = InventedSession(probed(1, "bf16"))
     assert command.run(parse("--resume", "last"), second.open) == 0

@@ -62,10 +62,9 @@ def test_a_row_that_fails_costs_itself(file, capsys):
     assert says(out, "[[layers]]", "2 of 6")
 
 
-def test_a_breakdown_that_does_not_fit_costs_itself(tmp_path, capsys):
-    path = tmp_path / "breakdowns.toml"
+def test_a_breakdown_that_does_not_fit_costs_itself(write, capsys):
     rows = 'model = "mnist"\nbatch = [2, 100000000]\nframework = "torch"\n'
-    path.write_text(f"[[breakdown]]\n{rows}", encoding="utf-8")
+    path = write(f"[[breakdown]]\n{rows}")
     assert sweep(Sessions(), path, "--dry-run") == 0
     capsys.readouterr()
     assert sweep(Sessions(), path, "--json", "-", "--quiet") == 0
@@ -77,9 +76,8 @@ def test_a_breakdown_that_does_not_fit_costs_itself(tmp_path, capsys):
     assert "needs about" in document["breakdowns"][1]["reason"]
 
 
-def test_a_model_without_any_kernel_has_no_estimate_and_says_why(tmp_path, capsys):
-    path = tmp_path / "model.toml"
-    path.write_text('[[estimate]]\nmodel = "mnist"\nbatch = 1\n', encoding="utf-8")
+def test_a_model_without_any_kernel_has_no_estimate_and_says_why(write, capsys):
+    path = write('[[estimate]]\nmodel = "mnist"\nbatch = 1\n')
     sessions = Sessions()
     sessions.errors = {"": PrimitiveError("no module")}
     assert sweep(sessions, path, "--json", "-", "--quiet") == 1
@@ -90,9 +88,8 @@ def test_a_model_without_any_kernel_has_no_estimate_and_says_why(tmp_path, capsy
     assert "no module" in refused["reason"]
 
 
-def test_what_other_work_disturbed_dominates_nothing_even_when_it_is_resumed(tmp_path, capsys):
-    path = tmp_path / "model.toml"
-    path.write_text('[[estimate]]\nmodel = "mnist"\nbatch = [1, 2]\n', encoding="utf-8")
+def test_what_other_work_disturbed_dominates_nothing_even_when_it_is_resumed(write, capsys):
+    path = write('[[estimate]]\nmodel = "mnist"\nbatch = [1, 2]\n')
 
     def lines():
         out = capsys.readouterr().out.splitlines()
@@ -109,12 +106,11 @@ def test_what_other_work_disturbed_dominates_nothing_even_when_it_is_resumed(tmp
     assert lines() == disturbed
 
 
-def test_no_row_is_in_a_run_twice(tmp_path, capsys):
-    path = tmp_path / "twice.toml"
+def test_no_row_is_in_a_run_twice(write, capsys):
     layers = '[[layers]]\nmodel = "mnist"\nbatch = 1\nthreads = 1\n'
     steps = 'model = "mnist"\nbatch = 1\nthreads = 1\n'
     text = f'{layers}{layers}[[estimate]]\n{steps}[[breakdown]]\n{steps}framework = "torch"\n'
-    path.write_text(text, encoding="utf-8")
+    path = write(text)
     sessions = Sessions()
     assert sweep(sessions, path) == 0
     err = capsys.readouterr().err
@@ -129,9 +125,8 @@ def test_no_row_is_in_a_run_twice(tmp_path, capsys):
     assert ("mnist/conv1 forward fp32", "jit", "nhwc") in sessions.remembered
 
 
-def test_sessions_are_shared_by_jobs_that_want_the_same(tmp_path):
-    path = tmp_path / "models.toml"
-    path.write_text('[[estimate]]\nmodel = "mnist"\nbatch = [1, 2, 4]\n', encoding="utf-8")
+def test_sessions_are_shared_by_jobs_that_want_the_same(write):
+    path = write('[[estimate]]\nmodel = "mnist"\nbatch = [1, 2, 4]\n')
     sessions = Sessions()
     sweep(sessions, path, "--quiet")
     assert len(sessions.opened) == 1
@@ -154,9 +149,8 @@ def test_what_to_do_next_names_the_store(tmp_path, capsys):
     assert "next: " not in capsys.readouterr().out
 
 
-def test_what_ends_before_its_first_row_leaves_no_run_to_go_on_with(tmp_path, capsys):
-    path = tmp_path / "layers.toml"
-    path.write_text(LAYERS, encoding="utf-8")
+def test_what_ends_before_its_first_row_leaves_no_run_to_go_on_with(write, tmp_path, capsys):
+    path = write(LAYERS)
 
     def stop(_):
         raise KeyboardInterrupt
@@ -173,10 +167,9 @@ def test_what_ends_before_its_first_row_leaves_no_run_to_go_on_with(tmp_path, ca
 
 
 @pytest.mark.parametrize("status", ["ok", "failed"])
-def test_no_two_steps_have_the_same_name(tmp_path, capsys, status):
-    path = tmp_path / "steps.toml"
+def test_no_two_steps_have_the_same_name(write, capsys, status):
     axes = 'batch = [8, 16]\nlayout = ["nhwc", "nchw"]\nfeed = ["resident", "host"]\n'
-    path.write_text(f'[[step]]\nmodel = "mnist"\nframework = "torch"\n{axes}', encoding="utf-8")
+    path = write(f'[[step]]\nmodel = "mnist"\nframework = "torch"\n{axes}')
     sessions = Sessions()
     if status == "failed":
         sessions.errors = {"": PrimitiveError("it broke")}
