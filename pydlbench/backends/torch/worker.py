@@ -1,6 +1,6 @@
-"""What PyTorch's worker is asked for: models, and steps as recorded calls.
+"""PyTorch's worker: models, recorded steps, and calls; see ``steps.registry.FrameworkWorker``.
 
-Calls are listed, and timed one by one and in groups that a compiler runs as one.
+Calls are listed, and timed one by one, or in groups that a compiler runs as one.
 """
 
 from __future__ import annotations
@@ -51,38 +51,38 @@ if TYPE_CHECKING:
     from pydlbench.backends.torch.steps.recording import Recording
     from pydlbench.records.step import StepSpec
 
-#: Whether files are run, and no modules.
+#: PyTorch's models are modules, not files.
 runs_files: Final = False
 catalogue_model: Final = TorchModel
 user_model: Final = UserTorchModel
 
 
 def serve_call_list(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKernel:
-    """List the calls of a step that is not timed; see ``requests.request_call_list``.
+    """List the calls of a step without timing it; see ``requests.request_call_list``.
 
-    Of a compiled one, the groups of the calls that the eager mode makes.
+    A compiled step has groups of the calls that the eager mode makes.
     """
     if spec.on_gpu:
         _check_eager(spec)
     notes: tuple[str, ...] = ()
     if spec.own is None:
-        recording, batch = _listed(spec)
+        recording, batch = _record_catalogue_step(spec)
     else:
-        with UserTorchModel(backend, spec) as own:
-            recording, notes = own.record().twice()
-        batch, notes = own.batch, (*own.notes, *notes)
+        with UserTorchModel(backend, spec) as model:
+            recording, notes = model.record().twice()
+        batch, notes = model.batch, (*model.notes, *notes)
     facts = recording.facts(batch, notes)
     if spec.mode != "eager":
         facts = msgspec.structs.replace(facts, calls=groups_of(recording), order=())
     return OperatorsKernel([], facts, backend.cpus)
 
 
-def _listed(spec: StepSpec) -> tuple[Recording, int]:
-    """Record a step of the catalogue that computes nothing; return its batch, too.
+def _record_catalogue_step(spec: StepSpec) -> tuple[Recording, int]:
+    """Record a step of the catalogue; return the recording and the batch.
 
-    All tensors are fake ones, which have shapes and strides and no memory. What is fetched for the
-    host has no values then, so that it is left out. On a GPU a step is run: optimizers join what
-    they do with real tensors there, and not with fake ones.
+    On a CPU all tensors are fake: they have shapes and strides, but no memory. Fetching is left
+    out, because fake tensors have no values. On a GPU a real step runs, because optimizers fuse
+    their calls on real tensors only.
     """
     model = build_model(spec.model, batch=spec.batch, **spec.options)
     unfetched = msgspec.structs.replace(spec, fetch=False)
@@ -95,96 +95,96 @@ def _listed(spec: StepSpec) -> tuple[Recording, int]:
         for node in model
         for role, shape in weight_shapes(node).items()
     }
-    made = TorchModel(model, weights, unfetched, make_batch(model, spec.seed))
+    built = TorchModel(model, weights, unfetched, make_batch(model, spec.seed))
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        _empty(made, mode.from_tensor)
-        with made:
-            return made.record().recording, model.batch
+        _make_fake(built, mode.from_tensor)
+        with built:
+            return built.record().recording, model.batch
 
 
-def _empty(made: TorchModel, fake: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Put fake tensors in the place of all of a model's."""
-    for module in made.net.module.modules():
+def _make_fake(model: TorchModel, fake: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Replace all tensors of a model by fake tensors."""
+    for module in model.net.module.modules():
         for name, tensor in module._parameters.items():
             if tensor is not None:
                 plain = fake(tensor.detach())
                 module._parameters[name] = nn.Parameter(plain, requires_grad=tensor.requires_grad)
         for name, tensor in module._buffers.items():
             module._buffers[name] = None if tensor is None else fake(tensor)
-    made.parameters = [weight for weight in made.net.module.parameters() if weight.requires_grad]
-    images, labels = made.resident
-    made.resident = fake(images), None if labels is None else fake(labels)
+    model.parameters = [weight for weight in model.net.module.parameters() if weight.requires_grad]
+    images, labels = model.resident
+    model.resident = fake(images), None if labels is None else fake(labels)
 
 
 def serve_calls(
     backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str], *, of_step: bool = False
 ) -> OperatorsKernel | DeviceOperators:
-    """Make calls ready; see ``requests.request_calls``."""
+    """Prepare calls; see ``requests.request_calls``."""
     if spec.mode != "eager":
         check_on_cpu(spec)
     feeding = {text: TimedCall(_subject(backend, spec).fed) for text in signatures if is_feed(text)}
     groups = [text for text in signatures if is_group(text)]
     single = [text for text in signatures if text not in feeding and not is_group(text)]
     operands: dict[str, calls_alone.Operands] = {}
-    doubts: list[str] = []
+    notes: list[str] = []
     if of_step:
         try:
             operands = _operands(backend, spec, single)
-        except Exception as error:  # noqa: BLE001 - a user's step raises what it likes
-            doubts.append(f"no operands of the step: {one_line(error)}")
-    calls, refused = _made_ready(spec, single, operands)
+        except Exception as error:  # noqa: BLE001 - a user's step raises anything
+            notes.append(f"no operands of the step: {one_line(error)}")
+    calls, refused = _prepare_single(spec, single, operands)
     if spec.on_gpu:
         runtime = device.runtime_of(backend)
         with _guard(spec)():
             computing = {text: call for text, call in calls.items() if not _is_view(text)}
-            kernels, notes = device.kernels_of(computing, runtime)
+            kernels, uncaptured = device.kernels_of(computing, runtime)
         facts = OperatorsFacts(
-            names=(*feeding, *calls), kernels=kernels, refused=refused, notes=tuple(notes)
+            names=(*feeding, *calls), kernels=kernels, refused=refused, notes=tuple(uncaptured)
         )
-        every: list[DeviceCall] = [*feeding.values(), *calls.values()]
-        return device.DeviceOperators(every, facts, runtime, _guard(spec), backend.watcher)
-    together, not_together = compiled_groups.prepare_groups(groups, spec.seed)
-    refused |= not_together
-    ready: dict[str, TimedOperator] = {**feeding, **calls, **together}
+        on_device: list[DeviceCall] = [*feeding.values(), *calls.values()]
+        return device.DeviceOperators(on_device, facts, runtime, _guard(spec), backend.watcher)
+    grouped, refused_groups = compiled_groups.prepare_groups(groups, spec.seed)
+    refused |= refused_groups
+    ready: dict[str, TimedOperator] = {**feeding, **calls, **grouped}
     if unknown := calls.keys() - operands.keys() if of_step else ():
         names = ", ".join(sorted({text.partition("(")[0] for text in unknown}))
-        doubts.append(
+        notes.append(
             f"{counted(len(unknown), 'distinct call')} alone on values that are made up: {names}"
         )
     facts = OperatorsFacts(
-        names=tuple(ready), dispatch_s=call_cost(), refused=refused, notes=tuple(doubts)
+        names=tuple(ready), dispatch_s=call_cost(), refused=refused, notes=tuple(notes)
     )
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
 
 def _is_view(text: str) -> bool:
-    """Whether a call computes nothing, so that it launches nothing."""
+    """Whether a call only makes a view, so that it launches no kernel."""
     return meaning_of(RecordedCall(signature=text, operator=operator_of(text))).kind == "view"
 
 
 def _operands(
     backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str]
 ) -> dict[str, calls_alone.Operands]:
-    """Return copies of what a step's calls have; of the step itself nothing stays."""
-    with _subject(backend, spec) as made:
-        operands = made.operands(signatures)
-    del made
+    """Return copies of the operands of a step's calls, and free the step."""
+    with _subject(backend, spec) as model:
+        operands = model.operands(signatures)
+    del model
     gc.collect()  # a step and its model refer to each other
     return operands
 
 
 def _subject(backend: FrameworkBackend, spec: StepSpec) -> TorchSubject:
-    made = model_of(backend, spec)
-    assert isinstance(made, TorchSubject), "all models of this worker are"
-    return made
+    model = model_of(backend, spec)
+    assert isinstance(model, TorchSubject), "all models of this worker are"
+    return model
 
 
-def _made_ready(
+def _prepare_single(
     spec: StepSpec,
     signatures: Sequence[str],
     operands: Mapping[str, calls_alone.Operands] | None = None,
 ) -> tuple[dict[str, calls_alone.CallOperator], dict[str, str]]:
-    """Return the calls that ran, and why others did not, by signature."""
+    """Prepare single calls; return those that ran, and why others did not, by signature."""
     if spec.own is not None:
         load_user_object(spec.model)  # its file may define operators
     with settings.tf32(spec.precision):
@@ -196,23 +196,20 @@ def _made_ready(
 def serve_logged_calls(
     backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str]
 ) -> LoggedOperators:
-    """Make logged calls ready; see ``requests.request_logged_calls``."""
+    """Prepare logged calls; see ``requests.request_logged_calls``."""
     _check_eager(spec)
-    calls, refused = _made_ready(spec, signatures)
-    executions = {
-        name: Counter(f"{ran.library} {ran.primitive}" for ran in parse(library_output(call.run)))
-        for name, call in calls.items()
-    }
-    facts = OperatorsFacts(
-        names=tuple(calls),
-        executions={name: dict(counts) for name, counts in executions.items()},
-        refused=refused,
-    )
+    calls, refused = _prepare_single(spec, signatures)
+    executions = {}
+    for name, call in calls.items():
+        primitives = parse(library_output(call.run))
+        counts = Counter(f"{ran.library} {ran.primitive}" for ran in primitives)
+        executions[name] = dict(counts)
+    facts = OperatorsFacts(names=tuple(calls), executions=executions, refused=refused)
     return LoggedOperators(list(calls.values()), library_output, facts, backend.cpus)
 
 
 def _check_eager(spec: StepSpec) -> None:
-    """Refuse modes whose calls are not the dispatcher's.
+    """Refuse compiled modes, whose calls do not pass the dispatcher.
 
     Raises:
         UnsupportedError: a compiled mode.
@@ -225,7 +222,7 @@ def _check_eager(spec: StepSpec) -> None:
 
 
 def _guard(spec: StepSpec) -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """Return what makes the context of calls: in the step's precision, below autograd."""
+    """Return a factory of contexts for calls: in the step's precision, below autograd."""
 
     @contextlib.contextmanager
     def context() -> Iterator[None]:
@@ -236,7 +233,7 @@ def _guard(spec: StepSpec) -> Callable[[], contextlib.AbstractContextManager[Non
 
 
 def _waiting(spec: StepSpec) -> Callable[[], None]:
-    """Return what waits for the case's device."""
+    """Return the function that waits for the case's device."""
     if not spec.on_gpu:
         return lambda: None
     return lambda: torch.cuda.synchronize(spec.device)

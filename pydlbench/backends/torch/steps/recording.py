@@ -1,4 +1,4 @@
-"""One step of PyTorch as it really runs: every call of an operator, below autograd.
+"""A recorded step of PyTorch: every call of an operator, below autograd.
 
 A :class:`DispatchRecorder` sees each call that reaches PyTorch's dispatcher: the calls of the
 network, the loss, the backward pass and the optimizer. It keeps a program: operators on numbered
@@ -36,43 +36,48 @@ if TYPE_CHECKING:
     from pydlbench.records.operator import Direction, RecordedCall
 
 _aten: Any = torch.ops.aten
-# Modules between whoever calls an operator and the recorder.
-_BETWEEN: Final = (__name__, "torch._compile", "torch._dynamo", "torch.utils._python_dispatch")
-# Of what marks spans of time, and asks a tensor for its device: nothing is computed.
-_MARKS: Final = ("profiler", "prim")
+# Modules whose frames lie between the caller of an operator and the recorder.
+_DISPATCH_MODULES: Final = (
+    __name__,
+    "torch._compile",
+    "torch._dynamo",
+    "torch.utils._python_dispatch",
+)
+# Namespaces of operators that compute nothing: they mark time spans, or return a tensor's device.
+_IGNORED_NAMESPACES: Final = ("profiler", "prim")
 
 
 # -----------------------------------------------------------------------------
-# The program that a step is.
+# The program of a step.
 
 
 @dataclass(frozen=True, slots=True)
 class StorageSlot:
-    """A value by its number: a place in memory with a shape, strides and a type."""
+    """A value by its number: a location in memory with a shape, strides and a type."""
 
     number: int
 
 
 @dataclass(slots=True, kw_only=True)
 class DispatchedCall:
-    """A call of an operator.
+    """A call of an operator, as the dispatcher sees it.
 
     Attributes:
         function: the operator's overload.
         arguments: by position, a :class:`StorageSlot` for each tensor.
         keywords: by name, likewise.
-        results: what it returns, likewise.
-        freed: values whose memory is given back once it has returned.
+        results: likewise.
+        freed: values whose memory is freed after the call.
         signature: see :mod:`pydlbench.backends.torch.steps.signature`.
         direction: ``forward``, ``loss``, ``backward`` or ``optimizer``.
-        names: what it is a part of: the user's module or a node of ours; ``loss`` behind them.
+        names: the user's modules or nodes of the graph that it belongs to; ``loss`` after them.
         bytes: of its operands and results.
         trained: see :class:`~pydlbench.records.operator.RecordedCall`; empty outside backward
             passes.
         sums: whether autograd adds two gradients of one value.
-        of_view: whether what it would write into is a view, whose base has the memory too.
-        implied: whether it is no call of the step's, but makes a view that the step made in a way
-            that the dispatcher does not see.
+        of_view: whether a sum in place would write into a view, whose base shares the memory.
+        implied: whether the recorder has added it, for a view that the step made without the
+            dispatcher.
     """
 
     function: Any
@@ -101,12 +106,13 @@ class Recording:
 
     Attributes:
         calls: in their order.
-        given: values that were there before the step, by number: weights, buffers, images.
-        results: what the step returned, a :class:`StorageSlot` for each tensor.
+        given: values that existed before the step, by number: weights, buffers, images.
+        results: of the step, a :class:`StorageSlot` for each tensor.
         places: of all values, by number: storage, first element, shape, strides, type.
-        sizes: bytes of each storage that the step made.
-        opaque: why the program cannot be run again; None if it can.
-        lines: by module, where the user's code made its first call: ``my_model.py:15``.
+        sizes: bytes of each storage that the step created.
+        opaque: the reason why the program cannot be replayed; None if it can.
+        lines: the line of the user's code that made the first call of a module, by module:
+            ``my_model.py:15``.
     """
 
     calls: list[DispatchedCall]
@@ -118,36 +124,36 @@ class Recording:
     lines: dict[str, str]
 
     def distinct(self) -> tuple[RecordedCall, ...]:
-        """Return each distinct call once, in the order in which they first occur."""
+        """Return each distinct call once, in the order of first occurrence."""
         return distinct_calls(self.in_order())
 
     def in_order(self) -> list[StepCall]:
         """Return the step's own calls in their order."""
         return [
             StepCall(
-                signature=each.signature,
-                operator=each.operator,
-                direction=each.direction,
-                names=each.names,
-                bytes=each.bytes,
-                trained=each.trained,
+                signature=call.signature,
+                operator=call.operator,
+                direction=call.direction,
+                names=call.names,
+                bytes=call.bytes,
+                trained=call.trained,
             )
-            for each in self.calls
-            if not each.implied
+            for call in self.calls
+            if not call.implied
         ]
 
     def order(self) -> tuple[int, ...]:
         """Return the calls in their order, each by its place in :meth:`distinct`."""
         places: dict[tuple[str, str], int] = {}
-        own = [(each.signature, each.direction) for each in self.in_order()]
-        return tuple(places.setdefault(each, len(places)) for each in own)
+        keys = [(call.signature, call.direction) for call in self.in_order()]
+        return tuple(places.setdefault(key, len(places)) for key in keys)
 
     def facts(self, batch: int, notes: tuple[str, ...] = ()) -> OperatorsFacts:
-        """Return the distinct calls with what else is known of the step.
+        """Return the distinct calls with their order, batch and lines.
 
         Args:
             batch: of the step.
-            notes: what a reader has to know.
+            notes: for the reader.
         """
         return OperatorsFacts(
             calls=self.distinct(),
@@ -163,9 +169,9 @@ class RecordedStep:
     """A step with its recording.
 
     Attributes:
-        step: runs it once and returns the tensors that it computes: output and loss.
+        step: runs it once and returns its tensors: output and loss.
         recording: of a step that was not the first one.
-        again: records one more.
+        again: records one more step.
     """
 
     step: Callable[[], Any]
@@ -173,11 +179,11 @@ class RecordedStep:
     again: Callable[[], Recording]
 
     def twice(self) -> tuple[Recording, tuple[str, ...]]:
-        """Record one more step; return it, and a note where it is not the same calls."""
+        """Record one more step; return it, with a note if it makes other calls."""
         second = self.again()
         first, other = (
-            [(call.signature, call.direction) for call in each.calls]
-            for each in (self.recording, second)
+            [(call.signature, call.direction) for call in recording.calls]
+            for recording in (self.recording, second)
         )
         if first == other:
             return second, ()
@@ -189,9 +195,9 @@ class RecordedStep:
 
 
 # -----------------------------------------------------------------------------
-# What calls are named after.
+# Names of calls.
 
-#: Lets a recorder know, as long as it is entered, where in the network the step is.
+#: Makes a context that tells a recorder which part of the network is running.
 Naming: TypeAlias = Callable[["DispatchRecorder"], contextlib.AbstractContextManager[None]]
 
 
@@ -199,8 +205,8 @@ def by_module(root: nn.Module) -> Naming:
     """Name calls after the modules that are running: ``features.4.block.1``.
 
     Args:
-        root: the module that the step calls; what is called before it has returned is ``forward``,
-            and what is called afterwards ``loss``.
+        root: the module that the step calls; calls until it returns are ``forward``, later ones
+            ``loss``.
     """
     paths = {id(module): path for path, module in root.named_modules()}
 
@@ -219,7 +225,7 @@ def by_module(root: nn.Module) -> Naming:
                 name, direction = (running[-1], "forward") if running else ("loss", "loss")
                 recorder.at(name, direction)
 
-        # Not the modules' own hooks: one with any, nn.MultiheadAttention takes no fused path.
+        # Global hooks: with a hook of its own nn.MultiheadAttention takes no fused path.
         handles = [
             register_module_forward_pre_hook(enter),
             register_module_forward_hook(leave, always_call=True),
@@ -227,8 +233,8 @@ def by_module(root: nn.Module) -> Naming:
         try:
             yield
         finally:
-            for each in handles:
-                each.remove()
+            for handle in handles:
+                handle.remove()
 
     return naming
 
@@ -238,12 +244,12 @@ def by_module(root: nn.Module) -> Naming:
 
 
 class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to mypy
-    """Writes down every call while it is entered.
+    """A dispatch mode that records every call.
 
     Args:
         device: that the step runs on.
-        parameters: by what they belong to, several times if there are several.
-        line: says at which line of the user's own code the step is; None at none of it.
+        parameters: names of their modules or nodes, by parameter.
+        line: returns the line of the user's code that is running; None if there is none.
     """
 
     def __init__(
@@ -259,59 +265,60 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown c
         self._calls: list[DispatchedCall] = []
         self._given: dict[int, torch.Tensor] = {}
         self._slots: dict[tuple[Any, ...], int] = {}
-        # A weak reference keeps the address of a storage from being used again.
+        # A weak reference keeps the address of a storage from being reused.
         self._storages: dict[int, StorageWeakRef] = {}
         self._alive: set[int] = set()
         self._sizes: dict[int, int] = {}
         self._values: dict[int, list[int]] = {}
         self._kept: list[torch.Tensor] = []
         self._views: set[int] = set()
-        # The call that made each value; the node that autograd is at, and the first call since.
+        # The call that created each value; autograd's current node, and the first call in it.
         self._born: dict[int, int] = {}
         self._node = -1
         self._entered = 0
         self._opaque: str | None = None
         self._name, self._direction = "", "forward"
-        # Autograd numbers the nodes of its graph, of which a forward call makes one.
+        # Autograd numbers the nodes of its graph; a forward call creates one.
         self._numbered = _sequence()
         self._owners: dict[int, str] = {}
-        self._parameters = {id(each): name for each, name in parameters.items()}
-        self._weights = {each.untyped_storage()._cdata: name for each, name in parameters.items()}
+        self._parameters = {id(tensor): name for tensor, name in parameters.items()}
+        self._weights = {
+            tensor.untyped_storage()._cdata: name for tensor, name in parameters.items()
+        }
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return that nothing within is compiled: else PyTorch imports its compiler, in seconds."""
+        """Return False: nothing inside is compiled, and importing the compiler takes seconds."""
         return False
 
     def at(self, name: str, direction: Direction) -> None:
-        """Say where the step is from now on.
+        """Set the name and direction of the following calls.
 
         Args:
-            name: of the module or node that is running; empty for none.
-            direction: ``forward``, ``loss`` or ``optimizer``; the recorder sees by itself that it
-                is in a backward pass.
+            name: of the running module or node; empty for none.
+            direction: ``forward``, ``loss`` or ``optimizer``; backward passes are detected.
         """
         self._number()
         self._name, self._direction = name, direction
 
     def updates(self, optimizer: torch.optim.Optimizer) -> None:
-        """Say that an optimizer begins; gradients and its state are its parameters'."""
+        """Begin the calls of an optimizer; gradients and states belong to their parameters."""
         self.at("", "optimizer")
         for group in optimizer.param_groups:
-            for each in group["params"]:
-                name = self._parameters.get(id(each), "")
-                states = list(optimizer.state.get(each, {}).values())
-                for tensor in leaves([each.grad, states], torch.Tensor):
-                    with contextlib.suppress(NotImplementedError):  # without memory of its own
+            for parameter in group["params"]:
+                name = self._parameters.get(id(parameter), "")
+                states = list(optimizer.state.get(parameter, {}).values())
+                for tensor in leaves([parameter.grad, states], torch.Tensor):
+                    with contextlib.suppress(NotImplementedError):  # no storage
                         self._weights[tensor.untyped_storage()._cdata] = name
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Write one call down, and make it."""
+        """Record a call, and make it."""
         del types
         kwargs = kwargs or {}
-        if func.namespace in _MARKS:
+        if func.namespace in _IGNORED_NAMESPACES:
             return func(*args, **kwargs)
         self._sweep()
         before = self._numbered
@@ -333,23 +340,23 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown c
             sums=sums,
             of_view=sums and arguments[0].number in self._views,
         )
-        # Behind what was implied by its arguments.
+        # After the calls that its arguments have implied.
         self._calls.append(call)
         result = func(*args, **kwargs)
-        call.results = map_leaves(result, self._made)
+        call.results = map_leaves(result, self._created)
         self._note_views(call)
-        call.bytes = sum(_bytes(each) for each in leaves([args, kwargs, result], torch.Tensor))
+        call.bytes = sum(map(_bytes, leaves([args, kwargs, result], torch.Tensor)))
         return result
 
     def slots(self, results: Any) -> Any:
-        """Return what stands for what the step returned."""
+        """Return the slots of the step's results."""
         return map_leaves(results, self._slot_of)
 
     def finish(self, results: Any) -> Recording:
-        """Return what was recorded; to be called when nobody holds what the step has returned.
+        """Return the recording; call it when nobody holds the step's results any more.
 
         Args:
-            results: what stands for it.
+            results: their slots.
         """
         self._sweep()
         places = list(self._slots)
@@ -357,7 +364,7 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown c
             if call.sums:
                 _in_place(self._calls, index, places, self._sizes)
         for call in reversed(self._calls):
-            if call.sums:  # it belongs to what reads the sum
+            if call.sums:  # a sum belongs to the call that reads it
                 call.names = _reader(self._calls, call)
         return Recording(
             calls=self._calls,
@@ -385,19 +392,19 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown c
                 name = self._owners.get(number, "")
             return "backward", (name,) if name else (), False
         if self._direction == "optimizer":
-            owners = (self._owner(each) for each in leaves([args], torch.Tensor))
-            return "optimizer", tuple(dict.fromkeys(each for each in owners if each)), False
+            owners = (self._owner(tensor) for tensor in leaves([args], torch.Tensor))
+            return "optimizer", tuple(dict.fromkeys(owner for owner in owners if owner)), False
         return self._direction, (self._name,) if self._name else (), False
 
     def _copies(self, tensor: torch.Tensor, same: bool) -> bool:
-        """Whether a ``detach`` is only autograd's copy of a tensor's head, kept or given back.
+        """Whether a ``detach`` is autograd's own, of a tensor that it saves or restores.
 
-        The dispatcher hears of these beside a recorder only. In the forward pass they follow the
-        call whose result is kept; one of the user's own right there is left out too.
+        The dispatcher sees these only while a mode is active. In the forward pass they follow the
+        call whose result is saved; a ``detach`` of the user's code at that point is left out, too.
 
         Args:
             tensor: that is detached.
-            same: whether autograd has made no node since the last call.
+            same: whether autograd has created no node since the last call.
         """
         if torch._C._current_graph_task_id() != -1:
             node = torch._C._current_autograd_node()
@@ -407,9 +414,9 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown c
         return same and slot is not None and StorageSlot(slot) in leaves([last], StorageSlot)
 
     def _sums(self, func: Any, args: tuple[Any, ...]) -> bool:
-        """Whether it is autograd itself that adds, and not the node whose gradients it has.
+        """Whether autograd adds two gradients of one value, outside of any node.
 
-        One of the two gradients has come from another node then, and no code of Python's asks.
+        One of the two comes from an earlier node then, and no Python code makes the call.
         """
         if func is not _aten.add.Tensor or not all(isinstance(x, torch.Tensor) for x in args):
             return False
@@ -419,21 +426,20 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown c
         )
 
     def _trained(self, operands: Any) -> tuple[int, ...]:
-        """Return which of a call's operands are parameters, or views of them."""
-        places = []
-        for number, each in enumerate(leaves(operands, torch.Tensor)):
-            with contextlib.suppress(NotImplementedError):  # without memory of its own
-                if each.untyped_storage()._cdata in self._weights:
-                    places.append(number)
-        return tuple(places)
+        """Return the places of a call's operands that are parameters, or views of them."""
+        tensors = leaves(operands, torch.Tensor)
+        return tuple(
+            place for place, tensor in enumerate(tensors) if self._owner(tensor) is not None
+        )
 
-    def _owner(self, tensor: torch.Tensor) -> str:
-        with contextlib.suppress(NotImplementedError):  # without memory of its own: nobody's
-            return self._weights.get(tensor.untyped_storage()._cdata, "")
-        return ""
+    def _owner(self, tensor: torch.Tensor) -> str | None:
+        """Return the name of the parameter that a tensor belongs to; None if it does not."""
+        with contextlib.suppress(NotImplementedError):  # no storage
+            return self._weights.get(tensor.untyped_storage()._cdata)
+        return None
 
     def _number(self) -> None:
-        """Let autograd's new nodes belong to where the step is; its own threads make none."""
+        """Assign autograd's new nodes to the running module; the backward pass creates none."""
         if torch._C._current_graph_task_id() != -1:
             return
         now = _sequence()
@@ -442,14 +448,15 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown c
         self._numbered = now
 
     def _sweep(self) -> None:
-        """Note, with the last call, what was freed since."""
-        gone = [each for each in self._alive if self._storages[each].expired()]
+        """Add the values freed since the last call to that call."""
+        gone = [storage for storage in self._alive if self._storages[storage].expired()]
         self._alive.difference_update(gone)
         if self._calls:
-            self._calls[-1].freed += sorted(slot for each in gone for slot in self._values[each])
+            freed = (slot for storage in gone for slot in self._values[storage])
+            self._calls[-1].freed += sorted(freed)
 
     def _read(self, value: Any) -> Any:
-        """Return what stands for an argument."""
+        """Return the slot of an argument, which may be new; other values unchanged."""
         if not isinstance(value, torch.Tensor):
             return value
         place, known = self._enter(value)
@@ -457,7 +464,7 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown c
             return StorageSlot(self._slots[place])
         slot = self._new(place)
         if not known:
-            # Never a graph with it: a weight would be held together with its gradient's history.
+            # Detached: a weight would keep autograd's graph alive.
             self._given[slot] = value.detach()
         elif place[0] in self._sizes:
             self._imply(slot, value)
@@ -465,8 +472,8 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown c
             self._given[slot] = value.detach()
         return StorageSlot(slot)
 
-    def _made(self, value: Any) -> Any:
-        """Return what stands for a result."""
+    def _created(self, value: Any) -> Any:
+        """Return the slot of a result; None for other values."""
         if not isinstance(value, torch.Tensor):
             return None
         place, known = self._enter(value)
@@ -479,12 +486,12 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown c
         return StorageSlot(slot)
 
     def _note_views(self, call: DispatchedCall) -> None:
-        """Note which values are views; what works in place returns what it was given."""
-        aliases = [each.alias_info for each in call.function._schema.returns]
-        slots = {each.number for each in leaves([call.results], StorageSlot)}
-        if all(each is None for each in aliases):
+        """Keep track of the values that are views; in-place calls return their arguments."""
+        aliases = [value.alias_info for value in call.function._schema.returns]
+        slots = {slot.number for slot in leaves([call.results], StorageSlot)}
+        if all(alias is None for alias in aliases):
             self._views -= slots
-        elif not any(each is not None and each.is_write for each in aliases):
+        elif not any(alias is not None and alias.is_write for alias in aliases):
             self._views |= slots
 
     def _slot_of(self, value: Any) -> Any:
@@ -504,7 +511,7 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown c
             self._storages[storage] = StorageWeakRef(tensor.untyped_storage())
         except NotImplementedError:
             self._opaque = f"a {tensor.layout} tensor, whose memory cannot be followed"
-            self._kept.append(tensor)  # so that nothing else gets its number
+            self._kept.append(tensor)  # so that its id is not reused
         return place, False
 
     def _new(self, place: tuple[Any, ...]) -> int:
@@ -513,18 +520,18 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown c
         return slot
 
     def _imply(self, slot: int, tensor: torch.Tensor) -> None:
-        """Add the call that makes a view which the dispatcher has not seen."""
-        others = [each for each in self._values[_place(tensor)[0]] if each != slot]
+        """Add the call for a view that was made without the dispatcher."""
+        others = [other for other in self._values[_place(tensor)[0]] if other != slot]
         places = list(self._slots)
-        alike = [each for each in others if places[each][4:] == places[slot][4:]]
-        if not alike:
+        bases = [other for other in others if places[other][4:] == places[slot][4:]]
+        if not bases:
             self._opaque = f"a view of another type ({tensor.dtype}) made without the dispatcher"
             return
         view = (list(tensor.shape), list(tensor.stride()), tensor.storage_offset())
         self._calls.append(
             DispatchedCall(
                 function=_aten.as_strided.default,
-                arguments=(StorageSlot(alike[0]), *view),
+                arguments=(StorageSlot(bases[0]), *view),
                 keywords={},
                 results=StorageSlot(slot),
                 implied=True,
@@ -541,16 +548,16 @@ def record(
     device: str = "cpu",
     line: Callable[[], str | None] = lambda: None,
 ) -> Recording:
-    """Run a step and write down what it calls.
+    """Run a step and record its calls.
 
     Args:
-        step: runs it once and returns the tensors that it computes, if any. It has run before:
-            a first step makes what later ones find.
-        naming: where in the network it is.
-        parameters: by what they belong to.
-        optimizer: whose calls are told from the others; None for none.
+        step: runs it once and returns its tensors, if any. It has run before, because a first step
+            creates the state of later ones.
+        naming: of its calls.
+        parameters: names of their modules or nodes, by parameter.
+        optimizer: of the step; None without one.
         device: that it runs on.
-        line: says at which line of the user's own code the step is; None at none of it.
+        line: returns the line of the user's code that is running; None if there is none.
     """
     recorder = DispatchRecorder(device, parameters, line)
     handles = []
@@ -564,37 +571,37 @@ def record(
                 results = recorder.slots(step())
             return recorder.finish(results)
     finally:
-        for each in handles:
-            each.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def _in_place(
     calls: list[DispatchedCall], index: int, places: list[tuple[Any, ...]], sizes: dict[int, int]
 ) -> None:
-    """Let a sum of gradients be made in place where autograd does so without a recorder.
+    """Change a sum of gradients to one in place if autograd would make it so without a recorder.
 
-    It writes into the first one if that fills its memory and nobody else has it: no base of a
-    view, and if it is given back once the sum is there.
+    Autograd writes into the first gradient if that is dense and not shared: it is no view, and it
+    is freed after the sum.
     """
     call = calls[index]
     storage = places[call.arguments[0].number][0]
-    dead = [each for each in call.freed if places[each][0] == storage]
+    dead = [slot for slot in call.freed if places[slot][0] == storage]
     if call.of_view or not dead or not _dense(*places[call.arguments[0].number][2:4]):
         return
     call.signature = call.signature.replace(str(call.function), str(_aten.add_.Tensor), 1)
     call.function = _aten.add_.Tensor
-    call.freed = [each for each in call.freed if each not in dead]
-    # The sum has that memory from now on, which is given back with it.
-    made = places[call.results.number][0]
-    sizes.pop(made, None)
+    call.freed = [slot for slot in call.freed if slot not in dead]
+    # The sum has this memory from now on, and frees it.
+    unused = places[call.results.number][0]
+    sizes.pop(unused, None)
     for later in calls[index + 1 :]:
-        if any(places[each][0] == made for each in later.freed):
+        if any(places[slot][0] == unused for slot in later.freed):
             later.freed += dead
             return
 
 
 def _dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether a tensor's elements fill its memory without a gap, none of them twice."""
+    """Whether a tensor's elements fill its memory without gaps or overlap."""
     expected = 1
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size != 1 and stride != expected:
@@ -603,17 +610,17 @@ def _dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return True
 
 
-def _reader(calls: list[DispatchedCall], made: DispatchedCall) -> tuple[str, ...]:
-    """Return the names of the first call that reads a result."""
-    begin = next(index for index, each in enumerate(calls) if each is made)
+def _reader(calls: list[DispatchedCall], call: DispatchedCall) -> tuple[str, ...]:
+    """Return the names of the first call that reads another call's result."""
+    begin = next(index for index, other in enumerate(calls) if other is call)
     for later in calls[begin + 1 :]:
-        if made.results in leaves([later.arguments, later.keywords], StorageSlot):
+        if call.results in leaves([later.arguments, later.keywords], StorageSlot):
             return later.names
     return ()
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return where a tensor is: storage, first element, shape, strides, type, pending signs."""
+    """Return a tensor's storage, first element, shape, strides, type, and lazy conjugation."""
     if tensor.layout != torch.strided or tensor.is_nested:
         return id(tensor), 0, tuple(tensor.shape), (), tensor.dtype
     return (
@@ -632,11 +639,11 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def _asked_by_autograd() -> bool:
-    """Whether it is autograd's own code, not Python's, that calls an operator."""
+    """Whether autograd itself, not Python code, calls an operator."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_globals["__name__"].startswith(_BETWEEN):
+    while frame is not None and frame.f_globals["__name__"].startswith(_DISPATCH_MODULES):
         frame = frame.f_back
-    # A thread of autograd's own has no frame of Python's below.
+    # A thread of autograd has no Python frames below.
     return frame is None or frame.f_code.co_name == "_engine_run_backward"
 
 
