@@ -1,9 +1,9 @@
 """The calls of a compiled step: the compiler's kernels, and the operators that PyTorch runs.
 
-Nobody records them: they are what PyTorch's profiler shows of one step. Operators are taken for the
-recorded calls of the eager step that have the same name, shapes and numbers, in their order, if
-both steps make as many of these: that tells their modules. A kernel stands for calls of several
-modules, and goes by its own name, in which the compiler has put what it computes.
+They cannot be recorded, and are taken from a profile of one step. Operators are matched in order
+with the recorded calls of the eager step that have the same name, shapes and numbers, if both steps
+make equally many of them; so their modules are known. A kernel computes calls of several modules,
+and keeps its own name, in which the compiler lists the operations.
 """
 
 from __future__ import annotations
@@ -37,26 +37,27 @@ if TYPE_CHECKING:
     from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.backends.torch.steps.recording import Recording
 
-# Letters of a kernel's name where it stands for a module.
-_LONGEST: Final = 44
+# Length of a kernel's name when it is used as the name of a module.
+_MAX_NAME_LETTERS: Final = 44
 # Kernels are numbered within a graph. Those of a CPU begin with the graph's number, which depends
 # on what else was compiled.
 _KERNEL: Final = re.compile(r"(?:graph_\d+_)?((?:cpp|triton)_\w+)")
-# What surrounds a graph's kernels, those of the user's own that have other names among them.
+# The event around a graph's kernels, which include user kernels with names of their own.
 _GRAPH: Final = "## Call CompiledFxGraph"
-# What surrounds calls of a backward pass, and of an optimizer.
-_AROUND: Final = {"autograd::engine::": "backward", "Optimizer.": "optimizer"}
+# Events around the calls of a backward pass, and of an optimizer.
+_DIRECTIONS: Final = {"autograd::engine::": "backward", "Optimizer.": "optimizer"}
 _CONVOLUTIONS: Final = ("aten::convolution", "aten::convolution_backward")
 
 
 class _CompiledCall(NamedTuple):
-    """A call as the profiler shows it.
+    """A call in a profile.
 
     Attributes:
         name: of the event.
         direction: see :class:`ProgramCall`.
-        shapes: of its tensors, but for those of no dimension, and in lists.
-        numbers: of a convolution, its stride and so on; backwards which gradients it computes, too.
+        shapes: of its tensors, without scalars and tensors in lists.
+        numbers: stride and other arguments of a convolution; for a backward pass also the mask of
+            gradients that it computes.
     """
 
     name: str
@@ -66,12 +67,12 @@ class _CompiledCall(NamedTuple):
 
     @property
     def inner(self) -> _CompiledCall:
-        """Without the last tensor, which may be the one that the result is written to."""
+        """The call without its last tensor, which may be its output."""
         return self if self.name in _CONVOLUTIONS else self._replace(shapes=self.shapes[:-1])
 
     @property
     def bare(self) -> _CompiledCall:
-        """Without a bias, or its gradient: the compiler may add it, or sum it, in a kernel."""
+        """The call without a bias or its gradient, which the compiler may compute in a kernel."""
         match self:
             case _CompiledCall(name="aten::addmm", shapes=(_, *shapes)):
                 return self._replace(name="aten::mm", shapes=tuple(shapes))
@@ -83,9 +84,9 @@ class _CompiledCall(NamedTuple):
 
 
 def name_kernels() -> None:
-    """Have kernels that are compiled from now on for a CPU tell the profiler their names.
+    """Make the compiler report the names of CPU kernels to the profiler from now on.
 
-    That costs some 50 ns in each call of a kernel. A GPU's kernels tell them anyway.
+    That costs some 50 ns in each call of a kernel. GPU kernels always have names.
     """
     import torch._inductor.config as inductor  # takes as long as NumPy
 
@@ -95,7 +96,7 @@ def name_kernels() -> None:
 def tracer(
     recording: Recording, run: Callable[[], Any], runtime: StepRuntime | None, batch: int
 ) -> StepTracer:
-    """Return what runs a compiled step traced.
+    """Return the tracer of a compiled step.
 
     Args:
         recording: of the same step in the eager mode.
@@ -106,7 +107,7 @@ def tracer(
     Raises:
         UnsupportedError: on a GPU, the profiler is switched off.
     """
-    run()  # behind a recording; what is compiled anew is compiled here
+    run()  # anything that is compiled anew after a recording is compiled here
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
         run()
     if runtime is not None:
@@ -117,19 +118,19 @@ def tracer(
         known[place].now if place in known else _of_no_module(call)
         for place, call in enumerate(calls)
     ]
-    made = by_profiler([call.name for call in calls], in_place, run, runtime)
-    # Of the eager step's calls those that the compiled one makes, too.
+    profiling = by_profiler([call.name for call in calls], in_place, run, runtime)
+    # The calls of the eager step that the compiled one makes, too.
     facts = recording.facts(batch)
-    forms = {(each.was.signature, each.was.direction): each.now for each in known.values()}
-    own = tuple(
+    forms = {(call.was.signature, call.was.direction): call.now for call in known.values()}
+    common = tuple(
         msgspec.structs.replace(
             call, signature=now.signature, operator=now.operator, bytes=now.bytes
         )
         for call in facts.calls
         if (now := forms.get((call.signature, call.direction)))
     )
-    facts = msgspec.structs.replace(facts, calls=own, order=())
-    return dataclasses.replace(made, compiled=True, operators=facts)
+    facts = msgspec.structs.replace(facts, calls=common, order=())
+    return dataclasses.replace(profiling, compiled=True, operators=facts)
 
 
 def _calls_of(events: Sequence[Any], *, every_thread: bool) -> Iterator[_CompiledCall]:
@@ -137,12 +138,12 @@ def _calls_of(events: Sequence[Any], *, every_thread: bool) -> Iterator[_Compile
 
     Args:
         events: Kineto's.
-        every_thread: on a GPU the backward pass has a thread of its own.
+        every_thread: use the events of all threads: on a GPU the backward pass has its own.
     """
-    thread = next((each.start_thread_id() for each in events), 0)
+    thread = next((event.start_thread_id() for event in events), 0)
     around: list[tuple[int, str]] = []
     inside_until_ns = 0
-    for event in sorted(events, key=lambda each: (each.start_ns(), -each.duration_ns())):
+    for event in sorted(events, key=lambda event: (event.start_ns(), -event.duration_ns())):
         begin_ns, end_ns = event.start_ns(), event.start_ns() + event.duration_ns()
         if begin_ns < inside_until_ns or not (every_thread or event.start_thread_id() == thread):
             continue
@@ -157,7 +158,7 @@ def _calls_of(events: Sequence[Any], *, every_thread: bool) -> Iterator[_Compile
         directions = (
             direction
             for _, outer in around
-            for beginning, direction in _AROUND.items()
+            for beginning, direction in _DIRECTIONS.items()
             if outer.startswith(beginning)
         )
         yield _CompiledCall(
@@ -169,30 +170,30 @@ def _calls_of(events: Sequence[Any], *, every_thread: bool) -> Iterator[_Compile
 
 
 def _of_no_module(call: _CompiledCall) -> ProgramCall:
-    """Return a call as a traced step has it, which goes by its own name."""
+    """Return a call of a traced step that has its own name as its module."""
     kernel = _KERNEL.fullmatch(call.name)
     name = kernel[1] if kernel else call.name.replace("::", ".")
     module = name
-    if len(name) > _LONGEST:
+    if len(name) > _MAX_NAME_LETTERS:
         end = f"...{name.rpartition('_')[2]}"
-        module = name[: _LONGEST - len(end)] + end
+        module = name[: _MAX_NAME_LETTERS - len(end)] + end
     return ProgramCall(
         operator=name, module=module, direction=call.direction, signature=f"{name}()"
     )
 
 
 # -----------------------------------------------------------------------------
-# Which call of the eager step an operator is.
+# Matching operators with calls of the eager step.
 
 
 class _Known(NamedTuple):
     """A call of the eager step that the compiled one makes, too.
 
     Attributes:
-        key: as a profile shows it.
-        strides: of its tensors but a bias.
-        was: in the eager step.
-        now: in the compiled one.
+        key: the call in a profile.
+        strides: of its tensors except a bias.
+        was: the call in the eager step.
+        now: the call in the compiled step.
     """
 
     key: _CompiledCall
@@ -202,20 +203,20 @@ class _Known(NamedTuple):
 
 
 def _of_eager_step(calls: Sequence[_CompiledCall], recording: Recording) -> dict[int, _Known]:
-    """Return calls of the eager step by the places of those that are taken for them.
+    """Return the matching calls of the eager step, by the places of the compiled step's calls.
 
-    What is left over may be there without its bias.
+    Calls without a match are tried again without their bias.
     """
     eager: list[_Known] = []
-    functions = (each.function for each in recording.calls if not each.implied)
+    functions = (call.function for call in recording.calls if not call.implied)
     for function, recorded in zip(functions, recording.in_order(), strict=True):
         direction = "forward" if recorded.direction == "loss" else recorded.direction
         known = _read(name_in_profile(function), direction, recorded.program_call)
         if known is not None:
             eager.append(known)
     pairs = _paired(dict(enumerate(calls)), eager, lambda call: call)
-    used = {id(each) for each in pairs.values()}
-    rest = [each for each in eager if id(each) not in used]
+    used = {id(known) for known in pairs.values()}
+    rest = [known for known in eager if id(known) not in used]
     places = {place: call for place, call in enumerate(calls) if place not in pairs}
     for place, known in _paired(places, rest, lambda call: call.bare).items():
         there = calls[place]
@@ -228,57 +229,57 @@ def _paired(
     eager: Sequence[_Known],
     key_of: Callable[[_CompiledCall], _CompiledCall],
 ) -> dict[int, _Known]:
-    """Return calls of the eager step by place, of those that both steps make equally often.
+    """Return calls of the eager step by place, if both steps make equally many of them.
 
-    Nobody knows which is which where tensors lie otherwise: products of gradients may have the
-    shapes of each other, and the compiler changes their order.
+    Calls with equal keys and different strides cannot be told apart: products of gradients may have
+    the same shapes, and the compiler changes their order.
     """
-    known = grouped(eager, lambda each: key_of(each.key))
+    known = grouped(eager, lambda call: key_of(call.key))
     keys = {
         place: key if (key := key_of(call)) in known else key_of(call.inner)
         for place, call in places.items()
     }
     return {
-        place: each
-        for key, own in grouped(keys, keys.__getitem__).items()
-        if len(own) == len(known.get(key, ())) and len({each.strides for each in known[key]}) == 1
-        for place, each in zip(own, known[key], strict=True)
+        place: call
+        for key, same in grouped(keys, keys.__getitem__).items()
+        if len(same) == len(known.get(key, ())) and len({call.strides for call in known[key]}) == 1
+        for place, call in zip(same, known[key], strict=True)
     }
 
 
 def _numbers(name: str, arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a convolution's arguments that are no tensors, nor the size of a bias."""
+    """Return a convolution's arguments except tensors and the size of a bias."""
     if name not in _CONVOLUTIONS:
         return ()
     numbers = arguments[4:] if name == _CONVOLUTIONS[1] else arguments[3:]
-    return tuple(tuple(each) if isinstance(each, list) else each for each in numbers)
+    return tuple(tuple(value) if isinstance(value, list) else value for value in numbers)
 
 
 def _read(name: str, direction: str, call: ProgramCall) -> _Known | None:
-    """Return a recorded call as a profile shows it; None of one whose text cannot be read."""
+    """Return a recorded call with its key in a profile; None if its signature cannot be read."""
     try:
-        text = read_call(call.signature)
+        parsed = read_call(call.signature)
     except UnsupportedError:
         return None
-    operands = [*text.arguments, *text.keywords.values()]
-    tensors = [each for each in operands if isinstance(each, Value) and each.shape]
-    shapes = tuple(each.shape for each in tensors)
-    key = _CompiledCall(name, direction, shapes, _numbers(name, text.arguments))
+    operands = [*parsed.arguments, *parsed.keywords.values()]
+    tensors = [value for value in operands if isinstance(value, Value) and value.shape]
+    shapes = tuple(tensor.shape for tensor in tensors)
+    key = _CompiledCall(name, direction, shapes, _numbers(name, parsed.arguments))
     # A bias is the first tensor of a product, and the last one of a convolution.
     begin = int(name == "aten::addmm")
     end = 2 if name == _CONVOLUTIONS[0] else None
-    return _Known(key, tuple(each.strides for each in tensors[begin:end]), call, call)
+    return _Known(key, tuple(tensor.strides for tensor in tensors[begin:end]), call, call)
 
 
 def _without_bias(known: _Known) -> _Known:
-    """Return a call as it is without its bias, or the gradient of that; itself without one."""
+    """Return a call without its bias, or the gradient of the bias; unchanged without one."""
     call = known.was
     name, _, rest = call.signature.partition("(")
     tree = ast.parse(f"call({rest}", mode="eval").body
     assert isinstance(tree, ast.Call), name
     if known.key.bare == known.key or tree.keywords or " of=" in rest:
         return known
-    words = [ast.unparse(each) for each in tree.args]
+    words = [ast.unparse(argument) for argument in tree.args]
     bias = 0
     if known.key.name == "aten::addmm":
         name, (bias_word, *words) = "aten.mm.default", words
@@ -287,7 +288,7 @@ def _without_bias(known: _Known) -> _Known:
     else:
         bias_word, words[-1] = "", str([*known.key.bare.numbers[-1]])
     if bias_word:
-        bias = sum(each.bytes for each in read_call(f"bias({bias_word})").values)
+        bias = sum(value.bytes for value in read_call(f"bias({bias_word})").values)
     text = f"{name}({', '.join(words)})"
     now = msgspec.structs.replace(
         call, signature=text, operator=operator_of(text), bytes=max(0, call.bytes - bias)

@@ -1,4 +1,4 @@
-"""Batch normalisations folded into the convolutions before them, as PyTorch's own tools do it."""
+"""Batch normalisations folded into the convolutions before them, with PyTorch's own function."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pydlbench.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: What a normalisation computes with, in the order in which PyTorch's own tool takes it.
+#: Operands of a normalisation, in the order of PyTorch's function that folds them.
 _STATISTICS: Final = ("running_mean", "running_var", "eps", "weight", "bias")
 
 
 def fold_normalisations(module: nn.Module) -> fx.GraphModule:
-    """Return a module that computes the same without the normalisations behind convolutions.
+    """Return an equivalent module without the normalisations that follow convolutions.
 
     Args:
         module: in evaluation mode; its convolutions get other weights.
@@ -65,14 +65,14 @@ def _convolves(module: nn.Module) -> bool:
 
 
 def _asks_shape(node: fx.Node) -> bool:
-    """Whether it reads no element: a normalisation that is traced asserts what its source is."""
+    """Whether a node reads only the shape, as in the assertions of a traced normalisation."""
     return node.target is getattr and node.args[1] in ("ndim", "shape")
 
 
 def _statistics(node: fx.Node, traced: fx.GraphModule) -> Mapping[str, Any] | None:
-    """Return what a normalisation with fixed statistics computes with, by PyTorch's names.
+    """Return the operands of a normalisation with fixed statistics, by PyTorch's names.
 
-    It is a module of PyTorch's, or the function, as timm's own modules call it.
+    It is a module of PyTorch, or a call of the function, as in timm's modules.
     """
     if node.op == "call_module":
         module = traced.get_submodule(str(node.target))
@@ -84,10 +84,10 @@ def _statistics(node: fx.Node, traced: fx.GraphModule) -> Mapping[str, Any] | No
     given = node.normalized_arguments(traced, normalize_to_only_use_kwargs=True)
     if given is None or given.kwargs["training"]:
         return None
-    own = {name: given.kwargs[name] for name in _STATISTICS}
-    if any(isinstance(value, fx.Node) and value.op != "get_attr" for value in own.values()):
+    operands = {name: given.kwargs[name] for name in _STATISTICS}
+    if any(isinstance(value, fx.Node) and value.op != "get_attr" for value in operands.values()):
         return None  # computed in each step
-    return {name: _value(value, traced) for name, value in own.items()}
+    return {name: _value(value, traced) for name, value in operands.items()}
 
 
 def _value(given: Any, traced: fx.GraphModule) -> Any:

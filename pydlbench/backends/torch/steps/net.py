@@ -1,9 +1,9 @@
-"""A model's graph as a module of PyTorch: straight-line code as its users write it.
+"""A model's graph as a PyTorch module: straight-line code as users write it.
 
-``torch.fx`` turns the graph into a ``forward`` of one line per node, which drops each
-activation after its last reader, as code written by hand does by using a name again. ReLU, ReLU6,
-hardswish and addition work in place where nobody else reads their input, as in torchvision's
-models. What is called for a node's layer is what is also timed alone, see
+``torch.fx`` turns the graph into a ``forward`` with a line for each node, which frees each
+activation after its last use, like handwritten code that reuses a name. ReLU, ReLU6, hardswish and
+addition work in place if no other node reads their input, as in torchvision's models. Layers have
+the same forward functions as those that are timed alone, see
 :mod:`pydlbench.backends.torch.layers.forward`.
 """
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import GraphNode, Model
     from pydlbench.ops.op import Layer
 
-# Our roles by PyTorch's names.
-_ROLES = {
+# PyTorch's names of tensors by role.
+_TORCH_NAMES = {
     "weights": "weight",
     "bias": "bias",
     "running_mean": "running_mean",
@@ -43,11 +43,11 @@ _ROLES = {
 
 
 class TorchNet:
-    """A model as a module, its nodes known by name.
+    """A model as a module whose nodes are known by name.
 
     Args:
         model: the graph.
-        overwriting: whether nodes may work in place; if not, each output is there until the next
+        overwriting: whether nodes may work in place; otherwise each output stays until the next
             step.
     """
 
@@ -58,7 +58,7 @@ class TorchNet:
         self._paths: dict[str, str] = {}
         self._graph = fx.Graph()
         self._readers = model.readers()
-        #: The node of ours by the name of each node of fx that holds its output.
+        #: The graph's node by the name of the node of fx that has its output.
         self.outputs: dict[str, str] = {}
         values: dict[str, fx.Node] = {INPUT: self._graph.placeholder("images")}
         for node in model:
@@ -73,46 +73,46 @@ class TorchNet:
         for node in self.model:
             for role in weight_shapes(node):
                 module = self.module.get_submodule(self._paths[node.name])
-                tensors[f"{node.name}/{role}"] = getattr(module, _ROLES[role])
+                tensors[f"{node.name}/{role}"] = getattr(module, _TORCH_NAMES[role])
         return tensors
 
     def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Take over weights by name; products' are stored transposed."""
+        """Copy weights by name; those of products are stored transposed."""
         with torch.no_grad():
             for name, tensor in self.tensors().items():
                 array = weights[name]
                 tensor.copy_(torch.from_numpy(array.T if array.ndim == 2 else array))
 
     def plain(self, name: str, tensor: torch.Tensor) -> NDArray[Any]:
-        """Return a tensor's (or its gradient's) values as they are by name, in float32."""
+        """Return a tensor, or its gradient, in the layout of the graph and float32."""
         array: NDArray[Any] = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
         return array.T if array.ndim == 2 and name.endswith("/weights") else array
 
     def _add(self, node: GraphNode, inputs: tuple[fx.Node, ...]) -> fx.Node:
-        """Add what is called for a node, and return what stands for its output."""
+        """Add the call of a node, and return the node of its output."""
         if node.layer is None:
-            return self._moved(node, inputs[0])
+            return self._add_move(node, inputs[0])
         target = _target(node, node.layer, overwrites=self._may_overwrite(node))
         if not isinstance(target, nn.Module):
             arguments = (list(inputs), 1) if target is torch.cat else inputs
             return self._graph.call_function(target, arguments)
-        # Names of modules have neither slashes nor dots, and may not begin with a digit.
+        # Names of modules contain neither slashes nor dots, and do not begin with a digit.
         path = f"n{len(self._paths)}_" + "".join(c if c.isalnum() else "_" for c in node.name)
         self._paths[node.name] = path
         self._modules[path] = target
         return self._graph.call_module(path, inputs)
 
-    def _moved(self, node: GraphNode, image: fx.Node) -> fx.Node:
-        """Add a node without a layer, which computes nothing."""
+    def _add_move(self, node: GraphNode, image: fx.Node) -> fx.Node:
+        """Add a node without a layer, which only moves images."""
         if node.op == "flatten":
             return self._graph.call_function(torch.flatten, (image, 1))
         assert node.op in ("shift", "crop"), node.op
-        dropped = (1, -1, 1, -1) if node.op == "shift" else cropped(self.model, node)
-        sides = tuple(-side for side in dropped)
+        crops = (1, -1, 1, -1) if node.op == "shift" else cropped(self.model, node)
+        sides = tuple(-side for side in crops)
         return self._graph.call_function(F.pad, (image, sides, "constant", 0.0))
 
     def _may_overwrite(self, node: GraphNode) -> bool:
-        """Whether a node may overwrite its first input, which nobody else reads, nor a gradient."""
+        """Whether a node may overwrite its first input: no other node or gradient reads it."""
         first = node.inputs[0]
         if not self._overwriting or first == INPUT or len(self._readers[first]) > 1:
             return False
@@ -121,9 +121,9 @@ class TorchNet:
 
 
 # -----------------------------------------------------------------------------
-# What is called for a node's layer.
+# The functions of layers in a network.
 
-#: What works in place, where nobody else reads the source.
+#: Functions in place, used if no other node reads the input.
 _IN_PLACE: Final[Mapping[str, Callable[..., Any]]] = {
     "relu": torch.relu_,
     **{
@@ -131,9 +131,9 @@ _IN_PLACE: Final[Mapping[str, Callable[..., Any]]] = {
         for op in ("relu6", "hardswish", "elu", "silu", "mish")
     },
 }
-#: What is a function in a network's code, as its users write it.
+#: Ops that users write as functions instead of modules.
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {"scale": operator.mul, "concat": torch.cat}
-# Whose gradient leaves the layer's own result unread, so that what follows may overwrite it.
+# Ops whose gradient does not read the result, so that the next node may overwrite it.
 _OVERWRITABLE: Final = ("conv", "deconv", "gemm", "add", "batchnorm")
 
 
@@ -141,8 +141,8 @@ class Applied(nn.Module):  # type: ignore[misc]  # an unknown class to mypy
     """A layer of a network: its forward function, with parameters of its own.
 
     Args:
-        function: of the inputs, then weight and bias.
-        shapes: of weight and bias, those that it has.
+        function: takes the inputs, then weight and bias.
+        shapes: of weight and bias, if it has them.
         op: of the layer.
     """
 
@@ -163,7 +163,7 @@ class Applied(nn.Module):  # type: ignore[misc]  # an unknown class to mypy
 
 
 class ScaledAverage(nn.Module):  # type: ignore[misc]  # an unknown class to mypy
-    """An average over what is padded beforehand, scaled so that padding does not count.
+    """An average over images that are padded first, scaled so that padding does not count.
 
     Args:
         layer: the pooling.
@@ -184,15 +184,15 @@ class ScaledAverage(nn.Module):  # type: ignore[misc]  # an unknown class to myp
 
 
 def _target(node: GraphNode, layer: Any, *, overwrites: bool) -> nn.Module | Callable[..., Any]:
-    """Return what a network calls for a layer: a module with its parameters, or a function.
+    """Return the module of a layer, with its parameters, or a function.
 
     Args:
         node: of the model's graph.
-        layer: the node's.
-        overwrites: whether it may overwrite its first input: nobody else reads it.
+        layer: of the node.
+        overwrites: whether it may overwrite its first input.
 
     Raises:
-        UnsupportedError: PyTorch has not this layer.
+        UnsupportedError: PyTorch does not support this layer.
     """
     op = op_of(layer)
     if op == "add":
@@ -201,7 +201,7 @@ def _target(node: GraphNode, layer: Any, *, overwrites: bool) -> nn.Module | Cal
         return _FUNCTIONS[op]
     if op == "dropout":
         return nn.Dropout(1 - layer.keep)
-    if op == "batchnorm":  # which counts its minibatches, too
+    if op == "batchnorm":  # the module also counts its minibatches
         normalisation = nn.BatchNorm2d(layer.channels, layer.epsilon, layer.momentum)
         normalisation.weight.requires_grad_(node.scale)  # an untrained factor stays at one
         return normalisation
@@ -231,11 +231,11 @@ def _parameters(layer: Any, *, bias: bool) -> dict[str, tuple[int, ...]]:
 
 
 # -----------------------------------------------------------------------------
-# What calls of a network are named after.
+# Names of a network's calls.
 
 
 def by_node(net: TorchNet) -> Naming:
-    """Name calls after nodes of ours: the network is run node by node meanwhile."""
+    """Name calls after the graph's nodes: the network runs node by node while it is recorded."""
 
     @contextlib.contextmanager
     def naming(recorder: DispatchRecorder) -> Iterator[None]:
@@ -244,24 +244,24 @@ def by_node(net: TorchNet) -> Naming:
         try:
             yield
         finally:
-            # The class has its own. Another attribute would have the step compiled anew.
+            # Back to the class's own; setting the attribute would trigger a recompilation.
             del net.module.forward
 
     return naming
 
 
 class _Following(fx.Interpreter):  # type: ignore[misc]  # an unknown class to mypy
-    """Runs a network as its module does, and tells a recorder which node of ours it is at.
+    """Runs a network as its module does, and reports the running node to a recorder.
 
     Args:
         net: the network.
-        recorder: that is told.
+        recorder: of the calls.
     """
 
     def __init__(self, net: TorchNet, recorder: DispatchRecorder) -> None:
         super().__init__(net.module)
         self._recorder = recorder
-        # Paddings belong to what follows them.
+        # A padding belongs to the node after it.
         self._names: dict[fx.Node, str] = {}
         waiting: list[fx.Node] = []
         for node in net.module.graph.nodes:
@@ -271,7 +271,7 @@ class _Following(fx.Interpreter):  # type: ignore[misc]  # an unknown class to m
                 waiting.clear()
 
     def run_node(self, n: fx.Node) -> Any:
-        """Run a node under its name; behind the last one comes the loss."""
+        """Run a node under its name; the loss follows the last one."""
         last = n.op == "output"
         if last:
             self._recorder.at("loss", "loss")

@@ -1,11 +1,12 @@
-"""The canonical text of an operator's call, and the call made of such a text again.
+"""The canonical text of an operator's call, and the call read from such a text.
 
 A signature is an expression of Python: ``aten.add.Tensor(float32[8, 4](4, 1), float32[4](1))``. A
-tensor is its type, its shape in brackets and its strides in elements in parentheses. Where they
-hold, keywords follow: ``at`` bytes behind a 64-byte boundary does it begin, ``of`` the number of
-the tensor of this call, counted from 0, whose memory it shares (``at`` counts from the first byte
-that any of them has), ``on`` a device that is not the call's own. Values of tensors are not in it,
-although they change the time of a few calls (an embedding of one word is faster than of many).
+tensor is its type, its shape in brackets and its strides in elements in parentheses. Keywords
+follow if they apply: ``at`` is the offset in bytes from a 64-byte boundary; ``of`` is the number of
+the tensor of this call, counted from 0, whose memory it shares (then ``at`` counts from the first
+byte of all that share it); ``on`` is a device other than that of the call. Values of tensors are
+left out, although they change the time of a few calls (an embedding of one word is faster than of
+many).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from pydlbench.calls.seen.aten import TorchName, leaves, map_leaves, read_call
 from pydlbench.errors import UnsupportedError
 
-#: Bytes that PyTorch's allocators align blocks to at least.
+#: Minimum alignment of blocks by PyTorch's allocators, in bytes.
 ALIGNMENT: Final = 64
 
 
@@ -37,10 +38,10 @@ def signature(
         keywords: by name.
         device: that the call runs on: ``cpu`` or ``cuda:N``.
     """
-    tensors = [each for each in leaves([arguments, keywords], torch.Tensor) if strided(each)]
+    tensors = list(filter(strided, leaves([arguments, keywords], torch.Tensor)))
     writer = _SignatureWriter(tensors, device)
-    parts = [writer.text(each) for each in arguments]
-    parts += [f"{name}={writer.text(each)}" for name, each in keywords.items()]
+    parts = [writer.text(value) for value in arguments]
+    parts += [f"{name}={writer.text(value)}" for name, value in keywords.items()]
     return f"{function}({', '.join(parts)})"
 
 
@@ -55,8 +56,8 @@ class _SignatureWriter:
     def __init__(self, tensors: list[torch.Tensor], device: str) -> None:
         self._device = torch.device(device)
         self._starts: dict[int, int] = {}
-        for each in tensors:
-            storage, begin = each.untyped_storage()._cdata, first_byte(each)
+        for tensor in tensors:
+            storage, begin = tensor.untyped_storage()._cdata, first_byte(tensor)
             self._starts[storage] = min(begin, self._starts.get(storage, begin))
         self._first: dict[int, int] = {}
         self._number = 0
@@ -66,7 +67,7 @@ class _SignatureWriter:
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, (list, tuple)):
-            return f"[{', '.join(self.text(each) for each in value)}]"
+            return f"[{', '.join(map(self.text, value))}]"
         if isinstance(value, torch.device):
             return f"torch.device('{value}')"
         if value is None or isinstance(value, (bool, int, float, str)):
@@ -92,12 +93,12 @@ class _SignatureWriter:
 
 
 def first_byte(tensor: torch.Tensor) -> int:
-    """Return the byte of its memory at which a tensor begins."""
+    """Return the offset of a tensor in its memory, in bytes."""
     return int(tensor.storage_offset() * tensor.element_size())
 
 
 def strided(tensor: torch.Tensor) -> bool:
-    """Whether it is plain memory with strides: neither sparse nor oneDNN's own nor nested."""
+    """Whether a tensor is plain memory with strides: neither sparse nor opaque nor nested."""
     return tensor.layout == torch.strided and not tensor.is_nested
 
 
@@ -124,7 +125,7 @@ def parse(text: str) -> ParsedCall:
     """Read a signature.
 
     Raises:
-        UnsupportedError: no such operator here, or an argument that no text can tell.
+        UnsupportedError: this PyTorch has no such operator, or an argument has no text.
     """
     words = read_call(text)
     return ParsedCall(
@@ -145,7 +146,7 @@ def _function(name: str) -> Any:
 
 
 def _value(word: Any) -> Any:
-    """Return what a word of PyTorch's stands for; other values as they are."""
+    """Return the device, type or layout that a word names; other values unchanged."""
     if not isinstance(word, TorchName):
         return word
     return torch.device(word.text) if word.kind == "device" else getattr(torch, word.text)

@@ -1,4 +1,4 @@
-"""A model in PyTorch and its steps, as the loop of a user's or a published script runs them."""
+"""A model in PyTorch and its steps, as in the loop of a user's or published script."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 def autocast(spec: StepSpec) -> contextlib.AbstractContextManager[Any]:
-    """Return a new context in which the forward phase runs: autocast, or none."""
+    """Return a new context for the forward phase: autocast if the precision needs it."""
     narrow = DTYPES[spec.precision]
     if spec.cast == "whole" or narrow == torch.float32:
         return contextlib.nullcontext()
@@ -60,7 +60,7 @@ def autocast(spec: StepSpec) -> contextlib.AbstractContextManager[Any]:
 
 
 def _rows(logits: torch.Tensor) -> torch.Tensor:
-    """Return logits whose classes are the second dimension: of sequences they are the last."""
+    """Return logits with classes in the second dimension; sequences have them in the last."""
     return (logits.flatten(0, 1) if logits.ndim == 3 else logits).float()
 
 
@@ -71,15 +71,15 @@ def _random_labels(logits: torch.Tensor) -> torch.Tensor:
 
 
 class TorchSubject(StepModel):
-    """A model in PyTorch with its inputs, loss and optimizer, whoever has written it.
+    """A model in PyTorch, of the catalogue or the user, with its inputs, loss and optimizer.
 
-    A context manager: within it PyTorch computes in the case's precision.
+    A context manager, which sets the case's precision.
 
     Args:
         spec: the step.
 
     Raises:
-        UnsupportedError: PyTorch has no such precision on this device.
+        UnsupportedError: PyTorch does not support the precision on this device.
     """
 
     losses = UserLosses(
@@ -90,11 +90,11 @@ class TorchSubject(StepModel):
         cross_entropy=lambda logits, labels: F.cross_entropy(_rows(logits), labels),
         random_labels=_random_labels,
     )
-    #: What is trained, or else has gradients.
+    #: Tensors that are trained, or whose gradients are computed.
     parameters: list[torch.Tensor]
-    #: What the step is called with, on the device.
+    #: Arguments of the step, on the device.
     resident: tuple[Any, ...]
-    #: What the step calls.
+    #: The module that the step calls.
     module: nn.Module
 
     def __init__(self, spec: StepSpec) -> None:
@@ -103,13 +103,13 @@ class TorchSubject(StepModel):
         settings.check_precision(spec.precision, spec.on_gpu)
         if spec.precision in FP8_PRECISIONS:
             raise UnsupportedError(f"torch: no whole models in {spec.precision}; nearest: bf16-tc")
-        #: Says at which line of the user's own code the step is; None at none of it.
+        #: Returns the line of the user's code that is running; None if there is none.
         self.line: Callable[[], str | None] = lambda: None
         if spec.mode == "compiled":
             compiled_trace.name_kernels()
 
     def guards(self) -> tuple[contextlib.AbstractContextManager[Any], ...]:
-        """Compute in TF32 where that is the precision."""
+        """Allow TF32 if that is the precision."""
         return (settings.tf32(self.spec.precision),)
 
     def synchronize(self) -> None:
@@ -127,7 +127,7 @@ class TorchSubject(StepModel):
         }
 
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
-        """Return what runs the case's step traced; see ``steps.definition.StepModel``."""
+        """Return the tracer of the case's step; see ``steps.definition.StepModel``."""
         runtime = (
             gpu.TorchRuntime(torch.device(self.spec.device).index) if self.spec.on_gpu else None
         )
@@ -149,19 +149,19 @@ class TorchSubject(StepModel):
 
     @abc.abstractmethod
     def set_layers(self, definition: StepDefinition) -> None:
-        """Let layers that work in two ways work as a step has them, unless they do already."""
+        """Switch dropout and normalisations to the step's mode, if it has changed."""
 
     @abc.abstractmethod
     def fed(self, batch: Batch | None = None) -> tuple[Any, ...]:
-        """Return what the step is called with, brought from the host.
+        """Return the step's arguments, copied from the host.
 
         Args:
-            batch: None for what the model was made with.
+            batch: None for the one that the model was built with.
         """
 
     @abc.abstractmethod
     def computation(self, kind: LossKind, keeps: bool, eager: bool) -> Callable[..., Any]:
-        """Return the function of what the step is called with to output and loss, as the mode says.
+        """Return the function from the step's arguments to output and loss, compiled or not.
 
         Args:
             kind: of the loss.
@@ -170,8 +170,8 @@ class TorchSubject(StepModel):
         """
 
     @abc.abstractmethod
-    def made_optimizer(self, weights: list[Any]) -> torch.optim.Optimizer:
-        """Return the optimizer of weights.
+    def make_optimizer(self, weights: list[Any]) -> torch.optim.Optimizer:
+        """Return an optimizer of weights.
 
         Raises:
             UsageError: the model has none.
@@ -180,15 +180,15 @@ class TorchSubject(StepModel):
     @property
     @abc.abstractmethod
     def names(self) -> dict[torch.Tensor, str]:
-        """What has a gradient, by the module or node that it is of."""
+        """The modules or nodes of the tensors with gradients, by tensor."""
 
     @property
     @abc.abstractmethod
     def naming(self) -> Naming:
-        """Names calls while a step is recorded."""
+        """The naming of calls while a step is recorded."""
 
     def recording(self, step: TorchStep) -> Recording:
-        """Record a step; to the optimizer it is none, so that the next one is the same."""
+        """Record a step without advancing the optimizer's count, so that the next one is equal."""
         states = step.optimizer.state.values() if step.optimizer is not None else ()
         counts = [(state["step"], state["step"].clone()) for state in states if "step" in state]
         recording = record(
@@ -204,9 +204,9 @@ class TorchSubject(StepModel):
         return recording
 
     def record(self) -> RecordedStep:
-        """Record a step that is not the first one, as the eager mode makes it."""
+        """Record a step in eager mode that is not the first one."""
         step = TorchStep(self, self.definition, eager=True)
-        step.run()  # makes what later steps find: gradients to drop, an optimizer's state
+        step.run()  # creates the state of later steps: gradients to drop, the optimizer's state
         again = functools.partial(self.recording, step)
         return RecordedStep(
             step=lambda: list(tensors_in(step.run())), recording=again(), again=again
@@ -216,18 +216,18 @@ class TorchSubject(StepModel):
         """Return copies of the operands of calls by signature, from a step that is not the first.
 
         Args:
-            signatures: of the calls, as recorded; those that the step does not make have none.
+            signatures: of the recorded calls; calls that the step does not make are left out.
         """
         step = TorchStep(self, self.definition, eager=True)
         step.run()
-        kept = StepOperands(self.spec.device, signatures)
-        with kept:
+        operands = StepOperands(self.spec.device, signatures)
+        with operands:
             step.run()
-        return kept.copied
+        return operands.copied
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in what a module takes or gives, mappings and dataclasses included."""
+    """Yield the tensors in arguments or results of a module, mappings and dataclasses included."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -259,8 +259,8 @@ class TorchModel(CatalogueModel, TorchSubject):
         self.parameters = [weight for weight in module.parameters() if weight.requires_grad]
         self._host = _tensors(batch, pin=spec.on_gpu)
         images, labels = self.fed()
-        #: Images and labels on the device: memory of their own, as what a step before this one has
-        #: left; a GPU's are copies anyway.
+        #: Images and labels on the device, in memory of their own as if left by an earlier step; on
+        #: a GPU they are copies anyway.
         self.resident = (images.clone(memory_format=torch.preserve_format), labels)
         self._computations: dict[tuple[LossKind, bool], Callable[..., Any]] = {}
         self._layers: tuple[bool, bool, bool] | None = None
@@ -270,24 +270,24 @@ class TorchModel(CatalogueModel, TorchSubject):
 
     @property
     def names(self) -> dict[torch.Tensor, str]:
-        """What is trained, by its node."""
+        """The nodes of the trained tensors, by tensor."""
         tensors = self.net.tensors().items()
         return {tensor: name.rpartition("/")[0] for name, tensor in tensors if tensor.requires_grad}
 
     @property
     def naming(self) -> Naming:
-        """Names calls after nodes."""
+        """The naming of calls after nodes."""
         return by_node(self.net)
 
     def prepare(self, definition: StepDefinition, *, eager: bool = False) -> FrameworkStep:
         """Build a step.
 
         Args:
-            definition: what it does.
+            definition: of the step.
             eager: compile nothing, whatever the mode is.
 
         Raises:
-            UnsupportedError: PyTorch cannot do what is defined.
+            UnsupportedError: PyTorch does not support the step.
             UsageError: training without an optimizer.
         """
         if definition.loss == "output":
@@ -297,13 +297,13 @@ class TorchModel(CatalogueModel, TorchSubject):
         return step
 
     def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Take over weights by name, and forget all gradients."""
+        """Copy weights by name, and drop all gradients."""
         self.net.load(weights)
         for weight in self.parameters:
             weight.grad = None
 
     def set_layers(self, definition: StepDefinition) -> None:
-        """Let dropout and normalisations work as a step has them, unless they do already."""
+        """Switch dropout and normalisations to the step's mode, if it has changed."""
         trains = definition.propagation == "training"
         wanted = trains, definition.drops, definition.batch_statistics
         if wanted == self._layers:
@@ -318,39 +318,39 @@ class TorchModel(CatalogueModel, TorchSubject):
                 layer.train(definition.batch_statistics)
 
     def fed(self, batch: Batch | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return images and labels of the host's on the device, in its type and format.
+        """Return images and labels copied from the host, in the step's type and format.
 
         Args:
-            batch: None for those that the model was made with.
+            batch: None for those that the model was built with.
         """
         images, labels = self._host if batch is None else _tensors(batch)
-        moved = images.to(self.place, self._dtype, non_blocking=True, memory_format=self._format)
-        return moved, None if labels is None else labels.to(self.place, non_blocking=True)
+        images = images.to(self.place, self._dtype, non_blocking=True, memory_format=self._format)
+        return images, None if labels is None else labels.to(self.place, non_blocking=True)
 
     def computation(self, kind: LossKind, keeps: bool, eager: bool) -> Callable[..., Any]:
-        """Return the function of images and labels to output and loss, compiled as one."""
-        module, loss, nothing = self.net.module, self.loss(kind), kind == "none"
+        """Return the function from images and labels to output and loss, compiled as one."""
+        module, loss = self.net.module, self.loss(kind)
         tensors = self.net.tensors()
 
         def computed(images: torch.Tensor, labels: torch.Tensor | None) -> tuple[Any, Any]:
             output = module(images)
-            if nothing:
+            if kind == "none":
                 return output, None
             return (output if keeps else None), loss(output, labels, tensors)
 
         if eager or self.spec.mode != "compiled":
             return computed
-        # Steps that compute the same share what was compiled, which takes minutes.
+        # Compiling takes minutes: steps with the same computation share it.
         if (kind, keeps) not in self._computations:
             self._computations[kind, keeps] = compiled(computed)
         return self._computations[kind, keeps]
 
-    def made_optimizer(self, weights: list[Any]) -> torch.optim.Optimizer:
-        """Return gradient descent as the model has it."""
+    def make_optimizer(self, weights: list[Any]) -> torch.optim.Optimizer:
+        """Return the gradient descent of the model."""
         check_trainable(self.model, "--set optimizer=sgd")
-        chosen = self.model.optimizer
-        momentum = chosen.mu if chosen.kind == "momentum" else 0.0
-        return torch.optim.SGD(weights, lr=chosen.rate, momentum=momentum)
+        optimizer = self.model.optimizer
+        momentum = optimizer.mu if optimizer.kind == "momentum" else 0.0
+        return torch.optim.SGD(weights, lr=optimizer.rate, momentum=momentum)
 
     def _prepare_pass(self, definition: StepDefinition) -> FrameworkStep:
         """Return a pass through all nodes of one kind of gradient."""
@@ -363,7 +363,7 @@ class TorchModel(CatalogueModel, TorchSubject):
         if self._passes is None:
             self._passes = _TorchPasses(self.net.module, autocast(self.spec))
         passes = self._passes
-        # Activations are there before the loop, gradients of outputs before that of weights.
+        # Activations and the gradients of outputs exist before the timed loop.
         passes.forward(self.resident[0])
         passes.data()
         run = passes.data if definition.phase == "backward-data" else passes.weights
@@ -376,10 +376,10 @@ class TorchModel(CatalogueModel, TorchSubject):
         return step
 
     # -------------------------------------------------------------------------
-    # What a step says of itself, to be checked before it is timed.
+    # Facts of a step for its checks.
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each node's output, NCHW or (batch, features), as a run finds it."""
+        """Return the shape of each node's output in a run, NCHW or (batch, features)."""
         module, names = self.net.module, self.net.outputs
         self.set_layers(self.definition)
         with torch.no_grad(), autocast(self.spec):
@@ -392,20 +392,20 @@ class TorchModel(CatalogueModel, TorchSubject):
         return sum(weight.numel() for weight in self.parameters)
 
     def flops(self) -> int:
-        """Return the FLOPs of all convolutions and products that the eager step runs."""
+        """Return the FLOPs of all convolutions and products in the eager step."""
         definition = self.gradients_only if self.definition.backward else self.definition
         return product_flops(self.recording(TorchStep(self, definition, eager=True)).distinct())
 
     def prepare_forward(self, definition: StepDefinition) -> FrameworkStep:
-        """Build a step that only looks forward: not worth the minutes of a compiler."""
+        """Build a forward step in eager mode: compiling it would take minutes."""
         return self.prepare(definition, eager=True)
 
     def plain_output(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return a fetched output, which is arranged as in the graph."""
+        """Return a fetched output, which has the layout of the graph."""
         return array
 
     def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
-        """Return values as they are by name."""
+        """Return a tensor, or its gradient, in the layout of the graph and float32."""
         return self.net.plain(name, torch.from_numpy(array))
 
     def subtract_gradients(self, rate: float) -> None:
@@ -421,7 +421,7 @@ class TorchStep:
 
     Args:
         owner: the model and its weights.
-        definition: what the step does.
+        definition: of the step.
         eager: compile nothing.
 
     Raises:
@@ -432,11 +432,11 @@ class TorchStep:
         self, owner: TorchSubject, definition: StepDefinition, *, eager: bool = False
     ) -> None:
         self.owner, self.definition = owner, definition
-        # A compiler need not write an output that nobody reads.
+        # Without this a compiler need not write the output.
         keeps = bool({"output", "predictions"}.intersection(definition.fetch))
-        #: Of images and labels to output and loss.
+        #: Maps the arguments of the step to output and loss.
         self.computed = owner.computation(definition.loss, keeps, eager)
-        #: Where the weights live: on the device itself, or on the host and crossing each time.
+        #: Whether weights are kept on the host, and copied to the device in each step.
         self._crosses = definition.weights == "host" and owner.spec.on_gpu
         self._masters: list[Any] = (
             [weight.detach().cpu().clone() for weight in owner.parameters]
@@ -448,7 +448,7 @@ class TorchStep:
         self.optimizer: torch.optim.Optimizer | None = None
         self._rates: list[float] = []
         if definition.optimizer == "model":
-            self.optimizer = owner.made_optimizer(self._masters)
+            self.optimizer = owner.make_optimizer(self._masters)
             self._rates = [group["lr"] for group in self.optimizer.param_groups]
 
     def __call__(self, batch: Batch | None = None, rate: float | None = None) -> Outcome:
@@ -458,7 +458,7 @@ class TorchStep:
     def run(
         self, batch: Batch | None = None, rate: float | None = None
     ) -> tuple[Any, torch.Tensor | None]:
-        """Run it once and return output and loss, as the loop of a script would hold them."""
+        """Run it once and return output and loss, as in the loop of a script."""
         owner, definition = self.owner, self.definition
         owner.set_layers(definition)
         operands = owner.fed(batch) if definition.feed == "host" else owner.resident
@@ -481,7 +481,7 @@ class TorchStep:
         return output, loss
 
     def reset(self) -> None:
-        """Forget what training has left: velocities, rates, averages, weights of the host's."""
+        """Reset the state of training: velocities, rates, averages, weights on the host."""
         if self._crosses:
             for master, weight in zip(self._masters, self.owner.parameters, strict=True):
                 master.copy_(weight.detach())
@@ -513,7 +513,7 @@ class TorchStep:
                 torch._foreach_lerp_(self._averages, self._masters, 1 - decay)
 
     def _outcome(self, output: Any, loss: Any) -> Outcome:
-        """Bring to the host what the definition brings there."""
+        """Copy the results that the definition fetches to the host."""
         results: dict[Fetch, Callable[[], list[Any]]] = {
             "output": lambda: [output],
             "predictions": lambda: [torch.softmax(output.detach().float(), 1)],
@@ -526,7 +526,7 @@ class TorchStep:
 
 
 def _tensors(batch: Batch, *, pin: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the host's arrays as tensors; pinned, a GPU can read them by itself."""
+    """Return the host's arrays as tensors; a GPU reads pinned ones directly."""
     images = torch.from_numpy(batch.images)
     labels = None if batch.labels is None else torch.from_numpy(batch.labels)
     if pin:
@@ -536,7 +536,7 @@ def _tensors(batch: Batch, *, pin: bool = False) -> tuple[torch.Tensor, torch.Te
 
 
 def _fetched(tensor: torch.Tensor) -> Any:
-    """Return a NumPy array of the host's own, as ``session.run`` would: never a view."""
+    """Return a tensor as a NumPy array, as ``session.run`` would: a copy, never a view."""
     tensor = tensor.detach()
     if tensor.dtype == torch.bfloat16:  # NumPy has no such type
         tensor = tensor.float()
@@ -544,18 +544,18 @@ def _fetched(tensor: torch.Tensor) -> Any:
 
 
 # -----------------------------------------------------------------------------
-# Backward passes of one kind only: data gradients, or weight gradients, of all nodes.
+# Backward passes of one kind: data gradients, or weight gradients, of all nodes.
 
 
 class _TorchPasses:
-    """The backward passes of a network, whose activations and gradients are kept.
+    """The backward passes of a network, with saved activations and gradients.
 
-    Autograd computes what it is asked for: with the gradients of outputs it computes nothing of
-    the weights', and with those of a node's weights nothing of what the node has read.
+    Autograd computes only the requested gradients: those of outputs without those of weights, and
+    those of a node's weights without those of its inputs.
 
     Args:
         module: the network, which overwrites nothing.
-        context: in which the forward phase runs.
+        context: of the forward phase.
     """
 
     def __init__(
@@ -566,7 +566,7 @@ class _TorchPasses:
         self._gradients: dict[fx.Node, torch.Tensor] = {}
 
     def forward(self, images: torch.Tensor) -> None:
-        """Run all nodes and keep the outputs that depend on weights: others have no gradient."""
+        """Run all nodes and save the outputs with gradients: those that depend on weights."""
         interpreter = fx.Interpreter(self._module, garbage_collect_values=False)
         with torch.enable_grad(), self._context:
             interpreter.run(images)
@@ -577,13 +577,13 @@ class _TorchPasses:
         }
 
     def data(self) -> None:
-        """Compute the gradients of all nodes' outputs, the last one taken as its own."""
+        """Compute the gradients of all nodes' outputs; the last output is its own gradient."""
         *_, last = outputs = tuple(self._outputs.values())
         gradients = torch.autograd.grad(last, outputs, last.detach(), retain_graph=True)
         self._gradients = dict(zip(self._outputs, gradients, strict=True))
 
     def weights(self) -> None:
-        """Add the gradients of all weights to those that are there."""
+        """Add the gradients of all weights to the existing ones."""
         for node, output in self._outputs.items():
             if node.op == "call_module":
                 parameters = [*self._module.get_submodule(str(node.target)).parameters()]

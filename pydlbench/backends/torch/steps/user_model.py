@@ -1,7 +1,7 @@
-"""A model of the user's own in PyTorch: built by the user's code, fed, run and recorded.
+"""A user model in PyTorch: built by the user's code, fed, run and recorded.
 
-Its step is what a script of the user's would do in a loop: forward, loss, backward, optimizer, on
-inputs that lie there already. Nothing is known of it but what it does.
+The step is the body of a training loop: forward pass, loss, backward pass, optimizer, on inputs
+that are on the device already. The model is a black box.
 """
 
 from __future__ import annotations
@@ -36,17 +36,16 @@ if TYPE_CHECKING:
 class UserTorchModel(UserModel, TorchSubject):
     """A user's model with its inputs, loss and optimizer.
 
-    A context manager: within it PyTorch computes in the case's precision, and what the user's code
-    raises names the user's file and line. Its checks are that output and gradients are finite:
-    there is no graph to hold them against.
+    A context manager, which sets the case's precision; exceptions of the user's code name the
+    user's file and line. Its checks are that output and gradients are finite.
 
     Args:
-        spec: the step, of a model of the user's own.
+        spec: the step of a user model.
 
     Raises:
-        UsageError: the callable is none, returns something else, or lacks inputs or a loss.
-        UnsupportedError: PyTorch has no such precision on this device.
-        ModelError: the user's code has raised.
+        UsageError: the callable cannot be called, returns no model, or lacks inputs or a loss.
+        UnsupportedError: PyTorch does not support the precision on this device.
+        ModelError: the user's code has raised an exception.
     """
 
     tensors = Tensors(
@@ -60,7 +59,7 @@ class UserTorchModel(UserModel, TorchSubject):
         del backend
         super().__init__(spec)
         torch.manual_seed(spec.seed)
-        with _own_settings(self.notes), user_code_errors(spec.model):
+        with _restored_settings(self.notes), user_code_errors(spec.model):
             given = self.call()
             whole = spec.cast == "whole" and spec.precision not in ("fp32", "tf32")
             self._dtype = DTYPES[spec.precision] if whole else None
@@ -73,22 +72,22 @@ class UserTorchModel(UserModel, TorchSubject):
                 self._to_channels_last()
             try:
                 self.module.train(self.trains)
-            except NotImplementedError:  # of torch.export's programs
+            except NotImplementedError:  # a program of torch.export
                 self.notes.append("an exported program: it trains or not as it was exported")
         self.weights = [weight for weight in self.module.parameters() if weight.requires_grad]
         self.parameters = self._differentiated()
         self.resident = self.arguments, self.keywords
-        #: Of the output.
+        #: The loss as a function of the output, once it is chosen.
         self._loss: Callable[[Any], torch.Tensor] | None = None
         self.line = user_line(spec.model)
         self.step = TorchStep(self, self.definition)
 
     def guards(self) -> tuple[contextlib.AbstractContextManager[Any], ...]:
-        """Tell what the user's code raises; compute in TF32 where that is the precision."""
+        """Translate exceptions of the user's code; allow TF32 if that is the precision."""
         return user_code_errors(self.spec.model), *super().guards()
 
     def set_layers(self, definition: StepDefinition) -> None:
-        """Leave them as they are: the user says how they work."""
+        """Change nothing: the user's code sets the modes of layers."""
 
     def fold_normalisations(self) -> None:
         """Fold them; the step calls another module then."""
@@ -96,12 +95,12 @@ class UserTorchModel(UserModel, TorchSubject):
         self.step = TorchStep(self, self.definition)
 
     def fed(self, batch: Batch | None = None) -> tuple[Any, ...]:
-        """Return the inputs, which lie on the device."""
+        """Return the inputs, which are on the device."""
         del batch
         return self.resident
 
     def computation(self, kind: LossKind, keeps: bool, eager: bool) -> Callable[..., Any]:
-        """Return the function of inputs to output and loss; the module is compiled."""
+        """Return the function from inputs to output and loss; only the module is compiled."""
         del keeps
         called: Callable[..., Any] = self.module
         if self.spec.mode == "compiled" and not eager:
@@ -115,7 +114,7 @@ class UserTorchModel(UserModel, TorchSubject):
 
     @property
     def names(self) -> dict[torch.Tensor, str]:
-        """What has a gradient, by the module that it is of."""
+        """The modules of the tensors with gradients, by tensor."""
         named = {
             weight: name.rpartition(".")[0]
             for name, weight in self.module.named_parameters()
@@ -125,7 +124,7 @@ class UserTorchModel(UserModel, TorchSubject):
 
     @property
     def naming(self) -> Naming:
-        """Names calls after the user's modules."""
+        """The naming of calls after the user's modules."""
         return by_module(self.module)
 
     def run(self) -> tuple[Any, torch.Tensor | None]:
@@ -133,7 +132,7 @@ class UserTorchModel(UserModel, TorchSubject):
         return self.step.run()
 
     def results(self, result: Any) -> Mapping[str, Mapping[str, torch.Tensor]]:
-        """Return the output's tensors, and the gradients by the names of what they are of."""
+        """Return the tensors of the output, and the gradients by the names of their weights."""
         output = {f"tensor {n}": tensor for n, tensor in enumerate(tensors_in(result), start=1)}
         if not self.spec.backward:
             return {"output": output}
@@ -145,7 +144,7 @@ class UserTorchModel(UserModel, TorchSubject):
         return {"output": output, "gradients": known}
 
     # -------------------------------------------------------------------------
-    # From what the user's code gives to what is run.
+    # From the user's callable to a step.
 
     def _put(self, value: torch.Tensor) -> torch.Tensor:
         """Return a tensor on the device."""
@@ -153,17 +152,17 @@ class UserTorchModel(UserModel, TorchSubject):
         return value.detach().to(self.spec.device, narrow)
 
     def likely_input(self) -> str:
-        """Return what ``--input`` would take, by the first of the model's layers that tells."""
+        """Return a likely value of ``--input``, by the first layer that determines it."""
         return next(filter(None, map(_input_of, self.model.modules())), super().likely_input())
 
     def indexed_rows(
         self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Mapping[int | str, int]:
-        """Run the model once and look at which tables' rows are read by an input's numbers."""
+        """Run the model once, and find the tables whose rows an input indexes."""
         places = {place: self._put(value) for place, value in enumerate(arguments)}
         names = {name: self._put(value) for name, value in keywords.items()}
         lookups = _Lookups([*places.items(), *names.items()])
-        # The mode of torch.export's programs is fixed.
+        # A program of torch.export has a fixed mode.
         with contextlib.suppress(NotImplementedError):
             self.module.eval()
         with torch.no_grad(), lookups:
@@ -171,14 +170,14 @@ class UserTorchModel(UserModel, TorchSubject):
         return lookups.rows
 
     def _check_names(self) -> None:
-        """Refuse ``--input`` by a name that the module does not know."""
+        """Refuse an ``--input`` whose name is no argument of the module."""
         try:
             known = inspect.signature(self.module.forward).parameters
-        except (TypeError, ValueError):  # of code that is not Python's: it says so itself
+        except (TypeError, ValueError):  # no Python function: the call itself raises
             return
         if any(argument.kind is argument.VAR_KEYWORD for argument in known.values()):
             return
-        for name in (each.name for each in self.user_spec.inputs):
+        for name in (item.name for item in self.user_spec.inputs):
             if name is not None and name not in known:
                 near = nearest(name, known) or list(known)[:3]
                 words = (
@@ -191,18 +190,18 @@ class UserTorchModel(UserModel, TorchSubject):
                 )
 
     def _to_channels_last(self) -> None:
-        """Let images and the weights of convolutions lie with their channels last."""
+        """Convert images and weights of convolutions to the layout with channels last."""
         self.module.to(memory_format=torch.channels_last)
 
-        def turned(value: torch.Tensor) -> torch.Tensor:
+        def converted(value: torch.Tensor) -> torch.Tensor:
             return value.to(memory_format=torch.channels_last) if value.ndim == 4 else value
 
         self.arguments, self.keywords = pytree.tree_map_only(
-            torch.Tensor, turned, (self.arguments, self.keywords)
+            torch.Tensor, converted, (self.arguments, self.keywords)
         )
 
     def _differentiated(self) -> list[torch.Tensor]:
-        """Return what has a gradient: the weights; without any the inputs."""
+        """Return the tensors with gradients: the weights, or without any the inputs."""
         if self.weights or not self.spec.backward:
             return list(self.weights)
         self.input_gradients()
@@ -215,37 +214,37 @@ class UserTorchModel(UserModel, TorchSubject):
             tensor.requires_grad_()
         return inputs
 
-    def made_optimizer(self, weights: list[Any]) -> torch.optim.Optimizer:
-        """Return the optimizer that was asked for."""
-        # PyTorch's own default is chosen where it is not asked to fuse.
-        how: dict[str, Any] = {"lr": RATE, "fused": self.user_spec.fused or None}
+    def make_optimizer(self, weights: list[Any]) -> torch.optim.Optimizer:
+        """Return the optimizer of ``--optimizer``."""
+        # Without the suffix for fused kernels PyTorch uses its default.
+        options: dict[str, Any] = {"lr": RATE, "fused": self.user_spec.fused or None}
         match self.user_spec.optimizer.removesuffix(FUSED):
             case "sgd":
-                return torch.optim.SGD(weights, **how)
+                return torch.optim.SGD(weights, **options)
             case "momentum":
-                return torch.optim.SGD(weights, momentum=MU, **how)
+                return torch.optim.SGD(weights, momentum=MU, **options)
             case "adam":
-                return torch.optim.Adam(weights, **how)
+                return torch.optim.Adam(weights, **options)
             case "adamw":
-                return torch.optim.AdamW(weights, **how)
+                return torch.optim.AdamW(weights, **options)
         raise AssertionError("no step is trained without an optimizer")
 
     def _checked_loss(self, output: Any) -> torch.Tensor:
-        """Choose the loss by the first output; return it, made sure that it has a gradient."""
-        function, loss, how = self.first_loss(output)
+        """Choose the loss by the first output, check that it has a gradient, and return it."""
+        function, loss, name = self.first_loss(output)
         if not loss.requires_grad:
             raise UsageError(
-                f"{self.spec.model}: its loss ({how}) has no gradient: nothing that it is computed "
-                "from has one, or torch.no_grad is on; nearest: --phase forward"
+                f"{self.spec.model}: its loss ({name}) has no gradient: nothing that it is "
+                "computed from has one, or torch.no_grad is on; nearest: --phase forward"
             )
         self._loss = function
-        self.notes.append(f"loss: {how}")
+        self.notes.append(f"loss: {name}")
         chosen: torch.Tensor = loss
         return chosen
 
 
 def _input_of(module: torch.nn.Module) -> str | None:
-    """Return what ``--input`` would take for a model that begins with a layer; None of others."""
+    """Return a likely ``--input`` of a model whose first layer is this; None if unknown."""
     match module:
         case nn.Embedding() | nn.EmbeddingBag():
             return "8x128:int64"
@@ -264,14 +263,14 @@ def _input_of(module: torch.nn.Module) -> str | None:
             sizes = (module.in_features,)
         case _:
             return None
-    # A lazy layer does not know its inputs before it has seen one.
+    # A lazy layer does not know its channels before its first input.
     return "x".join(map(str, (8, *sizes))) if all(sizes) else None
 
 
 class _Lookups(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to mypy
-    """Notes how many rows the tables have that inputs index.
+    """A dispatch mode that finds the numbers of rows of the tables that inputs index.
 
-    An input is known by its values wherever the model hands it on, in whatever shape and type.
+    An input is recognised by its values, in any shape and type.
 
     Args:
         given: inputs with their place or name.
@@ -282,13 +281,13 @@ class _Lookups(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
         self._given = {
             key: value.flatten() for key, value in given if not value.is_floating_point()
         }
-        #: Of the smallest table, by the place or name of the input.
+        #: Rows of the smallest table that an input indexes, by its place or name.
         self.rows: dict[int | str, int] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Note a table's rows before the operator runs."""
+        """Take down a table's rows before the operator runs."""
         if func.overloadpacket in _LOOKUPS:
             rows, indices = len(args[0]), args[1].flatten()
             for key, values in self._given.items():
@@ -306,11 +305,11 @@ _LOOKUPS = (
 
 
 @contextlib.contextmanager
-def _own_settings(notes: list[str]) -> Iterator[None]:
-    """Undo what the user's code sets for the whole process: threads, and having no gradients.
+def _restored_settings(notes: list[str]) -> Iterator[None]:
+    """Restore settings of the process that the user's code changes: threads and grad mode.
 
     Args:
-        notes: gets one on threads, which are what a row says.
+        notes: gets one if the number of threads was changed, which belongs to the row.
     """
     threads, graded = torch.get_num_threads(), torch.is_grad_enabled()
     try:
