@@ -172,13 +172,13 @@ class ModelTask(Task):
 
     def _with_framework(self, session: Any) -> Self:
         """Return the task with its steps in the framework of the model."""
-        from pydlbench.steps.prepare import settled
+        from pydlbench.steps.prepare import in_own_framework
 
         def renamed(row: TaskRow, step: StepSpec) -> TaskRow:
             before, now = (f"{each.framework} {each.mode}" for each in (row.spec, step))
             return replace(row, spec=step, label=row.label.replace(before, now))
 
-        cases = settled([row.spec for row in self.rows], session)
+        cases = in_own_framework([row.spec for row in self.rows], session)
         rows = tuple(renamed(*both) for both in zip(self.rows, cases, strict=True))
         return replace(self, rows=rows, guessed=False)
 

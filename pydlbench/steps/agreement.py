@@ -1,4 +1,4 @@
-"""Two frameworks held against each other: same weights, same images, same numbers."""
+"""Compares two frameworks: same weights, same images, same results."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 def agree(step: StepSpec, session: Session, frameworks: tuple[str, str] = FRAMEWORKS) -> Agreement:
     """Run a step once in each of two frameworks and compare output and gradients, whole tensors.
 
-    In float32, with dropout off, each framework in its first mode.
+    In float32, without dropout, each framework in its first mode.
 
     Args:
-        step: model, batch and phase count.
-        session: whose workers are used.
-        frameworks: which two; the errors are relative to the first one.
+        step: its model, batch and phase are used.
+        session: provides the workers.
+        frameworks: the two frameworks; errors are relative to the first one.
 
     Raises:
         PydlbenchError: a framework is missing or refuses.
@@ -41,13 +41,13 @@ def agree(step: StepSpec, session: Session, frameworks: tuple[str, str] = FRAMEW
 
 
 def agree_with(saved: Path, step: StepSpec, framework: str, session: Session) -> Agreement:
-    """Compare what somebody has saved of a step with a framework's numbers, whole tensors.
+    """Compare the saved results of a step with those of a framework, whole tensors.
 
     Args:
-        saved: folder with output and gradients, named after who saved them; its files are deleted.
+        saved: folder with output and gradients, named after their framework; files are deleted.
         step: the step; see :func:`agree`.
-        framework: whose numbers the errors are relative to.
-        session: whose workers are used.
+        framework: errors are relative to its results.
+        session: provides the workers.
 
     Raises:
         PydlbenchError: the framework is missing or refuses.
@@ -78,12 +78,12 @@ def _saved(
 
 
 def compare(first: Path, second: Path, *, again: bool = False) -> Agreement:
-    """Compare what two frameworks have saved in folders; deletes each file once it is read.
+    """Compare the results of two frameworks in folders, and delete each file once it is read.
 
     Args:
-        first: the one that errors are relative to.
-        second: the other; folders are named after their frameworks.
-        again: whether the first one's files are kept, to be compared again.
+        first: errors are relative to it.
+        second: the other folder; folders are named after their frameworks.
+        again: keep the files of the first one for another comparison.
     """
     names = [(folder / "names.txt").read_text().splitlines() for folder in (first, second)]
     assert names[0] == names[1], (names[0], names[1])
@@ -107,9 +107,9 @@ def compare(first: Path, second: Path, *, again: bool = False) -> Agreement:
 
 
 def _errors(first: Path, second: Path) -> tuple[float, float]:
-    """Return the largest difference over the largest value, and norms; infinite with other shapes.
+    """Return the largest difference over the largest value, and the ratio of norms.
 
-    Where all is zero, the difference itself; infinite where it is not finite.
+    If all values are zero, the difference itself. Infinite if shapes differ, or it is not finite.
     """
     own, other = np.load(first), np.load(second)
     if own.shape != other.shape:

@@ -1,4 +1,4 @@
-"""Steps made ready in their framework's process."""
+"""Prepares steps in their framework's process."""
 
 from __future__ import annotations
 
@@ -25,30 +25,34 @@ def prepare_step(
     allocator: str | None = None,
     preparation: StepPreparation | None = None,
 ) -> RemoteKernel[StepFacts]:
-    """Have a step made ready in its framework's process; raises what is raised there.
+    """Prepare a step in its framework's process; raises the error of that process.
 
     Args:
         step: the step.
-        session: whose workers are used.
+        session: provides the workers.
         allocator: of that process, see :meth:`pydlbench.runner.session.Session.worker`.
-        preparation: with which checks; None is all of them.
+        preparation: the checks; None for all of them.
 
     Returns:
         A kernel to sample.
     """
     worker = session.worker(step.framework, step.device, allocator=allocator)
-    how = preparation or StepPreparation()
-    return worker.build(requests.request_step, StepFacts, spec=step.to_dict(), preparation=how)
+    return worker.build(
+        requests.request_step,
+        StepFacts,
+        spec=step.to_dict(),
+        preparation=preparation or StepPreparation(),
+    )
 
 
-def settled(steps: Sequence[StepSpec], session: Session) -> list[StepSpec]:
-    """Return steps of a model of the user's own in the framework that the model is of.
+def in_own_framework(steps: Sequence[StepSpec], session: Session) -> list[StepSpec]:
+    """Return the steps of a user's model in the framework of the model.
 
-    Modes become their counterparts. The user's code runs once more for it, in a worker.
+    Modes become their counterparts. The user's code runs once for that, in a worker.
 
     Args:
-        steps: of one model, in the framework whose worker is asked.
-        session: whose worker.
+        steps: of one model, in the framework of the worker.
+        session: provides the worker.
 
     Raises:
         PydlbenchError: the user's code failed.

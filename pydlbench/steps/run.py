@@ -1,4 +1,4 @@
-"""Steps in, records out: prepared in their frameworks' processes, timed as layers are."""
+"""Times steps, which are prepared in their frameworks' processes, like layers."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pydlbench.workers.host import RemoteKernel
 
 
-# Stored steps that are looked through for what is known of one.
-_READ: Final = 200
+# Number of stored steps that are searched for an earlier run.
+_MAX_STORED_STEPS: Final = 200
 
 
 def step_policy(step: StepSpec, facts: StepFacts, policy: Policy) -> Policy:
@@ -50,14 +50,14 @@ def step_policy(step: StepSpec, facts: StepFacts, policy: Policy) -> Policy:
 
 
 def run(step: StepSpec, session: Session) -> StepRecord:
-    """Check and time one step; one that cannot be run is a record that says why.
+    """Check and time one step; if it cannot be run, the record says why.
 
     Args:
         step: the step.
-        session: whose workers and settings are used.
+        session: provides workers and settings.
 
     Raises:
-        UsageError: no such model, or an option that it does not have.
+        UsageError: no such model or option.
     """
     return run_in_turn([step], session)[0]
 
@@ -71,19 +71,19 @@ def run_in_turn(
     trace: bool = False,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> list[StepRecord]:
-    """Check steps, then time them in turn, so that all saw the same drift.
+    """Check steps, then time them in turns, so that drift affects all alike.
 
-    Each visit of a step has a new process, in which nothing else ran: what a process has given back
-    decides how many page faults the next step has. Checks are made in the first visits. With one
-    visit a step has all its rounds in it, and they do not take turns.
+    Each visit of a step has a new process, in which nothing else ran: memory that a process has
+    given back affects the page faults of the next step. Checks are made in the first visits. With a
+    single visit a step has all its rounds in it, without turns.
 
     Args:
         steps: the steps.
-        session: whose workers and settings are used.
-        visits: of each step; None is as the session's options say.
-        preparation: with which checks; None is all of them.
-        trace: trace the steps, too, in the processes that timed them last.
-        progress: called with visits done, visits in all and what comes next.
+        session: provides workers and settings.
+        visits: visits of each step; None for the number in the session's options.
+        preparation: the checks; None for all of them.
+        trace: trace the steps, too, in the processes of their last visits.
+        progress: called with the number of visits done, that of all visits, and what comes next.
 
     Returns:
         A record for each, in the order given.
@@ -99,21 +99,25 @@ def run_in_turn(
 
 
 def planned_rounds(store: Reader | None, steps: Sequence[StepSpec], width: float) -> int:
-    """Return how many fresh processes give medians whose intervals are so narrow.
+    """Return the number of new processes that gives medians with intervals of a given width.
 
     Args:
-        store: whose undisturbed runs of the same steps tell their scatter; None knows none.
+        store: its undisturbed runs of the same steps give their scatter; None without one.
         steps: the steps.
-        width: half of the interval that is wanted, relative to the median.
+        width: wanted half-width of the interval, relative to the median.
     """
-    stored = [] if store is None else [document for _, document in store.documents("step", _READ)]
+    stored = (
+        []
+        if store is None
+        else [document for _, document in store.documents("step", _MAX_STORED_STEPS)]
+    )
     return planned((_known_scatter(stored, step) for step in steps), width)
 
 
 def _known_scatter(stored: Sequence[Mapping[str, Any]], step: StepSpec) -> float | None:
     """Return the scatter of the newest undisturbed run of a step; None without one."""
     same = step.to_dict()
-    if step.batch is None:  # the record has the model's own
+    if step.batch is None:  # the record has the model's default
         del same["batch"]
     for document in stored:
         times = list((document.get("rounds_s") or {}).values())
@@ -128,10 +132,10 @@ class _Turns:
 
     Args:
         steps: the steps.
-        session: whose workers and settings are used.
-        preparation: with which checks.
-        visits: of each step.
-        trace: trace them in their last visit.
+        session: provides workers and settings.
+        preparation: the checks.
+        visits: visits of each step.
+        trace: whether to trace them in their last visit.
     """
 
     def __init__(
@@ -149,35 +153,35 @@ class _Turns:
         self._visits = visits
         self._trace = trace
         order = random_order(session.options.seed)
-        # Visits to come: which of its step each is, and the step's number.
+        # Visits to come: the number of the visit, and that of the step.
         self._pending: deque[tuple[int, int]] = deque()
         for number in range(visits):
             turns = list(range(len(steps)))
             order.shuffle(turns)
             self._pending += ((number, index) for index in turns)
         # A framework starts on one core: the process of the next visit starts along with this one,
-        # and is stopped while anybody is timed.
+        # and is stopped during samples.
         self._sessions = [session, session.sibling()] if len(self._pending) > 1 else [session]
         self._started = 0
         on_gpus = all(step.on_gpu for step in steps)
         self._study = Study(order, None if on_gpus else session.interference)
-        # By number of the step: why it has no time, why its visits came to an end, what is known
-        # of it, how long it runs, and what its trace has told.
+        # By number of the step: its record if it has no time, why its visits ended, its facts, its
+        # size, and the fields of its trace.
         self._refused: dict[int, StepRecord] = {}
         self._ended: dict[int, str] = {}
         self._facts: dict[int, StepFacts] = {}
         self._sizes: dict[int, Size] = {}
         self._traces: dict[int, dict[str, Any]] = {}
         for device in dict.fromkeys(step.device for step in steps if step.on_gpu):
-            # The run is of this GPU; why there is none, each step says itself.
+            # The run's record names this GPU. If there is none, each step has the reason.
             with contextlib.suppress(BackendMissingError, UnsupportedError):
                 session.processor(device)
 
     def visit(self, progress: Callable[[int, int, str], None]) -> bool:
-        """Have the next step made ready, and sample it; false where no visit is to come.
+        """Prepare the next step, and sample it; return false if no visit is left.
 
         Args:
-            progress: called with visits that are done, all, and what comes next.
+            progress: see :func:`run_in_turn`.
         """
         if not self._pending:
             return False
@@ -194,7 +198,7 @@ class _Turns:
         try:
             kernel = prepare_step(step, session, preparation=preparation)
         except PydlbenchError as error:
-            if isinstance(error, ValueError):  # a word that is none: not a row's matter
+            if isinstance(error, ValueError):  # a wrong option, not a failed row
                 raise
             self._lose(index, error)
             return True
@@ -207,7 +211,8 @@ class _Turns:
     def _start(self) -> Session:
         """Return the next visit's session; its process starts with that of the visit after it."""
         place = self._started % len(self._sessions)
-        # What is done would keep a GPU's memory; before the first visit others may have run.
+        # A finished step would keep a GPU's memory; before the first visit the session may have
+        # one.
         self._sessions[place - 1 if self._started else 0].renew()
         if place == 0:
             workers = []
@@ -219,12 +224,12 @@ class _Turns:
         return self._sessions[place]
 
     def close(self) -> None:
-        """End the processes that are not the session's own."""
+        """End the processes of additional sessions."""
         for session in self._sessions[1:]:
             session.close()
 
     def _sample(self, index: int, number: int, kernel: RemoteKernel[StepFacts]) -> bool:
-        """Sample a step, and return whether it has got a visit."""
+        """Sample a step, and return whether that succeeded."""
         rounds = ROUNDS if self._visits == 1 else 1
         budget_s = self._session.options.budget_s
         policy = Policy(budget_s=budget_s, visits=max(rounds, self._visits))
@@ -243,16 +248,16 @@ class _Turns:
         if subject.size is not None:
             self._sizes[index] = subject.size
         if index in errors:
-            if rounds > 1:  # of a process that has died nothing counts
+            if rounds > 1:  # rounds of a process that died do not count
                 self._study.table.forget(index)
             self._lose(index, errors[index])
         return index not in errors
 
     def _lose(self, index: int, error: PydlbenchError) -> None:
-        """Visit a step no more; what earlier visits have measured stays."""
+        """End the visits of a step; samples of earlier visits are kept."""
         self._pending = deque(visit for visit in self._pending if visit[1] != index)
         if len(self._sessions) > 1 and self._started % 2:
-            self._sessions[1].renew()  # what was started ahead may have been its own
+            self._sessions[1].renew()  # the process started ahead may be its own
         if index in self._study.table:
             self._ended[index] = " ".join(str(error).split())
         else:
@@ -279,13 +284,13 @@ class _Turns:
 def record_of(step: StepSpec, session: Session, facts: StepFacts, samples: Series) -> StepRecord:
     """Return the record of a timed step.
 
-    A check that failed makes the row ``failed``; its time stands beside it all the same.
+    A failed check makes the row ``failed``; it has its time nevertheless.
 
     Args:
         step: the step.
-        session: whose workers ran it.
+        session: its workers ran the step.
         facts: of its kernel.
-        samples: its times.
+        samples: its samples.
     """
     estimated = estimate(samples)
     time = summary_of(samples)
@@ -333,41 +338,40 @@ def _refused(step: StepSpec, session: Session, error: PydlbenchError) -> StepRec
 
 
 # -----------------------------------------------------------------------------
-# Whether steps fit into the host's memory: asked before anything is built.
+# Whether steps fit into the host's memory: checked before anything is built.
 
-#: What a framework's process holds before it has a model.
-_PROCESS: Final = 600_000_000
-#: Copies of the weights: NumPy's that are loaded and gone back to, the framework's, and the one in
-#: which a library may have arranged them for itself.
-_WEIGHTS: Final = 3
-#: Of the gradients: the framework's, and those that a check or a fetch brings to the host.
-_GRADIENTS: Final = 2
-#: Of the activations: their gradients or reordered copies live beside them.
-_ACTIVATIONS: Final = 2
-#: What a breakdown holds at a time: the step, the same traced, and the same with kept pages; of a
-#: forward step in PyTorch also that with folded batch norm; on a CPU one more whose library logs
-#: what it executes, in the modes that have a log, and in PyTorch's eager mode one from which calls
-#: alone have their operands, in a process that keeps its pages. These operands, each distinct one
-#: once, have room in the factor of the activations.
-_CHECKED: Final = 3
-_LOGGED: Final = ("eager", "graph")
+# Bytes of a framework's process without a model.
+_PROCESS_BYTES: Final = 600_000_000
+# Copies of the weights: NumPy's, which are loaded and restored; the framework's; and one in the
+# layout of a library.
+_WEIGHT_COPIES: Final = 3
+# Copies of the gradients: the framework's, and those that a check or a fetch copies to the host.
+_GRADIENT_COPIES: Final = 2
+# Copies of the activations: with their gradients or reordered copies.
+_ACTIVATION_COPIES: Final = 2
+# Steps that a breakdown holds at the same time: the step, the traced step, and the step with kept
+# pages. There is one more with folded batch norm (forward steps in PyTorch); on a CPU one whose
+# libraries log, in the modes that have a log, and in eager mode one whose operands calls alone use,
+# in a process that keeps its pages. The factor of the activations covers these operands.
+_BREAKDOWN_STEPS: Final = 3
+_LOGGED_MODES: Final = ("eager", "graph")
 
 
 def check_memory_of_parts(model: Model, step: StepSpec, available: int | None) -> None:
-    """Make sure that a step has room as often as ``breakdown`` and ``diagnose`` hold it.
+    """Check that a step fits into memory as often as ``breakdown`` and ``diagnose`` hold it.
 
     Args:
         model: with its batch.
         step: the step.
-        available: bytes of the host's memory, or of the case's GPU; None where nobody knows.
+        available: bytes of memory of the host or the step's GPU; None if unknown.
 
     Raises:
-        UsageError: it has not; with the largest batch that has.
+        UsageError: it does not fit; names the largest batch that does.
     """
-    # The parts have a process of their own; a GPU has the step and its graph in one.
+    # Parts have processes of their own; on a GPU the step and its graph share one.
     normalised = any(node.op == "batchnorm" for node in model)
     folds = normalised and step.framework == "torch" and not step.backward
-    held = _CHECKED + folds + (not step.on_gpu and step.mode in _LOGGED)
+    held = _BREAKDOWN_STEPS + folds + (not step.on_gpu and step.mode in _LOGGED_MODES)
     processes = 1 if step.on_gpu else held + 1
     held += not step.on_gpu and step.mode == "eager"
     there = msgspec.structs.replace(step, device="cpu")
@@ -377,30 +381,35 @@ def check_memory_of_parts(model: Model, step: StepSpec, available: int | None) -
 def check_memory(
     model: Model, step: StepSpec, available: int | None, held: int = 1, processes: int = 1
 ) -> None:
-    """Make sure that a step has room.
+    """Check that a step fits into memory.
 
     Args:
         model: its model, with the batch.
         step: the step; a GPU's activations are not the host's.
-        available: bytes of the host's memory; None where nobody knows.
-        held: how often the step is held at a time.
-        processes: of the framework that live at a time.
+        available: bytes of the host's memory; None if unknown.
+        held: number of copies of the step at the same time.
+        processes: number of processes of the framework at the same time.
 
     Raises:
-        UsageError: it has not; with the largest batch that has.
+        UsageError: it does not fit; names the largest batch that does.
     """
     if available is None:
         return
     needs = memory(model, step.phase, step.precision)
     # Mixed precision keeps weights in float32 and makes narrow copies; the factor covers both.
-    weights = _WEIGHTS * needs["weights"] + _GRADIENTS * needs["gradients"] + needs["optimizer"]
-    fixed = processes * _PROCESS + held * weights
-    # What each image adds.
-    each = 0.0 if step.on_gpu else held * _ACTIVATIONS * needs["activations"] / model.batch
-    needed = fixed + model.batch * each
+    weights = (
+        _WEIGHT_COPIES * needs["weights"]
+        + _GRADIENT_COPIES * needs["gradients"]
+        + needs["optimizer"]
+    )
+    fixed = processes * _PROCESS_BYTES + held * weights
+    per_image = (
+        0.0 if step.on_gpu else held * _ACTIVATION_COPIES * needs["activations"] / model.batch
+    )
+    needed = fixed + model.batch * per_image
     if needed <= available:
         return
-    batch = int((available - fixed) // each) if each else 0
+    batch = int((available - fixed) // per_image) if per_image else 0
     several = f" for {held} times the step and its operators" if held > 1 else ""
     near = f"--batch {batch}" if batch >= 1 else "a smaller model"
     raise UsageError(

@@ -1,4 +1,4 @@
-"""Traced steps in, modules and calls out: what each takes in the step, and which dominates it."""
+"""From traced steps to the times of modules and calls in the step, and the dominant module."""
 
 from __future__ import annotations
 
@@ -35,30 +35,29 @@ if TYPE_CHECKING:
     from pydlbench.runner.session import Session
     from pydlbench.workers.host import RemoteKernel
 
-#: As many as there are processes; short steps have more. Of long ones there are as many as fit into
-#: half a minute.
-_ROUNDS: Final = LEAST_ROUNDS
-_MOST: Final = 18
-_ENOUGH_S: Final = 4.0
-_LONG_S: Final = 30.0
-#: So many tell what a round takes, and that a trace costs little: more where it does not look so.
-_FIRST: Final = 2
-#: A trace that makes a step this much longer is not of that step any more.
-_COST: Final = 1.03
-#: Calls without a known roofline may take this share of a module that has one.
-_UNKNOWN: Final = 0.1
+# Number of traced steps: LEAST_ROUNDS, as many as processes. Short steps have more, in these
+# seconds; long steps have as many as fit into half a minute.
+_MAX_ROUNDS: Final = 18
+_SHORT_STEPS_S: Final = 4.0
+_LONG_STEPS_S: Final = 30.0
+# Rounds that give the time of a round and the cost of tracing; more follow if that seems high.
+_FIRST_ROUNDS: Final = 2
+# Ratio of traced to untraced step from which the trace does not represent the step.
+_MAX_TRACING_COST: Final = 1.03
+# Share of a module's time that calls without a roofline may take if the module has one.
+_MAX_UNKNOWN_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """What was sampled of traced steps, round by round, in seconds.
+    """Rounds of traced steps, in seconds.
 
     Attributes:
-        traced_s: of the traced step.
-        plain_s: of the step beside it.
-        calls_s: of each call in the traced step.
-        gaps_s: on a GPU, of what else is in it.
-        host_s: on a GPU, of the host in each call.
+        traced_s: the traced step.
+        plain_s: the untraced step beside it.
+        calls_s: each call in the traced step.
+        gaps_s: on a GPU, each other part of the traced step.
+        host_s: on a GPU, the host in each call.
     """
 
     traced_s: Sequence[float]
@@ -69,7 +68,7 @@ class Rounds:
 
     @classmethod
     def of_seconds(cls, seconds: Sequence[float], calls: int, gaps: int = 0) -> Rounds:
-        """Return the rounds of chunks; see ``backends.steps.trace.TracedSteps``."""
+        """Return the rounds of a chunk; see ``backends.steps.trace.TracedSteps``."""
         width = 2 + calls + (gaps + calls if gaps else 0)
         rounds = [seconds[begin : begin + width] for begin in range(0, len(seconds), width)]
         behind = 2 + calls
@@ -83,13 +82,13 @@ class Rounds:
 
     @property
     def ratios(self) -> list[float]:
-        """What tracing costs, by round."""
+        """The traced step over the untraced one, by round."""
         return [traced / plain for traced, plain in zip(self.traced_s, self.plain_s, strict=True)]
 
     def middle(self, calls: int) -> list[float]:
-        """Return the seconds of each of so many calls, and of what is between them.
+        """Return the seconds of each call, followed by those between calls.
 
-        They are those of rounds in the middle (``middle_rounds``), so that they add up.
+        They are means over the middle rounds (``middle_rounds``), so that they add up.
         """
         flat = [
             second
@@ -123,27 +122,27 @@ class Rounds:
 
     @property
     def cheap(self) -> bool:
-        """Whether tracing does not seem to make the step longer by more than may be."""
-        return median(self.ratios) <= _COST
+        """Whether the cost of tracing seems to be acceptable."""
+        return median(self.ratios) <= _MAX_TRACING_COST
 
     @property
-    def dear(self) -> bool:
-        """Whether tracing makes the step longer by more than may be: not by chance."""
+    def expensive(self) -> bool:
+        """Whether the cost of tracing is too high, and not by chance."""
         interval = median_interval(self.ratios)
         by_chance = interval is not None and interval.low <= 1
         return not self.cheap and not by_chance
 
 
 def trace_step(step: StepSpec, kernel: RemoteKernel[StepFacts], session: Session) -> dict[str, Any]:
-    """Trace a step, and return what a :class:`~pydlbench.records.step.StepRecord` has of it.
+    """Trace a step, and return the fields of :class:`~pydlbench.records.step.StepRecord` for it.
 
     Args:
         step: the step.
         kernel: of its last visit.
-        session: whose device has the rooflines.
+        session: its device has the rooflines.
 
     Returns:
-        Fields; of a step that is not traced the reason.
+        The fields; or the reason if the step cannot be traced.
     """
     try:
         facts = kernel.trace()
@@ -152,7 +151,7 @@ def trace_step(step: StepSpec, kernel: RemoteKernel[StepFacts], session: Session
         if isinstance(error, ValueError):
             raise
         return {"untraced": " ".join(str(error).split())}
-    # A GPU's kernels have no roofline of the CPU's.
+    # Rooflines are those of the CPU.
     limit_s = (lambda _: None) if step.on_gpu else limits_of(facts.calls, session)
     return {
         "trace": tracing,
@@ -164,20 +163,20 @@ def trace_step(step: StepSpec, kernel: RemoteKernel[StepFacts], session: Session
 def traced_rounds(
     kernel: RemoteKernel[StepFacts], facts: TraceFacts, *, briefly: bool = False
 ) -> tuple[Rounds, Tracing]:
-    """Return rounds of traced steps: by the profiler, unless it fails or costs too much.
+    """Return rounds of traced steps: with the profiler, unless it fails or costs too much.
 
     Args:
         kernel: runs the step traced.
-        facts: its calls, and how it can be traced.
-        briefly: a way is chosen, in which others take the rounds: of one that costs little two
-            rounds are enough.
+        facts: its calls, and the ways to trace it.
+        briefly: only choose the way, with two rounds if it costs little; the caller takes the
+            rounds.
     """
     notes: list[str] = []
     rounds = None
     way = next(iter(facts.sources))
     try:
         rounds = _sampled(kernel, facts, way, briefly=briefly)
-        if not rounds.dear:
+        if not rounds.expensive:
             return rounds, tracing_of(facts, way, rounds)
         notes.append(
             f"{facts.sources[way]} makes the step {median(rounds.ratios):.2f} times as long"
@@ -195,7 +194,7 @@ def traced_rounds(
                     "the calls take longer one after another than the step: what is between them "
                     "cannot be told, and is below zero"
                 )
-            # The step is the real one: time stamps time its calls only.
+            # The untraced step is the step: time stamps time its calls only.
             real = Rounds(stamped.plain_s, stamped.plain_s, stamped.calls_s)
             return real, tracing_of(facts, "stamps", stamped, notes)
     if rounds is None:
@@ -208,35 +207,35 @@ def traced_rounds(
 def _sampled(
     kernel: RemoteKernel[StepFacts], facts: TraceFacts, way: str, *, briefly: bool
 ) -> Rounds:
-    first = kernel.sample(Request(samples=_FIRST, untimed=1, timing=way))
+    first = kernel.sample(Request(samples=_FIRST_ROUNDS, untimed=1, timing=way))
     shape = len(facts.calls), len(facts.gaps)
     rounds = Rounds.of_seconds(first.seconds, *shape)
-    # Nobody compares time stamps with anything: they time a chain, and the step ran beside it.
+    # The cost of time stamps does not matter: they time calls in a row, beside the untraced step.
     if briefly and (way == "stamps" or rounds.cheap):
         return rounds
-    round_s = max(first.wall_s, sum(rounds.traced_s) + sum(rounds.plain_s)) / _FIRST
-    more = rounds_wanted(round_s, most=_ROUNDS if briefly else _MOST) - _FIRST
+    round_s = max(first.wall_s, sum(rounds.traced_s) + sum(rounds.plain_s)) / _FIRST_ROUNDS
+    more = rounds_wanted(round_s, most=LEAST_ROUNDS if briefly else _MAX_ROUNDS) - _FIRST_ROUNDS
     if more > 0:
         chunk = kernel.sample(Request(samples=more, timing=way))
         rounds += Rounds.of_seconds(chunk.seconds, *shape)
     return rounds
 
 
-def rounds_wanted(round_s: float, most: int = _MOST) -> int:
-    """Return how many rounds of traced steps are taken.
+def rounds_wanted(round_s: float, most: int = _MAX_ROUNDS) -> int:
+    """Return the number of rounds of traced steps.
 
     Args:
-        round_s: what one takes, with the step beside it.
-        most: of short ones.
+        round_s: seconds of one, with the untraced step.
+        most: the most rounds of short steps.
     """
     round_s = max(round_s, 1e-6)
-    if _ROUNDS * round_s > _LONG_S:
-        return max(_FIRST, min(_ROUNDS - 1, int(_LONG_S / round_s)))
-    return max(_ROUNDS, min(most, int(_ENOUGH_S / round_s)))
+    if LEAST_ROUNDS * round_s > _LONG_STEPS_S:
+        return max(_FIRST_ROUNDS, min(LEAST_ROUNDS - 1, int(_LONG_STEPS_S / round_s)))
+    return max(LEAST_ROUNDS, min(most, int(_SHORT_STEPS_S / round_s)))
 
 
 def scaled(rounds: Rounds) -> Rounds:
-    """Return rounds of the step without a trace: all is shorter, on a GPU but for its kernels."""
+    """Return rounds scaled to the untraced step; on a GPU kernels are not scaled."""
 
     def shorter(rows: Sequence[Sequence[float]]) -> list[list[float]]:
         pairs = zip(rows, rounds.ratios, strict=bool(rows))
@@ -250,13 +249,13 @@ def scaled(rounds: Rounds) -> Rounds:
 
 
 def tracing_of(facts: TraceFacts, way: str, rounds: Rounds, notes: Sequence[str] = ()) -> Tracing:
-    """Return what there is to say of how calls were timed.
+    """Return the record of how calls were timed.
 
     Args:
         facts: of the traced step.
         way: in which it was traced.
-        rounds: that were taken so.
-        notes: what was not as usual.
+        rounds: all rounds in this way.
+        notes: deviations from the usual way.
     """
     return Tracing(
         source=facts.sources[way],
@@ -279,10 +278,10 @@ def in_context(
     rounds: Rounds,
     limit_s: Callable[[ProgramCall], float | None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Return calls, modules, what is between calls, and what dominates, as a record has them.
+    """Return calls, modules, time between calls and the dominant module, as fields of a record.
 
-    Seconds add up to those of a step in the middle of the rounds (``middle_rounds``): those of
-    calls and of what is between them are of the same executions.
+    Seconds add up to the step, as means over the middle rounds (``middle_rounds``): calls and the
+    time between them belong to the same executions.
 
     Args:
         calls: of the step, in their order.
@@ -300,7 +299,7 @@ def in_context(
 
 
 def alike(calls: Sequence[ProgramCall]) -> dict[tuple[str, str, str], list[int]]:
-    """Return the places of calls by module, direction and operator."""
+    """Return the positions of calls by module, direction and operator."""
     names = [(call.module, call.direction, call.operator) for call in calls]
     return grouped(range(len(calls)), names.__getitem__)
 
@@ -310,7 +309,7 @@ def calls_in_context(
     rounds: Rounds,
     limit_s: Callable[[ProgramCall], float | None] = lambda _: None,
 ) -> tuple[list[CallInContext], float]:
-    """Return calls that are alike as one, the longest first, and what is between calls.
+    """Return the rows of calls, one for equal calls, the longest first; and the time between calls.
 
     Args:
         calls: of the step, in their order.
@@ -351,24 +350,24 @@ def _modules(calls: Sequence[CallInContext], step_s: float) -> tuple[ModuleInCon
 
 
 def limit_of_module(calls: Sequence[CallInContext]) -> float | None:
-    """Return the sum of a module's rooflines; None where too much of it has none.
+    """Return the sum of a module's rooflines; None if too many calls have none.
 
     Args:
-        calls: of the module. Those without a roofline take no more than a tenth of it, or there is
-            no sum.
+        calls: of the module. If those without a roofline take more than a tenth, there is no sum.
     """
     seconds = sum(call.in_context_s for call in calls)
     unknown_s = sum(call.in_context_s for call in calls if call.limit_s is None)
     known_s = sum(call.limit_s or 0.0 for call in calls)
-    return known_s if unknown_s <= _UNKNOWN * seconds else None
+    return known_s if unknown_s <= _MAX_UNKNOWN_SHARE * seconds else None
 
 
 def _dominant(
     calls: Sequence[ProgramCall], rounds: Rounds, modules: Sequence[ModuleInContext]
 ) -> Dominant:
-    """Return the first module's share with its interval over rounds, each of one execution.
+    """Return the share of the first module with its interval over rounds.
 
-    Few rounds' median may lie beside the share of sums that add up: the interval covers both.
+    With few rounds the median may differ from the share of the sums that add up: the interval
+    covers both.
     """
     first, *others = modules
     shares = {row.module: _shares(calls, rounds, row.module) for row in modules}
@@ -394,7 +393,7 @@ def _shares(calls: Sequence[ProgramCall], rounds: Rounds, module: str) -> list[f
 
 
 def _alike(larger: Sequence[float], smaller: Sequence[float]) -> bool:
-    """Whether two modules cannot be told apart: the interval of their difference has zero in it."""
+    """Whether two modules cannot be distinguished: the interval of their difference has zero."""
     differences = [more - less for more, less in zip(larger, smaller, strict=True)]
     interval = median_interval(differences, signed=True)
     return interval is None or interval.low <= 0
@@ -407,17 +406,17 @@ def _alike(larger: Sequence[float], smaller: Sequence[float]) -> bool:
 def limits_of(
     calls: Sequence[ProgramCall], session: Session
 ) -> Callable[[ProgramCall], float | None]:
-    """Return what tells a call's roofline on the CPU; None of one that nobody knows.
+    """Return a function for the roofline of a call on the CPU, which returns None if unknown.
 
-    Operands that fit into the first cache, whose bandwidth is not probed, have none either, unless
-    they are computed with.
+    Calls without FLOPs whose operands fit into the first cache have none: its bandwidth is not
+    probed.
     """
     meanings = {call: meaning_of_call(call) for call in calls}
     wanted = dict.fromkeys(precision_of(meaning) for meaning in meanings.values())
     try:
         device = session.devices.cpu(wanted, levels=LEVELS)
         bandwidths = device.levels(LEVELS)
-    except PydlbenchError:  # the times stand without a limit beside them
+    except PydlbenchError:  # the times are valid without limits
         return lambda _: None
     peaks: dict[str, float] = {}
     for precision in wanted:
@@ -439,13 +438,13 @@ def limits_of(
 
 
 def flops_of(calls: Sequence[ProgramCall]) -> int | None:
-    """Return the algorithmic FLOPs of some calls; None where one's are not known."""
+    """Return the algorithmic FLOPs of calls; None if a call is unknown."""
     each = ((meaning_of_call(call).flops, count) for call, count in Counter(calls).items())
     return sum_known(None if flops is None else count * flops for flops, count in each)
 
 
 def meaning_of_call(call: ProgramCall) -> Meaning:
-    """Return what a call of a step computes."""
+    """Return the meaning of a call of a step."""
     return meaning_of(
         RecordedCall(
             signature=call.signature,
@@ -457,7 +456,7 @@ def meaning_of_call(call: ProgramCall) -> Meaning:
 
 
 def _executed(meaning: Meaning) -> float | None:
-    """Return FLOPs without padded taps, as far as layers tell."""
+    """Return FLOPs without padded taps, as far as layers are known."""
     if meaning.flops is None:
         return None
     padded = sum(each.layer.flops(each.pass_) for each in meaning.layers)
@@ -466,12 +465,12 @@ def _executed(meaning: Meaning) -> float | None:
 
 
 def _moved(meaning: Meaning) -> int | None:
-    """Return least bytes; without sizes of results what is read, and what layers tell."""
+    """Return least bytes: those read, and those of results by their size or by layers."""
     if meaning.bytes is not None or not meaning.layers or meaning.reads is None:
         return meaning.reads if meaning.bytes is None else meaning.bytes
     itemsize = bytes_of_type(next(iter(meaning.dtypes), "float32"))
     layers = [(each.layer, each.pass_) for each in meaning.layers]
-    # Of layers one after the other only the last one's result is the call's.
+    # In a sequence of layers only the last result is that of the call.
     if len({layer for layer, _ in layers}) > 1:
         layers = layers[-1:]
     written = (layer.operands(pass_)[layer.result(pass_)] for layer, pass_ in layers)
@@ -479,6 +478,6 @@ def _moved(meaning: Meaning) -> int | None:
 
 
 def precision_of(meaning: Meaning) -> str:
-    """Return the precision of the peak that a call is held against."""
+    """Return the precision of the peak that a call is compared with."""
     known = (TYPE_PRECISIONS[dtype] for dtype in meaning.dtypes if dtype in TYPE_PRECISIONS)
     return next(known, "fp32")

@@ -54,7 +54,7 @@ def diagnosed(monkeypatch):
 
         monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: clock.now))
         monkeypatch.setattr(running, "observe", observe)
-        monkeypatch.setattr(running, "hypotheses", lambda _: {experiment: [because]})
+        monkeypatch.setattr(running, "suspect", lambda _: {experiment: [because]})
         monkeypatch.setattr(running, "try_out", try_out)
         found = running.diagnose(case, session, limit_s, told.append)
         assert renewed == list(range(1, len(ran)))  # the second run has new processes
