@@ -413,6 +413,40 @@ class FrameworkBackend(abc.ABC):
         return {"seconds": ranked[len(ranked) // 2], "least_s": ranked[0]}
 
 
+class HostTimedBackend(FrameworkBackend):
+    """A framework that gives no access to its streams, so that the host's clock times its rows."""
+
+    modes: tuple[str, ...]
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the device is a GPU."""
+        return self.device != "cpu"
+
+    @property
+    def timing(self) -> str:
+        """The way in which rows are timed: ``host-sync`` on a GPU, ``steady`` on a CPU."""
+        return "host-sync" if self.on_gpu else "steady"
+
+    def check_timing(self, spec: KernelSpec) -> None:
+        """Check that the case requests no other way of timing.
+
+        Raises:
+            UnsupportedError: it does.
+        """
+        if spec.timing != "auto":
+            raise UnsupportedError(
+                f"{self.name}: its runtime gives no access to its streams, so no --timing "
+                f"{spec.timing}"
+            )
+
+    def tf32_notes(self, precision: str) -> list[str]:
+        """Return the note on the switch for TF32, in precisions that it affects."""
+        if self.on_gpu and precision in ("fp32", "tf32"):
+            return [f"TF32 switched {'on' if precision == 'tf32' else 'off'}"]
+        return []
+
+
 def _name(variant: Variant) -> str:
     """Return a name that is unique among the variants of a case."""
     return f"{variant.algorithm}, {variant.layout}"

@@ -15,7 +15,7 @@ CAPABILITIES = Capabilities(
     requires="jax",
     tested="0.10",
     modes={"cpu": ("xla",), "cuda": ("xla",)},
-    # XLA's compiler for CPUs converts narrower operands to float32 and computes in that.
+    # XLA's compiler for CPUs converts narrower operands to float32.
     precisions={"cpu": ("fp32",), "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc")},
     start_s=(2.0, 15.0),
     fresh_results=True,

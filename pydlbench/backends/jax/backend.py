@@ -1,4 +1,4 @@
-"""The JAX backend: each layer one function, compiled ahead of time by XLA."""
+"""The JAX backend: each layer is one function, compiled ahead of time by XLA."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from pydlbench.backends import autotune
 from pydlbench.backends.frameworks import hlo
-from pydlbench.backends.frameworks.backend import FrameworkBackend, rename_algorithm, resolve_mode
+from pydlbench.backends.frameworks.backend import HostTimedBackend, rename_algorithm, resolve_mode
 from pydlbench.backends.jax.layers import JaxOperator, as_array, variants_of
 from pydlbench.backends.jax.settings import choose, jax, jax_device
 from pydlbench.devices.cpu.affinity import own_cpus
@@ -22,15 +22,12 @@ if TYPE_CHECKING:
     from pydlbench.backends.host_clock import Operator
     from pydlbench.records.specs import KernelSpec
 
-MODES = ("xla",)
 
+class JaxBackend(HostTimedBackend):
+    """JAX on one device; on CPUs XLA has a thread for each CPU of the process.
 
-class JaxBackend(FrameworkBackend):
-    """JAX on one device: on CPUs XLA starts a thread for each that this process is pinned to.
-
-    A GPU is timed on the host's clock, over as many calls in its queue as a sample wants: JAX gives
-    nobody its streams, so no event of ours stands between them. What a launch costs the host is
-    measured apart.
+    On a GPU the host's clock times as many queued calls as a sample has executions. The cost of a
+    launch on the host is measured separately.
 
     Args:
         device: ``cpu`` or ``cuda:N``.
@@ -42,16 +39,13 @@ class JaxBackend(FrameworkBackend):
 
     name = "jax"
     library = f"JAX {jax.__version__}"
+    modes = ("xla",)
 
     def __init__(self, device: str, cpus: Sequence[int]) -> None:
         super().__init__(device, cpus)
         self._device = choose(device)
-        if self._on_gpu:
+        if self.on_gpu:
             self.effort = autotune.GPU_EFFORT
-
-    @property
-    def _on_gpu(self) -> bool:
-        return self.device != "cpu"
 
     def describe(self) -> dict[str, Any]:
         """Return versions, threads and settings."""
@@ -62,66 +56,57 @@ class JaxBackend(FrameworkBackend):
             "numpy": np.__version__,
             "threads": len(self.cpus),
             "device": str(self._device),
-            "modes": list(MODES),
-            "settings": {"async_dispatch": self._on_gpu, "donation": False, "preallocation": False},
-            "timing": self._timing,
+            "modes": list(self.modes),
+            "settings": {"async_dispatch": self.on_gpu, "donation": False, "preallocation": False},
+            "timing": self.timing,
         }
-
-    @property
-    def _timing(self) -> str:
-        return "host-sync" if self._on_gpu else "steady"
 
     def variants(self, spec: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see :class:`FrameworkBackend`."""
-        resolve_mode(self.name, MODES, spec.mode)
-        place = jax_device(self.device, spec.precision)
+        resolve_mode(self.name, self.modes, spec.mode)
+        device = jax_device(self.device, spec.precision)
         if spec.fuse != "none":
             raise UnsupportedError(f"jax has no function for --fuse {spec.fuse} here")
-        if spec.timing != "auto":
-            raise UnsupportedError(
-                f"jax: its runtime gives nobody its streams, so no --timing {spec.timing}"
-            )
-        return variants_of(spec.layer, spec, place)
+        self.check_timing(spec)
+        return variants_of(spec.layer, spec, device)
 
     def empty(self, mode: str | None) -> Operator:
-        """Return a function of a scalar that returns it."""
-        resolve_mode(self.name, MODES, mode)
-        place = jax_device(self.device, "fp32")
-        scalar = [place.put(np.zeros((), np.float32))]
+        """Return the identity of a scalar."""
+        resolve_mode(self.name, self.modes, mode)
+        device = jax_device(self.device, "fp32")
+        scalar = [device.put(np.zeros((), np.float32))]
 
         def results(returned: Any) -> dict[str, Any]:
             return {"dst": np.atleast_1d(as_array(returned))}
 
-        return JaxOperator(lambda each: each, scalar, results, place)
+        return JaxOperator(lambda tensor: tensor, scalar, results, device)
 
     def complete_facts(
         self, facts: KernelFacts, operator: Operator, spec: KernelSpec
     ) -> KernelFacts:
-        """Return the facts with what XLA made of the function, and on a GPU what a launch costs."""
+        """Return facts with XLA's kernels, and on a GPU the cost of a launch."""
         assert isinstance(operator, JaxOperator)
         known: dict[str, Any] = {
-            "timing": self._timing,
+            "timing": self.timing,
             "accumulate": facts.accumulate.removesuffix("-tensor"),
         }
-        if self._on_gpu:
+        if self.on_gpu:
             known["launch_s"] = operator.launch_times()
-            if spec.precision in ("fp32", "tf32") and spec.layer.weight_elements:
-                tf32 = "on" if spec.precision == "tf32" else "off"
-                known["notes"] = [*facts.notes, f"TF32 switched {tf32}"]
+            if spec.layer.weight_elements:
+                known["notes"] = [*facts.notes, *self.tf32_notes(spec.precision)]
         text = operator.program()
-        behind = hlo.kernels(text)
-        if behind is None:
+        kernels = hlo.kernels(text)
+        if kernels is None:
             return rename_algorithm(facts, facts.algorithm, **known)
-        seen: dict[str, Any] = {"kernel": f"XLA {behind}"}
-        detail = "" if self._on_gpu else hlo.detail(text)
-        if detail:
-            seen["detail"] = detail
-        known["evidence"] = {**facts.evidence, **seen}
-        return rename_algorithm(facts, f"{facts.algorithm}: {behind}", **known)
+        evidence: dict[str, Any] = {**facts.evidence, "kernel": f"XLA {kernels}"}
+        if not self.on_gpu and (detail := hlo.detail(text)):
+            evidence["detail"] = detail
+        algorithm = f"{facts.algorithm}: {kernels}"
+        return rename_algorithm(facts, algorithm, evidence=evidence, **known)
 
 
 def create(device: str) -> JaxBackend:
-    """Create the backend for a device, on the CPUs that this process may use.
+    """Create the backend for a device, on the CPUs of this process.
 
     Raises:
         UnsupportedError: JAX cannot use the device.

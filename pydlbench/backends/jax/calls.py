@@ -1,7 +1,8 @@
-"""Groups of a JAX step's equations in programs of their own, on operands that are made up.
+"""Groups of a JAX step's equations, timed alone in programs of their own on random operands.
 
-A step is traced and cut into what XLA runs as one. The signature of an equation is its text, from
-which it is not made again: the step is traced once more, and its groups are found by their texts.
+A traced step is divided into groups that XLA compiles to one kernel. The signature of an equation
+is its text, from which it cannot be rebuilt; the step is traced again, and its groups are found by
+their signatures.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from pydlbench.backends.frameworks.backend import framework_errors
+from pydlbench.backends.frameworks.linked_calls import LinkedCalls
 from pydlbench.backends.jax.settings import jax
 from pydlbench.backends.jax.step import JaxModel, JaxStep
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER, scope_of
@@ -41,7 +43,7 @@ jnp = jax.numpy
 
 
 # -----------------------------------------------------------------------------
-# A step's equations, and the groups of them.
+# The equations of a step, and their groups.
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,9 @@ class JaxProgram:
     """A traced step.
 
     Attributes:
-        equations: in their order.
-        members: the same as calls.
-        kept: which of their results outlive the step.
+        equations: its equations, in their order.
+        members: the equations as calls.
+        kept: results that outlive the step, as numbers of an equation and of its result.
     """
 
     equations: Sequence[Any]
@@ -59,33 +61,38 @@ class JaxProgram:
     kept: Sequence[tuple[int, int]]
 
 
-def traced(step: JaxStep) -> JaxProgram:
-    """Return a step's equations, functions within it in their place."""
+def trace_step(step: JaxStep) -> JaxProgram:
+    """Return a step's equations, with functions in it inlined."""
     with jax.disable_jit():
         program = jax.make_jaxpr(step.body)(*step.operands()).jaxpr
     nodes = {scope_of(node.name): node.name for node in step.owner.model}
-    made: dict[Any, tuple[int, int]] = {}
+    sources: dict[Any, tuple[int, int]] = {}
     members = []
     for number, equation in enumerate(program.eqns):
-        direction, name = _place(str(equation.source_info.name_stack), nodes)
-        read = [each for each in equation.invars if not isinstance(each, Literal)]
+        direction, name = _origin(str(equation.source_info.name_stack), nodes)
+        read = _variables(equation.invars)
         members.append(
             StepCall(
                 signature=_text(equation),
                 operator=equation.primitive.name,
                 direction=direction,
                 names=(name,) if name else (),
-                reads=tuple(made.get(each) for each in read),
-                bytes=sum(_bytes(each.aval) for each in (*read, *equation.outvars)),
+                reads=tuple(sources.get(variable) for variable in read),
+                bytes=sum(_bytes(variable.aval) for variable in (*read, *equation.outvars)),
             )
         )
-        made |= {each: (number, place) for place, each in enumerate(equation.outvars)}
-    results = [each for each in program.outvars if not isinstance(each, Literal)]
-    return JaxProgram(program.eqns, members, [made[each] for each in results if each in made])
+        sources |= {variable: (number, index) for index, variable in enumerate(equation.outvars)}
+    kept = [sources[variable] for variable in _variables(program.outvars) if variable in sources]
+    return JaxProgram(program.eqns, members, kept)
 
 
-def _place(scopes: str, nodes: Mapping[str, str]) -> tuple[str, str]:
-    """Return the direction of an equation, and the node that it is of; empty of none.
+def _variables(terms: Sequence[Any]) -> list[Any]:
+    """Return terms of an equation that are not literals."""
+    return [term for term in terms if not isinstance(term, Literal)]
+
+
+def _origin(scopes: str, nodes: Mapping[str, str]) -> tuple[str, str]:
+    """Return the direction and the node of an equation; the node is empty if there is none.
 
     ``transpose(jvp(conv1))`` is a gradient.
     """
@@ -95,18 +102,18 @@ def _place(scopes: str, nodes: Mapping[str, str]) -> tuple[str, str]:
     backward = "transpose" in words
     if LOSS in words:
         return ("backward" if backward else "loss"), "loss"
-    name = next((nodes[each] for each in words if each in nodes), "")
+    name = next((nodes[word] for word in words if word in nodes), "")
     return ("backward" if backward else "forward"), name
 
 
 def _text(equation: Any) -> str:
-    """Return all that changes an equation's time; functions have no text, and nothing to say."""
-    params = (f"{name}={each}" for name, each in equation.params.items() if not callable(each))
+    """Return the text of an equation: everything that affects its time, without functions."""
+    params = (f"{name}={value}" for name, value in equation.params.items() if not callable(value))
     operands = (
-        f"{each.val}:{each.aval.str_short()}"
-        if isinstance(each, Literal)
-        else each.aval.str_short()
-        for each in equation.invars
+        f"{term.val}:{term.aval.str_short()}"
+        if isinstance(term, Literal)
+        else term.aval.str_short()
+        for term in equation.invars
     )
     return f"{JAX_PREFIX}{equation.primitive.name}[{' '.join(params)}]({', '.join(operands)})"
 
@@ -115,47 +122,31 @@ def _bytes(kind: Any) -> int:
     return int(kind.size * kind.dtype.itemsize)
 
 
-def _function(
-    equations: Sequence[Any], calls: Sequence[int], group: CallGroup
-) -> Callable[..., list[Any]]:
-    """Return the function of a group's operands to its results."""
-    links = {(call, operand): (by, result) for call, operand, by, result in group.links}
+def _equation_call(equation: Any) -> Callable[..., list[Any]]:
+    """Return an equation as a function of its operands that are not literals."""
 
-    def body(*operands: Any) -> list[Any]:
-        given, results = iter(operands), list[list[Any]]()
-        for number, call in enumerate(calls):
-            equation, place, read = equations[call], 0, []
-            for each in equation.invars:
-                if isinstance(each, Literal):
-                    read.append(each.val)
-                    continue
-                link = links.get((number, place))
-                read.append(next(given) if link is None else results[link[0]][link[1]])
-                place += 1
-            params = equation.primitive.get_bind_params(equation.params)
-            returned = equation.primitive.bind(*read, **params)
-            results.append(list(returned) if equation.primitive.multiple_results else [returned])
-        return [results[call][result] for call, result in group.results]
+    def call(*operands: Any) -> list[Any]:
+        given = iter(operands)
+        read = [each.val if isinstance(each, Literal) else next(given) for each in equation.invars]
+        params = equation.primitive.get_bind_params(equation.params)
+        returned = equation.primitive.bind(*read, **params)
+        return list(returned) if equation.primitive.multiple_results else [returned]
 
-    return body
+    return call
 
 
-def _operands(equations: Sequence[Any], calls: Sequence[int], group: CallGroup) -> list[Any]:
-    """Return what no equation of a group makes: uniform in [-1, 1); other types are zeros."""
-    linked = {(call, operand) for call, operand, _, _ in group.links}
+def linked_calls(equations: Sequence[Any], group: CallGroup) -> tuple[LinkedCalls, list[Any]]:
+    """Return a group as a function, and random operands for it."""
+    variables = [_variables(equation.invars) for equation in equations]
+    calls = [_equation_call(equation) for equation in equations]
+    linked = LinkedCalls(group, calls, [range(len(items)) for items in variables])
     stream = np.random.default_rng(0)
-    operands = []
-    for number, call in enumerate(calls):
-        read = [each for each in equations[call].invars if not isinstance(each, Literal)]
-        operands += [
-            _like(each.aval, stream)
-            for place, each in enumerate(read)
-            if (number, place) not in linked
-        ]
-    return operands
+    operands = [_random(item.aval, stream) for item in linked.unlinked(variables)]
+    return linked, operands
 
 
-def _like(kind: Any, stream: np.random.Generator) -> Any:
+def _random(kind: Any, stream: np.random.Generator) -> Any:
+    """Return a random operand: uniform in [-1, 1), or zeros of types that are not floating."""
     if jnp.issubdtype(kind.dtype, jax.dtypes.prng_key):
         keys = jax.random.key(0)
         return jnp.broadcast_to(keys, kind.shape)
@@ -168,39 +159,39 @@ def _like(kind: Any, stream: np.random.Generator) -> Any:
 # Programs of a group.
 
 
-def repeated(
-    place: JaxDevice,
+def repeat(
+    device: JaxDevice,
     body: Callable[..., list[Any]],
     sets: Sequence[Sequence[Any]],
     costs: CallCosts | None = None,
 ) -> RepeatedOperator:
-    """Return a program that holds an operator several times.
+    """Return a program that executes an operator several times.
 
     Args:
-        place: where it computes, and in what.
-        body: returns an operator's results.
-        sets: of operands; the operator is executed once for each.
-        costs: of calls, which are taken off; None leaves them in.
+        device: the device and the precision.
+        body: returns the results of the operator.
+        sets: sets of operands; the operator is executed once for each.
+        costs: costs of calls, which are subtracted; None subtracts nothing.
     """
 
-    def all_of(*each: Sequence[Any]) -> list[Any]:
-        return [item for operands in each for item in body(*operands)]
+    def repetitions(*sets: Sequence[Any]) -> list[Any]:
+        return [result for operands in sets for result in body(*operands)]
 
     operands = tuple(list(item) for item in sets)
-    program = place.compiled(all_of, operands)
+    program = device.compile(repetitions, operands)
     cost = costs.at(sum(map(len, sets)), 1) if costs else None
     return RepeatedOperator(lambda: jax.block_until_ready(program(*operands)), len(sets), cost)
 
 
 # -----------------------------------------------------------------------------
-# JAX's operators, prepared: compiled, repeated where they are short, calibrated.
+# Requests.
 
 
 def _program(backend: FrameworkBackend, spec: StepSpec) -> tuple[JaxStep, JaxProgram]:
-    made = model_of(backend, spec)
-    assert isinstance(made, JaxModel), "all models of this worker are"
-    step = JaxStep(made, made.definition)
-    return step, traced(step)
+    model = model_of(backend, spec)
+    assert isinstance(model, JaxModel), "all models of this worker are"
+    step = JaxStep(model, model.definition)
+    return step, trace_step(step)
 
 
 def serve_call_list(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKernel:
@@ -216,38 +207,38 @@ def serve_call_list(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKerne
 def serve_calls(
     backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str]
 ) -> OperatorsKernel:
-    """Make groups ready; see ``requests.request_calls``."""
+    """Prepare groups of equations; see ``requests.request_calls``."""
     check_on_cpu(spec)
     step, program = _program(backend, spec)
-    place = step.owner.place
-    costs = CallCosts(partial(_empty, place))
+    device = step.owner.device
+    costs = CallCosts(partial(_empty, device))
     groups = dict(step_groups(program.members, program.kept))
 
     def feed() -> Any:
-        return jax.block_until_ready(step.owner.placed(step.owner.host))
+        return jax.block_until_ready(step.owner.copy_to_device(step.owner.host))
 
     def make(text: str) -> TimedCall:
         if is_feed(text):
             return TimedCall(feed)
         calls, group = groups[text], CallGroup.read(text)
         with framework_errors(program.members[calls[0]].operator):
-            operands = _operands(program.equations, calls, group)
+            body, operands = linked_calls([program.equations[call] for call in calls], group)
             return long_enough(
-                partial(repeated, place, _function(program.equations, calls, group), costs=costs),
+                partial(repeat, device, body, costs=costs),
                 operands,
                 partial(jnp.array, copy=True),
-                size=sum(each.nbytes for each in operands),
+                size=sum(operand.nbytes for operand in operands),
                 among=len(signatures),
             )
 
     ready, refused = prepare_operators(signatures, make)
-    # A compiled program has no operators any more, which are started one by one.
+    # A compiled program does not dispatch single operators.
     facts = OperatorsFacts(names=tuple(ready), dispatch_s=0.0, refused=refused)
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
 
-def _empty(place: JaxDevice, operands: int, results: int) -> RepeatedOperator:
-    """Return a call that computes nothing, with so many operands and as many results."""
+def _empty(device: JaxDevice, operands: int, results: int) -> RepeatedOperator:
+    """Return a call that returns its operands."""
     del results
-    scalar = place.put(np.ones((), np.float32))
-    return repeated(place, lambda *tensors: list(tensors), [[scalar] * operands])
+    scalar = device.put(np.ones((), np.float32))
+    return repeat(device, lambda *tensors: list(tensors), [[scalar] * operands])

@@ -1,8 +1,8 @@
-"""What JAX computes for each op, forward: the one thing that is said of it here.
+"""Forward functions of JAX for each op.
 
-:data:`FORWARD` has a function of a layer and of how its tensors lie; it returns a function of the
-layer's tensors, in the order of the roles that its forward pass reads. Gradients are JAX's own; a
-layer of a network is computed the same way.
+:data:`FORWARD` has a function of a layer and of options, which returns a function of the layer's
+tensors, in the order of the roles that its forward pass reads. JAX derives the gradients. Networks
+use the same functions.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from jax import ShapeDtypeStruct, lax, linear_transpose, nn
 from jax import numpy as jnp
 
-from pydlbench.backends.frameworks.operands import axes_of, shape_in
+from pydlbench.backends.frameworks.operands import ForwardOptions, always, axes_of, shape_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     Function = Callable[..., Any]
 
@@ -27,48 +27,26 @@ if TYPE_CHECKING:
 FILTERS = {"nchw": "oihw", "nhwc": "hwio"}
 
 
-@dataclass(frozen=True, slots=True)
-class JaxForwardOptions:
-    """How the tensors of a layer lie, and what the layer is computed for.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JaxForwardOptions(ForwardOptions):
+    """How a layer is called, besides its sizes.
 
     Attributes:
-        word: ``nhwc`` or ``nchw`` for images; of products ``transposed`` if the weights are stored
-            with their columns as rows.
-        training: whether for a training: normalisations take the minibatch's statistics then, and
-            return these too.
-        statistics: values that statistics have instead of those of the source; their gradient is
-            that of the source's.
+        statistics: values that replace the statistics of the source, by role; their gradient is
+            that of the source's statistics.
     """
 
-    word: str = "nhwc"
-    training: bool = False
     statistics: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def images(self) -> str:
-        """The layout of images."""
-        return "nhwc" if self.word == "nhwc" else "nchw"
-
     def channels(self, dimensions: int = 4) -> int:
-        """Return where images, or features, have their channels."""
+        """Return the axis of the channels of images, or of features."""
         return 1 if self.images == "nchw" and dimensions > 2 else dimensions - 1
 
-    def around(self, values: Sequence[Any], others: Any) -> tuple[Any, ...]:
-        """Return what holds for each side in its place, with ``others`` for images and channels."""
-        if self.images == "nhwc":
-            return others, *values, others
-        return others, others, *values
-
     def along_channels(self, vector: Any, dimensions: int) -> Any:
-        """Return one element per channel, to be combined with images or features."""
+        """Return one element per channel, in a shape that broadcasts to images or features."""
         shape = [1] * dimensions
         shape[self.channels(dimensions)] = -1
         return vector.reshape(shape)
-
-
-def _always(function: Function) -> Callable[[Any, JaxForwardOptions], Function]:
-    """Return the entry of what is computed the same way for any layer."""
-    return lambda _layer, _options: function
 
 
 def _convolution(layer: Any, options: JaxForwardOptions) -> Function:
@@ -97,7 +75,7 @@ def _transposed_convolution(layer: Any, options: JaxForwardOptions) -> Function:
 
 
 def _product(_layer: Any, options: JaxForwardOptions) -> Function:
-    weights = "nk" if options.word == "transposed" else "kn"
+    weights = "nk" if options.layout == "transposed" else "kn"
     return functools.partial(jnp.einsum, f"...mk,...{weights}->...mn")
 
 
@@ -126,15 +104,12 @@ def _pooling(layer: Any, options: JaxForwardOptions) -> Function:
 
 
 def _attention(layer: Any, _options: JaxForwardOptions) -> Function:
-    # JAX has the heads behind the places of a sequence.
-    def turned(heads: Any) -> Any:
-        return heads.swapaxes(1, 2)
+    # JAX has the heads after the positions of a sequence.
+    def forward(*operands: Any) -> Any:
+        swapped = (operand.swapaxes(1, 2) for operand in operands)
+        return nn.dot_product_attention(*swapped, is_causal=bool(layer.causal)).swapaxes(1, 2)
 
-    return lambda query, key, value: turned(
-        nn.dot_product_attention(
-            turned(query), turned(key), turned(value), is_causal=bool(layer.causal)
-        )
-    )
+    return forward
 
 
 def _local_response(layer: Any, options: JaxForwardOptions) -> Function:
@@ -150,22 +125,22 @@ def _local_response(layer: Any, options: JaxForwardOptions) -> Function:
 
 
 def _statistics(exact: Any, axes: tuple[int, ...], options: JaxForwardOptions) -> tuple[Any, Any]:
-    """Return mean and variance over axes, which are kept, by one reading as Flax does."""
+    """Return mean and variance over axes, which are kept, in one pass as Flax does."""
 
-    def having(role: str, like: Any) -> Any:
+    def replace(role: str, like: Any) -> Any:
         if role not in options.statistics:
             return like
         return options.statistics[role].reshape(like.shape) + (like - lax.stop_gradient(like))
 
-    mean = having("mean", jnp.mean(exact, axes, keepdims=True))
+    mean = replace("mean", jnp.mean(exact, axes, keepdims=True))
     square = jnp.mean(exact * exact, axes, keepdims=True)
-    return mean, having("variance", square - mean * mean)
+    return mean, replace("variance", square - mean * mean)
 
 
 def _batch_normalisation(layer: Any, options: JaxForwardOptions) -> Function:
     def forward(x: Any, w: Any, b: Any, *given: Any) -> Any:
         exact = x.astype(jnp.float32)
-        w, b, mean, variance = (options.along_channels(each, x.ndim) for each in (w, b, *given))
+        w, b, mean, variance = (options.along_channels(vector, x.ndim) for vector in (w, b, *given))
         batch = []
         if options.training:
             channels = options.channels(x.ndim)
@@ -173,9 +148,9 @@ def _batch_normalisation(layer: Any, options: JaxForwardOptions) -> Function:
             count = x.size // x.shape[channels]
             mean, variance = _statistics(exact, axes, options)
             unbiased = variance * (count / max(count - 1, 1))
-            batch = [each.reshape(-1) for each in (mean, variance, mean, unbiased)]
-            for place, running in enumerate(given, 2):
-                batch[place] = running + layer.momentum * (batch[place] - running)
+            batch = [vector.reshape(-1) for vector in (mean, variance, mean, unbiased)]
+            for index, running in enumerate(given, 2):
+                batch[index] = running + layer.momentum * (batch[index] - running)
         factor = lax.rsqrt(variance + layer.epsilon) * w
         result = ((exact - mean) * factor + b).astype(x.dtype)
         return (result, *batch) if options.training else result
@@ -203,7 +178,7 @@ def _root_mean_square(layer: Any, _options: JaxForwardOptions) -> Function:
     return forward
 
 
-#: What is computed for a layer, by :func:`~pydlbench.backends.frameworks.backend.op_of` it.
+#: Forward functions by :func:`~pydlbench.backends.frameworks.backend.op_of` a layer.
 FORWARD: Final[Mapping[str, Callable[[Any, JaxForwardOptions], Function]]] = {
     "conv": _convolution,
     "deconv": _transposed_convolution,
@@ -211,31 +186,31 @@ FORWARD: Final[Mapping[str, Callable[[Any, JaxForwardOptions], Function]]] = {
     "attention": _attention,
     "pool": _pooling,
     "bias": lambda _, options: lambda x, b: x + options.along_channels(b, x.ndim),
-    "relu": _always(nn.relu),
-    "relu6": _always(nn.relu6),
-    "hardsigmoid": _always(nn.hard_sigmoid),
-    "hardswish": _always(nn.hard_swish),
-    "sigmoid": _always(nn.sigmoid),
-    "tanh": _always(jnp.tanh),
-    "softplus": _always(nn.softplus),
-    "elu": _always(nn.elu),
-    "silu": _always(nn.silu),
-    "mish": _always(nn.mish),
-    "gelu": _always(functools.partial(nn.gelu, approximate=False)),
-    "gelu-tanh": _always(nn.gelu),
-    "scale": _always(operator.mul),
-    "add": _always(operator.add),
+    "relu": always(nn.relu),
+    "relu6": always(nn.relu6),
+    "hardsigmoid": always(nn.hard_sigmoid),
+    "hardswish": always(nn.hard_swish),
+    "sigmoid": always(nn.sigmoid),
+    "tanh": always(jnp.tanh),
+    "softplus": always(nn.softplus),
+    "elu": always(nn.elu),
+    "silu": always(nn.silu),
+    "mish": always(nn.mish),
+    "gelu": always(functools.partial(nn.gelu, approximate=False)),
+    "gelu-tanh": always(nn.gelu),
+    "scale": always(operator.mul),
+    "add": always(operator.add),
     "concat": lambda _, options: lambda *images: jnp.concatenate(images, options.channels()),
     "lrn": _local_response,
     "batchnorm": _batch_normalisation,
     "layernorm": _layer_normalisation,
     "rmsnorm": _root_mean_square,
-    "softmax": _always(nn.softmax),
-    "log-softmax": _always(nn.log_softmax),
+    "softmax": always(nn.softmax),
+    "log-softmax": always(nn.log_softmax),
 }
 
-#: The source whose result the inputs of a gradient have in its place.
+#: Sources computed from results, for gradients whose inputs have the result only.
 SOURCES: Final[Mapping[str, Function]] = {"softmax": np.log, "log-softmax": lambda result: result}
 
-#: Roles of statistics that the inputs of a gradient have: the reference computes with these.
+#: Roles of statistics among the inputs of a gradient, which the reference uses.
 STATISTICS: Final[tuple[str, ...]] = ("mean", "variance")

@@ -1,7 +1,7 @@
-"""A layer's pass as XLA compiles it, from JAX's forward function, with its operands in place.
+"""Passes of layers, compiled by XLA from JAX's forward functions.
 
-A gradient is what :func:`jax.vjp` makes of the forward pass: a function of the incoming gradient
-and of what it keeps, which are the row's operands. A new op is an entry in
+A gradient is derived by :func:`jax.vjp`: a function of the incoming gradient and of the residuals
+of the forward pass, which are operands of the row. A new op is an entry in
 :data:`~pydlbench.backends.jax.forward.FORWARD`.
 """
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-#: What JAX calls what it computes for a layer; others are called by their op.
-_NAMES: Final = {
+#: Names of algorithms by op; those of other ops are the ops.
+_ALGORITHMS: Final = {
     "conv": "lax.conv_general_dilated",
     "deconv": "transpose of lax.conv_general_dilated",
     "gemm": "lax.dot_general",
@@ -42,27 +42,27 @@ _NAMES: Final = {
 }
 
 
-def variants_of(layer: Layer, spec: KernelSpec, place: JaxDevice) -> list[Variant]:
+def variants_of(layer: Layer, spec: KernelSpec, device: JaxDevice) -> list[Variant]:
     """Return the ways to compute a pass of a layer.
 
     Args:
-        layer: of the case.
-        spec: what is computed.
-        place: where it is computed, and in what.
+        layer: layer of the case.
+        spec: the case.
+        device: the device and the precision.
 
     Raises:
         UnsupportedError: JAX has no such layers here.
     """
     entry = entry_of("jax", FORWARD, layer)
-    if layer.kind == "pointwise" and place.queues:
+    if layer.kind == "pointwise" and device.queues:
         raise UnsupportedError("jax: memory-bound layers are run on CPUs so far")
     backward_maxima = layer.op == "pool" and layer.mode == "max" and spec.pass_ != "forward"
     if backward_maxima and max(layer.dilation) > 1:
         raise UnsupportedError("jax: no gradient of maxima over windows with holes")
     training = spec.pass_ != "forward" or spec.propagation == "training"
     return [
-        _variant(entry, spec, JaxForwardOptions(word, training), place)
-        for word in layouts_of(layer)
+        _variant(entry, spec, JaxForwardOptions(layout=layout, training=training), device)
+        for layout in layouts_of(layer)
     ]
 
 
@@ -70,20 +70,20 @@ def _variant(
     entry: Callable[[Any, JaxForwardOptions], Callable[..., Any]],
     spec: KernelSpec,
     options: JaxForwardOptions,
-    place: JaxDevice,
+    device: JaxDevice,
 ) -> Variant:
     """Return a way to compute a pass.
 
     Args:
-        entry: of the table.
-        spec: what is computed.
-        options: of the forward function.
-        place: where it is computed, and in what.
+        entry: entry of the table of forward functions.
+        spec: the case.
+        options: options of the forward function.
+        device: the device and the precision.
     """
-    layer, word = spec.layer, options.word
-    layout = LayerLayout(layer, word, FILTERS.get(word, "oihw"))
-    run = FrameworkLayerPass(spec, entry(layer, options), layout, {})
-    roles = run.roles
+    layer = spec.layer
+    layout = LayerLayout(layer, options.layout, FILTERS.get(options.layout, "oihw"))
+    layer_pass = FrameworkLayerPass(spec, entry(layer, options), layout, {})
+    roles = layer_pass.roles
 
     def build(inputs: Mapping[str, Array]) -> JaxOperator:
         given = dict(inputs)
@@ -92,82 +92,82 @@ def _variant(
 
         def put(role: str) -> Any:
             kind = "float32" if layer.in_float32(role) else None
-            return place.put(layout.array(role, given), kind)
+            return device.put(layout.array(role, given), kind)
 
         operands = {role: put(role) for role in roles.reads}
-        called, tensors = run.function, list(operands.values())
+        function, tensors = layer_pass.function, list(operands.values())
         if roles.derived:
             statistics = {role: put(role) for role in STATISTICS if role in given}
-            called = entry(layer, dataclasses.replace(options, statistics=statistics))
-            with place.exact():
-                called, kept = _gradient(called, operands, roles.writes)
-            tensors = [*kept, put("dst")]
+            function = entry(layer, dataclasses.replace(options, statistics=statistics))
+            with device.exact():
+                function, residuals = _gradient(function, operands, roles.writes)
+            tensors = [*residuals, put("dst")]
 
         def results(returned: Any) -> Mapping[str, Array]:
             several = returned if isinstance(returned, tuple | list) else [returned]
-            return run.plain(dict(zip(roles.writes, several, strict=True)), as_array)
+            return layer_pass.plain(dict(zip(roles.writes, several, strict=True)), as_array)
 
-        return JaxOperator(called, tensors, results, place)
+        return JaxOperator(function, tensors, results, device)
 
-    name = _NAMES.get(op_of(layer), layer.op)
+    name = _ALGORITHMS.get(op_of(layer), layer.op)
     products = layer.op in ("conv", "deconv", "gemm", "attention")
     return Variant(
         algorithm=f"gradient of {name}" if roles.derived else name,
         layout=layout.text(spec.pass_),
-        variant=word,
+        variant=options.layout,
         build=build,
-        accumulate=place.numbers.accumulate if products else place.numbers.dtype,
+        accumulate=device.numbers.accumulate if products else device.numbers.dtype,
     )
 
 
 def _gradient(
     function: Callable[..., Any], operands: Mapping[str, Any], wanted: Sequence[str]
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """Return gradients as a function of what they keep and the incoming gradient, and what is kept.
+    """Return gradients as a function of residuals and the incoming gradient, and the residuals.
 
     Args:
-        function: of the forward pass.
-        operands: of it, by role.
-        wanted: roles whose gradients are wanted.
+        function: the forward pass.
+        operands: its operands, by role.
+        wanted: roles of the operands to differentiate by.
     """
 
-    def of_wanted(*tensors: Any) -> Any:
+    def forward(*tensors: Any) -> Any:
         known = {**operands, **dict(zip(wanted, tensors, strict=True))}
         results = function(*known.values())
         return results[0] if isinstance(results, tuple) else results
 
-    pull = jit(lambda *tensors: vjp(of_wanted, *tensors)[1])(*(operands[role] for role in wanted))
-    kept, structure = tree_util.tree_flatten(pull)
+    pull = jit(lambda *tensors: vjp(forward, *tensors)[1])(*(operands[role] for role in wanted))
+    residuals, structure = tree_util.tree_flatten(pull)
 
     def gradient(*tensors: Any) -> Any:
         return tree_util.tree_unflatten(structure, tensors[:-1])(tensors[-1])
 
-    return gradient, kept
+    return gradient, residuals
 
 
 # -----------------------------------------------------------------------------
-# The compiled function with its operands: called, waited for, read.
+# Compiled functions with their operands.
 
-# Readings of what a launch costs, and executions in each.
+# Measurements of the cost of a launch, and launches in each.
 _READINGS, _LAUNCHES = 20, 10
 
 
 def as_array(array: Any) -> NDArray[Any]:
-    """Return the values of an array of JAX's, on the host, as float32."""
+    """Return the values of a JAX array on the host, as float32."""
     return np.asarray(array).astype(np.float32, copy=False)
 
 
 class JaxOperator(FrameworkOperator):
     """A compiled function with its operands on the device; it has run once.
 
-    On a CPU a call returns with its result, on a GPU the result is in the queue. Nothing is
-    donated: each call gets new memory for its result, as a user's line does.
+    On a CPU a call returns with its result; on a GPU it returns when it is queued. No memory is
+    donated: each call allocates its result, as a user's code does.
 
     Args:
-        function: what is compiled.
+        function: the function to compile.
         operands: all arguments, on the device.
         results: see :class:`FrameworkOperator`.
-        place: where it computes, and in what.
+        device: the device and the precision.
     """
 
     def __init__(
@@ -175,24 +175,24 @@ class JaxOperator(FrameworkOperator):
         function: Callable[..., Any],
         operands: Sequence[Any],
         results: Callable[[Any], Mapping[str, NDArray[Any]]],
-        place: JaxDevice,
+        device: JaxDevice,
     ) -> None:
-        self._compiled = place.compiled(function, operands)
+        self._compiled = device.compile(function, operands)
         self._last: Any = None
-        called = self._queued if place.queues else self._finished
+        called = self._enqueue if device.queues else self._run
         super().__init__(called, operands, results, wait=self._wait)
-        self.call()  # touches what is touched once
+        self.call()  # first use of memory
         self.wait()
 
-    def _finished(self, *operands: Any) -> Any:
+    def _run(self, *operands: Any) -> Any:
         return jax.block_until_ready(self._compiled(*operands))
 
-    def _queued(self, *operands: Any) -> Any:
+    def _enqueue(self, *operands: Any) -> Any:
         self._last = self._compiled(*operands)
         return self._last
 
     def _wait(self) -> None:
-        # A device runs calls in their order, one after the other.
+        # A device executes calls in their order.
         if self._last is not None:
             jax.block_until_ready(self._last)
 
@@ -201,10 +201,10 @@ class JaxOperator(FrameworkOperator):
         return str(self._compiled.as_text())
 
     def launch_times(self) -> dict[str, float]:
-        """Return seconds per execution on the host's clock, and of putting one into the queue.
+        """Return seconds per execution on the host's clock, and seconds of a launch.
 
-        ``host`` and ``enqueue`` of ``KernelFacts.launch_s``: JAX gives nobody its streams, so there
-        is no time between two events.
+        They are ``host`` and ``enqueue`` of ``KernelFacts.launch_s``. There is no time between
+        events, as JAX gives no access to its streams.
         """
         host, enqueue = [], []
         for _ in range(_READINGS):

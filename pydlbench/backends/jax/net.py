@@ -1,4 +1,4 @@
-"""A model's graph as a function of JAX: of images and weights to outputs and moved statistics."""
+"""Networks of the catalogue as functions in JAX."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class JaxNet(Network):
-    """A model as a function of JAX.
+    """A model as a function in JAX.
 
     Args:
         model: the graph.
-        images: their layout: ``nhwc`` or ``nchw``.
-        computed: type of activations; what normalisations keep is float32.
+        images: layout of the images: ``nhwc`` or ``nchw``.
+        computed: type of activations; statistics of normalisations are float32.
     """
 
     arrays: ClassVar[Any] = jnp
@@ -35,14 +35,14 @@ class JaxNet(Network):
 
     def __init__(self, model: Model, images: str, computed: str) -> None:
         super().__init__(model, images, jnp.dtype(computed))
-        self._options = JaxForwardOptions(images)
+        self._options = JaxForwardOptions(layout=images)
 
     def cast(self, tensor: Any) -> Any:
         """Return a tensor in the type of activations."""
         return tensor.astype(self.computed)
 
     def function(self, layer: Layer) -> Callable[..., Any]:
-        """Return what is computed for a layer."""
+        """Return the forward function of a layer."""
         return FORWARD[op_of(layer)](layer, self._options)
 
     def biased(self, result: Any, bias: Any) -> Any:
@@ -54,27 +54,28 @@ class JaxNet(Network):
         return LayerLayout(layer, self.images, FILTERS[self.images])
 
     def pad(self, images: Any, pads: Sequence[tuple[int, int]]) -> Any:
-        """Return images in another frame."""
+        """Return images that are padded with zeros, or cropped."""
         return lax.pad(images, jnp.zeros((), images.dtype), [(*pair, 0) for pair in pads])
 
     def dropped(self, node: GraphNode, images: Any, run: NetworkRun) -> Any:
-        """Return images of which a dropout has dropped some elements."""
+        """Return the images after dropout."""
         keep = node.layer.keep  # type: ignore[union-attr]  # a dropout's
         key = random.fold_in(run.key, self.model.nodes.index(node))
         kept = random.bernoulli(key, keep, images.shape)
         return jnp.where(kept, images / keep, jnp.zeros((), images.dtype))
 
     def normalised(
-        self, node: GraphNode, images: Any, own: Mapping[str, Any], run: NetworkRun
+        self, node: GraphNode, images: Any, tensors: Mapping[str, Any], run: NetworkRun
     ) -> Any:
-        """Return normalised images; statistics are taken, and kept, in float32."""
+        """Return normalised images; statistics are float32."""
         training, roles = run.definition.batch_statistics, ("running_mean", "running_variance")
-        normalize = FORWARD["batchnorm"](node.layer, JaxForwardOptions(self.images, training))
-        weights = own["weights"] if "weights" in own else jnp.ones_like(own["bias"])
-        result = normalize(images, weights, own["bias"], *(own[role] for role in roles))
+        options = JaxForwardOptions(layout=self.images, training=training)
+        normalize = FORWARD["batchnorm"](node.layer, options)
+        weights = tensors["weights"] if "weights" in tensors else jnp.ones_like(tensors["bias"])
+        result = normalize(images, weights, tensors["bias"], *(tensors[role] for role in roles))
         if not training:
             return result
         run.statistics |= {
-            f"{node.name}/{role}": moved for role, moved in zip(roles, result[-2:], strict=True)
+            f"{node.name}/{role}": tensor for role, tensor in zip(roles, result[-2:], strict=True)
         }
         return result[0]

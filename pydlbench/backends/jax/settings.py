@@ -1,6 +1,6 @@
-"""JAX itself: on one device, taking memory as it needs it, in the precisions that we ask for.
+"""JAX on one device, without preallocation of memory, and its precisions.
 
-The other modules take ``jax`` from here, so that what it reads when it makes its client is set.
+The other modules import ``jax`` from here, so that its environment is set before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pydlbench.backends.base import check_precision
 from pydlbench.errors import UnsupportedError
 from pydlbench.verification.verify import TENSOR_ACCUMULATOR
 
-# Else three quarters of a card's memory are taken at once, from the other workers too.
+# By default three quarters of a GPU's memory are allocated at once, and other workers have too
+# little.
 os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 
 import jax
@@ -28,23 +29,23 @@ __all__ = ["JaxArithmetic", "JaxDevice", "arithmetic", "choose", "jax", "jax_dev
 
 @functools.cache
 def choose(device: str) -> Any:
-    """Choose what JAX computes on, before anything is computed, and return that device of JAX's.
+    """Choose JAX's device, before anything is computed, and return it.
 
-    On a CPU a call then computes in the thread that makes it, and returns when its result is there.
+    On a CPU a call then computes in the calling thread, and returns with its result.
 
     Args:
         device: ``cpu`` or ``cuda:N``.
 
     Raises:
-        UnsupportedError: JAX cannot use such a GPU; says why.
+        UnsupportedError: JAX cannot use the GPU; has the reason.
     """
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if device == "cpu":
-        # It would look for GPUs and TPUs, and report what it does not find.
+        # Otherwise JAX looks for GPUs and TPUs, and reports missing ones.
         jax.config.update("jax_platforms", "cpu")
         return jax.devices("cpu")[0]
     jax.config.update("jax_platforms", "cuda,cpu")
-    # Others would get a context of this process, too.
+    # Otherwise this process creates a context on each GPU.
     jax.config.update("jax_cuda_visible_devices", device.removeprefix("cuda:"))
     try:
         return jax.devices("cuda")[0]
@@ -57,7 +58,7 @@ def choose(device: str) -> Any:
 
 
 # -----------------------------------------------------------------------------
-# What JAX stores and computes in: which precisions it has on which device.
+# Precisions on CPUs and GPUs.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +67,9 @@ class JaxArithmetic:
 
     Attributes:
         dtype: name of the storage type.
-        products: of convolutions and products, by the words of ``jax.default_matmul_precision``.
-            XLA rounds float32 operands to TF32 on GPUs that have it, unless it is told ``float32``.
+        products: precision of convolutions and products, for ``jax.default_matmul_precision``. With
+            another value than ``float32``, XLA rounds float32 operands to TF32 on GPUs that have
+            it.
         accumulate: format of the sums of products.
     """
 
@@ -76,7 +78,7 @@ class JaxArithmetic:
     accumulate: str
 
 
-#: On GPUs; ``fp16`` and ``fp8-tc`` are missing, see :func:`arithmetic`.
+#: Precisions on GPUs; ``fp16`` and ``fp8-tc`` are missing, see :func:`arithmetic`.
 _GPU = {
     "fp32": JaxArithmetic(dtype="float32", products="float32", accumulate="float32"),
     "tf32": JaxArithmetic(dtype="float32", products="tensorfloat32", accumulate=TENSOR_ACCUMULATOR),
@@ -86,7 +88,7 @@ _GPU = {
 
 
 def arithmetic(precision: str, on_gpu: bool) -> JaxArithmetic:
-    """Return how JAX computes in a precision.
+    """Return the arithmetic of a precision.
 
     Args:
         precision: one of ``pydlbench.words.PRECISIONS``.
@@ -109,17 +111,17 @@ def arithmetic(precision: str, on_gpu: bool) -> JaxArithmetic:
 
 
 # -----------------------------------------------------------------------------
-# Where and in what a function computes.
+# Devices.
 
 
 @dataclass(frozen=True, slots=True)
 class JaxDevice:
-    """A device and the arithmetic there.
+    """A device and the arithmetic of a precision.
 
     Attributes:
-        device: of JAX's.
-        numbers: see :class:`JaxArithmetic`.
-        queues: whether calls return before they are done, as a GPU's do.
+        device: JAX's device.
+        numbers: the arithmetic.
+        queues: whether calls return before they have finished, as on a GPU.
     """
 
     device: Any
@@ -127,39 +129,39 @@ class JaxDevice:
     queues: bool
 
     def put(self, array: Any, dtype: str | None = None) -> Any:
-        """Return an array on the device, in the storage type unless another one is named."""
+        """Return an array on the device, by default in the storage type."""
         kind = jax.numpy.dtype(dtype or self.numbers.dtype)
         return jax.device_put(array.astype(kind), self.device)
 
-    def compiled(
+    def compile(
         self, function: Callable[..., Any], operands: Sequence[Any], donated: Sequence[int] = ()
     ) -> Any:
-        """Return a function as XLA's program, compiled ahead of time.
+        """Compile a function ahead of time.
 
         Args:
-            function: of arrays.
-            operands: on the device; what is compiled is for their shapes and types.
-            donated: places of operands whose memory the results may take.
+            function: a function of arrays.
+            operands: arrays on the device; the program is specialised to their shapes and types.
+            donated: positions of operands whose memory may be used for results.
         """
         with self.exact():
             jitted = jax.jit(function, donate_argnums=tuple(donated))
             return jitted.lower(*operands).compile()
 
     def exact(self) -> AbstractContextManager[Any]:
-        """Return the context in which functions are traced: products in this precision."""
+        """Return the context for tracing functions, which sets the precision of products."""
         context: AbstractContextManager[Any] = jax.default_matmul_precision(self.numbers.products)
         return context
 
 
 def jax_device(device: str, precision: str) -> JaxDevice:
-    """Return a device with how it computes in a precision.
+    """Return a device and the arithmetic of a precision.
 
     Args:
-        device: ``cpu`` or ``cuda:N``; a process has one.
+        device: ``cpu`` or ``cuda:N``; one per process.
         precision: one of ``pydlbench.words.PRECISIONS``.
 
     Raises:
-        UnsupportedError: JAX has not the one or the other.
+        UnsupportedError: JAX lacks the device or the precision.
     """
     on_gpu = device != "cpu"
     return JaxDevice(choose(device), arithmetic(precision, on_gpu), on_gpu)

@@ -1,8 +1,7 @@
-"""A model in JAX and its steps: each one function that XLA compiles ahead of time.
+"""Models of the catalogue in JAX; a step is one function that XLA compiles ahead of time.
 
-A step takes what it changes (weights, velocities, running statistics, the key of dropout), gives it
-back changed, and may put the new into the memory of the old (``donate_argnums``), as training loops
-in JAX are written.
+A step takes the state that it changes (weights, velocities, running statistics, the key of dropout)
+and returns it. It may reuse its memory (``donate_argnums``), as training loops in JAX do.
 """
 
 from __future__ import annotations
@@ -16,10 +15,16 @@ from jax.extend.core import jaxprs_in_params
 from pydlbench.backends.frameworks.backend import framework_errors
 from pydlbench.backends.jax.net import JaxNet
 from pydlbench.backends.jax.settings import jax, jax_device
-from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays
+from pydlbench.backends.steps.catalogue import host_arrays
 from pydlbench.backends.steps.definition import Losses
 from pydlbench.backends.steps.inputs import trained
-from pydlbench.backends.steps.network import LOSS, OPTIMIZER, FunctionStep, NetworkRun
+from pydlbench.backends.steps.network import (
+    LOSS,
+    OPTIMIZER,
+    FunctionStep,
+    NetworkModel,
+    NetworkRun,
+)
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -41,7 +46,7 @@ def _cross_entropy(logits: Any, labels: Any) -> Any:
     return -jnp.mean(jnp.take_along_axis(logarithms, labels[..., None], axis=-1))
 
 
-class JaxModel(CatalogueModel):
+class JaxModel(NetworkModel):
     """A model with its weights and a minibatch."""
 
     losses = Losses(
@@ -53,30 +58,35 @@ class JaxModel(CatalogueModel):
     def _build(self, batch: Batch, *, separate: bool) -> None:
         del separate
         spec = self.spec
-        place = jax_device(spec.device, spec.precision)
-        self.place = place
-        self.net = JaxNet(self.model, spec.layout, place.numbers.dtype)
-        self._stored = place.numbers.dtype if spec.cast == "whole" else "float32"
+        self.device = jax_device(spec.device, spec.precision)
+        dtype = self.device.numbers.dtype
+        self._net = JaxNet(self.model, spec.layout, dtype)
+        self._stored = dtype if spec.cast == "whole" else "float32"
         self._names = frozenset(trained(self.model))
-        #: What steps change: ``trained`` tensors and running statistics (``buffers``) by name, and
-        #: the ``key`` of dropout.
+        #: State that steps change: ``trained`` tensors and running statistics (``buffers``) by
+        #: name, and the ``key`` of dropout.
         self.state: dict[str, Any] = {}
         if spec.backward:
             self.notes.append("the whole step is one program of XLA's, updates included")
         self.initialize()
         self.host = host_arrays(batch, spec.layout)
         #: Images and labels on the device.
-        self.resident = self.placed(self.host)
+        self.resident = self.copy_to_device(self.host)
+
+    @property
+    def net(self) -> JaxNet:
+        """The network."""
+        return self._net
 
     def guards(self) -> Iterator[AbstractContextManager[None]]:
-        """Yield what says in one line what was refused."""
+        """Yield the context that translates JAX's errors."""
         yield framework_errors(f"{self.spec.model} ({self.spec.mode})")
 
     def prepare(self, definition: StepDefinition) -> JaxStep:
         """Build and compile a step.
 
         Raises:
-            UnsupportedError: JAX cannot do what is defined.
+            UnsupportedError: the step has parts that are not supported in JAX.
             UsageError: training without an optimizer.
         """
         if (
@@ -95,18 +105,18 @@ class JaxModel(CatalogueModel):
         return step
 
     def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Take over weights by name, and begin anew with what dropout draws."""
+        """Copy weights by name, and reset the key of dropout."""
         tensors = {name: self._tensor(name, tensor) for name, tensor in weights.items()}
         self.state = {
             "trained": {name: tensor for name, tensor in tensors.items() if name in self._names},
             "buffers": {
                 name: tensor for name, tensor in tensors.items() if name not in self._names
             },
-            "key": jax.device_put(jax.random.key(self.spec.seed), self.place.device),
+            "key": jax.device_put(jax.random.key(self.spec.seed), self.device.device),
         }
 
     def synchronize(self) -> None:
-        """Return when all calls are done; on a CPU each returns with its results."""
+        """Wait until the device has finished; on a CPU calls return with their results."""
         for step in self.steps:
             step.wait()
 
@@ -118,16 +128,12 @@ class JaxModel(CatalogueModel):
             "step; nearest: --framework torch"
         )
 
-    def placed(self, arrays: tuple[NDArray[Any], ...]) -> tuple[Any, ...]:
-        """Return arrays of the host's on the device."""
-        return tuple(jax.device_put(array, self.place.device) for array in arrays)
+    def copy_to_device(self, arrays: tuple[NDArray[Any], ...]) -> tuple[Any, ...]:
+        """Return arrays of the host on the device."""
+        return tuple(jax.device_put(array, self.device.device) for array in arrays)
 
     # -------------------------------------------------------------------------
-    # What a step says of itself, to be checked before it is timed.
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each node's output, NCHW or (batch, features)."""
-        return dict(self.net.shapes)
+    # Properties of the step, which are checked before it is timed.
 
     def elements(self) -> int:
         """Return the number of trained elements."""
@@ -135,20 +141,16 @@ class JaxModel(CatalogueModel):
 
     def flops(self) -> int:
         """Return the FLOPs of all convolutions and products in the traced step."""
-        traced = jax.make_jaxpr(self.step.body)(*self.step.operands())
-        return _flops(traced.jaxpr, self.net.images)
+        program = jax.make_jaxpr(self.step.body)(*self.step.operands())
+        return _flops(program.jaxpr, self.net.images)
 
     def gpu(self) -> dict[str, Any]:
-        """Return what JAX tells of its GPU."""
-        device = self.place.device
+        """Return JAX's description of its GPU."""
+        device = self.device.device
         return {
             "name": device.device_kind,
             "capability": str(getattr(device, "compute_capability", "")),
         }
-
-    def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
-        """Return values as they are by name."""
-        return self.net.plain(name, array.astype(np.float32, copy=False))
 
     def subtract_gradients(self, rate: float) -> None:
         """Run the step, and subtract its gradients times the rate from the weights."""
@@ -160,22 +162,22 @@ class JaxModel(CatalogueModel):
 
     def _tensor(self, name: str, array: NDArray[Any]) -> Any:
         kind = "float32" if self.net.is_exact(name) else self._stored
-        # A copy of its own, which may be given away.
-        put = self.place.put(self.net.arrange(name, array), kind)
+        # A copy, as steps donate its memory.
+        put = self.device.put(self.net.arrange(name, array), kind)
         return jnp.array(put, copy=True)
 
 
 def _flops(program: Any, images: str) -> int:
-    """Return the FLOPs of a traced function, two per multiply-add, padding counted.
+    """Return the FLOPs of a traced function, two per multiply-add, including padding.
 
     Args:
-        program: what JAX has traced; functions within it count as well.
+        program: the traced function; functions within it count as well.
         images: the layout of images.
     """
     total = 0
     for equation in program.eqns:
         if equation.primitive.name == "conv_general_dilated":
-            total += _of_convolution(equation, images)
+            total += _convolution_flops(equation, images)
         elif equation.primitive.name == "dot_general":
             ((contracted, _), _) = equation.params["dimension_numbers"]
             source, result = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
@@ -185,13 +187,13 @@ def _flops(program: Any, images: str) -> int:
     return total
 
 
-def _of_convolution(equation: Any, images: str) -> int:
-    """Return a convolution's FLOPs, or those of a gradient: as many as forward.
+def _convolution_flops(equation: Any, images: str) -> int:
+    """Return the FLOPs of a convolution or of its gradients, which all have as many.
 
-    Each element of what the convolution writes meets the taps of a filter. JAX's gradients are
-    convolutions as well, told by which axis stands for what: that of the weights reads images with
-    their channels in the place of the batch, that of the images reads filters with inputs and
-    outputs exchanged. A transposed convolution is a gradient of the images itself.
+    Each element of a forward convolution's result meets the taps of a filter. JAX's gradients are
+    convolutions as well, and differ in the order of axes: the gradient of the weights reads images
+    with channels as the batch, that of the images reads filters with inputs and outputs exchanged.
+    A transposed convolution is itself a gradient of the images.
     """
     shapes: list[tuple[int, ...]] = [
         tensor.aval.shape for tensor in (*equation.invars, *equation.outvars)
@@ -200,11 +202,11 @@ def _of_convolution(equation: Any, images: str) -> int:
     orders: list[tuple[int, ...]] = list(equation.params["dimension_numbers"])
     source, filters, written = orders
     outputs, inputs = (3, 2) if images == "nhwc" else (0, 1)
-    if source[0] != 0:  # of the weights; their channels have taken the place of the batch
+    if source[0] != 0:  # gradient of the weights: channels are the batch
         transposed = written[:2] == (outputs, inputs)
         gradient, channels = (left, left[source[0]]) if transposed else (right, result[outputs])
         return 2 * math.prod(gradient) * math.prod(result) // channels
-    if filters[:2] != (outputs, inputs):  # of the images; what is left is the gradient
+    if filters[:2] != (outputs, inputs):  # gradient of the images: left is the incoming gradient
         return 2 * math.prod(left) * math.prod(right) // left[source[1]]
     return 2 * math.prod(result) * math.prod(right) // right[outputs]
 
@@ -217,7 +219,7 @@ class JaxStep(FunctionStep):
     def __init__(self, owner: JaxModel, definition: StepDefinition) -> None:
         super().__init__(owner, definition)
         drops = definition.drops and any(node.op == "dropout" for node in owner.model)
-        #: What of the model's state it changes.
+        #: Parts of the model's state that the step changes.
         self._changed = tuple(
             name
             for name, changed in (
@@ -234,40 +236,40 @@ class JaxStep(FunctionStep):
         self._program: Any = None
 
     def compile(self) -> None:
-        """Have XLA make a program of it; only then it can be called."""
-        self._program = self.owner.place.compiled(self.body, self.operands(), donated=(0,))
+        """Compile the step, before its first call."""
+        self._program = self.owner.device.compile(self.body, self.operands(), donated=(0,))
 
     def run(self, host: tuple[NDArray[Any], ...] | None = None) -> dict[str, Any]:
-        """Run it once and return its results where they are."""
-        images = None if host is None else self.owner.placed(host)
+        """Run it once and return its results on the device."""
+        images = None if host is None else self.owner.copy_to_device(host)
         changed, results = self._program(*self.operands(images))
         self._velocity = changed.pop("velocity", self._velocity)
         self.owner.state.update(changed)
-        # Results of a program are there all at once.
-        waited = results["loss"] if "loss" in results else results.get("output")
-        if self.owner.place.queues:
-            self._last = waited
-        elif waited is not None:
-            waited.block_until_ready()
+        # All results of a program are ready at the same time.
+        last = results["loss"] if "loss" in results else results.get("output")
+        if self.owner.device.queues:
+            self._last = last
+        elif last is not None:
+            last.block_until_ready()
         return dict(results)
 
     def wait(self) -> None:
-        """Return when all calls are done; a device runs them in their order."""
+        """Wait for the last call; a device executes calls in their order."""
         if self._last is not None:
             self._last.block_until_ready()
 
     def reset(self) -> None:
-        """Forget what training has left: velocities, the rate."""
+        """Reset the state of training: velocities, the rate."""
         optimizer = self.owner.model.optimizer
-        moving = self.updates and optimizer.kind == "momentum"
+        has_momentum = self.updates and optimizer.kind == "momentum"
         self._velocity = {
             name: jnp.zeros_like(tensor)
-            for name, tensor in (self.owner.state["trained"] if moving else {}).items()
+            for name, tensor in (self.owner.state["trained"] if has_momentum else {}).items()
         }
         self._set_rate(optimizer.rate)
 
     def operands(self, images: tuple[Any, ...] | None = None) -> tuple[Any, ...]:
-        """Return what :meth:`body` takes, as it is now."""
+        """Return the current operands of :meth:`body`."""
         state = self.owner.state
         changed = {name: state[name] for name in self._changed}
         if self.updates:
@@ -278,21 +280,21 @@ class JaxStep(FunctionStep):
     def body(
         self, changed: dict[str, Any], kept: dict[str, Any], rate: Any, batch: tuple[Any, ...]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what was changed, and what is wanted; XLA drops what neither depends on.
+        """Return the changed state and the results; XLA drops everything else.
 
         Args:
-            changed: tensors by name of what the step gives back.
-            kept: of what it only reads.
-            rate: of the optimizer.
-            batch: images, and labels where there are any.
+            changed: parts of the state that the step changes.
+            kept: parts of the state that it only reads.
+            rate: learning rate.
+            batch: images, and labels if there are any.
         """
         definition, state = self.definition, {**kept, **changed}
         images, labels = batch[0], batch[1] if len(batch) > 1 else None
-        key = following = None
+        key = next_key = None
         if "key" in changed:
-            key, following = jax.random.split(changed["key"])
+            key, next_key = jax.random.split(changed["key"])
 
-        def differentiated(weights: dict[str, Any], source: Any) -> Any:
+        def forward(weights: dict[str, Any], source: Any) -> Any:
             run = NetworkRun({**state["buffers"], **weights}, definition, key)
             output = self.owner.net.output(source, run)
             if not definition.backward and definition.loss == "none":
@@ -302,21 +304,21 @@ class JaxStep(FunctionStep):
             return loss, (output, run.statistics)
 
         if not definition.backward:
-            loss, (output, _) = differentiated(state["trained"], images)
+            loss, (output, _) = forward(state["trained"], images)
             return {}, self.add_results({"output": output}, output, lambda: loss)
-        places = (0, 1) if definition.input_gradient else (0,)
-        gradient = jax.value_and_grad(differentiated, places, has_aux=True)
-        (loss, (output, moved)), (gradients, *others) = gradient(state["trained"], images)
-        # The images' gradient too has to be returned, or it would be dropped.
+        arguments = (0, 1) if definition.input_gradient else (0,)
+        gradient = jax.value_and_grad(forward, arguments, has_aux=True)
+        (loss, (output, statistics)), (gradients, *others) = gradient(state["trained"], images)
+        # The gradient of the images is returned, or XLA would drop it.
         results: dict[str, Any] = {"images": others}
-        given: dict[str, Any] = {"key": following, "buffers": {**state["buffers"], **moved}}
+        updated: dict[str, Any] = {"key": next_key, "buffers": {**state["buffers"], **statistics}}
         if self.updates:
             with jax.named_scope(OPTIMIZER):
-                given |= self._updated(state["trained"], changed["velocity"], gradients, rate)
+                updated |= self._updated(state["trained"], changed["velocity"], gradients, rate)
         else:
             results["gradients"] = gradients
-        wanted = self.add_results(results, output, lambda: loss)
-        return {name: given[name] for name in changed}, wanted
+        self.add_results(results, output, lambda: loss)
+        return {name: updated[name] for name in changed}, results
 
     def _updated(
         self, weights: dict[str, Any], velocity: dict[str, Any], gradients: Any, rate: Any
@@ -325,12 +327,12 @@ class JaxStep(FunctionStep):
         if velocity:
             mu = self.owner.model.optimizer.mu
             velocity = {
-                name: (mu * moving + gradients[name]).astype(moving.dtype)
-                for name, moving in velocity.items()
+                name: (mu * tensor + gradients[name]).astype(tensor.dtype)
+                for name, tensor in velocity.items()
             }
-        by = velocity or gradients
+        steps = velocity or gradients
         moved = {
-            name: (tensor - rate * by[name]).astype(tensor.dtype)
+            name: (tensor - rate * steps[name]).astype(tensor.dtype)
             for name, tensor in weights.items()
         }
         return {"trained": moved, "velocity": velocity}
@@ -346,4 +348,4 @@ class JaxStep(FunctionStep):
 
     def _set_rate(self, rate: float) -> None:
         self._last_rate = rate
-        self._rate = self.owner.place.put(np.asarray(rate, np.float32), "float32")
+        self._rate = self.owner.device.put(np.asarray(rate, np.float32), "float32")

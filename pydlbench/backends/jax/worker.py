@@ -1,4 +1,4 @@
-"""What JAX's worker is asked for; see ``steps.registry.FrameworkWorker``."""
+"""Requests that JAX's worker serves; see ``steps.registry.FrameworkWorker``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from pydlbench.backends.jax.step import JaxModel
 
 __all__ = ["catalogue_model", "runs_files", "serve_call_list", "serve_calls"]
 
-#: Whether files are run, and no modules.
+#: Whether the worker runs model files.
 runs_files: Final = False
 catalogue_model: Final = JaxModel

@@ -11,7 +11,9 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pydlbench.backends.steps.catalogue import host_arrays
+import numpy as np
+
+from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays
 from pydlbench.backends.steps.definition import Outcome, check_trainable
 from pydlbench.backends.steps.inputs import weight_shapes
 from pydlbench.models.graph import INPUT, cropped
@@ -190,6 +192,26 @@ class Network(abc.ABC):
         layer = self.model[name.rpartition("/")[0]].layer
         assert layer is not None, "a node with weights has a layer"
         return self.layer_layout(layer)
+
+
+class NetworkModel(CatalogueModel):
+    """A network of the catalogue whose steps are functions; see :class:`FunctionStep`."""
+
+    #: Images and labels on the host.
+    host: tuple[NDArray[Any], ...]
+
+    @property
+    @abc.abstractmethod
+    def net(self) -> Network:
+        """The network."""
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each node's output, NCHW or (batch, features)."""
+        return dict(self.net.shapes)
+
+    def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Return a tensor, or its gradient, in the plain layout and float32, by name."""
+        return self.net.plain(name, array.astype(np.float32, copy=False))
 
 
 class FunctionStep(abc.ABC):

@@ -159,7 +159,7 @@ def test_the_precision_is_in_the_program(precision, words, pass_, monkeypatch):
             lowered.append(settings.jax.jit(function).lower(*operands).as_text())
         return lambda *_: settings.jax.numpy.zeros(1)
 
-    monkeypatch.setattr(settings.JaxDevice, "compiled", compiled)
+    monkeypatch.setattr(settings.JaxDevice, "compile", compiled)
     inputs = make_inputs(CONV, pass_, "fp32", 1)
     for variant in variants_of(CONV, KernelSpec(layer=CONV, pass_=pass_), place):
         variant.build(inputs)

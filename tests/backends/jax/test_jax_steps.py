@@ -70,11 +70,11 @@ def test_dropout_draws_anew_in_each_step_and_scales_what_it_keeps():
 
 
 def test_a_group_computes_what_its_equations_do():
-    from pydlbench.backends.jax.calls import _function, _operands, traced
+    from pydlbench.backends.jax.calls import linked_calls, trace_step
     from pydlbench.backends.jax.settings import jax
 
     made, definition = built(tiny.chain(), phase="forward")
-    program = traced(made.prepare(definition))
+    program = trace_step(made.prepare(definition))
     operators = [one.operator for one in program.members]
     text, calls = next(
         (text, calls)
@@ -83,8 +83,9 @@ def test_a_group_computes_what_its_equations_do():
     )
     assert operators[calls[0]] == "conv_general_dilated"
     group = CallGroup.read(text)
-    images, filters, bias = operands = _operands(program.equations, calls, group)
-    (found,) = _function(program.equations, calls, group)(*operands)
+    body, operands = linked_calls([program.equations[call] for call in calls], group)
+    images, filters, bias = operands
+    (found,) = body(*operands)
     convolution = program.equations[calls[0]]
     expected = convolution.primitive.bind(images, filters, **convolution.params) + bias
     np.testing.assert_allclose(found, jax.nn.relu(expected), rtol=1e-5, atol=1e-5)
@@ -108,7 +109,7 @@ def test_repetitions_have_operands_of_their_own_and_share_a_call(monkeypatch):
         asked.append((operands, results))
         return SimpleNamespace(run=lambda: 1.0)
 
-    part = calls.repeated(jax_device("cpu", "fp32"), body, [[operand], [operand]], CallCosts(empty))
+    part = calls.repeat(jax_device("cpu", "fp32"), body, [[operand], [operand]], CallCosts(empty))
     assert len(seen) == 2
     assert asked == [(2, 1)]
     monkeypatch.setattr(calls.TimedCall, "run", lambda _: 5.0)
