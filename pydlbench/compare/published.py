@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -195,7 +196,11 @@ def _matches(figure: PublishedFigure, own: Sequence[OwnFigure]) -> Iterator[OwnF
     )
     for group in groups.values():
         eligible = [result for result in group if result.protocol is not None] or group
-        closest = min(eligible, key=lambda result: (_distance(figure, result), result.batch))
+        # 16 is nearer to 32 than to 4.
+        closest = min(
+            eligible,
+            key=lambda result: (abs(math.log(result.batch / figure.batch)), result.batch),
+        )
         yield _beside(figure, closest)
 
 
@@ -207,26 +212,18 @@ def _fits(figure: PublishedFigure, own: OwnFigure) -> bool:
     return same and own.protocol == figure.protocol and own.stage == figure.stage
 
 
-def _distance(figure: PublishedFigure, own: OwnFigure) -> float:
-    """Return the distance of batches as their ratio: 16 is nearer to 32 than to 4."""
-    return max(own.batch, figure.batch) / min(own.batch, figure.batch)
-
-
 def _beside(figure: PublishedFigure, own: OwnFigure) -> OwnFigure:
     """Return a result in a figure's unit, with the speedup and the differences from the figure."""
-    marks = []
-    if own.batch != figure.batch:
-        marks.append(f"per image, batch {own.batch}")
-    if own.protocol is None:
-        marks.append("plain step")
-    if own.options:
-        marks.append(own.options)
-    if own.precision != figure.precision:
-        marks.append(own.precision)
+    marks = (
+        f"per image, batch {own.batch}" if own.batch != figure.batch else "",
+        "plain step" if own.protocol is None else "",
+        own.options,
+        own.precision if own.precision != figure.precision else "",
+    )
     return msgspec.structs.replace(
         own,
         value=figure.in_unit(own.seconds, own.batch),
         unit=figure.unit,
         speedup=(figure.seconds / figure.batch) / (own.seconds / own.batch),
-        marks=tuple(marks),
+        marks=tuple(filter(None, marks)),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -123,10 +123,6 @@ class FleetEvidence(Record, frozen=True, kw_only=True):
     text: str
 
 
-def _texts(evidence: Iterable[FleetEvidence]) -> str:
-    return "; ".join(reading.text for reading in evidence)
-
-
 class FleetEffect(Record, frozen=True, kw_only=True):
     """One node in one metric, against the median of the other nodes of its kind.
 
@@ -152,7 +148,12 @@ class FleetEffect(Record, frozen=True, kw_only=True):
     q: float | None
     verdict: Annotated[str, one_of("SLOW", "FAST", "SAME", "UNCLEAR")]
     evidence: Annotated[
-        tuple[FleetEvidence, ...], shown("read beside it", _texts, right=False)
+        tuple[FleetEvidence, ...],
+        shown(
+            "read beside it",
+            lambda evidence: "; ".join(reading.text for reading in evidence),
+            right=False,
+        ),
     ] = ()
     command: str = ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
@@ -228,10 +229,6 @@ def _kernel(algorithm: str) -> str:
     return cut(short, _ALGORITHM_WIDTH)
 
 
-def _yes(flag: bool) -> str:
-    return "yes" if flag else "no"
-
-
 def _giga(flops: int) -> str:
     return number(flops / 1e9)
 
@@ -242,10 +239,6 @@ def _layers(rows: Sequence[Any]) -> bool:
 
 def _megahertz(hertz: float) -> str:
     return f"{hertz / 1e6:.0f}"
-
-
-def _joules(energy: float) -> str:
-    return si(energy, "J")
 
 
 def _of_traffic(rows: Sequence[Any]) -> bool:
@@ -285,7 +278,9 @@ class Candidate(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     time: Mapping[str, Any] | float | None = None
     reorder_s: Mapping[str, float] = msgspec.field(default_factory=dict)
     workspace_bytes: Annotated[int | None, shown("workspace", format_bytes)] = None
-    tensor_cores: Annotated[bool | None, shown("tensor cores", _yes)] = None
+    tensor_cores: Annotated[
+        bool | None, shown("tensor cores", lambda flag: "yes" if flag else "no")
+    ] = None
     setup_s: Annotated[float | None, shown("built in", format_seconds)] = None
     correct: Mapping[str, Any] | None = None
 
@@ -458,7 +453,7 @@ class Measurement(
         shown("", format_seconds, unit="s", keys="event graph host enqueue"),
     ] = None
     kernels: tuple[Mapping[str, Any], ...] = ()
-    energy_j: Annotated[float | None, shown("energy", _joules, unit="J")] = None
+    energy_j: Annotated[float | None, shown("energy", partial(si, unit="J"), unit="J")] = None
     power_w: Annotated[float | None, shown("W", number, unit="W")] = None
     sustained_s: Annotated[float | None, shown(unit="s")] = None
     sustained_hz: Annotated[float | None, shown("MHz", _megahertz, unit="Hz")] = None

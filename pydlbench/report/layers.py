@@ -153,7 +153,7 @@ def _footnotes(
     for reason, names in stops.items():
         yield f"stopped: {reason}" + (f": {some_names(names)}" if len(stops) > 1 else "")
     if not several:
-        yield from map(_few_visits, filter(_in_one_process, timed))
+        yield from _few_visits(timed)
         yield from (f"outside the kernel: {cost}" for cost in map(_outside, timed) if cost)
     yield from _contended(timed, name_of)
     fewer = group_names((row.fewer_flops, name_of(row)) for row in timed if row.fewer_flops)
@@ -166,16 +166,14 @@ def _footnotes(
         yield "TFLOP/s counts padding, as papers do; percentages use the executed FLOPs only"
 
 
-def _in_one_process(row: Measurement) -> bool:
-    return row.time is not None and row.time.repetitions > 1 and row.time.processes == 1
-
-
-def _few_visits(row: Measurement) -> str:
-    count = 0 if row.time is None else row.time.repetitions
-    return (
-        f"the interval covers {count} repetitions within seconds, in one process; "
-        f"--repetitions {2 * count}, each in a process of its own, would tell more"
-    )
+def _few_visits(timed: Sequence[Measurement]) -> Iterator[str]:
+    for row in timed:
+        if row.time is not None and row.time.repetitions > 1 and row.time.processes == 1:
+            count = row.time.repetitions
+            yield (
+                f"the interval covers {count} repetitions within seconds, in one process; "
+                f"--repetitions {2 * count}, each in a process of its own, would tell more"
+            )
 
 
 # Numbers in the reason why sampling stopped; a column has them.
@@ -204,15 +202,13 @@ def _contended(
 
 def _outside(row: Measurement) -> str:
     """Return costs of the kernel that its time does not contain: reorders, memory, creation."""
-    parts = []
-    if row.reorder_s:
-        times = ", ".join(f"{role} {format_seconds(s)}" for role, s in row.reorder_s.items())
-        parts.append(f"reorders from and to plain layouts {times}")
-    if row.workspace_bytes:
-        parts.append(f"workspace {format_bytes(row.workspace_bytes)}")
-    if row.setup_s is not None:
-        parts.append(f"created in {format_seconds(row.setup_s)}")
-    return "; ".join(parts)
+    times = ", ".join(f"{role} {format_seconds(s)}" for role, s in row.reorder_s.items())
+    parts = (
+        f"reorders from and to plain layouts {times}" if times else "",
+        f"workspace {format_bytes(row.workspace_bytes)}" if row.workspace_bytes else "",
+        "" if row.setup_s is None else f"created in {format_seconds(row.setup_s)}",
+    )
+    return "; ".join(filter(None, parts))
 
 
 # -----------------------------------------------------------------------------
@@ -275,6 +271,8 @@ _MAX_CLOCK_DIFFERENCE = 0.10
 # More rows whose clocks disagree are in a table instead of notes.
 _MAX_CLOCK_NOTES = 4
 _CLOCKS: Final = ("event", "graph", "host")
+# Smallest drop of the clock over a second of executions that is reported; readings scatter less.
+_MIN_SLOWDOWN: Final = 0.03
 
 
 def gpu_notes(rows: Sequence[Measurement], name_of: Callable[[Measurement], str]) -> Iterator[str]:
@@ -303,26 +301,21 @@ def gpu_notes(rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
     )
     for remark, names in (*remarks.items(), *reasons.items()):
         yield f"{remark}: {_some(names, len(rows))}"
-    slower = [row for row in rows if _slows_down(row)]
+    slower = [
+        (name_of(row), row.sustained_hz)
+        for row in rows
+        if row.sustained_hz is not None
+        and row.clock_hz is not None
+        and row.sustained_hz < (1 - _MIN_SLOWDOWN) * row.clock_hz
+    ]
     if slower:
-        hz = min(row.sustained_hz for row in slower if row.sustained_hz)
+        hz = min(hertz for _, hertz in slower)
         yield (
             "sustained clocks are lower than those of bursts, by power and heat: "
-            f"{_some([name_of(row) for row in slower], len(rows))}. For runs that can be compared "
+            f"{_some([name for name, _ in slower], len(rows))}. For runs that can be compared "
             "an administrator may lock the clock below both: nvidia-smi "
             f"--lock-gpu-clocks={hz / 1e6:.0f} (undone by --reset-gpu-clocks); nothing is set here"
         )
-
-
-# Smallest drop of the clock that is reported; readings scatter less.
-_MIN_SLOWDOWN: Final = 0.03
-
-
-def _slows_down(row: Measurement) -> bool:
-    """Whether executions for a second run at a lower clock than a burst of them."""
-    if row.sustained_hz is None or row.clock_hz is None:
-        return False
-    return row.sustained_hz < (1 - _MIN_SLOWDOWN) * row.clock_hz
 
 
 # Rates in a burst and over a second, with clock, power and energy.

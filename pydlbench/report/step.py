@@ -193,7 +193,8 @@ def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
     # A user's file computes in its own types.
     types = next((row.record.types for row in rows if row.record.types), first.precision)
     items += [types] if "precision" not in differ else []
-    items += [f"{first.cast} precision"] if any(_narrow(row) for row in rows) else []
+    narrow = any(row.record.spec.precision not in ("fp32", "tf32") for row in rows)
+    items += [f"{first.cast} precision"] if narrow else []
     if first.own is None:
         items += [first.layout, f"{first.feed} images"]
     else:
@@ -226,10 +227,6 @@ def _differing(rows: Sequence[StepRow]) -> list[str]:
     return [
         axis for axis in _AXES if len({getattr(row.record.spec, axis) for row in rows} - {None}) > 1
     ]
-
-
-def _narrow(row: StepRow) -> bool:
-    return row.record.spec.precision not in ("fp32", "tf32")
 
 
 def _gpu(row: StepRow) -> str:

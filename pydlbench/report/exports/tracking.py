@@ -74,18 +74,19 @@ def write_bencher(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[st
         UsageError: nothing was timed.
     """
     rows, notes = _timed(runs)
-    metrics = {row.name: {"latency": _measure(row), **_rates(row)} for row in rows}
+    metrics = {
+        row.name: {
+            "latency": _measure(row),
+            **{name: {"value": rate} for name, rate in row.per_s.items()},
+        }
+        for row in rows
+    }
     return f"{json.dumps(metrics, indent=1, allow_nan=False)}\n", notes
 
 
 def _measure(row: TimedRow) -> dict[str, float]:
-    ends = {"lower_value": row.low, "upper_value": row.high}
-    values = {"value": row.median, **ends}
+    values = {"value": row.median, "lower_value": row.low, "upper_value": row.high}
     return {name: _NANO * value for name, value in values.items() if value is not None}
-
-
-def _rates(row: TimedRow) -> dict[str, dict[str, float]]:
-    return {name: {"value": value} for name, value in row.per_s.items()}
 
 
 def write_github(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[str, list[str]]:
