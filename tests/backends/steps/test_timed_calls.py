@@ -7,6 +7,7 @@ import warnings
 import pytest
 
 from pydlbench.backends.steps import serving
+from pydlbench.backends.steps.timed_calls import CallCost
 from pydlbench.calls.groups import CallGroup, feed_signature
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Decay, Optimizer
@@ -133,3 +134,12 @@ def test_what_makes_an_operand_is_taken_off(monkeypatch):
     assert part.run() == 10.0 / 2 - 4.0 / 2
     taken = iter([3.0, 4.0])
     assert part.run() == 0.0
+
+
+def test_the_median_of_the_last_calls_counts():
+    times = iter([1.0, 9.0, 2.0, *[4.0] * 100])
+    cost = CallCost(lambda: next(times))
+    assert [cost.seconds() for _ in range(3)] == [1.0, 5.0, 2.0]
+    for _ in range(60):
+        last = cost.seconds()
+    assert last == 4.0  # the first ones are forgotten

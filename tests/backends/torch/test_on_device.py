@@ -70,20 +70,6 @@ def test_kernels_of_calls_are_named_or_it_is_said_why_not(backend):
     assert worker.serve_calls(backend, case(), [view]).facts.notes == ()
 
 
-def test_what_a_call_overwrites_is_restored_before_each_sample(backend):
-    kernel = worker.serve_calls(backend, case(), [ADD, "no.such.op()"])
-    assert kernel.facts.names == (ADD,)
-    assert kernel.facts.refused.keys() == {"no.such.op()"}
-    (ready,) = calls_alone.prepare_calls([ADD], "cuda:0", 0, None)[0].values()
-    first, second = ready.arguments
-    ready.settle()
-    before = first.clone()
-    ready.call()
-    assert torch.equal(first, before + second)
-    ready.settle()
-    assert torch.equal(first, before)
-
-
 @pytest.mark.parametrize(
     ("framework", "way"), [("torch", "compiled"), ("tensorflow", "graph"), ("tensorflow", "xla")]
 )
