@@ -288,12 +288,8 @@ class _Loop:
     ) -> None:
         self.tolerant = tolerant
         self.kernels: dict[str, dict[str, Any]] = {}
-        self._tasks = tasks
-        self._open = open_session
-        self._recorder = recorder
-        self._progress = progress
-        self._request = request
-        self._samples = samples
+        self._tasks, self._open, self._recorder = tasks, open_session, recorder
+        self._progress, self._request, self._samples = progress, request, samples
         self._known: RunRecord | None = None
         self._key: object = None
         self._session: Any = None

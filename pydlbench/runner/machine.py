@@ -186,9 +186,7 @@ class Devices:
         workers: Workers,
         keep_probes: bool = True,
     ) -> None:
-        self._keep_probes = keep_probes
-        self._facts = facts
-        self._cpus = cpus
+        self._keep_probes, self._facts, self._cpus = keep_probes, facts, cpus
         self._workers = workers
         self._cpu: DeviceRecord = cpu_record.start_record(facts, cpus, early_count())
         self._gpus: dict[str, GpuRecord] = {}

@@ -87,9 +87,7 @@ class RowProblem:
     ) -> None:
         self.specs = list(specs)
         self._alone = len(specs) == 1
-        self._kernels = kernels
-        self._repetitions = repetitions
-        self._keep = keep
+        self._kernels, self._repetitions, self._keep = kernels, repetitions, keep
         self._in_place = in_place
         self._held: list[RemoteKernel[KernelFacts] | None] = []
         self._taken = 0

@@ -123,16 +123,12 @@ class RowRecorder:
         named: bool = False,
         resumed: RunInfo | None = None,
     ) -> None:
-        self.store = store
-        self.resumed = resumed
+        self.store, self.resumed = store, resumed
         self.before = store.record(resumed.id) if store is not None and resumed else None
         self.interrupts = OneInterrupt()
         self.given = 0
-        self._make = make
-        self._kind = kind
-        self._tell = tell
-        self._quiet = quiet
-        self._named = named
+        self._make, self._kind, self._tell = make, kind, tell
+        self._quiet, self._named = quiet, named
         self._run: RunRecord | None = None
         self._request: Mapping[str, Any] | None = None
         self.begun = self._ended = self._warned = False

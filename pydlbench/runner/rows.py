@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pydlbench.devices.gpu.record import GpuRecord
+from pydlbench.devices.roofline import memory_time, roof, with_launch
 from pydlbench.ops.table import ITEM_BYTES
 from pydlbench.records.measurement import Measurement, Peaks, Roofline, time_summary
 from pydlbench.records.record import plain
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.devices.cpu.record import DeviceRecord
-    from pydlbench.devices.gpu.record import GpuRecord
     from pydlbench.records.measurement import TimeSummary
     from pydlbench.records.specs import KernelSpec
     from pydlbench.study.estimate import Estimate
@@ -265,9 +266,6 @@ def with_limits(
     Raises:
         UnsupportedError: a peak or a bandwidth was not probed.
     """
-    from pydlbench.devices.gpu.record import GpuRecord
-    from pydlbench.devices.roofline import memory_time, roof, with_launch
-
     if row.time is None:
         return row
     if isinstance(device, GpuRecord):

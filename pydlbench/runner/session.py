@@ -7,6 +7,10 @@ import datetime as dt
 import uuid
 from typing import TYPE_CHECKING, Any, Self
 
+from pydlbench.backends import capabilities
+from pydlbench.devices.cpu import affinity
+from pydlbench.devices.cpu.facts import CpuFacts, read_cpu_facts
+from pydlbench.records.run import RunRecord, command_line
 from pydlbench.runner.kernels import SessionKernels
 from pydlbench.runner.machine import Devices, Workers
 from pydlbench.runner.memory import check_memory
@@ -18,9 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pydlbench.backends.base import KernelFacts
-    from pydlbench.devices.cpu.facts import CpuFacts
     from pydlbench.records.measurement import Measurement
-    from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.repetitions import Effort
     from pydlbench.study.table import Interference
@@ -39,12 +41,9 @@ class Session:
     """
 
     def __init__(self, options: RunnerOptions | None = None) -> None:
-        from pydlbench.devices.cpu.affinity import choose_cpus
-        from pydlbench.devices.cpu.facts import read_cpu_facts
-
         self.options = how = options or RunnerOptions()
         self.facts: CpuFacts = read_cpu_facts()
-        self.cpus: tuple[int, ...] = choose_cpus(self.facts, how.threads)
+        self.cpus: tuple[int, ...] = affinity.choose_cpus(self.facts, how.threads)
         self._workers = Workers(self.cpus, how.timeout_s, how.code_limit_s, how.python)
         self.devices = Devices(self.facts, self.cpus, self._workers, how.keep_probes)
         self._kernels = SessionKernels(how, self.facts, self.cpus, self._workers, self.devices)
@@ -88,9 +87,6 @@ class Session:
     @property
     def run(self) -> RunRecord:
         """The record of this run: time, command, environment, and devices as probed so far."""
-        from pydlbench.backends import capabilities
-        from pydlbench.records.run import RunRecord, command_line
-
         return RunRecord(
             id=self._id,
             created_utc=self._started.isoformat(timespec="seconds"),

@@ -147,11 +147,8 @@ class _Turns:
         *,
         trace: bool,
     ) -> None:
-        self._steps = steps
-        self._session = session
-        self._preparation = preparation
-        self._visits = visits
-        self._trace = trace
+        self._steps, self._session, self._preparation = steps, session, preparation
+        self._visits, self._trace = visits, trace
         order = random_order(session.options.seed)
         # Visits to come: the number of the visit, and that of the step.
         self._pending: deque[tuple[int, int]] = deque()
