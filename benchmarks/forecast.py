@@ -1,18 +1,18 @@
-"""Forecasts scored against steps and ratios of steps, beside an oracle that knows the truth.
+"""Forecasts scored against steps and ratios of steps, and compared with an oracle.
 
     python benchmarks/forecast.py --minutes 20
     python benchmarks/forecast.py --models vgg13 resnet101 --md forecast.md
 
-The steps of a model are forecast from rows that are measured for them or stored. Then they run in
-four fresh processes each, in turn. The truth is the geometric mean of the four. An oracle that
-knows it misses a single process by as much as a process scatters: no forecast can do better. So
-what counts is the error of the forecast over that of the oracle, and how often the truth lies in
-the printed interval. Of two steps of a model that differ in one setting (batch, layout, mode...)
-the forecast ratio is held against the one of their rounds.
+The steps of a model are forecast from stored rows, or from rows that are measured for them. Then
+they run in four fresh processes each, interleaved. The true time is the geometric mean of the four.
+An oracle that predicts it misses a single process by the scatter between processes: no forecast can
+do better. So the score is the error of the forecast over that of the oracle, and the share of true
+times within the printed intervals. For two steps of a model that differ in one setting (batch,
+layout, mode...) the ratio of the forecasts is compared with the ratio of their rounds.
 
-When the steps of a model are finished, each is a line of the journal (``--journal``); called
-again, the script goes on there. Forecasts after the ninth have an interval of what the earlier ones
-missed by.
+When the steps of a model are finished, each is a line of the journal (``--journal``), from which
+the script continues when it is called again. Forecasts after the ninth have an interval from the
+errors of earlier ones.
 """
 
 from __future__ import annotations
@@ -55,9 +55,8 @@ _ALL = ("torch forward", "torch training", "tensorflow forward", "tensorflow tra
 _FORWARD = ("torch forward", "tensorflow forward")
 _TORCH = ("torch forward", "torch training", "tensorflow forward")
 _CHANGED = tuple(f"torch forward {change}" for change in ("batch", "layout", "mode", "precision"))
-#: Model: batch, and what is forecast of it: framework, phase, and what is changed. TensorFlow
-#: traces a function for each operator, so that networks with hundreds of distinct ones have rows in
-#: PyTorch only.
+#: Batch and cases by model. A case is framework, phase and a changed setting. TensorFlow traces a
+#: function for each operator, so networks with hundreds of distinct ones run in PyTorch only.
 MODELS: dict[str, tuple[int, tuple[str, ...]]] = {
     "vgg13": (2, (*_ALL, *_CHANGED)),
     "vgg16": (2, _ALL),
@@ -76,11 +75,11 @@ MODELS: dict[str, tuple[int, tuple[str, ...]]] = {
     "densenet169": (2, ("torch forward",)),
     "densenet201": (2, ("torch forward",)),
 }
-#: The largest error over an oracle's, share of steps that lie in their interval, error of ratios.
+#: Largest error over an oracle's, least share of steps in their interval, largest error of ratios.
 TARGETS = (1.25, 0.9, 0.02)
-#: Fresh processes that a step runs in.
+#: Fresh processes of a step.
 PROCESSES = 4
-#: Keeps what is measured: table, document and key.
+#: Stores a result: table, document and key.
 Keep = Callable[[str, dict[str, Any], str], None]
 # Seconds of sampling of a step, over all its processes.
 _STEP_S = 6.0
@@ -89,7 +88,7 @@ _STEP_S = 6.0
 def read() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--minutes", type=float, help="begin no model after so long")
+    parser.add_argument("--minutes", type=float, help="begin no model after this time")
     parser.add_argument("--repetitions", type=int, default=2, help="of each operator (2)")
     parser.add_argument("--models", nargs="+", metavar="NAME", help="only these")
     parser.add_argument("--journal", type=Path, default=Path("forecast.jsonl"))
@@ -99,15 +98,15 @@ def read() -> argparse.Namespace:
 
 
 class Case(NamedTuple):
-    """A step that is forecast.
+    """A step to forecast.
 
     Attributes:
-        model: of the catalogue.
-        batch: images, where that is not what is changed.
-        framework: that runs it.
-        phase: of the step.
-        change: of the step as it is usually run: twice the ``batch``, the other ``layout`` or
-            ``mode``, ``precision`` bf16; empty for nothing.
+        model: name in the catalogue.
+        batch: images per step, before a change of the batch.
+        framework: name of the framework.
+        phase: phase of the step.
+        change: changed setting: twice the ``batch``, the other ``layout`` or ``mode``,
+            ``precision`` bf16; empty for the defaults.
     """
 
     model: str
@@ -123,11 +122,11 @@ class Case(NamedTuple):
 
     @property
     def step(self) -> StepSpec:
-        """The step itself; where a script ends with the gradients, it is trained all the same."""
-        ends = self.phase == "training" and build_model(self.model).optimizer.kind == "none"
+        """The step's specification; a model without an optimizer is trained with SGD."""
+        no_optimizer = self.phase == "training" and build_model(self.model).optimizer.kind == "none"
         step = StepSpec(
             model=self.model,
-            options={"optimizer": "sgd"} if ends else {},
+            options={"optimizer": "sgd"} if no_optimizer else {},
             batch=self.batch,
             framework=self.framework,
             phase=self.phase,
@@ -148,31 +147,31 @@ def cases(model: str) -> list[Case]:
     return [Case(model, batch, *kind.split()) for kind in kinds]
 
 
-def timed(steps: Sequence[StepSpec], threads: int | None = None) -> list[StepRecord]:
-    """Run steps in fresh processes, in turn; ``rounds_s`` has what each takes in which."""
+def run_steps(steps: Sequence[StepSpec], threads: int | None = None) -> list[StepRecord]:
+    """Run steps in fresh processes, interleaved; ``rounds_s`` has the time in each process."""
     with Session(RunnerOptions(budget_s=_STEP_S, threads=threads)) as session:
-        how = StepPreparation(checks=False)
-        return run_in_turn(steps, session, visits=PROCESSES, preparation=how)
+        preparation = StepPreparation(checks=False)
+        return run_in_turn(steps, session, visits=PROCESSES, preparation=preparation)
 
 
-def lacks(record: StepRecord) -> str:
-    """Return why a step has not all of its times; empty where it has."""
+def missing_reason(record: StepRecord) -> str:
+    """Return why a step lacks times; empty if it has all of them."""
     if record.ok and len(record.rounds_s) == PROCESSES:
         return ""
     return record.reason or "; ".join(record.warnings)
 
 
 @contextlib.contextmanager
-def kept(session: Session, store: Store, kind: str) -> Iterator[Keep]:
-    """Keep what is measured as a run of the store; it is ``failed`` after an error.
+def stored_run(session: Session, store: Store, kind: str) -> Iterator[Keep]:
+    """Store results as a run, whose status is ``failed`` after an error.
 
     Args:
-        session: whose run it is.
-        store: that keeps it.
-        kind: of the run.
+        session: session of the run.
+        store: store for the results.
+        kind: kind of the run.
 
     Yields:
-        A function of table, document and key of what is kept.
+        A function of table, document and key that stores a result.
     """
     run = session.run
     store.begin(run, kind)
@@ -191,14 +190,14 @@ def kept(session: Session, store: Store, kind: str) -> Iterator[Keep]:
 def score(
     cases: Sequence[Case], store: Store, repetitions: int
 ) -> tuple[dict[Case, dict[str, Any]], list[str]]:
-    """Forecast steps, and run those that have a forecast in turn.
+    """Forecast steps, and run those that have a forecast, interleaved.
 
     Returns:
-        Both of each step, and why others lack one.
+        Forecast and times of each step, and why other steps lack them.
     """
     forecasts: dict[Case, ForecastRecord] = {}
     reasons = []
-    with Session(RunnerOptions()) as session, kept(session, store, "forecast") as keep:
+    with Session(RunnerOptions()) as session, stored_run(session, store, "forecast") as keep:
         for case in cases:
             try:
                 forecast = forecast_step(case.step, session, store, visits=repetitions, keep=keep)
@@ -209,9 +208,9 @@ def score(
                 continue
             keep("forecast", forecast.to_dict(), f"forecast {case.name}")
             forecasts[case] = forecast
-        steps = timed([case.step for case in forecasts])
+        steps = run_steps([case.step for case in forecasts])
         for case, step in zip(forecasts, steps, strict=True):
-            if reason := lacks(step):
+            if reason := missing_reason(step):
                 reasons.append(f"{case.name}: {reason}")
             keep("step", step.to_dict(), f"step {case.name}")
     when = now_utc()
@@ -225,7 +224,7 @@ def score(
             "processes_s": list(step.rounds_s.values()),
         }
         for (case, forecast), step in zip(forecasts.items(), steps, strict=True)
-        if not lacks(step)
+        if not missing_reason(step)
     }
     return entries, reasons
 
@@ -251,9 +250,9 @@ _HOW_RATIOS = (
 
 
 def deviation(forecast: float, measured: Sequence[float]) -> tuple[float, float]:
-    """Return the error of a forecast, and what the truth misses a single value by, typically."""
+    """Return the error of a forecast, and the median error of the mean against a single value."""
     truth = geometric_mean(measured)
-    return forecast / truth - 1, median(abs(truth / one - 1) for one in measured)
+    return forecast / truth - 1, median(abs(truth / value - 1) for value in measured)
 
 
 def errors(entry: Mapping[str, Any]) -> tuple[float, float]:
@@ -262,7 +261,7 @@ def errors(entry: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def cells(case: Case, entry: Mapping[str, Any] | None) -> list[str]:
-    """Return a case under :data:`TITLES`."""
+    """Return the cells of a case, in the order of :data:`TITLES`."""
     head = [case.model, str(case.step.batch), case.phase, case.framework, case.change]
     if entry is None:
         return [*head, *["-"] * (len(TITLES) - len(head))]
@@ -284,8 +283,8 @@ class Ratio(NamedTuple):
     """Two steps of a model that differ in one setting.
 
     Attributes:
-        numerator: the step that is changed.
-        denominator: the step that it is held against.
+        numerator: the changed step.
+        denominator: the step that it is compared with.
         setting: framework, phase, or the change.
         forecast: ratio of the forecasts.
         measured: ratios of the seconds, by round.
@@ -299,11 +298,11 @@ class Ratio(NamedTuple):
 
     @property
     def cells(self) -> list[str]:
-        """Itself under :data:`RATIOS`."""
+        """The cells of the ratio, in the order of :data:`RATIOS`."""
         error, oracle = deviation(self.forecast, self.measured)
         return [
             self.numerator.model,
-            *(f"{one.framework} {one.phase} {one.change}".strip() for one in self[:2]),
+            *(f"{case.framework} {case.phase} {case.change}".strip() for case in self[:2]),
             f"{self.forecast:.3f}",
             f"{geometric_mean(self.measured):.3f}",
             percent(error, decimal=True, signed=True),
@@ -315,15 +314,15 @@ def ratios(entries: Mapping[Case, Mapping[str, Any]]) -> Iterator[Ratio]:
     """Yield the ratios of scored steps.
 
     Args:
-        entries: those of the journal.
+        entries: entries of the journal.
     """
-    for one, other in itertools.permutations(entries, 2):
-        differ = [name for name in Case._fields if getattr(one, name) != getattr(other, name)]
-        known = {"framework": "torch", "phase": "forward", "change": ""}
-        if len(differ) != 1 or known.get(differ[0]) != getattr(other, differ[0]):
+    for case, base in itertools.permutations(entries, 2):
+        differ = [name for name in Case._fields if getattr(case, name) != getattr(base, name)]
+        defaults = {"framework": "torch", "phase": "forward", "change": ""}
+        if len(differ) != 1 or defaults.get(differ[0]) != getattr(base, differ[0]):
             continue
-        numerator, denominator = entries[one], entries[other]
-        if numerator["when"] != denominator["when"]:  # they did not run in turn
+        numerator, denominator = entries[case], entries[base]
+        if numerator["when"] != denominator["when"]:  # they were not interleaved
             continue
         measured = [
             above / below
@@ -332,20 +331,20 @@ def ratios(entries: Mapping[Case, Mapping[str, Any]]) -> Iterator[Ratio]:
             )
         ]
         forecast = numerator["forecast_s"] / denominator["forecast_s"]
-        yield Ratio(one, other, one.change or differ[0], forecast, measured)
+        yield Ratio(case, base, case.change or differ[0], forecast, measured)
 
 
 def verdict(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what all rows say together, held against the targets.
+    """Return the scores of all steps, compared with the targets.
 
     Args:
-        entries: with ``forecast_s``, ``interval_s`` and ``processes_s`` each.
+        entries: entries with ``forecast_s``, ``interval_s`` and ``processes_s``.
     """
     if not entries:
         return ["no step was scored"]
     scores = [errors(entry) for entry in entries]
     missed = median(abs(error) for error, _ in scores)
-    oracle = unbiased(one for _, one in scores)
+    oracle = unbiased(error for _, error in scores)
     inside = [
         low <= geometric_mean(entry["processes_s"]) <= high
         for entry in entries
@@ -364,15 +363,16 @@ def verdict(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def unbiased(oracles: Iterable[float]) -> float:
-    """Return what oracles miss a single value by, in the median.
+    """Return the median error of oracles, corrected for the number of values.
 
-    Four values tell their own mean too well: one of n is off it by sqrt((n - 1) / n).
+    The mean is that of the same values: the deviation of one of n values from it is too small by
+    sqrt((n - 1) / n).
     """
     return median(oracles) / math.sqrt((PROCESSES - 1) / PROCESSES)
 
 
 def verdict_of_ratios(every: Iterable[Ratio]) -> list[str]:
-    """Return what ratios say together, all and by what differs, held against the target."""
+    """Return the scores of ratios, all together and by setting, compared with the target."""
     every = list(every)
     if not every:
         return ["no ratio was scored"]
@@ -384,7 +384,7 @@ def verdict_of_ratios(every: Iterable[Ratio]) -> list[str]:
         if word == "all":
             met = "met" if missed <= TARGETS[2] else "MISSED"
             target = f", target {percent(TARGETS[2])}: {met}"
-        oracle = percent(unbiased(one for _, one in scores), decimal=True)
+        oracle = percent(unbiased(error for _, error in scores), decimal=True)
         error = percent(missed, decimal=True)
         lines.append(
             f"{word}: {len(some)} ratios; median error {error}, an oracle's {oracle}{target}"
@@ -396,7 +396,7 @@ def markdown(entries: Mapping[Case, Mapping[str, Any] | None]) -> str:
     """Return verdicts and tables.
 
     Args:
-        entries: of the journal; None of a case that is not scored yet.
+        entries: entries of the journal; None for a case that is not scored yet.
     """
     known = {case: entry for case, entry in entries.items() if entry is not None}
     pairs = list(ratios(known))
@@ -422,10 +422,10 @@ def markdown(entries: Mapping[Case, Mapping[str, Any] | None]) -> str:
 
 
 def machine(modules: Sequence[str] = ("torch", "tensorflow")) -> str:
-    """Return the processor and the versions of what ran on it.
+    """Return the processor and the versions of libraries.
 
     Args:
-        modules: whose versions are named, as far as they are installed.
+        modules: modules of the libraries; those that are not installed are skipped.
     """
     facts = read_cpu_facts()
     distributions = metadata.packages_distributions()
@@ -436,9 +436,9 @@ def machine(modules: Sequence[str] = ("torch", "tensorflow")) -> str:
 
 
 def main() -> int:
-    """Score steps, then write what is known.
+    """Score steps, then write the scores.
 
-    Exit 0 if all of it is there, 1 if not, 2 for bad input, 130 after Ctrl-C.
+    Exit 0 if all steps are scored, 1 if not, 2 for bad input, 130 after Ctrl-C.
     """
     args = read()
     wrong = [name for name in args.models or () if name not in MODELS]

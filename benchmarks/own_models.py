@@ -30,8 +30,7 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any, Final, NamedTuple
 
-from forecast import Keep, errors, kept, machine, timed
-from forecast import lacks as lacks_times
+from forecast import Keep, errors, machine, missing_reason, run_steps, stored_run
 from forecast import verdict as forecasts_verdict
 from journal import Journal
 
@@ -317,16 +316,16 @@ class Measure(Stage):
         options = RunnerOptions(threads=self.args.threads, budget_s=0.25, estimate=True)
         missing = [part for part in self.args.parts or PARTS if not self.known(part, case)]
         if "forecast" in missing:
-            with Session(options) as session, kept(session, self.store, "forecast") as keep:
+            with Session(options) as session, stored_run(session, self.store, "forecast") as keep:
                 self.add("forecast", case, **self._forecast(step, session, keep))
         if "step" in missing:
-            (ran,) = timed([step], self.args.threads)
-            if reason := lacks_times(ran):
+            (ran,) = run_steps([step], self.args.threads)
+            if reason := missing_reason(ran):
                 raise PydlbenchError(reason)
             processes_s = list(ran.rounds_s.values())
             self.add("step", case, processes_s=processes_s, disturbed=ran.disturbed)
         if "breakdown" in missing:
-            with Session(options) as session, kept(session, self.store, "breakdown") as keep:
+            with Session(options) as session, stored_run(session, self.store, "breakdown") as keep:
                 self.add("breakdown", case, **broken_down(step, session, keep))
         return None
 

@@ -3,9 +3,9 @@
     python benchmarks/write_results.py --folder benchmarks/results/MACHINE           # all, hours
     python benchmarks/write_results.py --folder benchmarks/results/MACHINE layers-alexnet diagnose
 
-Run it on a machine that does nothing else. Each command is run again with ``--md``, and what it
-writes goes below the page's title and the command. A page whose command fails stays as it is.
-``repeatability`` takes four stages or more, half an hour apart, and is not among them.
+Run it on an idle machine. Each command is run with ``--md``, and its output is written below the
+page's title and the command. A page whose command fails is not changed. ``repeatability`` is not
+included, because it needs at least four stages, half an hour apart.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ PAGES = {
 
 
 def write(name: str, folder: Path) -> bool:
-    """Run a page's command and write the page; return whether that went well."""
+    """Run a page's command and write the page; return whether that succeeded."""
     title, command = PAGES[name]
     print(f"{command} --md {name}.md", flush=True)
-    with tempfile.TemporaryDirectory() as place:
-        made = Path(place) / "page.md"
-        done = subprocess.run([*shlex.split(command), "--md", str(made)], check=False)
-        if done.returncode or not made.exists():
-            print(f"{name}: exit code {done.returncode}, not written", flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        page = Path(temporary) / "page.md"
+        process = subprocess.run([*shlex.split(command), "--md", str(page)], check=False)
+        if process.returncode or not page.exists():
+            print(f"{name}: exit code {process.returncode}, not written", flush=True)
             return False
-        body = made.read_text(encoding="utf-8").removeprefix(f"# {title}\n")
+        body = page.read_text(encoding="utf-8").removeprefix(f"# {title}\n")
     folder.mkdir(parents=True, exist_ok=True)
     head = f"# {title}\n\n`{command}`, {datetime.now(UTC).date()}.\n\n"
     (folder / f"{name}.md").write_text(head + body.lstrip("\n"), encoding="utf-8")
@@ -65,7 +65,7 @@ def write(name: str, folder: Path) -> bool:
 
 
 def main() -> int:
-    """Write the pages that are named, or all."""
+    """Write the named pages, or all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"default: {', '.join(PAGES)}")
     parser.add_argument("--folder", type=Path, required=True, help="where the pages go")
