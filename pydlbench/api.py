@@ -8,7 +8,7 @@ meaning (``pydlbench COMMAND --help``): ``batch=16``, ``precision="bf16"``, ``se
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydlbench.cli.measuring import recorder_of
 from pydlbench.cli.parser import records
@@ -49,8 +49,7 @@ def step(model: str, **options: Any) -> StepRecord:
         UsageError: no such model or option, or a bad value.
         WorkerError: a worker died.
     """
-    record: StepRecord = _measured("step", model, options)
-    return record
+    return cast("StepRecord", _measured("step", model, options))
 
 
 def estimate(model: str, **options: Any) -> StepEstimate:
@@ -64,9 +63,7 @@ def estimate(model: str, **options: Any) -> StepEstimate:
         UsageError: no such model or option, or a bad value.
         PydlbenchError: no layer could be measured.
     """
-    record: StepEstimate
-    record, _ = _measured("estimate", model, options)
-    return record
+    return cast("StepEstimate", _measured("estimate", model, options)[0])
 
 
 def breakdown(model: str, **options: Any) -> BreakdownRecord:
@@ -81,8 +78,7 @@ def breakdown(model: str, **options: Any) -> BreakdownRecord:
         UnsupportedError: the step cannot be traced.
         PydlbenchError: a worker died.
     """
-    record: BreakdownRecord = _measured("breakdown", model, options)
-    return record
+    return cast("BreakdownRecord", _measured("breakdown", model, options))
 
 
 def diagnose_step(model: str, **options: Any) -> Diagnosis:
@@ -96,8 +92,7 @@ def diagnose_step(model: str, **options: Any) -> Diagnosis:
         UsageError: no such model or option, or a bad value.
         PydlbenchError: the framework cannot run this step, or it is wrong.
     """
-    record: Diagnosis = _measured("diagnose", model, options)
-    return record
+    return cast("Diagnosis", _measured("diagnose", model, options))
 
 
 def forecast(model: str, **options: Any) -> ForecastRecord:
@@ -113,15 +108,13 @@ def forecast(model: str, **options: Any) -> ForecastRecord:
         UnsupportedError: the framework's operators cannot be listed or timed one by one.
         PydlbenchError: a worker died.
     """
-    record: ForecastRecord = _measured("forecast", model, options)
-    return record
+    return cast("ForecastRecord", _measured("forecast", model, options))
 
 
 def step_spec(model: str, options: Mapping[str, Any]) -> StepSpec:
     """Return the step of the options of :func:`step`."""
     _, tasks = _read("step", model, options)
-    spec: StepSpec = tasks[0].rows[0].spec
-    return spec
+    return cast("StepSpec", tasks[0].rows[0].spec)
 
 
 def _read(command: str, model: str, options: Mapping[str, Any]) -> tuple[Any, list[Task]]:

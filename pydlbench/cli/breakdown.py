@@ -63,17 +63,12 @@ class BreakdownOptions(ExplainedStep):
     fail_on: tuple[str, float] | None = FAIL_ON(help="exit with code 3 if a breakdown has failed")
 
 
-def run(
-    args: BreakdownOptions,
-    session_factory: Callable[..., Any] | None = None,
-    measurer: Callable[..., Any] | None = None,
-) -> int:
+def run(args: BreakdownOptions, session_factory: Callable[..., Any] | None = None) -> int:
     """Measure and show the breakdown of the step in each framework and mode.
 
     Args:
         args: the command's options.
         session_factory: opens a session; its keywords are the session's options.
-        measurer: called instead of ``pydlbench.analysis.breakdown_run.break_down_step``.
 
     Returns:
         0; 1 if no breakdown is ok; 3 under ``--fail-on``; 130 after Ctrl-C, with what was finished.
@@ -88,21 +83,16 @@ def run(
         documents = [outcome.document for outcome in results.outcomes]
         return breakdown_report(record, documents, explain=args.explain)
 
-    tasks, notes = read_tasks(args, measurer)
+    tasks, notes = read_tasks(args)
     for task in tasks:
         task.check(None)
-    how: dict[str, Any] = {"sessions": session_factory, "what": "breakdowns"}
-    return answer(args, "breakdown", tasks, notes, report, **how)[0]
+    return answer(
+        args, "breakdown", tasks, notes, report, sessions=session_factory, what="breakdowns"
+    )[0]
 
 
-def read_tasks(
-    args: BreakdownOptions, measurer: Callable[..., Any] | None = None
-) -> tuple[list[Task], tuple[str, ...]]:
+def read_tasks(args: BreakdownOptions) -> tuple[list[Task], tuple[str, ...]]:
     """Return a task for each framework and mode, and notes on them.
-
-    Args:
-        args: the command's options.
-        measurer: called instead of ``pydlbench.analysis.breakdown_run.break_down_step``.
 
     Raises:
         UsageError: a value is bad.
@@ -119,7 +109,6 @@ def read_tasks(
             graph=graph,
             rounds=args.repetitions,
             width=args.width,
-            measurer=measurer,
         )
         for row in rows
     ]
@@ -135,7 +124,6 @@ class BreakdownTask(ModelTask):
         rounds: number of rounds.
         width: half-width of the step's interval, relative to its median, that determines the number
             of rounds; None for ``rounds``.
-        measurer: called instead of ``pydlbench.analysis.breakdown_run.break_down_step``.
     """
 
     kind: ClassVar[str] = "breakdown"
@@ -144,7 +132,6 @@ class BreakdownTask(ModelTask):
     graph: Model | None
     rounds: int
     width: float | None = None
-    measurer: Callable[..., Any] | None = None
 
     def seconds(self) -> float:
         """Return the seconds of sampling, of steps, their calls and native kernels."""
@@ -182,7 +169,7 @@ class BreakdownTask(ModelTask):
 
         try:
             self.check(session)
-            record = (self.measurer or break_down_step)(
+            record = break_down_step(
                 step,
                 session,
                 rounds=rounds,

@@ -63,9 +63,10 @@ def run(args: DeviceOptions, probe: Callable[..., DeviceRecord | GpuRecord] | No
     from pydlbench.backends import capabilities
     from pydlbench.report.device import device_report
 
-    _check_combination(args)
     if args.known:
+        args.refuse(("device", "threads"), "with --known")
         return run_known(args)
+    args.refuse(("price", "throughput"), "without --known", "--known")
     arguments, notes = _arguments(args)
     outputs = Outputs.from_options(args)
     if probe is None:
@@ -80,13 +81,6 @@ def run(args: DeviceOptions, probe: Callable[..., DeviceRecord | GpuRecord] | No
         warnings=[f"{advice.symptom}; {advice.remedy}" for advice in record.warnings],
     )
     return 0
-
-
-def _check_combination(args: DeviceOptions) -> None:
-    if args.known:
-        args.refuse(("device", "threads"), "with --known")
-    else:
-        args.refuse(("price", "throughput"), "without --known", "--known")
 
 
 def _arguments(args: DeviceOptions) -> tuple[dict[str, Any], tuple[str, ...]]:

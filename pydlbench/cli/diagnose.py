@@ -69,8 +69,9 @@ def run(args: DiagnoseOptions, session_factory: Callable[..., Any] | None = None
         (outcome,) = results.outcomes
         return diagnosis_report(record, outcome.detail)
 
-    how: dict[str, Any] = {"sessions": session_factory, "what": "diagnoses"}
-    code, results = answer(args, "diagnose", *read_tasks(args), report, **how)
+    code, results = answer(
+        args, "diagnose", *read_tasks(args), report, sessions=session_factory, what="diagnoses"
+    )
     if code == 0 and args.fail_on is not None:
         diagnoses = [outcome.detail for outcome in results.outcomes]
         shares = [finding.saving.share for diagnosis in diagnoses for finding in diagnosis.findings]

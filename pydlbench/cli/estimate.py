@@ -125,8 +125,15 @@ def run(args: EstimateOptions, session_factory: Callable[..., Any] | None = None
         (outcome,) = results.outcomes
         return estimate_report(record, *outcome.detail, top=None if args.all else args.top)
 
-    how: dict[str, Any] = {"sessions": session_factory, "what": "estimates", "parts": rows}
-    code, results = answer(args, "estimate", *read_tasks(args), report, **how)
+    code, results = answer(
+        args,
+        "estimate",
+        *read_tasks(args),
+        report,
+        sessions=session_factory,
+        what="estimates",
+        parts=rows,
+    )
     if code == 0 and any(outcome.detail[0].missing for outcome in results.outcomes):
         return 1 if args.fail_on is None else FINDING
     return code

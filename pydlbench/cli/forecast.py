@@ -43,17 +43,12 @@ class ForecastOptions(ExplainedStep):
     explain: bool = EXPLAIN(help="show all operators")
 
 
-def run(
-    args: ForecastOptions,
-    session_factory: Callable[..., Any] | None = None,
-    forecaster: Callable[..., Any] | None = None,
-) -> int:
+def run(args: ForecastOptions, session_factory: Callable[..., Any] | None = None) -> int:
     """Show the forecast of the step in each framework and mode.
 
     Args:
         args: the command's options.
         session_factory: opens a session; its keywords are the session's options.
-        forecaster: called instead of ``pydlbench.analysis.forecast.forecast_step``.
 
     Returns:
         0; 1 if no forecast is complete; 130 after Ctrl-C, with what was finished.
@@ -68,22 +63,24 @@ def run(
         documents = [outcome.document for outcome in results.outcomes]
         return forecast_report(record, documents, explain=args.explain)
 
-    tasks, notes = read_tasks(args, forecaster)
+    tasks, notes = read_tasks(args)
     # An error of the GPU or of a user model would end all tasks.
     steps = [row.spec for task in tasks for row in task.rows]
     tolerant = not any(step.on_gpu or step.own is not None for step in steps)
-    how: dict[str, Any] = {"sessions": session_factory, "what": "forecasts"}
-    return answer(args, "forecast", tasks, notes, report, tolerant=tolerant, **how)[0]
+    return answer(
+        args,
+        "forecast",
+        tasks,
+        notes,
+        report,
+        tolerant=tolerant,
+        sessions=session_factory,
+        what="forecasts",
+    )[0]
 
 
-def read_tasks(
-    args: ForecastOptions, forecaster: Callable[..., Any] | None = None
-) -> tuple[list[Task], tuple[str, ...]]:
+def read_tasks(args: ForecastOptions) -> tuple[list[Task], tuple[str, ...]]:
     """Return a task for each framework and mode, and notes on them.
-
-    Args:
-        args: the command's options.
-        forecaster: called instead of ``pydlbench.analysis.forecast.forecast_step``.
 
     Raises:
         UsageError: a value is bad.
@@ -97,7 +94,6 @@ def read_tasks(
             options={"threads": args.threads, "seed": args.seed, **code_limit(args)},
             measures=not args.known_only,
             visits=args.repetitions,
-            forecaster=forecaster,
         )
         for row in rows
     ]
@@ -111,7 +107,6 @@ class ForecastTask(ModelTask):
     Attributes:
         measures: measure the operators that the store lacks.
         visits: number of processes in which each of them is timed.
-        forecaster: called instead of ``pydlbench.analysis.forecast.forecast_step``.
     """
 
     kind: ClassVar[str] = "forecast"
@@ -119,7 +114,6 @@ class ForecastTask(ModelTask):
     opens: ClassVar[str] = "forecast"
     measures: bool
     visits: int
-    forecaster: Callable[..., Any] | None = None
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Yield the forecast; measured operators are stored before."""
@@ -137,7 +131,7 @@ class ForecastTask(ModelTask):
             view.keep(Result(table, document, key=key))
 
         try:
-            record = (self.forecaster or forecast_step)(
+            record = forecast_step(
                 *(step, session, view.store()),
                 measures=self.measures,
                 visits=self.visits,

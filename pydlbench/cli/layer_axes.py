@@ -33,8 +33,6 @@ def read_problems(
     Raises:
         UsageError: A value is bad, or no layer has the passes.
     """
-    from pydlbench.cli.recorded import read_log
-
     passes = choices("--pass", ",".join(args.pass_), PASSES, "all")
     precisions = _precisions(device, args.precision)
     kinds = args.propagation
@@ -43,7 +41,12 @@ def read_problems(
             f"--propagation {','.join(kinds)}: cannot be combined with --pass "
             f"{','.join(passes)}, only the forward pass has it; nearest: --pass forward"
         )
-    log = read_log(args, args.shape, args.model)
+    log: Log | None = None
+    if any(shape.startswith("@") for shape in args.shape):
+        # A third of the imports of a command.
+        from pydlbench.cli.recorded import read_log
+
+        log = read_log(args, args.shape, args.model)
     if log is None:
         layers = _read_layers(args)
         problems = [

@@ -41,7 +41,7 @@ def answer(
     csv: Callable[[Results], str] | None = None,
     warnings: Callable[[Results], Sequence[str]] = lambda _: (),
     parts: Callable[[Results], Sequence[Record]] = lambda _: (),
-    **how: Any,
+    **keywords: Any,
 ) -> tuple[int, Results]:
     """Measure the tasks of a command, write its files and print its report.
 
@@ -56,7 +56,7 @@ def answer(
         csv: returns the CSV text.
         warnings: returns warnings on the rows.
         parts: returns rows that follow the answers in the default JSON object.
-        how: further keywords of :func:`measure`.
+        keywords: further keywords of :func:`measure`.
 
     Returns:
         The command's exit code, and the results.
@@ -93,7 +93,7 @@ def answer(
             keep_files=empty,
         )
 
-    return measure(args, kind, tasks, show, **how)
+    return measure(args, kind, tasks, show, **keywords)
 
 
 def measure(
@@ -105,7 +105,7 @@ def measure(
     sessions: Callable[..., Any] | None = None,
     progress: ProgressLine | None = None,
     what: str = "rows",
-    **how: Any,
+    **keywords: Any,
 ) -> tuple[int, Results]:
     """Measure tasks, store each result when it is finished, and show all when the run has ended.
 
@@ -117,7 +117,7 @@ def measure(
         sessions: opens a session instead of the tasks; its keywords are the session's options.
         progress: progress display; by default that of the options.
         what: name of the rows in messages.
-        how: further keywords of :func:`pydlbench.runner.execute.execute`.
+        keywords: further keywords of :func:`pydlbench.runner.execute.execute`.
 
     Returns:
         The command's exit code, and the results.
@@ -130,7 +130,7 @@ def measure(
     open_session = None if sessions is None else lambda task: sessions(**task.options)
     with recorder_of(args, kind, getattr(args, "resume", None)) as recorder:
         shown = progress or ProgressLine.from_options(args)
-        results = execute(tasks, open_session, recorder, progress=shown, **how)
+        results = execute(tasks, open_session, recorder, progress=shown, **keywords)
         show(results)
     return _exit_code(results, what, getattr(args, "fail_on", None)), results
 
@@ -190,26 +190,26 @@ def recorder_of(args: Measuring, kind: str, resume: str | None = None) -> RowRec
         # Opening it for writing would create a store.
         with run_to_resume(args, resume, kind):
             pass
-    how: dict[str, Any] = {"tell": tell, "named": named, "quiet": args.quiet}
+    recorder = partial(RowRecorder, kind=kind, tell=tell, named=named, quiet=args.quiet)
     if path is None:
         if resume is not None:
             raise UsageError(f"--resume {resume}: nothing is kept; nearest: leave out {by} none")
-        return RowRecorder(None, kind, **how)
+        return recorder(None)
     make = partial(Store.open, path if by else None)
     if not path.exists():
         if named:
             check_writable("--store", str(path))
-        return RowRecorder(None, kind, make=make, **how)
+        return recorder(None, make=make)
     try:
         store = make()
     except StoreError as error:
         if named or resume is not None:
             raise UsageError(str(error)) from error
         tell(f"warning: results are not kept: {error}")
-        return RowRecorder(None, kind, **how)
+        return recorder(None)
     try:
         resumed = None if resume is None else _resumable(store, resume, kind)
-        return RowRecorder(store, kind, resumed=resumed, **how)
+        return recorder(store, resumed=resumed)
     except BaseException:
         store.close()
         raise

@@ -6,14 +6,20 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.analysis.recorded import StepProblem, describe, distinct_problems, layers_to_time
 from pydlbench.cli.output import Outputs
 from pydlbench.errors import UsageError
+from pydlbench.report.exports.tritonbench import write_calls
+from pydlbench.report.recorded import recorded_report
+from pydlbench.runner.options import RunnerOptions
+from pydlbench.runner.session import Session
+from pydlbench.steps.traced import limits_of, precision_of
+from pydlbench.traces.files import is_recorded, read
 from pydlbench.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from pydlbench.analysis.recorded import StepProblem
     from pydlbench.calls.meaning import LayerPass
     from pydlbench.cli.options import CommandOptions
     from pydlbench.cli.step_options import StepOptions
@@ -41,13 +47,6 @@ def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = No
     Raises:
         UsageError: an option that has no meaning with a trace, or a file that is none.
     """
-    from pydlbench.analysis.recorded import describe, distinct_problems
-    from pydlbench.report.recorded import recorded_report
-    from pydlbench.runner.options import RunnerOptions
-    from pydlbench.runner.session import Session
-    from pydlbench.steps.traced import limits_of
-    from pydlbench.traces.files import read
-
     args.refuse([name for name in args.given if name not in _TRACE_OPTIONS], "with --trace")
     outputs = Outputs.from_options(args)
     name = args.trace or ""
@@ -97,9 +96,6 @@ class Log:
 
     def described(self, rows: Sequence[Measurement]) -> RecordedSteps:
         """Return the recorded steps, their problems with native times and limits from rows."""
-        from pydlbench.analysis.recorded import describe
-        from pydlbench.steps.traced import precision_of
-
         timed: dict[Hashable, Measurement] = {}
         for row in rows:
             if row.backend == "native" and row.status == "ok":
@@ -156,12 +152,6 @@ def read_log(args: CommandOptions, shapes: Sequence[str], models: Sequence[str])
     Raises:
         UsageError: the file is damaged or has no layers, or an option contradicts it.
     """
-    if not any(shape.startswith("@") for shape in shapes):
-        return None
-    # A third of the imports of a command.
-    from pydlbench.analysis.recorded import distinct_problems, layers_to_time
-    from pydlbench.traces.files import is_recorded, read
-
     logs = [shape for shape in shapes if shape.startswith("@") and is_recorded(shape[1:])]
     if not logs:
         return None
@@ -203,10 +193,6 @@ def export_recorded(names: Sequence[str], chosen: str) -> tuple[str, list[str]]:
     Raises:
         UsageError: another format, runs among the files, or a file that is no trace.
     """
-    from pydlbench.analysis.recorded import distinct_problems
-    from pydlbench.report.exports.tritonbench import write_calls
-    from pydlbench.traces.files import read
-
     runs = [name for name in names if not name.startswith("@")]
     if chosen != "tritonbench" or runs:
         other = runs[0] if runs else f"--format {chosen}"

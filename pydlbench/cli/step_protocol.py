@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from pydlbench.cli.measuring import measure
 from pydlbench.cli.output import Outputs
 from pydlbench.cli.steps import USER_MODEL_OPTIONS, StepsTask, devices_of, settings
 from pydlbench.cli.terminal import ProgressLine
 from pydlbench.cli.values import choices
 from pydlbench.errors import UsageError
+from pydlbench.protocols.runner import ProtocolSpec, run_in_worker
+from pydlbench.protocols.scripts import find_protocol
+from pydlbench.report.json import dump
 from pydlbench.report.text import STDOUT, check_writable, write_text
 from pydlbench.runner.tasks import Result, TaskRow, View
+from pydlbench.steps.run import check_memory
 from pydlbench.store.place import user_path
 from pydlbench.words import FRAMEWORKS, IMAGE_LAYOUTS, PRECISIONS, check_word
 
@@ -23,7 +28,6 @@ if TYPE_CHECKING:
 
     from pydlbench.cli.step_options import StepOptions
     from pydlbench.protocols.protocol import Protocol
-    from pydlbench.protocols.runner import ProtocolSpec
     from pydlbench.records.run import RunRecord
     from pydlbench.runner.execute import Results
 
@@ -44,8 +48,6 @@ _REFUSED: Final = {
 
 def run_protocol(args: StepOptions, session_factory: Callable[..., Any] | None) -> int:
     """Run a protocol; see :func:`pydlbench.cli.step.run`."""
-    from pydlbench.cli.measuring import measure
-
     spec, notes = _read_spec(args)
     options = {"threads": args.threads, "seed": args.seed, "timeout_s": _TIMEOUT_S}
     note = Outputs(files={}, quiet=args.quiet).note
@@ -78,15 +80,11 @@ class ProtocolTask(StepsTask):
 
     def check(self, session: Any) -> None:
         """Make sure that its largest step fits into memory."""
-        from pydlbench.steps.run import check_memory
-
         spec = self.rows[0].spec
         check_memory(spec.build(), _largest(spec), session.room_bytes())
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
         """Run it; its lines go to standard output at once."""
-        from pydlbench.protocols.runner import run_in_worker
-
         spec = self.rows[0].spec
         view.advance(0, 1, spec.protocol)
         record = run_in_worker(spec, session, _print, self.note)
@@ -99,9 +97,6 @@ def _read_spec(args: StepOptions) -> tuple[ProtocolSpec, tuple[str, ...]]:
     Raises:
         UsageError: a value is bad, or the protocol has no such option.
     """
-    from pydlbench.protocols.runner import ProtocolSpec
-    from pydlbench.protocols.scripts import find_protocol
-
     published = find_protocol(args.protocol or "")
     _refuse_others(args, published)
     _refuse_counts(args, published)
@@ -222,6 +217,4 @@ def _print(line: str) -> None:
 
 
 def _write(target: str, run: RunRecord, document: dict[str, Any]) -> None:
-    from pydlbench.report.json import dump
-
     write_text(target, dump({"kind": "step", "run": run.to_dict(), **document}))

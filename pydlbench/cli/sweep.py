@@ -63,17 +63,12 @@ class SweepOptions(Measuring, MarkdownOutput):
     )
 
 
-def run(
-    args: SweepOptions,
-    session_factory: Callable[..., Any] | None = None,
-    measurer: Callable[..., Any] | None = None,
-) -> int:
+def run(args: SweepOptions, session_factory: Callable[..., Any] | None = None) -> int:
     """Measure the rows of a file, or the missing ones of a resumed run.
 
     Args:
         args: the command's options.
         session_factory: opens a session; its keywords are the session's options.
-        measurer: called instead of ``pydlbench.analysis.breakdown_run.break_down_step``.
 
     Returns:
         0; 1 if no row is ok; 3 under ``--fail-on``; 130 after Ctrl-C, with what was finished.
@@ -81,8 +76,6 @@ def run(
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
     """
-    from pydlbench.cli.breakdown import BreakdownTask
-
     outputs = Outputs.from_options(args)
     if args.dry_run and args.resume is not None:
         raise UsageError(
@@ -95,9 +88,6 @@ def run(
         outputs.note(*notes)
         return 0
     outputs.note(*notes)
-    for index, task in enumerate(tasks):
-        if measurer is not None and isinstance(task, BreakdownTask):
-            tasks[index] = dataclasses.replace(task, measurer=measurer)
     from pydlbench.cli.measuring import measure
 
     code, results = measure(

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -109,6 +110,11 @@ def invented(case, session, **settings):
     )
 
 
+def run(words, session, measure=invented):
+    with patch("pydlbench.analysis.breakdown_run.break_down_step", measure):
+        return command.run(parse(*words), session.open)
+
+
 @pytest.fixture
 def session(run_record):
     return InventedSession(run_record)
@@ -117,7 +123,7 @@ def session(run_record):
 def test_a_breakdown_is_printed_kept_and_shown_again(session, tmp_path, capsys):
     path = tmp_path / "breakdown.json"
     words = ("mnist", "--batch", "4", "--framework", "torch", "--json", str(path), "--explain")
-    assert command.run(parse(*words), session.open, invented) == 0
+    assert run(words, session) == 0
     out = capsys.readouterr().out
     assert says(out, "40.00 ms", "36.00", "44.00", "6 processes", "100 images/s")
     assert says(out, "unexplained", "+1.00 ms", "+2.5 %", "95 % -1.0 % .. +5.0 %")
@@ -140,7 +146,7 @@ def test_a_breakdown_is_printed_kept_and_shown_again(session, tmp_path, capsys):
 
 def test_a_step_without_a_trace_is_skipped_and_costs_no_other(session, capsys):
     words = ("mnist", "--batch", "4", "--framework", "torch,tensorflow", "--json", "-")
-    assert command.run(parse(*words), session.open, invented) == 0
+    assert run(words, session) == 0
     first, second = json.loads(capsys.readouterr().out)["breakdowns"]
     assert first["status"] == "ok"
     assert (second["status"], second["reason"]) == ("skipped", "no trace here")
@@ -156,7 +162,7 @@ def test_a_forecast_is_made_and_kept_before_the_step_is_timed(session, monkeypat
         return msgspec.structs.replace(record, forecast_s=found.seconds)
 
     words = ("mnist", "--batch", "4", "--framework", "torch")
-    assert command.run(parse(*words), session.open, measured) == 0
+    assert run(words, session, measured) == 0
     assert "forecast made before: 42.00 ms (+5.0 %)" in capsys.readouterr().out
     with Store.open(readonly=True) as store:
         ((made, kept),) = store.documents("forecast", 9)
@@ -167,7 +173,7 @@ def test_a_forecast_is_made_and_kept_before_the_step_is_timed(session, monkeypat
 
 def test_steps_of_several_modes_stand_in_one_table(session, capsys):
     words = ("mnist", "--batch", "4", "--framework", "torch", "--mode", "eager,compiled")
-    assert command.run(parse(*words), session.open, invented) == 0
+    assert run(words, session) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     rows = [line for line in lines if line[:1] == ["torch"]]
     assert [row[1] for row in rows] == ["eager", "compiled"]

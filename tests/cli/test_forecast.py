@@ -3,6 +3,7 @@
 import inspect
 import json
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -48,6 +49,11 @@ def invented(case, session, store, **settings):
     return conclude(case, place, found, Rows(times={"{}": row, FAULT.signature: cost}), faults)
 
 
+def run(words, session, measure=invented):
+    with patch("pydlbench.analysis.forecast.forecast_step", measure):
+        return command.run(parse(*words), session.open)
+
+
 @pytest.fixture
 def session(run_record):
     return InventedSession(run_record)
@@ -56,7 +62,7 @@ def session(run_record):
 def test_a_forecast_is_printed_kept_and_shown_again(session, tmp_path, capsys):
     path = tmp_path / "forecast.json"
     words = ("mnist", "--batch", "4", "--framework", "torch", "--json", str(path))
-    assert command.run(parse(*words), session.open, invented) == 0
+    assert run(words, session) == 0
     out, _ = capsys.readouterr()
     assert "forecast 65.00 ms" in out
     assert "55.56 .. 76.05 ms" in out
@@ -93,7 +99,7 @@ def test_what_dominates_is_named_after_its_modules_if_it_has_any(names, told):
 
 def test_missing_rows_are_named_and_end_with_1(session, capsys):
     words = ("mnist", "--batch", "4", "--framework", "torch", "--known-only")
-    assert command.run(parse(*words), session.open, invented) == 1
+    assert run(words, session) == 1
     out, _ = capsys.readouterr()
     assert says(out, "1 without a row", "17 %")
     assert "lrn" in out
@@ -101,7 +107,7 @@ def test_missing_rows_are_named_and_end_with_1(session, capsys):
 
 def test_a_framework_that_cannot_costs_itself_only(session, capsys):
     words = ("mnist", "--batch", "4", "--framework", "all")
-    assert command.run(parse(*words), session.open, invented) == 0
+    assert run(words, session) == 0
     out, _ = capsys.readouterr()
     assert "forecast 65.00 ms" in out
     assert "no operators here" in out
@@ -133,9 +139,9 @@ def test_a_mistake_in_a_model_of_ones_own_is_bad_input_and_costs_more_than_a_row
         raise UsageError("net.py:build: missing a required argument: 'width'")
 
     with pytest.raises(UsageError, match="'width'"):
-        command.run(parse("net.py:build"), session.open, forecaster)
+        run(["net.py:build"], session, forecaster)
     words = ("mnist", "--batch", "4", "--framework", "torch")
-    assert command.run(parse(*words), session.open, forecaster) == 1
+    assert run(words, session, forecaster) == 1
 
 
 def test_a_model_of_ones_own_is_forecast_in_torch(session, tmp_path, monkeypatch, capsys):
@@ -143,7 +149,7 @@ def test_a_model_of_ones_own_is_forecast_in_torch(session, tmp_path, monkeypatch
     (tmp_path / "my_model.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     words = ("my_model.py:build", "--set", "width=3", "--input", "4x8", "--phase", "training")
-    assert command.run(parse(*words), session.open, invented) == 0
+    assert run(words, session) == 0
     out = capsys.readouterr().out
     head = ("my_model.py:build", "width=3", "batch 4", "training", "input 4x8", "sgd", "eager")
     assert says(out.splitlines()[0], *head)

@@ -59,7 +59,7 @@ class FakeSession:
         with (
             patch("pydlbench.steps.run.run_in_turn", self.run_in_turn),
             patch("pydlbench.steps.agreement.agree", self.agree),
-            patch("pydlbench.protocols.runner.run_in_worker", self.run_in_worker),
+            patch("pydlbench.cli.step_protocol.run_in_worker", self.run_in_worker),
         ):
             yield self
 

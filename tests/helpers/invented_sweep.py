@@ -121,7 +121,7 @@ class Sessions(InventedSession):
             )
         return found
 
-    def measurer(self, case: Any, _session: Any, **settings: Any) -> Any:
+    def break_down_step(self, case: Any, _session: Any, **settings: Any) -> Any:
         settings["tell"]("calls")
         self.begin(f"breakdown {case.model} {case.framework} {case.mode}")
         return record_of(case)
@@ -132,7 +132,8 @@ def parse(*words: Any) -> Any:
 
 
 def sweep(sessions: Sessions, *words: Any) -> int:
-    return command.run(parse(*words), sessions.open, sessions.measurer)
+    with patch("pydlbench.analysis.breakdown_run.break_down_step", sessions.break_down_step):
+        return command.run(parse(*words), sessions.open)
 
 
 def entries(run: str = "last") -> tuple[RunInfo, list[Entry]]:
