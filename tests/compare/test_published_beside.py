@@ -43,16 +43,22 @@ def test_what_is_not_the_same_does_not(changes):
     assert pairs(msgspec.structs.replace(OWN, **changes)) == []
 
 
-def test_another_batch_is_compared_per_image_and_marked():
-    _, own = pairs(msgspec.structs.replace(OWN, batch=32))[0]
-    assert own.value == pytest.approx(50)
-    assert own.marks == ("per image, batch 32", "plain step")
+@pytest.mark.parametrize(
+    ("changes", "value", "marks"),
+    [
+        ({"batch": 32}, 50, ("per image, batch 32", "plain step")),
+        ({"options": "classes=10"}, 100, ("plain step", "classes=10")),
+        ({"precision": "fp16-tc"}, 100, ("plain step", "fp16-tc")),
+    ],
+)
+def test_differences_from_the_figure_are_marked(changes, value, marks):
+    figure, own = pairs(msgspec.structs.replace(OWN, **changes))[0]
+    assert (own.value, own.marks) == (pytest.approx(value), marks)
+    assert figure.precision == own.precision.removesuffix("-tc")
 
 
-def test_a_variant_of_the_model_is_marked():
+def test_a_variant_of_the_model_does_not_replace_it():
     variant = msgspec.structs.replace(OWN, options="classes=10")
-    assert pairs(variant)[0][1].marks == ("plain step", "classes=10")
-    # It is another thing than the model itself, and does not stand in its place.
     assert {own.options for _, own in pairs(OWN, variant)} == {"", "classes=10"}
 
 
@@ -60,12 +66,6 @@ def test_the_nearest_batch_is_taken():
     near, far = (msgspec.structs.replace(OWN, batch=batch) for batch in (32, 4))
     assert {own.batch for _, own in pairs(far, near)} == {32}
     assert {own.batch for _, own in pairs(far, near, OWN)} == {16}
-
-
-def test_half_precision_may_be_on_tensor_cores():
-    matched = pairs(msgspec.structs.replace(OWN, precision="fp16-tc"))
-    assert {figure.precision for figure, _ in matched} == {"fp16"}
-    assert "fp16-tc" in matched[0][1].marks
 
 
 def test_what_ran_as_the_script_goes_before_a_plain_step():

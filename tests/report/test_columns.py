@@ -7,6 +7,8 @@ from said import says
 from pydlbench.records.measurement import Correctness, Roofline, TimeSummary
 from pydlbench.report.columns import columns, device_name, heading, varying
 
+OTHER = {"layer": "alexnet/conv4"}
+
 
 def cells(rows, index=0):
     return {column.title: column.cell(rows[index]) for column in columns(rows)}
@@ -40,19 +42,6 @@ def test_backward_passes_do_not_make_propagation_differ(measurement):
     assert varying([measurement(propagation="training"), measurement()]) == ["propagation"]
 
 
-def test_memory_bound_rows_bring_bandwidth_and_roof(measurement):
-    roof = Roofline(bound="memory", time_s=0.03, efficiency=0.6)
-    found = cells([measurement(roofline=roof)])
-    assert found["GB/s"] == "1.05"
-    assert found["of roof"] == "60 %"
-
-
-def test_contended_rows_are_marked(measurement):
-    rows = [measurement(contended=True), measurement(layer="alexnet/conv4")]
-    assert cells(rows, 0)["note"] == "contended"
-    assert cells(rows, 1)["note"] == ""
-
-
 def test_model_that_all_share_is_in_the_heading_only(run_record, measurement):
     rows = [measurement(), measurement(layer="alexnet/conv4")]
     assert [cells(rows, index)["layer"] for index in (0, 1)] == ["conv3", "conv4"]
@@ -61,15 +50,28 @@ def test_model_that_all_share_is_in_the_heading_only(run_record, measurement):
     assert cells(rows)["layer"] == "alexnet/conv3"
 
 
-def test_one_unit_for_all_times(measurement):
-    rows = [measurement(median=0.0005), measurement(median=0.5, layer="alexnet/conv4")]
-    assert [cells(rows, index)["median"] for index in (0, 1)] == ["0.500 ms", "500 ms"]
+MEMORY = Roofline(bound="memory", time_s=0.03, efficiency=0.6)
+WRONG = Correctness(status="failed", rel_error=0.03, tolerance=1e-5)
 
 
-def test_wrong_verdict_is_not_hidden(measurement):
-    row = measurement(correct=Correctness(status="failed", rel_error=0.03, tolerance=1e-5))
-    assert cells([row])["checked"] == "failed 3e-2"
-    assert cells([measurement(correct=Correctness())])["checked"] == "unchecked"
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([{"roofline": MEMORY}], [{"GB/s": "1.05", "of roof": "60 %"}]),
+        ([{"contended": True}, OTHER], [{"note": "contended"}, {"note": ""}]),
+        (
+            [{"median": 0.0005}, {"median": 0.5, **OTHER}],
+            [{"median": "0.500 ms"}, {"median": "500 ms"}],
+        ),
+        ([{"correct": WRONG}], [{"checked": "failed 3e-2"}]),
+        ([{"correct": Correctness()}], [{"checked": "unchecked"}]),
+    ],
+    ids=["bandwidth and roof", "contended", "one unit of time", "wrong", "unchecked"],
+)
+def test_cells_of_rows(measurement, rows, expected):
+    rows = [measurement(**row) for row in rows]
+    for index, texts in enumerate(expected):
+        assert texts.items() <= cells(rows, index).items()
 
 
 @pytest.mark.parametrize(
@@ -97,23 +99,22 @@ def test_heading_leaves_out_what_differs(run_record, measurement):
     assert "cache" not in where
 
 
-def test_heading_of_training_and_one_thread(run_record, measurement):
-    row = measurement(propagation="training", threads=1, cache="weights-cold")
-    what, where, _ = heading(run_record, [row])
-    assert "forward (training)" in what
-    assert says(where, "4.31 GHz", "1 thread", "weights cold")
-
-
-def test_heading_tells_cores_from_threads(run_record, measurement):
+@pytest.mark.parametrize(
+    ("row", "values"),
+    [
+        ({"threads": 8}, ("4 cores", "4.31 GHz", "8 threads")),
+        ({"threads": 1}, ("1 core", "4.31 GHz", "1 thread")),
+        ({"threads": 8, "clock_hz": None}, ("4 cores", "8 threads")),
+        ({"threads": 1, "cache": "weights-cold"}, ("4.31 GHz", "1 thread", "weights cold")),
+    ],
+)
+def test_heading_tells_cores_from_threads(run_record, measurement, row, values):
     device = {"name": "Invented 9000", "cores": 4, "by_threads": {"1": {"cores": 1}}}
     run = msgspec.structs.replace(run_record, device=device)
-    where = heading(run, [measurement(threads=8)])[1]
-    assert says(where, "Invented 9000", "4 cores", "4.31 GHz", "8 threads")
-    where = heading(run, [measurement(threads=1)])[1]
-    assert says(where, "Invented 9000", "1 core", "4.31 GHz", "1 thread")
-    where = heading(run, [measurement(threads=8, clock_hz=None)])[1]
-    assert says(where, "Invented 9000", "4 cores", "8 threads")
-    assert "GHz" not in where
+    what, where, _ = heading(run, [measurement(propagation="training", **row)])
+    assert "forward (training)" in what
+    assert says(where, "Invented 9000", *values)
+    assert ("GHz" in where) == ("clock_hz" not in row)
 
 
 @pytest.mark.parametrize(

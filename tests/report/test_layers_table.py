@@ -34,23 +34,28 @@ def test_failed_and_skipped_rows_stand_below_with_their_reasons(
     assert text.index("failed") < text.index("skipped")
 
 
-def test_time_of_a_wrong_kernel_is_not_shown(run_record, measurement):
-    row = measurement(median=0.0777, status="failed", reason="channel 3 is wrong")
-    text = render_layers(run_record, [measurement(), row])
-    assert "77.7" not in text
-    assert "channel 3 is wrong" in text
-
-
-def test_contention_is_told(run_record, measurement):
-    rows = [measurement(contended=True, contention_reason="run-queue wait 30 %")]
-    text = render_layers(run_record, rows)
-    assert "contended: alexnet/conv3: run-queue wait 30 %" in text
-
-
-def test_different_stop_reasons_name_their_rows(run_record, measurement):
-    rows = [measurement(), measurement(layer="alexnet/conv4", stop_reason="time budget")]
-    text = render_layers(run_record, rows)
-    assert says(text, "stopped", "time budget", "alexnet/conv4")
+@pytest.mark.parametrize(
+    ("rows", "values"),
+    [
+        (
+            [{"contended": True, "contention_reason": "run-queue wait 30 %"}],
+            ("contended: alexnet/conv3: run-queue wait 30 %",),
+        ),
+        (
+            [{}, {"layer": "alexnet/conv4", "stop_reason": "time budget"}],
+            ("stopped", "time budget", "alexnet/conv4"),
+        ),
+        (
+            [{}, {"median": 0.0777, "status": "failed", "reason": "channel 3 is wrong"}],
+            ("channel 3 is wrong",),
+        ),
+    ],
+    ids=["contended", "stop reasons", "a wrong kernel"],
+)
+def test_notes_below_the_table(run_record, measurement, rows, values):
+    text = render_layers(run_record, [measurement(**row) for row in rows])
+    assert says(text, *values)
+    assert "77.7" not in text  # the time of a wrong kernel
 
 
 def test_figures_in_stop_reasons_do_not_make_them_different(run_record, measurement):

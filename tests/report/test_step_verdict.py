@@ -33,33 +33,28 @@ def row(share: float, precision: str = "fp32", flops: int = 10**13, gpu: Any = N
 
 
 @pytest.mark.parametrize(
-    ("share", "precision", "says"),
+    ("rows", "texts"),
     [
-        (0.5, "fp32", "works as a H200 SXM should"),
-        (0.15, "fp32", "may be held back"),
-        (0.05, "fp32", "does not work as a H200 SXM should"),
-        (0.15, "bf16-tc", "works as a H200 SXM should"),
-        (0.04, "bf16-tc", "does not work as a H200 SXM should"),
+        ([{"share": 0.5}], ("works as a H200 SXM should", "fp32")),
+        ([{"share": 0.15}], ("may be held back", "fp32")),
+        ([{"share": 0.05}], ("does not work as a H200 SXM should", "fp32")),
+        ([{"share": 0.15, "precision": "bf16-tc"}], ("works as a H200 SXM should", "bf16-tc")),
+        (
+            [{"share": 0.04, "precision": "bf16-tc"}],
+            ("does not work as a H200 SXM should", "bf16-tc"),
+        ),
+        # The best step counts.
+        (
+            [{"share": 0.02}, {"share": 0.3, "precision": "bf16-tc"}],
+            ("works as a H200 SXM should", "bf16-tc"),
+        ),
+        ([{"share": 0.01, "flops": 10**10}], ("no verdict", "nearest: a larger --batch")),
+        (
+            [{"share": 0.5, "gpu": {"name": "Invented 9000", "capability": "9.0"}}],
+            ("not among the known cards",),
+        ),
     ],
 )
-def test_share_of_what_the_card_promises(share, precision, says):
-    (line,) = verdicts([row(share, precision)])
-    assert says in line
-    assert precision in line
-
-
-def test_the_best_step_counts():
-    (line,) = verdicts([row(0.02), row(0.3, "bf16-tc")])
-    assert "works as a H200 SXM should" in line
-    assert "bf16-tc" in line
-
-
-def test_small_steps_judge_nothing():
-    (line,) = verdicts([row(0.01, flops=10**10)])
-    assert "no verdict" in line
-    assert "nearest: a larger --batch" in line
-
-
-def test_an_unknown_card_is_not_judged():
-    (line,) = verdicts([row(0.5, gpu={"name": "Invented 9000", "capability": "9.0"})])
-    assert "not among the known cards" in line
+def test_the_verdict_on_a_card(rows, texts):
+    (line,) = verdicts([row(**changes) for changes in rows])
+    assert all(text in line for text in texts)
