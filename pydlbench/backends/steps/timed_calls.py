@@ -137,7 +137,7 @@ class CallCost:
         return median(self._recent)
 
 
-class LoggedOperators:
+class LoggedOperators(OperatorsKernel):
     """Operators whose libraries log what they execute.
 
     A request's samples are rounds. A round runs all operators without a log, and then each of them
@@ -162,9 +162,8 @@ class LoggedOperators:
         facts: OperatorsFacts,
         cpus: Sequence[int],
     ) -> None:
-        self._operators, self._log = tuple(operators), log
-        self._cpus = tuple(cpus)
-        self.facts = facts
+        super().__init__(operators, facts, cpus)
+        self._log = log
 
     def sample(self, request: Request) -> Chunk:
         """Time and log the requested rounds, after the untimed ones, which log nothing."""

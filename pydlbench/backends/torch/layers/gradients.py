@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import fx
 from torch.fx.node import map_aggregate
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from pydlbench.backends.torch.dispatch import DispatchMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,7 +95,7 @@ def gradient(
     return program
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to mypy
+class _Recorder(DispatchMode):
     """Records calls as a graph.
 
     Args:
@@ -110,11 +111,6 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to
         self._last: fx.Node | None = None  # of the arguments
         # Tensors are known by id, which must not be reused.
         self._alive: list[Any] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False; see ``recording.DispatchRecorder``."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -17,9 +17,9 @@ import time
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pydlbench.backends.steps.repeated import prepare_operators
+from pydlbench.backends.torch.dispatch import DispatchMode
 from pydlbench.backends.torch.steps.replayed_step import below_autograd
 from pydlbench.backends.torch.steps.signature import (
     ALIGNMENT,
@@ -141,7 +141,7 @@ _SUM, _SUM_IN_PLACE = "aten.add.Tensor(", "aten.add_.Tensor("
 _MAX_ITEM_BYTES: Final = 16
 
 
-class StepOperands(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to mypy
+class StepOperands(DispatchMode):
     """A dispatch mode that copies the operands of the first call of each signature.
 
     Args:
@@ -157,11 +157,6 @@ class StepOperands(TorchDispatchMode):  # type: ignore[misc]  # an unknown class
         self._device = device
         self._wanted = set(signatures)
         self.copied: dict[str, Operands] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False; see ``recording.DispatchRecorder``."""
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -23,8 +23,8 @@ from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from pydlbench.backends.torch.dispatch import DispatchMode
 from pydlbench.backends.torch.steps.signature import signature
 from pydlbench.calls.seen.aten import leaves, map_leaves
 from pydlbench.calls.step_calls import StepCall, distinct_calls
@@ -243,7 +243,7 @@ def by_module(root: nn.Module) -> Naming:
 # Recording.
 
 
-class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to mypy
+class DispatchRecorder(DispatchMode):
     """A dispatch mode that records every call.
 
     Args:
@@ -285,11 +285,6 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown c
         self._weights = {
             tensor.untyped_storage()._cdata: name for tensor, name in parameters.items()
         }
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False: nothing inside is compiled, and importing the compiler takes seconds."""
-        return False
 
     def at(self, name: str, direction: Direction) -> None:
         """Set the name and direction of the following calls.

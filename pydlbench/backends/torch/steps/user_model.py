@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pydlbench.backends.steps.user_code import user_code_errors, user_line
 from pydlbench.backends.steps.user_model import MU, RATE, Tensors, UserModel
+from pydlbench.backends.torch.dispatch import DispatchMode
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.backends.torch.steps.recording import by_module
 from pydlbench.backends.torch.steps.step import TorchStep, TorchSubject, tensors_in
@@ -267,7 +267,7 @@ def _input_of(module: torch.nn.Module) -> str | None:
     return "x".join(map(str, (8, *sizes))) if all(sizes) else None
 
 
-class _Lookups(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to mypy
+class _Lookups(DispatchMode):
     """A dispatch mode that finds the numbers of rows of the tables that inputs index.
 
     An input is recognised by its values, in any shape and type.
