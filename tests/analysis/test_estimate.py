@@ -6,7 +6,10 @@ import pytest
 from invented_evidence import row
 
 from pydlbench.analysis.estimate import estimate, plan_step
+from pydlbench.analysis.native import native_sum
+from pydlbench.errors import UsageError
 from pydlbench.models import build_model
+from pydlbench.models.passes import step_passes
 
 
 @pytest.fixture
@@ -189,3 +192,88 @@ def test_many_small_layers_of_one_kind_dominate_a_large_one():
     )
     (last,) = [one for one in document["layers"] if one["name"] == "stage2/unit2/conv2"]
     assert last["like"] == "stage2/unit1/conv1"
+
+
+# -----------------------------------------------------------------------------
+# Which kernels an estimate measures: one for each distinct piece of a model's work.
+
+
+def test_a_plan_has_a_term_for_each_piece_of_work():
+    model = build_model("alexnet-owt", 2)
+    found = plan_step(model, "training")
+    assert [term.step_pass for term in found.terms] == list(step_passes(model, "training"))
+
+
+def test_identical_kernels_are_measured_once():
+    model = build_model("resnet152", 2)
+    found = plan_step(model, "training")
+    assert len(found.terms) > 1000
+    assert len({term.hot for term in found.terms}) < 300
+    assert len(found.specs) == len(set(found.specs))
+
+
+def test_kernels_that_differ_in_their_names_only_are_one_case():
+    found = plan_step(build_model("vgg16", 1))
+    conv = [t for t in found.terms if t.step_pass.node in ("conv3_2", "conv3_3")]
+    convolutions = [t for t in conv if t.step_pass.layer.kind == "conv2d"]
+    assert len({t.step_pass.layer.name for t in convolutions}) == 2
+    assert len({t.hot for t in convolutions}) == 1
+
+
+def test_hot_and_cold_stand_beside_each_other():
+    cases = plan_step(build_model("mnist", 1)).specs
+    assert [case.cache for case in cases[:4]] == ["hot", "all-cold", "hot", "all-cold"]
+
+
+def test_what_no_cache_holds_is_measured_once():
+    model = build_model("vgg11", 4)
+    some = plan_step(model, cache_bytes=1 << 20)
+    none = plan_step(model, cache_bytes=1)
+    both = plan_step(model, cache_bytes=1 << 40)
+    assert {case.cache for case in none.specs} == {"hot"}
+    assert len(none.specs) < len(some.specs) < len(both.specs)
+    for term in some.terms:
+        big = term.step_pass.layer.bytes(term.step_pass.pass_, 4) >= 4 << 20
+        assert term.cold.cache == ("hot" if big else "all-cold")
+
+
+def test_bf16_needs_half_the_bytes():
+    model = build_model("vgg11", 4)
+    assert len(plan_step(model, precision="bf16", cache_bytes=1 << 22).specs) > len(
+        plan_step(model, precision="fp32", cache_bytes=1 << 22).specs
+    )
+
+
+def test_an_unknown_phase_is_refused():
+    with pytest.raises(UsageError, match="training"):
+        plan_step(build_model("mnist", 1), "trainin")
+
+
+# -----------------------------------------------------------------------------
+# Native rows of a step, summed by what they stand for.
+
+
+def test_native_rows_are_sorted_by_what_they_stand_for():
+    model = build_model("resnet18", 2)
+    wanted = plan_step(model, "training")
+    native = native_sum(wanted, {case: row(case, 2.0, 0.5) for case in wanted.specs})
+    updates = [one for one in wanted.terms if (one.step_pass.layer.name or "").endswith("/update")]
+    assert native.of_part("optimizer") == 2.0 * len(updates)
+    assert native.of_part("loss") == 4.0 * (1 + len(model.decays))  # forward and backward
+    assert sum(native.seconds.values()) == pytest.approx(2.0 * len(wanted.terms))
+    layers = [name for name in native.by_node if model[name].op in ("conv", "linear", "pool")]
+    nodes = sum(native.by_node.values()) + native.of_part("sum")
+    of_layers = sum(native.by_node[name] for name in layers)
+    assert native.of_pointwise(model) == pytest.approx(nodes - of_layers)
+
+
+def test_a_node_some_of_whose_native_rows_failed_is_incomplete():
+    model = build_model("resnet18", 2)
+    wanted = plan_step(model, "training")
+    nodes = {node.name for node in model}
+    backward = [one for one in wanted.terms if one.step_pass.pass_ == "backward-data"]
+    bad = next(one for one in backward if one.step_pass.node in nodes)
+    rows = {c: row(c, 2.0, status="failed" if c == bad.hot else "ok") for c in wanted.specs}
+    made = native_sum(wanted, rows)
+    assert bad.step_pass.node in made.by_node
+    assert made.incomplete == {bad.step_pass.node}

@@ -4,10 +4,12 @@ import pytest
 from planted import KERNEL_S, Bench, World, explainer, run
 from said import says
 
+from pydlbench.diagnose import run as running
 from pydlbench.diagnose.run import diagnose
 from pydlbench.errors import UnsupportedError
 from pydlbench.grouping import grouped
 from pydlbench.models import build_model
+from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.step import StepSpec
 
 SLOW, UNPACKED, ONE_BY_ONE = "slow operators", "weights not packed", "operators run one by one"
@@ -290,3 +292,66 @@ def test_all_kernels_are_released():
     diagnose(StepSpec(model="mnist", batch=4), session, 1e6, explainer=explainer(session.world))
     assert session.workers
     assert all(not one.made for one in session.workers.values())
+
+
+# -----------------------------------------------------------------------------
+# Noise is no finding, and a step that was disturbed is known better later.
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_noise_alone_is_no_finding(seed):
+    # Far more noise than any threshold, and a dozen experiments.
+    world = World(noise=0.1, seed=seed, efficiency=0.1, bound="compute", step_s=0.05)
+    found = run(world, phase="training", model="mnist")
+    assert found.findings == ()
+    assert len(found.tried) > 8
+
+
+def test_a_disturbed_step_is_known_better_once_something_ran_beside_it():
+    # Disturbed, the step takes ten times as long: fc1's loss would be less than 1 % of it.
+    world = World(step_s=0.05, disturbed=9.0, reorder_s=0.02, unpacked_s={"fc1": 0.004})
+    found = run(world, layout="nchw", explained=False)
+    assert any("other work disturbed the step" in note for note in found.notes)
+    assert found.step.time.median > 0.7
+    reorders, slow = found.findings
+    assert (reorders.problem, slow.problem) == ("layout reorders", "slow operators")
+    assert reorders.saving.seconds == pytest.approx(0.02, rel=0.05)
+    assert slow.saving.seconds == pytest.approx(0.004, rel=0.05)
+    assert slow.saving.share == pytest.approx(0.004 / 0.074, rel=0.05)
+
+
+# -----------------------------------------------------------------------------
+# Ctrl-C in the middle of the experiments: what they have shown until then is not lost.
+
+
+@pytest.fixture
+def tried(monkeypatch):
+    """Lets one experiment end; Ctrl-C comes in the second."""
+    complete, ended = running.try_out, []
+
+    def try_out(experiment, *arguments):
+        if ended and experiment is not ended[0]:
+            raise KeyboardInterrupt
+        ended.append(experiment)
+        return complete(experiment, *arguments)
+
+    monkeypatch.setattr(running, "try_out", try_out)
+    return ended
+
+
+def test_what_was_found_before_ctrl_c_is_returned(tried):
+    found = run(World(gaps_s=0.05, fresh_s=0.03))
+    assert len(set(tried)) == 1
+    assert [one.problem for one in found.findings] == ["operators run one by one"]
+    assert found.tried == found.untried == ()
+    assert found.interrupted
+    assert Diagnosis.from_dict(found.to_dict()).interrupted
+
+
+def test_ctrl_c_before_any_experiment_has_nothing_to_show(monkeypatch):
+    def observe(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "observe", observe)
+    with pytest.raises(KeyboardInterrupt):
+        run(World())

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from pydlbench.backends import capabilities
-from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.errors import PrimitiveError, PydlbenchError, StoreError, UnsupportedError
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.run import RunRecord
@@ -335,3 +335,39 @@ def test_a_run_without_a_session_is_described_as_one_with_it(store_path):
     assert [one.status for one in results.outcomes] == ["failed"]
     # Other versions would keep --resume from going on with it.
     assert results.run.environment == capabilities.environment()
+
+
+# -----------------------------------------------------------------------------
+# What waits while the store cannot be written.
+
+
+class Refusing:
+    """A store that refuses all entries until it is mended."""
+
+    def __init__(self):
+        self.kept, self.broken = [], True
+
+    def begin(self, run, kind, *, request=None):
+        pass
+
+    def add(self, _run, entry):
+        if self.broken:
+            raise StoreError("no space left on the device")
+        self.kept.append((entry.key, entry.document["visits"]))
+
+
+def test_of_a_row_that_waits_the_newest_is_kept_once(run_record):
+    store = Refusing()
+    recorder = RowRecorder(store, "layers")
+    recorder.start(run_record)
+    for visit in range(6):
+        for key in ("conv1", "conv2", None):
+            recorder.add("layer", {"visits": visit}, key=key)
+    assert store.kept == []
+    store.broken = False
+    recorder.add("layer", {"visits": 6}, key="conv2")
+    # What has no key is nobody's successor.
+    assert store.kept[:2] == [("conv1", 5), ("conv2", 6)]
+    assert store.kept[2:] == [(None, visit) for visit in range(6)]
+    recorder.add("layer", {"visits": 7}, key="conv1")
+    assert store.kept[8:] == [("conv1", 7)]

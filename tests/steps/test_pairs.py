@@ -2,12 +2,16 @@
 
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.step import StepFacts, StepSpec
+from pydlbench.records.step import StepFacts, StepRecord, StepSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.steps import run
+from pydlbench.steps.run import planned_rounds
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
 from pydlbench.study.table import Interference
 from pydlbench.timing.chunk import Chunk
 
@@ -117,3 +121,36 @@ def test_a_refused_step_has_no_further_visit(monkeypatch):
     assert (fine.status, fine.time.repetitions) == ("ok", 3)
     assert (refused.status, refused.reason) == ("skipped", "no such mode")
     assert log.count("refused") == 1
+
+
+# -----------------------------------------------------------------------------
+# How many processes a step has, by what the store knows of it and the width asked for.
+
+
+CASE = StepSpec(model="mnist")
+QUIET = {0: 1.0, 1: 1.02, 2: 0.98, 3: 1.0, 4: 1.02, 5: 0.98}
+
+
+def record(rounds, *, batch=64, disturbed=0):
+    case = msgspec.structs.replace(CASE, batch=batch)
+    return StepRecord(spec=case, status="ok", rounds_s=rounds, disturbed=disturbed).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("documents", "planned"),
+    [
+        ([], 4),
+        ([record(QUIET)], 20),
+        ([record(QUIET), record({**QUIET, 5: 3.0}, disturbed=1)], 20),
+        ([record({**QUIET, 5: 3.0}), record(QUIET)], 20),
+        ([record({0: 1.0, 1: 3.0})], 4),
+    ],
+)
+def test_the_newest_undisturbed_run_plans(store_path, run_record, documents, planned):
+    with Store.open(store_path) as store:
+        store.begin(run_record, "step")
+        for document in documents:
+            store.add(run_record.id, Entry.from_document("step", document))
+        assert planned_rounds(store, [CASE], 0.01) == planned
+        assert planned_rounds(store, [msgspec.structs.replace(CASE, phase="training")], 0.01) == 4
+    assert planned_rounds(None, [CASE], 0.01) == 4
