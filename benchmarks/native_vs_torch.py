@@ -3,7 +3,7 @@
     python benchmarks/native_vs_torch.py --shape 'alexnet-owt/*','vgg16/*' --batch 16 --pass all
 
 Each layer and pass is sampled in turn with pydlbench (fastest verified candidate) and PyTorch in
-both memory formats, round by round in random order, so that all of them see the same machine. The
+both memory formats, round by round in random order, so that all have the same conditions. The
 ratio is the median over rounds of native / torch, with torch's better format; its interval comes
 from the variance between rounds. Needs torch (``pip install '.[torch]'``).
 """
@@ -32,9 +32,9 @@ LIMIT = 1.03
 
 
 def line(row: TorchRow) -> str:
-    """One row as text; a single round has no interval."""
-    known = row.low is not None and row.high is not None
-    interval = f"[{row.low:.3f}, {row.high:.3f}]" if known else "-"
+    """Format a row; a single round has no interval."""
+    has_interval = row.low is not None and row.high is not None
+    interval = f"[{row.low:.3f}, {row.high:.3f}]" if has_interval else "-"
     return (
         f"{row.layer:<22} {row.pass_:<17} {row.precision:<5} "
         f"{row.native_s * 1e3:>7.3f} ms {row.torch_s * 1e3:>7.3f} ms "
@@ -44,7 +44,7 @@ def line(row: TorchRow) -> str:
 
 
 def summary(rows: Sequence[TorchRow], errors: int) -> str:
-    """What all rows say together."""
+    """Summarise all rows."""
     if not rows:
         return f"no rows, errors: {errors}"
     mean = math.exp(statistics.fmean(math.log(row.ratio) for row in rows))
@@ -56,7 +56,7 @@ def summary(rows: Sequence[TorchRow], errors: int) -> str:
 
 
 def main() -> int:
-    """Compare every layer and pass asked for.
+    """Compare the requested layers and passes.
 
     Exit 1 if a ratio is above the limit, if a row could not be compared, or if there was none.
     """
@@ -76,8 +76,8 @@ def main() -> int:
     rows: list[TorchRow] = []
     errors = 0
     with Session(RunnerOptions(budget_s=args.budget)) as session, TorchPeer(session.cpus) as peer:
-        about = peer.describe()
-        print(f"{session.facts.name}, {len(session.cpus)} threads, torch {about['torch']}")
+        environment = peer.describe()
+        print(f"{session.facts.name}, {len(session.cpus)} threads, torch {environment['torch']}")
         print(
             f"{'layer':<22} {'pass':<17} {'prec':<5} {'native':>10} {'torch':>10} {'format':<6} "
             f"{'ratio':>6}  {'95 % interval':<14}  algorithm"
@@ -99,7 +99,7 @@ def main() -> int:
             rows.append(row)
             print(line(row), flush=True)
     if args.json:
-        document = {"torch": about, "rows": [dataclasses.asdict(row) for row in rows]}
+        document = {"torch": environment, "rows": [dataclasses.asdict(row) for row in rows]}
         Path(args.json).write_text(json.dumps(document, indent=1))
     print(summary(rows, errors))
     return 1 if errors or not rows or any(row.ratio > LIMIT for row in rows) else 0

@@ -1,4 +1,4 @@
-"""oneDNN kernels, loops of our own and CPU probes (C++; see ``csrc/bind``)."""
+"""oneDNN kernels, our own loops and CPU probes (C++; see ``csrc/bind``)."""
 
 import enum
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class CacheState(enum.Enum):
     all_cold = ...
 
 class Candidate:
-    """One way to compute a problem: an implementation, oneDNN's or ours, with its layouts."""
+    """One way to compute a problem: an implementation of oneDNN or our own, with its layouts."""
 
     @property
     def primitive(self) -> str: ...
@@ -50,7 +50,7 @@ def candidates(
 ) -> list[Candidate]: ...
 
 class Arena:
-    """The tensors of one layer, in every layout that its candidates need."""
+    """The tensors of a layer in all layouts of its candidates."""
 
     def __init__(self, inputs: Mapping[str, npt.NDArray[np.float32]]) -> None: ...
     def clear(self) -> None: ...
@@ -58,7 +58,7 @@ class Arena:
     def bytes(self) -> int: ...
 
 class RawChunk(TypedDict):
-    """Samples in seconds per execution, with the disturbance counters read around them."""
+    """Samples in seconds per execution, with the counters of interference around them."""
 
     seconds: npt.NDArray[np.float64]
     clock_hz: npt.NDArray[np.float64]
@@ -96,7 +96,7 @@ class Kernel:
     def rotating_sets(self) -> int: ...
 
 class Library(TypedDict):
-    """The oneDNN that was loaded."""
+    """The loaded oneDNN."""
 
     name: str
     version: str
@@ -109,7 +109,7 @@ def library() -> Library: ...
 def launch_seconds() -> float: ...
 
 class ProbeResult:
-    """Rates in FLOP/s or B/s and the clock they ran at."""
+    """Rates in FLOP/s or B/s, and the clock during them."""
 
     @property
     def per_second(self) -> float: ...

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 class BuiltWith(TypedDict):
-    """The toolkit that this module was compiled with."""
+    """The toolkit of this module's build."""
 
     cuda: str
     architectures: str
@@ -26,7 +26,7 @@ def load_libraries(cudnn: str | None = None, cublaslt: str | None = None) -> Non
 def libraries() -> dict[str, Library]: ...
 
 class Device:
-    """One GPU as this process uses it."""
+    """One GPU of this process."""
 
     def __init__(self, index: int) -> None: ...
     @property
@@ -36,7 +36,7 @@ class Device:
     def synchronize(self) -> None: ...
 
 class Tensor(TypedDict):
-    """A tensor as a plan wants it; strides in elements."""
+    """A tensor of a plan; strides in elements."""
 
     role: str
     type: str
@@ -87,7 +87,7 @@ def plans(
 def device_properties(device: Device) -> str: ...
 
 class Arena:
-    """The tensors of one layer in device memory, in every layout that its plans need."""
+    """The tensors of a layer in device memory, in all layouts of its plans."""
 
     def __init__(self, device: Device, inputs: Mapping[str, npt.NDArray[np.float32]]) -> None: ...
     def clear(self) -> None: ...
@@ -95,7 +95,7 @@ class Arena:
     def bytes(self) -> int: ...
 
 class RawChunk(TypedDict):
-    """Samples in seconds per execution, and the SM clock read around them."""
+    """Samples in seconds per execution, and the SM clock during them."""
 
     seconds: npt.NDArray[np.float64]
     clock_hz: npt.NDArray[np.float64]
@@ -104,10 +104,10 @@ class RawChunk(TypedDict):
     gate_timeouts: int
 
 class LaunchTimes(TypedDict):
-    """Seconds per execution by several clocks; ``wall_s`` is the host's, waiting included.
+    """Seconds per execution by several clocks; ``wall_s`` is the host's, including the wait.
 
-    ``single_s`` is of one execution between events, ``event_s`` of several back to back;
-    ``graph_s`` is NaN where the plan cannot be captured into a graph.
+    ``single_s`` is one execution between events, ``event_s`` several without pauses; ``graph_s`` is
+    NaN if the plan cannot be captured into a graph.
     """
 
     single_s: float
@@ -117,13 +117,13 @@ class LaunchTimes(TypedDict):
     wall_s: float
 
 class Steady(TypedDict):
-    """Executions back to back."""
+    """Executions without pauses."""
 
     executions: int
     seconds: float
 
 class GraphKernel(TypedDict):
-    """A kernel that a library launches; ``registers`` are a thread's."""
+    """A kernel that a library launches; ``registers`` are per thread."""
 
     name: str
     grid: list[int]
@@ -132,7 +132,7 @@ class GraphKernel(TypedDict):
     registers: int
 
 class Comparison(TypedDict):
-    """The largest error of all elements against the float64 reference."""
+    """The largest error of all elements, compared with the float64 reference."""
 
     max_error: float
     where: list[int]
@@ -174,7 +174,7 @@ class Kernel:
     def rotating_sets(self) -> int: ...
 
 class ForeignKernel:
-    """What a framework enqueues or has captured, under the clock of our own kernels."""
+    """A framework's enqueued work or captured graph, timed like our own kernels."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ def reference(
 ) -> Reference | None: ...
 
 class Reading(TypedDict):
-    """A probe's rates in FLOP/s or B/s, and the clock that they ran at."""
+    """A probe's rates in FLOP/s or B/s, and the clock during them."""
 
     per_second: float
     median_per_second: float
@@ -208,7 +208,7 @@ class Reading(TypedDict):
     kernel: str
 
 class Launch(TypedDict):
-    """What it costs to start an empty kernel, in seconds."""
+    """The cost of starting an empty kernel, in seconds."""
 
     single_kernel_s: float
     empty_kernel_s: float

@@ -91,7 +91,7 @@ bool output_is_view(const cpu::Kernel& kernel) {
 
 void register_cpu_kernels(py::module_& m) {
   py::native_enum<cpu::CacheState>(m, "CacheState", "enum.Enum",
-                                   "Which tensors a sample finds in the cache.")
+                                   "Tensors that are in the cache when a sample starts.")
       .value("hot", cpu::CacheState::hot)
       .value("weights_cold", cpu::CacheState::weights_cold)
       .value("all_cold", cpu::CacheState::all_cold)

@@ -108,16 +108,17 @@ void register_cpu_probes(py::module_& m) {
         "Core clock of the calling thread's CPU in Hz, from a chain of dependent multiplications.");
   m.def("fma_peak", &fma_peak, arg("precision"), arg("cpus"), arg("seconds") = 0.1, Release(),
         "Highest FLOP/s of the FMA units of all `cpus` together: fp32, bf16 or fp16.");
-  m.def("fma_burst", &fma_burst, arg("cpus") = std::vector<int>{}, Release(),
-        "FLOP/s of the FMA units in a burst of 0.3 ms on all threads, or on those of `cpus`.");
+  m.def(
+      "fma_burst", &fma_burst, arg("cpus") = std::vector<int>{}, Release(),
+      "FLOP/s of the FMA units in a burst of 0.3 ms on all threads, or on new threads on `cpus`.");
   m.def("bandwidth", &bandwidth, arg("kind"), arg("bytes"), arg("cpus"), arg("seconds") = 0.05,
         arg("streaming") = true, Release(),
         "B/s of read, write, copy or triad over a working set of `bytes` on all `cpus`.");
   m.def("isa", &isa_names, "Instruction sets that matter here and that this CPU and system offer.");
   m.def("launch_seconds", &launch_seconds, Release(),
-        "Seconds that an empty parallel region of the library's thread pool takes.");
+        "Seconds of an empty parallel region of the library's thread pool.");
   m.def("library", &library,
-        "Version, run time, instruction set and threads of the oneDNN loaded.");
+        "Version, run time, instruction set and threads of the loaded oneDNN.");
 }
 
 }  // namespace pydlbench

@@ -98,10 +98,10 @@ auto released(const Probe& probe) {
 
 void register_devices(py::module_& m) {
   m.def("device_count", &cuda::device_count, Release(),
-        "Number of GPUs, at least 1; UnsupportedError where there is no driver or no GPU.");
+        "Number of GPUs, at least 1; UnsupportedError if there is no driver or no GPU.");
   m.def(
       "device_facts", [](int index) { return facts_dict(read_facts(index)); }, arg("index"),
-      "What the CUDA runtime tells about a GPU: bytes, Hz, and 13000 for version 13.0.");
+      "Facts of a GPU from the CUDA runtime: bytes, Hz, and 13000 for version 13.0.");
   m.def("built_with", &built_with, "Toolkit, architectures and host compiler of this module.");
 
   py::class_<cuda::Device, std::shared_ptr<cuda::Device>>(
@@ -113,7 +113,7 @@ void register_devices(py::module_& m) {
           "free_bytes",
           py::cpp_function([](const cuda::Device& self) { return self.free_bytes(); }, Release()))
       .def("synchronize", &cuda::Device::synchronize, Release(),
-           "Wait for all work on the GPU; raises what went wrong in it.")
+           "Wait for all work on the GPU; raises its errors.")
       .def("__repr__", [](const cuda::Device& self) {
         return "Device(" + std::to_string(self.facts().index) + ", '" + self.facts().name + "')";
       });
@@ -146,7 +146,7 @@ void register_libraries(py::module_& m) {
         add(libraries, "cublaslt", cuda::loaded_cublaslt());
         return libraries;
       },
-      "The libraries that are loaded: version and file.");
+      "Version and file of the loaded libraries.");
 }
 
 void register_probes(py::module_& m) {
@@ -176,7 +176,7 @@ void register_probes(py::module_& m) {
         return result;
       },
       arg("device"),
-      "Seconds per empty kernel: alone, back to back, of the host, as a graph's node.");
+      "Seconds per empty kernel: alone, without pauses, of the host, as a graph's node.");
 }
 
 }  // namespace

@@ -112,7 +112,7 @@ void register_searches(py::module_& m) {
       "device"_a.none(true), "kind"_a, "pass_"_a, "mode"_a, "fields"_a, py::kw_only(),
       "layout"_a = "best", "workspace_limit"_a = kWorkspaceLimit, "fused"_a = false,
       "sweep"_a = true, "device_properties"_a = py::none(),
-      "Every way to compute a layer, in its library's order; the layer's fields by name. fused: "
+      "All plans of a layer, in the library's order; the layer's fields by name. fused: "
       "with bias and ReLU. sweep: of convolutions also what cuDNN's own lists leave out. Without a "
       "device, plans of a convolution for the GPU that device_properties describes: they can be "
       "built, not run.");
@@ -133,7 +133,7 @@ void register_references(py::module_& m) {
         return cuda::reference_of(fields_of(kind, fields), cuda::pass_of(pass), fused);
       },
       "kind"_a, "pass_"_a, "fields"_a, py::kw_only(), "fused"_a = false,
-      "What computes the exact result on the device; None where only the host can.");
+      "The float64 reference on the device; None if only the host has one.");
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
-// Test cases in C++: TEST(name) { CHECK(condition); CHECK_EQ(got, wanted); }. main.cpp runs them;
-// CMake makes a test of ctest of each, and pytest one of its own, by the lines that begin with
-// TEST(.
+// Test cases in C++: TEST(name) { CHECK(condition); CHECK_EQ(got, wanted); }. main.cpp runs them.
+// CMake and pytest each define a test per line that begins with TEST(.
 #pragma once
 
 #include <functional>
@@ -28,7 +27,7 @@ struct Registered {
   }
 };
 
-// What a case throws where it does not hold.
+// Thrown by a failed check.
 struct Failure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -1,6 +1,6 @@
-// cuBLASLt's search and plans on an invented library, behind C functions. The invented library
-// offers the algorithms that a test gives it, writes down what it is told, and multiplies float32
-// matrices in host memory the way the real one does.
+// cuBLASLt's search and plans with a fake library, as C functions. The fake library offers the
+// algorithms of a test, records its arguments, and multiplies float32 matrices in host memory like
+// the real one.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -16,7 +16,7 @@ using namespace pydlbench::cuda::cublaslt;
 
 namespace {
 
-// What is behind the library's opaque types.
+// The fake library's opaque types.
 struct FakeOperation : cublasLtMatmulDescOpaque_t {
   std::int32_t compute, scale, transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   std::uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
@@ -35,7 +35,7 @@ std::ostringstream record;
 std::string answer;
 std::vector<cublasLtMatmulHeuristicResult_t> offers;
 cublasStatus_t heuristic_status, matmul_status;
-bool gives_flags, restricts;  // whether the library tells its flags and heeds the restriction
+bool gives_flags, restricts;  // whether the library reports flags and respects the restriction
 int live = 0;
 
 const char* kept(std::string text) {
@@ -317,7 +317,7 @@ const char* guarded(Run&& run) {
 
 extern "C" {
 
-// Forgets everything; from now on these are the library's answers.
+// Resets all state, and sets the library's status codes.
 void reset_library(int heuristic, int matmul) {
   made.clear();
   offers.clear();

@@ -1,7 +1,6 @@
-// CUDA's execution model on one CPU thread, which csrc/cuda/simt.hpp includes where nvcc does not
-// compile: blocks one after another, the threads of a
-// block as fibers that run until a barrier. Deterministic, and as strict as the GPU may be: a
-// barrier that a part of the block never reaches is an error here, not a hang.
+// CUDA's execution model on one CPU thread, which csrc/cuda/simt.hpp includes without nvcc: blocks
+// run one after another, the threads of a block as fibers that run until a barrier. Deterministic
+// and strict: a barrier that only a part of the block reaches is an error, not a hang.
 //
 // Left out on purpose: time (clock64, globaltimer), memory spaces and races. Shared memory is a
 // static variable, because blocks run one after another.

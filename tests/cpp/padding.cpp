@@ -1,5 +1,5 @@
-// What test_padding.py calls: padding and cropping on the emulated GPU. The source is included, not
-// its header: a launch that is refused is too large for a test by way of a problem.
+// Padding and cropping on the emulated GPU, for test_padding.py. Includes the source, so that a
+// launch that is too large for a test's memory can be checked.
 #include "cuda/cudnn/padding.cu"
 
 using namespace pydlbench::cuda::cudnn;

@@ -1,5 +1,5 @@
-// The sampler on a fake of the runtime that records every call, keeps the account of what is open,
-// and fails where it is told to. One scenario in, one line of JSON out; test_sampler.py judges.
+// The sampler on a fake runtime that records every call, counts open objects, and fails at a given
+// call. A scenario gives one line of JSON, which test_sampler.py checks.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -33,11 +33,11 @@ extern "C" struct Scenario {
   int samples, inner, untimed;
   int launch_times;       // repetitions; 0: sample()
   double seconds;         // that an execution takes on the fake device
-  double elapsed;         // what every pair of events says instead, unless 0
+  double elapsed;         // time between events, unless 0
   double clock_seconds;   // between the stamps; 0: that of the work; negative: no interval
   int fail_at;            // the call that throws, counted from 1; 0: none
   int fail_after_effect;  // whether it does its work before it throws
-  int gate_timeouts;      // so many gates time out, from the first on
+  int gate_timeouts;      // number of gates that time out, from the first on
   int queue;              // most launches behind a closed gate, the next one waits for its time-out
   int again;              // sample a second time, without failures, and record that instead
   int uncapturable;       // the work is refused while a stream is captured

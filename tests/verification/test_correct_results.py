@@ -174,19 +174,3 @@ def test_large_max_pooling_gradient_compares_some_images_and_all_sums(monkeypatc
     assert verdict.status == "ok", verdict
     assert verdict.points < output.size
     assert verdict.checksums == 18
-
-
-def test_shapes_by_role():
-    conv = build_layer(
-        "conv", batch=2, in_channels=4, in_size=(5, 7), out_channels=6, kernel=(3, 2), groups=2
-    )
-    assert conv.shapes() == {
-        "src": (2, 4, 5, 7),
-        "weights": (6, 2, 3, 2),
-        "dst": (2, 6, 3, 6),
-    }
-    assert build_layer("gemm", m=2, k=3, n=4).shapes()["weights"] == (1, 3, 4)
-    assert set(build_layer("pool", batch=1, channels=1, in_size=2, kernel=2).shapes()) == {
-        "src",
-        "dst",
-    }

@@ -178,17 +178,6 @@ def test_large_layers_are_compared_in_pieces():
         all_expected(layer, "forward", inputs)
 
 
-def test_shapes_are_those_of_all_passes():
-    layer = parse_problem("batchnorm:mb2ic3ih4")
-    shapes = layer.shapes()
-    assert shapes["src"] == shapes["dst"] == (2, 3, 4, 4)
-    assert shapes.keys() == {
-        *("src", "dst", "weights", "bias", "mean", "variance"),
-        *("running_mean", "running_variance"),
-    }
-    assert parse_problem("concat:ic2+5").shapes()["src2"] == (1, 5, 1, 1)
-
-
 @pytest.mark.parametrize("text", ["softmax-xent:mb64ic1000", "dropout:mb64ic32ih32keep0.9"])
 def test_results_below_the_smallest_normal_number_of_float16(text):
     """They have fewer digits: rounded right, they are off by more than the unit roundoff."""

@@ -99,13 +99,6 @@ def test_beats_never_land_inside_a_reply(stream):
     assert all(one["text"] == text for one in found if "ok" in one)
 
 
-def test_closing_ends_the_thread(stream):
-    replies = ReplyWriter(stream, 3600.0)
-    replies.begin()
-    replies.close()
-    assert not replies._thread.is_alive()
-
-
 _PROCESS = """
 import os, sys, time
 from pydlbench.workers.channel import ReplyWriter
