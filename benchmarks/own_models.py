@@ -1,19 +1,18 @@
-"""Other people's models: how many can be recorded and replayed, and how well steps are told.
+"""Other people's models: how many can be recorded and replayed, and how well they are forecast.
 
     python benchmarks/own_models.py --stage import --minutes 30
     python benchmarks/own_models.py --stage measure --minutes 60
 
-``import`` takes all image classifiers of torchvision (neither detection nor segmentation nor
-video), one small model each of 60 families of timm, and 20 architectures of transformers from
-small configurations. Of each a forward and a training step are recorded, and each distinct call is
-run alone on operands made up from its signature, in a process of its own with a time limit. No
-time is taken.
+``import`` uses all image classifiers of torchvision (no detection, segmentation or video), one
+small model each of 60 families of timm, and 20 architectures of transformers in small
+configurations. It records a forward and a training step of each model, and runs each distinct call
+alone on made-up operands, in a process of its own with a time limit. Nothing is timed.
 
-``measure`` takes 20 of them at the size of their papers, and ten that were held out, forward and
-training: the step's forecast, from operators that are measured apart; then the step, in four fresh
-processes; then its breakdown. It wants the machine for itself.
+``measure`` uses 20 of them at the size of their papers, and ten held-out models, forward and
+training: the step's forecast, from operators that are measured separately; then the step, in four
+fresh processes; then its breakdown. Nothing else should run on the machine.
 
-What is finished is a line of the journal at once; the same command goes on there. Models are built
+Each finished part is a line of the journal, from which the same command resumes. Models are built
 by ``benchmarks/zoo.py``, which needs the three libraries.
 """
 
@@ -51,12 +50,12 @@ from pydlbench.store.store import Store
 from pydlbench.units import Scale, percent
 
 PHASES = ("forward", "training")
-#: What the stage ``measure`` takes of a step, each in processes of its own.
+#: The parts of a step in the stage ``measure``, each in processes of its own.
 PARTS = ("forecast", "step", "breakdown")
 _ZOO: Final = os.path.relpath(Path(__file__).with_name("zoo.py"))
-# Seconds that a worker may be busy with one request.
+# Limit of one request to a worker.
 _PATIENCE_S: Final = 280.0
-#: Seconds to a breakdown that are aimed at, by model and phase.
+#: Goals for the duration of a breakdown in seconds, by model and phase.
 _AIMS: Final = {("resnet50", "forward"): 60.0, ("bert", "training"): 150.0}
 
 #: Builder and name, its arguments, its input (none: the builder's own), and its optimizer, at the
@@ -84,8 +83,8 @@ MEASURED: Final[tuple[tuple[str, str, dict[str, int], str, str], ...]] = (
     ("pictures", "mixer_s32_224", {"batch": 8}, "", "adamw"),
 )
 
-#: The same of models of which nobody had timed a step when the breakdown and the forecast were
-#: built: they say what these are worth for a model that is new.
+#: The same for models that were never timed while the breakdown and the forecast were developed:
+#: they show the errors for a new model.
 HELD_OUT: Final[tuple[tuple[str, str, dict[str, int], str, str], ...]] = (
     ("vision", "wide_resnet50_2", {}, "4x3x224x224", "momentum"),
     ("language", "electra", {"batch": 4, "length": 128}, "", "adamw"),
@@ -158,7 +157,7 @@ def imported() -> list[Case]:
     from torchvision import models
     from zoo import ARCHITECTURES, PICTURES
 
-    # Their sizes are part of the model; an auxiliary classifier wants room for its window.
+    # Their sizes are part of the model; an auxiliary classifier needs room for its window.
     sizes = {"vit": "1x3x224x224", "maxvit": "2x3x224x224", "inception": "2x3x299x299"}
     return [
         *(Case("language", name, {"small": True}, "") for name in ARCHITECTURES),
@@ -176,11 +175,11 @@ def measured() -> list[Case]:
 
 
 # -----------------------------------------------------------------------------
-# Recorded and replayed.
+# Recording and replaying.
 
 
 class Stage(abc.ABC):
-    """What the stages share.
+    """Base of the stages.
 
     Args:
         journal: what is finished.
@@ -208,7 +207,7 @@ class Stage(abc.ABC):
         """Whether there is nothing to be done."""
 
     def known(self, what: str, case: Any) -> dict[str, Any]:
-        """Return an entry of the journal; empty where there is none."""
+        """Return an entry of the journal; empty without one."""
         return self.journal.get(f"{what} {case.name}") or {}
 
     def add(self, what: str, case: Any, **entry: Any) -> None:
@@ -234,7 +233,7 @@ class Import(Stage):
 
 
 def lacks(phases: Mapping[str, Any]) -> str:
-    """Return why a model's steps are not wholly recorded and replayed; empty where they are."""
+    """Return why a model's steps are not fully recorded and replayed; empty if they are."""
     found = []
     for phase, one in phases.items():
         if "reason" in one:
@@ -244,7 +243,7 @@ def lacks(phases: Mapping[str, Any]) -> str:
 
 
 def tried(step: StepSpec, session: Session) -> dict[str, Any]:
-    """Record a step and replay its calls; return what came of it, or the reason for nothing."""
+    """Record a step and replay its calls; return the entry, or the reason for a failure."""
     begin = time.monotonic()
     try:
         facts = listed(step, session)
@@ -264,7 +263,7 @@ def tried(step: StepSpec, session: Session) -> dict[str, Any]:
 
 
 def replayed(step: StepSpec, calls: Sequence[RecordedCall], session: Session) -> dict[str, str]:
-    """Run each distinct call alone; return why, by signature, where that was refused."""
+    """Run each distinct call alone; return the reasons of refused calls, by signature."""
     worker = session.worker(step.framework, step.device)
     refused: dict[str, str] = {}
     for batch in batches(list({one.signature: one for one in calls}.values())):
@@ -300,7 +299,7 @@ def tally(calls: Iterable[RecordedCall]) -> dict[str, Any]:
 
 
 # -----------------------------------------------------------------------------
-# Forecast, run and broken down.
+# Forecast, run and breakdown.
 
 
 class Measure(Stage):
@@ -340,7 +339,7 @@ class Measure(Stage):
 
 
 def broken_down(step: StepSpec, session: Session, keep: Keep) -> dict[str, Any]:
-    """Break a step down as the command does; return the numbers that are judged."""
+    """Break a step down as the command does; return the judged numbers."""
     begin = time.monotonic()
     moments: list[tuple[float, str]] = []
 
@@ -377,7 +376,7 @@ _LIBRARIES: Final = {"vision": "torchvision", "pictures": "timm", "language": "t
 
 
 def share(part: float, whole: float) -> str:
-    """Return a share of something; a dash of nothing."""
+    """Return a share as text; a dash if the whole is zero."""
     return percent(part / whole, decimal=True) if whole else "-"
 
 
@@ -515,7 +514,7 @@ def measure_table(cases: Sequence[Case], journal: Journal) -> list[str]:
 
 
 def _without(part: str, cases: Sequence[Case], journal: Journal) -> str:
-    """Say which steps have no such part yet; empty where all have."""
+    """Return the steps without such a part as text; empty if there are none."""
     every = [f"{case.model} {case.phases[0]}" for case in cases]
     entries = [journal.get(f"{part} {case.name}") for case in cases]
     names = [name for name, entry in zip(every, entries, strict=True) if entry is None]
@@ -524,7 +523,7 @@ def _without(part: str, cases: Sequence[Case], journal: Journal) -> str:
 
 
 def unexplained(found: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return what is judged of a breakdown's unexplained part, by the names of :data:`_JUDGED`."""
+    """Return the judged numbers of the unexplained part, by the names of :data:`_JUDGED`."""
     low, high = found["unexplained_low"], found["unexplained_high"]
     known = None not in (low, high)
     return {
@@ -535,13 +534,13 @@ def unexplained(found: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def made_before(told: Mapping[str, Any], step: Mapping[str, Any]) -> bool:
-    """Whether a forecast is whole, and was made before its step ran."""
+    """Whether a forecast is complete, and was made before its step ran."""
     made, ran = (dt.datetime.fromisoformat(one) for one in (told["created_utc"], step["when"]))
     return bool(told["status"] == "ok") and made <= ran
 
 
 def reach(told: Mapping[str, Any] | None, error: float | None) -> str:
-    """Return how wide a forecast's interval is, starred where visits of its rows were disturbed."""
+    """Return the width of a forecast's interval, with a star if its rows were disturbed."""
     if told is None or error is None:
         return ""
     half = (told["ci_high"] - told["ci_low"]) / 2 / told["forecast_s"]
@@ -559,7 +558,7 @@ _LEGEND: Final = (
     "`python benchmarks/own_models.py --stage measure`: steps at the size of their papers. Errors "
     "are (predicted - measured) / measured. `*`: other processes used the cores."
 )
-#: What columns show, as far as there are some.
+#: Texts of the columns that a table has.
 _COLUMNS: Final = {
     "step": "geometric mean of fresh processes",
     "forecast": "error of the forecast, made before the step ran (and the half width of its own "
@@ -590,7 +589,7 @@ _SHARES: Final = {
 
 
 def verdict(judged: Sequence[Mapping[str, float | None]]) -> list[str]:
-    """Return what all steps say together, beside what was aimed at."""
+    """Return the verdict over all steps, beside the goals."""
 
     def known(name: str) -> list[float]:
         return [abs(one) for number in judged if (one := number[name]) is not None]
@@ -619,7 +618,7 @@ _STAGES: Final[dict[str, tuple[Callable[..., Stage], Callable[[], list[Case]]]]]
 
 
 def work(stage: Stage, every: Sequence[Any], minutes: float | None) -> int:
-    """Take all cases that are not done, until the time is over.
+    """Run all cases that are not done, until the time is over.
 
     Returns:
         0 if all of them are there, 1 if not, 130 after Ctrl-C.
@@ -645,7 +644,7 @@ def work(stage: Stage, every: Sequence[Any], minutes: float | None) -> int:
 
 
 def main() -> int:
-    """Do a stage, then print what is known.
+    """Run a stage, then print the results.
 
     Exit 0 if all of the stage is there, 1 if not, 2 for bad input, 130 after Ctrl-C.
     """

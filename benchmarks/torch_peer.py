@@ -20,7 +20,7 @@ FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 
 
 def conv2d(layer: dict, pass_: str, dtype: torch.dtype, memory_format: str) -> dict:
-    """Operands and statement of a convolution; uneven padding is left to the caller."""
+    """Return operands and statement of a convolution; asymmetric padding is not timed."""
     like = FORMATS[memory_format]
     groups = layer["groups"]
     source = torch.rand(layer["batch"], layer["in_channels"], *layer["in_size"])
@@ -51,7 +51,7 @@ def conv2d(layer: dict, pass_: str, dtype: torch.dtype, memory_format: str) -> d
 
 
 def gemm(layer: dict, pass_: str, dtype: torch.dtype, memory_format: str) -> dict:
-    """Operands and statement of a product; the format decides how the weights lie in memory."""
+    """Return operands and statement of a product; the format is the layout of its weights."""
     x = (torch.rand(layer["m"], layer["k"]) * 2 - 1).to(dtype)
     g = (torch.rand(layer["m"], layer["n"]) * 2 - 1).to(dtype)
     w = (torch.rand(layer["k"], layer["n"]) * 2 - 1).to(dtype)
@@ -66,7 +66,7 @@ def gemm(layer: dict, pass_: str, dtype: torch.dtype, memory_format: str) -> dic
 
 
 def pool2d(layer: dict, pass_: str, dtype: torch.dtype, memory_format: str) -> dict:
-    """Operands and statement of a pooling."""
+    """Return operands and statement of a pooling."""
     like = FORMATS[memory_format]
     x = torch.rand(layer["batch"], layer["channels"], *layer["in_size"])
     x = (x * 2 - 1).to(dtype).contiguous(memory_format=like)
@@ -104,7 +104,7 @@ class Operator:
         self._timer = Timer(statement, globals=names, num_threads=torch.get_num_threads())
 
     def seconds(self, samples: int, inner: int, untimed: int) -> list[float]:
-        """Time it: so many samples, each the mean of ``inner`` calls, behind untimed ones."""
+        """Return samples, each the mean of ``inner`` calls, after untimed ones."""
         if untimed:
             self._timer.timeit(untimed)
         return [self._timer.timeit(inner).raw_times[0] / inner for _ in range(samples)]

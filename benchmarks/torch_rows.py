@@ -29,15 +29,15 @@ from pydlbench.workers.host import releasing
 __all__ = ["TorchPeer", "TorchRow"]
 
 FORMATS = ("nchw", "nhwc")
-# Of one request; the largest layers take some seconds.
+# Limit of one request; the largest layers take some seconds.
 _TIMEOUT_S = 180.0
-# GNU OpenMP's threads spin for some milliseconds after their work: on the cores of the next one.
+# GNU OpenMP's threads spin for some milliseconds after their work, on cores that the next needs.
 _REST_S = 0.012
 PRECISIONS = ("fp32", "bf16")
 
 
 def rested(sample: Callable[[Request], Chunk]) -> Callable[[Request], Chunk]:
-    """Return what samples once the threads of whoever had the cores last have fallen asleep."""
+    """Return a sampler that first waits until the threads of the last sampler sleep."""
 
     def sample_rested(request: Request) -> Chunk:
         time.sleep(_REST_S)
@@ -82,7 +82,7 @@ class TorchRow:
 
 
 class TorchPeer:
-    """The process that runs PyTorch, started when it is first asked. Use as a context manager.
+    """The process that runs PyTorch, started by the first request. A context manager.
 
     Args:
         cpus: that it may use.
@@ -107,7 +107,7 @@ class TorchPeer:
         self.close()
 
     def close(self) -> None:
-        """End the process: nobody else is to be on the CPUs while other rows are timed."""
+        """End the process, so that it does not use the CPUs while other rows are timed."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -122,7 +122,7 @@ class TorchPeer:
             return bool(layer.pad_before == layer.pad_after)
         if layer.kind == "gemm":
             return bool(layer.batch_count == 1)
-        # What is padded unevenly gets its padding before, untimed.
+        # Asymmetric padding is applied before, untimed.
         return layer.kind == "conv2d"
 
     def describe(self) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class TorchPeer:
         assert process.stdout is not None
         try:
             process.stdin.write(json.dumps(request) + "\n")
-            # One line is one answer: nothing of it waits in Python's buffer.
+            # An answer is one line, so that nothing is left in Python's buffer.
             if not select.select([process.stdout], [], [], self._timeout_s)[0]:
                 self.close()
                 raise WorkerError(f"the torch process gave no answer for {self._timeout_s:g} s")
