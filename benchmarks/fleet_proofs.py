@@ -1,19 +1,18 @@
-"""Whether a fleet's verdict can be believed, on slots of one core each of this machine.
+"""Tests whether a fleet's verdict is right, on slots of one core each of this machine.
 
     python benchmarks/fleet_proofs.py slow kills overhead [--times 20] [--journal FILE]
     python benchmarks/fleet_proofs.py report [--journal FILE]
 
-``slow``: fleets of two slots, each judged three times: as it was measured, where nothing may be
-called SLOW; with the times of one slot 5 % longer, which may be too little; and with them longer by
-what the fleet says that it would find, where that slot has to be called SLOW and nothing else. What
-is planted is in the times and not in the machine: it shows what the judging makes of the scatter
-that is there.
+``slow``: fleets of two slots, each judged three times: as measured, where nothing may be SLOW; with
+the times of one slot 5 % longer, which may be too little; and with them longer by the fleet's own
+detection limit, where that slot and nothing else has to be SLOW. The slowdown is in the times and
+not in the machine, so it tests the judgement with the scatter of real times.
 ``kills``: a scheduler and two workers of Dask, of which one worker and later the scheduler are
-killed with SIGKILL in the middle of a visit; gone on with, every row that was finished before has
-to be there unchanged. ``overhead``: the same sweep through the engine and without it, interleaved:
-the ratio of each row's times with its 95 % interval.
+killed with SIGKILL in the middle of a visit. After the run is resumed, all rows that were finished
+before have to be unchanged. ``overhead``: the same sweep through the engine and without it,
+interleaved: the ratio of each row's times with its 95 % interval.
 
-What is finished stands in the journal, and is not measured again: a run may be cut into slices.
+Finished parts are in the journal and are not measured again, so that a run can be split.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ BUDGET = 0.3
 ROUNDS = 10
 BEYOND = 0.03
 SLOWER = 1.05
-# Seconds that anything of these fleets may take.
+# Time limit of each part.
 LIMIT_S = 300.0
 
 
@@ -105,11 +104,11 @@ def slots() -> list[NodeSlot]:
 
 
 # -----------------------------------------------------------------------------
-# A slowdown that is planted, and none.
+# Fleets with and without a slowdown.
 
 
 def slow(folder: Path, number: int, rounds: int, sweep: str) -> dict[str, Any]:
-    """Run a fleet, and return what is said of it with one of its slots slower, and without."""
+    """Run a fleet, and return its verdicts with and without a slower slot."""
     both = slots()
     victim = both[number % 2].name
     engine = DaskEngine.local(both)
@@ -128,7 +127,7 @@ def slow(folder: Path, number: int, rounds: int, sweep: str) -> dict[str, Any]:
 
 
 def judged(visits: list[Mapping[str, Any]], node: str, factor: float) -> dict[str, Any]:
-    """Return who is called SLOW if one node takes so much longer, and its effect in all metrics."""
+    """Return the SLOW nodes if one takes longer by a factor, and its effect in all metrics."""
 
     def values(visit: Mapping[str, Any]) -> dict[str, Any]:
         slower = factor if visit["node"] == node else 1.0
@@ -150,7 +149,7 @@ def judged(visits: list[Mapping[str, Any]], node: str, factor: float) -> dict[st
 
 
 def ratios(visits: list[Mapping[str, Any]], first: str, second: str) -> list[dict[str, float]]:
-    """Return of each round the second slot's times over the first one's, by metric."""
+    """Return the ratios of the second slot's times to the first one's, by round and metric."""
     times = {(one["round"], one["node"]): one["values"] for one in visits}
     return [
         {
@@ -178,7 +177,7 @@ def measured(
         store.begin(run, "fleet", request={"text": plan.text})
         _, failed = run_rounds(engine, store, plan, lambda _: None)
         if failed:
-            raise SystemExit(f"{failed} visits are not whole: an idle machine is needed")
+            raise SystemExit(f"{failed} visits are incomplete: an idle machine is needed")
         return [one.document for one in store.entries(run.id, TABLE)]
 
 
@@ -211,7 +210,7 @@ def through_engine(folder: Path, slot: NodeSlot, sweep: str) -> Path:
         engine.close()
     brought = done[0].brought
     if not isinstance(brought, Brought) or brought.reason:
-        raise SystemExit(f"the visit is not whole: {brought and brought.reason}")
+        raise SystemExit(f"the visit is incomplete: {brought and brought.reason}")
     return folder / store_name(slot.name, 0)
 
 
@@ -262,7 +261,7 @@ class Cluster:
         )
 
     def close(self) -> None:
-        """End all that is left."""
+        """Kill the remaining processes."""
         for one in (*self.workers.values(), self.scheduler):
             one.kill()
             one.wait()
@@ -275,7 +274,7 @@ def free_port() -> int:
 
 
 def kills(folder: Path, _number: int, rounds: int, sweep: str) -> dict[str, Any]:
-    """Kill a worker and the scheduler of a fleet, go on with it, and look for what was finished."""
+    """Kill a worker and the scheduler of a fleet, resume it, and compare the finished rows."""
     (folder / "some.toml").write_text(sweep, encoding="utf-8")
     store = folder / "store.sqlite"
     port = free_port()
@@ -335,7 +334,7 @@ def command(folder: Path, *words: Any) -> subprocess.Popen[str]:
 
 
 def wait_for(there: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Wait until something is there; not for ever, and not behind the end of what brings it."""
+    """Wait for a condition, at most until the time limit or the end of the process."""
     end = time.monotonic() + LIMIT_S
     while not there():
         if time.monotonic() > end or process.poll() is not None:
@@ -364,7 +363,7 @@ def stores(folder: Path, slot: NodeSlot) -> Iterator[Path]:
 
 
 def documents(path: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
-    """Return the visits that the fleet's run has kept."""
+    """Return the stored visits of the fleet's run."""
     with Store.open(path, readonly=True) as store:
         (run,) = (one for one in store.runs() if one.kind == "fleet")
         found = [one.document for one in store.entries(run.id, TABLE)]
@@ -383,7 +382,7 @@ PROOFS = {"slow": slow, "overhead": overhead, "kills": kills}
 
 
 def report(journal: Journal, times: Mapping[str, int]) -> int:
-    """Print what was found; 1 if something is not as it has to be, or less than these times."""
+    """Print the results; return 1 if one is wrong, or if there are fewer than these times."""
     wrong = 0
     for what, number in times.items():
         there = len(journal.entries(f"{what} "))

@@ -1,4 +1,4 @@
-"""The kit for a GPU machine without a network: made here, and called there again and again.
+"""The kit for a GPU machine without a network: built here, and called there repeatedly.
 
     python benchmarks/gpu_kit.py build                        # wheels into .gpu_kit, 40 MiB at most
     python benchmarks/gpu_kit.py run --minutes 8 --out out    # on the machine, in this checkout
@@ -59,7 +59,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def make(args: argparse.Namespace) -> int:
-    """Build the wheels, and say what there is."""
+    """Build the wheels, and list them."""
     seconds = build(args.wheels, _WORK, args.python)
     files = sorted(args.wheels.iterdir())
     for one in files:
@@ -71,7 +71,7 @@ def make(args: argparse.Namespace) -> int:
 
 
 def refused(step: Step, journal: Journal, out: Path, environment: dict[str, str]) -> str | None:
-    """Look at the machine, in each call anew; return what forbids to go on, if anything does.
+    """Examine the machine in each call; return the reason if the kit cannot continue.
 
     That is only: there is no card, or another one than the journal's.
     """
@@ -88,7 +88,7 @@ def refused(step: Step, journal: Journal, out: Path, environment: dict[str, str]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Go on until everything is done or the time is over, then print the summary."""
+    """Perform steps until all are done or the time is over, then print the summary."""
     end = time.monotonic() + 60 * args.minutes
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     look, *first = first_steps()
 
     def every() -> Iterator[Step]:
-        """All steps but the look at the machine; later ones without what the first have shown."""
+        """Return all steps but the first; later ones avoid features that failed in the smoke run."""
         yield from first
         yield from steps(args.device, out, Switches.of(journal))
 

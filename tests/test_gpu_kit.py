@@ -108,7 +108,7 @@ def test_what_cannot_be_read_costs_its_own_step_only(step, perform):
 
 
 def test_what_the_end_of_the_call_cuts_off_is_begun_anew(kit, step, perform, monkeypatch):
-    monkeypatch.setattr(kit.running, "_LEAST_S", 0.1)
+    monkeypatch.setattr(kit.running, "_MIN_LEFT_S", 0.1)
     for _ in range(4):
         long = step("long", "import time; time.sleep(60)")
         assert "long" not in perform(long, seconds=0.25, done=False)

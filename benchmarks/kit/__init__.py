@@ -1,1 +1,1 @@
-"""The parts of ``gpu_kit.py``: what is carried to a GPU machine, the steps there, their account."""
+"""The parts of ``gpu_kit.py``: wheels for a GPU machine, the steps there, and their summary."""

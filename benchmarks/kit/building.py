@@ -1,4 +1,4 @@
-"""The folder that a GPU machine without a network installs from: wheels, built and fetched here."""
+"""Builds and fetches wheels, from which a GPU machine without a network installs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PYTHONS = ("3.12", "3.11")
 LIMIT = 40 << 20
 # Machine code for Hopper, and its PTX for whatever comes after it.
 _ARCHITECTURES = "90"
-# What the package imports and images with PyTorch, CuPy and Matplotlib do not have.
+# Imports of the package that images with PyTorch, CuPy and Matplotlib lack.
 _MISSING = ("msgspec>=0.19", "platformdirs>=4")
 #: What is built with, in one folder for all versions of Python: pip's build isolation would fetch
 #: it for each wheel anew, and a build whose tools have moved compiles everything again.
@@ -62,19 +62,19 @@ def build(folder: Path, work: Path, pythons: Sequence[str] = PYTHONS) -> dict[st
 
 
 def install(folder: Path, site: Path) -> None:
-    """Install what this Python takes of a folder of wheels, without a network.
+    """Install the wheels of a folder that fit this Python, without a network.
 
     Raises:
         SystemExit: the folder has no wheels for this Python.
     """
     names = ["pydlbench", *(one.partition(">")[0] for one in _MISSING)]
-    # What is imported is compiled then; each call of the kit has a folder of its own.
+    # Modules are compiled at import; each call of the kit has a folder of its own.
     how = ("--no-index", "--no-deps", "--no-compile", "--find-links", folder, "--target", site)
     _pip("install", *how, *names)
 
 
 def _wheel(folder: Path, work: Path, version: str) -> None:
-    """Build the package's wheel for one version of Python; only its bindings are compiled anew."""
+    """Build the package's wheel for one version of Python; only its bindings are recompiled."""
     python = interpreter(version)
     tools = work / "tools"
     if not tools.exists():
@@ -126,7 +126,7 @@ def _headers(work: Path) -> Path:
 
 
 def _fetch(folder: Path, version: str) -> None:
-    """Fetch what else is missing there, as wheels for one version of Python."""
+    """Fetch the other packages as wheels for one version of Python."""
     words = ["--only-binary=:all:", "--python-version", version, "--implementation", "cp"]
     for platform in ("manylinux_2_28", "manylinux_2_17", "manylinux2014"):
         words += ["--platform", f"{platform}_x86_64"]
@@ -134,7 +134,7 @@ def _fetch(folder: Path, version: str) -> None:
 
 
 def _pip(verb: str, *words: str | Path, python: str = sys.executable, **environment: str) -> None:
-    """Run a command of pip; in other folders' compiled modules nothing is looked for."""
+    """Run a command of pip, isolated from compiled modules of other folders."""
     outer = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [python, "-m", "pip", verb, "--quiet", *map(str, words)]
     done = subprocess.run(command, env={**outer, **environment}, check=False)

@@ -109,7 +109,7 @@ def _cupy(name: str) -> Callable[[], float]:
 
 
 def _kernels(run: Callable[[], Any]) -> tuple[Any, dict[str, list[float]]]:
-    """Return what a function returns, and the seconds of the kernels within it by their names."""
+    """Return the result of a function, and the seconds of its kernels by their names."""
     import torch
 
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -123,7 +123,7 @@ def _kernels(run: Callable[[], Any]) -> tuple[Any, dict[str, list[float]]]:
 
 
 def _settled(seconds: list[float]) -> float:
-    """Return the median of the later half: whoever takes times warms up first."""
+    """Return the median of the later half, because the first ones warm up."""
     return statistics.median(seconds[len(seconds) // 2 :])
 
 

@@ -1,4 +1,4 @@
-"""What the card does without a line of ours: PyTorch's product and copy between its own events."""
+"""The card without pydlbench: PyTorch's product and copy between its own events."""
 
 from __future__ import annotations
 

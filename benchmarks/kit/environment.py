@@ -1,4 +1,4 @@
-"""What there is on the machine: the card, libraries, versions. Nothing here is fatal."""
+"""The machine: card, libraries, versions. No error here is fatal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VERSIONS = ("torch", "numpy", "triton", "cupy-cuda13x", "nvidia-cudnn-cu13", "n
 
 
 def _card() -> dict[str, Any]:
-    """Ask whoever knows: nvidia-smi, our module, PyTorch."""
+    """Ask nvidia-smi, our module and PyTorch."""
     reasons = []
     for ask in (_by_module, _by_smi, _by_torch):
         try:

@@ -1,4 +1,4 @@
-"""Many small items in one process on a card, each in a try: an item costs no other.
+"""Many small items in one process on a card; an item that fails costs no other.
 
 A script with items calls :func:`main`. It watches a process of itself that performs them one after
 another, and prints a line of JSON for each that is finished::
@@ -30,12 +30,12 @@ Fallbacks = Mapping[str, Mapping[str, str]]
 _CHILD = "--child"
 # The first item may import PyTorch and load kernels; a gate that never opens takes seconds.
 _ITEM_S = 60.0
-_MOST_PROCESSES = 8
+_MAX_PROCESSES = 8
 _LOST = "DeviceLostError"
 
 
 def main(items: Items, fallbacks: Fallbacks | None = None) -> int:
-    """Perform all items, whatever some of them do; return 0 where none failed, else 1.
+    """Perform all items, even if some fail; return 0 if none failed, else 1.
 
     Args:
         items: by name, in their order; each returns what it found, as JSON has it, or raises.
@@ -44,13 +44,13 @@ def main(items: Items, fallbacks: Fallbacks | None = None) -> int:
     if sys.argv[1:2] == [_CHILD]:
         return _perform(items, set(sys.argv[2:]), fallbacks or {})
     failed: dict[str, bool] = {}
-    for _ in range(_MOST_PROCESSES):
+    for _ in range(_MAX_PROCESSES):
         if len(failed) == len(items):
             break
         _watch(failed, fallbacks or {})
     for name in items:
         if name not in failed:
-            _tell({"item": name, "error": f"not tried: {_MOST_PROCESSES} processes have ended"})
+            _tell({"item": name, "error": f"not tried: {_MAX_PROCESSES} processes have ended"})
     return int(len(failed) < len(items) or any(failed.values()))
 
 
@@ -76,7 +76,7 @@ def _perform(items: Items, done: set[str], fallbacks: Fallbacks) -> int:
 
 
 def _watch(failed: dict[str, bool], fallbacks: Fallbacks) -> None:
-    """Start one process, and note whether each item that it performs has failed."""
+    """Start one process, and record which of its items have failed."""
     environment = dict(os.environ)
     for name in (one for one, bad in failed.items() if bad):
         environment |= fallbacks.get(name, {})

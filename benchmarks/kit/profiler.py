@@ -1,4 +1,4 @@
-"""Three doubts about PyTorch's clock beside its profiler.
+"""Three checks of PyTorch's clock against its profiler.
 
 Whether launches cost more once somebody has profiled; whether kernels of a graph overlap, so that
 another one there costs less than it takes; whether graphs, and a second profile, survive the first,
@@ -85,7 +85,7 @@ def _in_graph() -> float:
 
 
 def kernel_seconds(call: Callable[[], Any]) -> float:
-    """Return what a call's kernels take together, by the profiler.
+    """Return the total time of a call's kernels, by the profiler.
 
     Raises:
         RuntimeError: an earlier step has shown that it does not work.

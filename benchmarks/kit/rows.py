@@ -1,4 +1,4 @@
-"""Rows of many command lines of ``layers`` in one process: it starts, and probes the card, once.
+"""Rows of many command lines of ``layers`` in one process, which probes the card once.
 
     python rows.py JOURNAL STEP
 
@@ -26,7 +26,7 @@ from pydlbench.runner.session import Session
 
 
 def main() -> int:
-    """Measure all problems whose rows the journal has not."""
+    """Measure all problems whose rows are not in the journal."""
     journal, step = Journal(Path(sys.argv[1])), sys.argv[2]
     requests = [read_request(read(["layers", *json.loads(line)])[0]) for line in sys.stdin]
     with Session(RunnerOptions(**requests[0].options)) as session:

@@ -1,4 +1,4 @@
-"""Steps performed one after another, each under its own time-out; a journal says what is done."""
+"""Performs steps one after another, each with its own time-out, and records them in a journal."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from kit.steps import Step
 
 __all__ = ["execute", "perform"]
 
-# What ends the machine, or the call, each time it is begun, must not keep all that follows from it.
-_MOST_BEGINNINGS = 3
+# A step that ends the machine or the call each time must not prevent the following ones.
+_MAX_STARTS = 3
 # With less time than this no step is begun: most would be ended before they have found anything.
-_LEAST_S = 15.0
-# So long a step over its time-out may take to print what it has finished.
+_MIN_LEFT_S = 15.0
+# Time for a step over its time-out to print its finished results.
 _GRACE_S = 15.0
-# Of one step's output, in the log.
-_MOST_LOGGED = 200_000
+# Characters of one step's output in the log.
+_MAX_LOGGED = 200_000
 _LAST_WORDS = 300
 # Becomes the program that it is given, killed when the kit is (1 is PR_SET_PDEATHSIG): what goes on
 # alone disturbs the next call. A function that runs between fork and exec would need no interpreter
@@ -50,7 +50,7 @@ def perform(
     again: bool = False,
     after: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Perform what is not finished yet; return whether everything is.
+    """Perform the steps that are not finished; return whether all are finished then.
 
     A step that fails, or is over its time-out, is recorded with its reason and what it had found,
     and costs nothing but itself. One that the end of the call has cut off is not finished: the next
@@ -72,11 +72,11 @@ def perform(
             continue
         begun = f"begun {step.name}"
         times = (journal.get(begun) or {}).get("times", 0)
-        if times >= _MOST_BEGINNINGS:
+        if times >= _MAX_STARTS:
             journal.add(step.name, {"error": f"begun {times} times, and never ended"})
             continue
         left = end - time.monotonic()
-        if left < _LEAST_S:
+        if left < _MIN_LEFT_S:
             return False
         journal.add(begun, {"times": times + 1})
         begin = time.monotonic()
@@ -97,7 +97,7 @@ def _marked(entry: dict[str, Any]) -> str:
 
 
 def execute(step: Step, out: Path, timeout_s: float, environment: dict[str, str]) -> dict[str, Any]:
-    """Run a step, and return its entry; where it failed, ``error`` and what it said at last.
+    """Run a step, and return its entry; if it failed, with ``error`` and its last output.
 
     Args:
         step: what to run.
@@ -147,7 +147,7 @@ def execute(step: Step, out: Path, timeout_s: float, environment: dict[str, str]
 
 
 def _end(process: subprocess.Popen[bytes], left: list[int]) -> None:
-    """Kill what is left of a step: workers have sessions of their own, and may hang on the GPU.
+    """Kill the processes of a step: workers have sessions of their own, and may hang on the GPU.
 
     Args:
         process: of the step.
@@ -165,7 +165,7 @@ def _end(process: subprocess.Popen[bytes], left: list[int]) -> None:
 
 
 def _descendants(pid: int) -> list[int]:
-    """Return the processes that a process has started, and those that these have."""
+    """Return the children of a process, and their children."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -190,6 +190,6 @@ def _text(file: IO[bytes]) -> str:
 
 def _log(path: Path, step: Step, code: int, output: str, complaints: str) -> None:
     with path.open("a") as log:
-        log.write(f"=== {step.name}: exit code {code}\n{complaints[-_MOST_LOGGED:]}\n")
+        log.write(f"=== {step.name}: exit code {code}\n{complaints[-_MAX_LOGGED:]}\n")
         if code != 0 or not output.startswith("{"):  # a document is in the journal
-            log.write(f"{output[-_MOST_LOGGED:]}\n")
+            log.write(f"{output[-_MAX_LOGGED:]}\n")

@@ -1,4 +1,4 @@
-"""Everything once, tiny: what of it does not work on this card decides how the rest is measured.
+"""Everything once, tiny: its failures on this card decide how the rest is measured.
 
 What the libraries or we have no kernel for is found, not failed. PyTorch is asked last, and its
 profiler behind all else: it may end the process.
@@ -25,7 +25,7 @@ from pydlbench.words import GPU_PRECISIONS, PASSES
 
 GATE, PROFILER = "gate", "profiler"
 GRAPHS = tuple(f"graph of {count}" for count in (64, 256, 1024))
-# Of PyTorch, by name: what a row is made with.
+# PyTorch's functions of a row, by name.
 _ATTENTION = build_layer("attention", batch=2, heads=4, queries=64, size=64, causal=True)
 _DECODING = build_layer("attention", batch=2, heads=8, kv_heads=2, queries=1, keys=64, size=64)
 _NORM = build_layer("rmsnorm", batch=2, channels=64, height=4, width=4)
@@ -69,7 +69,7 @@ def _gate() -> Any:
 
 
 def _graph(count: int) -> dict[str, Any]:
-    """Time executions in a graph; those in one that is gated are fewer, where there are many."""
+    """Time executions in a graph; a gated graph has fewer of them, if there are many."""
     kernel = _native().prepare(
         KernelSpec(layer=_GEMM, device=_DEVICE, timing="cuda-graph"), Preparation()
     )

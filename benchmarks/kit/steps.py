@@ -1,4 +1,4 @@
-"""What is done on a GPU machine, in breadth first, and what is kept of each step."""
+"""The steps on a GPU machine, in breadth first, and the parts of each result that are kept."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """What later steps do without, because it failed in the smoke run.
+    """Features that later steps avoid, because they failed in the smoke run.
 
     Attributes:
         environment: without the launch gate, and without PyTorch's profiler.
@@ -99,7 +99,7 @@ class Switches:
 
     @classmethod
     def of(cls, journal: Journal) -> Switches:
-        """Return those that a journal's smoke run has set; what was not tried works."""
+        """Return the switches of a journal's smoke run; untried features are assumed to work."""
         items = (journal.get(_SMOKE) or {}).get("items", {})
         failed = {name for name, one in items.items() if "error" in one}
         environment = {
@@ -119,7 +119,7 @@ class Switches:
         )
 
     def said(self) -> list[str]:
-        """Return what is done without, in words."""
+        """Return the avoided features in words."""
         found = [f"{name}=0" for name in self.environment]
         if self.words:
             found.append(" ".join(self.words))
@@ -129,7 +129,7 @@ class Switches:
 
 
 def first_steps() -> Iterator[Step]:
-    """Yield what comes first: what there is, what the card does without us, everything once."""
+    """Yield the first steps: the machine, the card without pydlbench, everything once."""
     for name, timeout_s in ((ENVIRONMENT, 180), ("control", 90), (_SMOKE, 240)):
         yield Step(
             name=name,
@@ -140,7 +140,7 @@ def first_steps() -> Iterator[Step]:
 
 
 def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
-    """Yield what follows the smoke run, in the order in which it is most useful.
+    """Yield the steps after the smoke run, the most useful first.
 
     Args:
         device: ``cuda:N``.
@@ -260,7 +260,7 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
 def _tests(name: str, timeout_s: float, *words: str) -> Step:
     # The repository's own folder of the package has no compiled module: not that one (-P).
     command = (sys.executable, "-P", "-m", "pytest", "-m", "gpu", "-q", "--no-header", "-n0")
-    # What newer libraries warn of is not what is asked here.
+    # Warnings of newer libraries do not matter here.
     command += ("--rootdir", str(REPOSITORY), "-c", str(REPOSITORY / "pyproject.toml"))
     command += ("-o", "filterwarnings=default", "-p", "no:cacheprovider", "--tb=short")
     files = tuple(str(REPOSITORY / one) if one.startswith("tests/") else one for one in words)
@@ -268,7 +268,7 @@ def _tests(name: str, timeout_s: float, *words: str) -> Step:
 
 
 # -----------------------------------------------------------------------------
-# What is kept of a step.
+# Parts of results that are kept.
 
 # Exit codes of the package after which there is a document: 3 is a finding, 4 an undecided one.
 _DOCUMENTED = (0, 3, 4)
@@ -287,7 +287,7 @@ _NO_TESTS = 5
 
 
 def read_tests(code: int, said: str) -> dict[str, Any]:
-    """Return counts and failures from what pytest printed; what it said if that is no summary."""
+    """Return counts and failures from pytest's output, or the output itself without a summary."""
     lines = said.strip().splitlines()
     counts = {
         word: int(count)
@@ -303,7 +303,7 @@ def read_tests(code: int, said: str) -> dict[str, Any]:
 
 
 def read_document(code: int, said: str) -> dict[str, Any]:
-    """Return what is kept of a document of the package.
+    """Return the kept parts of a document of the package.
 
     Raises:
         ValueError: it is none.
@@ -332,7 +332,7 @@ _OF_TIME = ("median", "ci_low", "ci_high", "n")
 
 
 def row_of(row: dict[str, Any]) -> dict[str, Any]:
-    """A measurement without what only matters beside others of its run."""
+    """Return a measurement without fields that matter only beside others of its run."""
     kept = {name: row.get(name) for name in _KEPT if row.get(name) not in (None, [], ())}
     time = row.get("time_s") or {}
     kept["time_s"] = {name: time.get(name) for name in _OF_TIME} if time else None
@@ -350,7 +350,7 @@ def row_of(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_items(code: int, said: str) -> dict[str, Any]:
-    """Return the items that were printed, by name, and how many failed of how many."""
+    """Return the printed items by name, and the number of failed ones of all."""
     items = {one.pop("item"): one for one in _json_lines(said) if "item" in one}
     failed = [name for name, one in items.items() if "error" in one]
     if failed:

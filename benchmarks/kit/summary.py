@@ -1,4 +1,4 @@
-"""The account of a kit's journal: targets, failures, and the numbers of each step, on one page."""
+"""The summary of a kit's journal: targets, failures, and the numbers of each step, on one page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LINES", "Verdict", "card_of", "summary", "verdicts"]
 
 #: At most so many.
 LINES = 100
-# Of device memory, by card: of 3.35 and 4.8 TB/s.
+# Targets of device memory, by card; theoretical 3.35 and 4.8 TB/s.
 BANDWIDTHS = {"H100": 2.9e12, "H200": 4.2e12}
 # A product's rate is that of its clock, which half a second at the power limit lowers by a tenth or
 # two: it is held against PyTorch's of the same minute.
@@ -27,8 +27,8 @@ GEMM_SHARE = 0.98
 FMA_SHARE = 0.95
 RATIO = 1.02
 _WORST = 12
-_FEW = 8
-# What an entry raises that is not as this file expects it: it costs its own lines.
+_MAX_LISTED = 8
+# Errors of an entry with unexpected contents, which costs its own lines only.
 _BAD = (KeyError, TypeError, ValueError, AttributeError)
 
 
@@ -48,7 +48,7 @@ class Verdict:
 
 
 def verdicts(journal: Journal) -> Iterator[Verdict]:
-    """Yield every target's verdict; one without measurements is open, never met."""
+    """Yield the verdict of each target; without measurements it is open."""
     for judged in (_tests, _bandwidth, _fma, _product, _worst, _mean, _rows):
         try:
             yield judged(journal)
@@ -57,7 +57,7 @@ def verdicts(journal: Journal) -> Iterator[Verdict]:
 
 
 def summary(journal: Journal, names: list[str]) -> str:
-    """Return the account, in at most :data:`LINES` lines.
+    """Return the summary, in at most :data:`LINES` lines.
 
     Args:
         journal: what was done.
@@ -84,7 +84,7 @@ def summary(journal: Journal, names: list[str]) -> str:
 
 
 def _guarded(name: str, lines: Callable[[], list[str]]) -> list[str]:
-    """The lines, or one that says why there are none: one bad entry must not cost the others."""
+    """Return the lines of an entry, or one with its error, so that the others have theirs."""
     try:
         return lines()
     except _BAD as error:
@@ -92,14 +92,14 @@ def _guarded(name: str, lines: Callable[[], list[str]]) -> list[str]:
 
 
 def card_of(entry: dict[str, Any]) -> str | None:
-    """Return the card's name as a look at the machine has found it, or None."""
+    """Return the card's name from the first step, or None."""
     found = entry.get("items", {}).get("card", {}).get("found") or {}
     name: str | None = found.get("name")
     return name
 
 
 def _head(journal: Journal) -> list[str]:
-    """The machine: hardware, driver, libraries."""
+    """Return lines on the machine: hardware, driver, libraries."""
     entry = journal.get(ENVIRONMENT) or {}
     name = card_of(entry)
     if name is None:
@@ -122,7 +122,7 @@ def _without(journal: Journal) -> list[str]:
 
 
 def _failures(journal: Journal, done: list[str]) -> list[str]:
-    """What went wrong, a line for all steps that failed alike, and a few for single tests."""
+    """Return a line for all steps with the same failure, and some for single tests."""
     alike: dict[str, list[str]] = {}
     tests = []
     for name in done:
@@ -156,12 +156,12 @@ def _of_entry(name: str, entry: dict[str, Any]) -> list[str]:
 
 
 def _rows_of(name: str, journal: Journal) -> list[dict[str, Any]]:
-    """Rows that a step has put into the journal itself, problem by problem."""
+    """Return the rows that a step has written into the journal itself, problem by problem."""
     return [row for entry in journal.entries(f"rows {name} ").values() for row in entry["rows"]]
 
 
 def _of_items(name: str, items: dict[str, Any]) -> list[str]:
-    """A line for what has worked, and one for each of the first that have not."""
+    """Return a line for the successful items, and one for each of the first failed ones."""
     if not items or name == ENVIRONMENT:
         return [
             f"{name}: no {item}: {one['error']}"[:200]
@@ -180,12 +180,14 @@ def _of_items(name: str, items: dict[str, Any]) -> list[str]:
     numbers = [
         _of_number(item, one["found"])
         for item, one in items.items()
-        if len(items) <= _FEW and "found" in one
+        if len(items) <= _MAX_LISTED and "found" in one
     ]
     lines = [f"{name}: {'; '.join(words)}", *(f"{name}: {one}" for one in numbers if one)]
-    lines += [f"{name}: {item}: {one['error']}"[:200] for item, one in list(bad.items())[:_FEW]]
-    if len(bad) > _FEW:
-        lines.append(f"{name}: and {len(bad) - _FEW} more of {len(bad)} that failed")
+    lines += [
+        f"{name}: {item}: {one['error']}"[:200] for item, one in list(bad.items())[:_MAX_LISTED]
+    ]
+    if len(bad) > _MAX_LISTED:
+        lines.append(f"{name}: and {len(bad) - _MAX_LISTED} more of {len(bad)} that failed")
     return lines
 
 
@@ -202,8 +204,8 @@ def _of_number(item: str, found: Any) -> str:
 
 
 def _of_rows(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """A line per row of a few, one for all of many."""
-    if len(rows) <= _FEW:
+    """Return a line per row, or one line for many rows."""
+    if len(rows) <= _MAX_LISTED:
         return [f"{name}: {_of_row(row)}" for row in rows]
     counts = Counter(row["status"] for row in rows)
     words = [", ".join(f"{count} {status}" for status, count in sorted(counts.items()))]
@@ -263,7 +265,7 @@ def _of_step(name: str, entry: dict[str, Any]) -> list[str]:
 
 
 def _ratios(rows: list[dict[str, Any]]) -> Iterator[tuple[float, dict[str, Any], dict[str, Any]]]:
-    """Yield native over PyTorch of each problem that both have timed, with the two rows.
+    """Yield the ratio of native to PyTorch for each problem that both have timed, with the two rows.
 
     Where other work disturbed one of them, the ratio says nothing, and is left out.
     """
