@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     look, *first = first_steps()
 
     def every() -> Iterator[Step]:
-        """Return all steps but the first; later ones avoid features that failed in the smoke run."""
+        """Return all steps but the first; later ones avoid what failed in the smoke run."""
         yield from first
         yield from steps(args.device, out, Switches.of(journal))
 

@@ -265,9 +265,9 @@ def _of_step(name: str, entry: dict[str, Any]) -> list[str]:
 
 
 def _ratios(rows: list[dict[str, Any]]) -> Iterator[tuple[float, dict[str, Any], dict[str, Any]]]:
-    """Yield the ratio of native to PyTorch for each problem that both have timed, with the two rows.
+    """Yield the ratio of native to PyTorch for each problem that both timed, with the two rows.
 
-    Where other work disturbed one of them, the ratio says nothing, and is left out.
+    Problems with a disturbed row are left out.
     """
     native = {_named(row): row for row in rows if row["backend"] == "native"}
     for row in rows:
