@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pydlbench.analysis.estimate import EstimatePlan, estimate, plan_step, range_of
+from pydlbench.analysis.estimate import EstimatePlan, estimate, native_sum, plan_step, range_of
 from pydlbench.analysis.mapped import kernels_of, map_step
-from pydlbench.analysis.native import native_sum
 from pydlbench.analysis.operators import kind_of
 from pydlbench.backends import capabilities
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
@@ -27,9 +26,8 @@ from pydlbench.units import percent
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pydlbench.analysis.estimate import EstimateTerm
+    from pydlbench.analysis.estimate import EstimateTerm, NativeSum
     from pydlbench.analysis.mapped import MappedCall
-    from pydlbench.analysis.native import NativeSum
     from pydlbench.models.graph import Model
     from pydlbench.ops.op import Layer
     from pydlbench.records.breakdown import BreakdownRecord, BrokenDownCall

@@ -5,8 +5,7 @@ import math
 import pytest
 from invented_evidence import row
 
-from pydlbench.analysis.estimate import estimate, plan_step
-from pydlbench.analysis.native import native_sum
+from pydlbench.analysis.estimate import estimate, native_sum, plan_step
 from pydlbench.errors import UsageError
 from pydlbench.models import build_model
 from pydlbench.models.passes import step_passes
