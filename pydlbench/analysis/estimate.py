@@ -360,14 +360,13 @@ def plan_step(
     Raises:
         UsageError: no such phase.
     """
-    terms = terms_of(step_passes(model, phase), precision, device, cache_bytes)
     return EstimatePlan(
         name=model.name,
         title=model.title,
         batch=model.batch,
         phase=phase,
         precision=precision,
-        terms=terms,
+        terms=terms_of(step_passes(model, phase), precision, device, cache_bytes),
     )
 
 

@@ -86,8 +86,8 @@ def _in_known_type(meaning: Meaning) -> Meaning:
     """Return a meaning without layers if there is no precision for its dtypes."""
     if not meaning.layers or TYPE_PRECISIONS.keys() & set(meaning.dtypes):
         return meaning
-    missing = f"no layer computes in {' and '.join(meaning.dtypes)}"
-    return replace(meaning, layers=(), layers_missing=missing)
+    types = " and ".join(meaning.dtypes)
+    return replace(meaning, layers=(), layers_missing=f"no layer computes in {types}")
 
 
 def layers_to_time(problems: Sequence[StepProblem]) -> tuple[list[tuple[LayerPass, str]], int]:

@@ -77,8 +77,10 @@ def stored_rows(
     if store is None:
         return {}
     by_key = {place.key("operator", call.signature): call.signature for call in calls}
-    newest = store.newest(by_key)
-    return {by_key[key]: OperatorTime.from_dict(document) for key, document in newest.items()}
+    return {
+        by_key[key]: OperatorTime.from_dict(document)
+        for key, document in store.newest(by_key).items()
+    }
 
 
 def measure_rows(

@@ -404,10 +404,11 @@ class RowProblem:
             rows = [_row(self._kernels, run) for run in runs]
         else:
             rows = _paired(self._kernels, runs)
-        rule = "rounds" if complete else "interrupted"
         return [
             msgspec.structs.replace(
-                row, stop_rule=rule, stop_reason=self._detail(run, complete, reason)
+                row,
+                stop_rule="rounds" if complete else "interrupted",
+                stop_reason=self._detail(run, complete, reason),
             )
             for run, row in zip(runs, rows, strict=True)
         ]

@@ -190,5 +190,5 @@ class KernelTask(Task):
         """Return a layer's row without numbers."""
         from pydlbench.runner.rows import empty_row
 
-        empty = empty_row(row.spec, self.options.get("threads"), status, reason)
-        return Result("layer", empty.to_dict(), row)
+        threads = self.options.get("threads")
+        return Result("layer", empty_row(row.spec, threads, status, reason).to_dict(), row)

@@ -36,8 +36,7 @@ def prepare_step(
     Returns:
         A kernel to sample.
     """
-    worker = session.worker(step.framework, step.device, allocator=allocator)
-    return worker.build(
+    return session.worker(step.framework, step.device, allocator=allocator).build(
         requests.request_step,
         StepFacts,
         spec=step.to_dict(),

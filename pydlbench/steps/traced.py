@@ -129,8 +129,7 @@ class Rounds:
     def expensive(self) -> bool:
         """Whether the cost of tracing is too high, and not by chance."""
         interval = median_interval(self.ratios)
-        by_chance = interval is not None and interval.low <= 1
-        return not self.cheap and not by_chance
+        return not self.cheap and (interval is None or interval.low > 1)
 
 
 def trace_step(step: StepSpec, kernel: RemoteKernel[StepFacts], session: Session) -> dict[str, Any]:
