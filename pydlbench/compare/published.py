@@ -201,7 +201,7 @@ def _matches(figure: PublishedFigure, own: Sequence[OwnFigure]) -> Iterator[OwnF
             eligible,
             key=lambda result: (abs(math.log(result.batch / figure.batch)), result.batch),
         )
-        yield _beside(figure, closest)
+        yield _annotate(figure, closest)
 
 
 def _fits(figure: PublishedFigure, own: OwnFigure) -> bool:
@@ -212,7 +212,7 @@ def _fits(figure: PublishedFigure, own: OwnFigure) -> bool:
     return same and own.protocol == figure.protocol and own.stage == figure.stage
 
 
-def _beside(figure: PublishedFigure, own: OwnFigure) -> OwnFigure:
+def _annotate(figure: PublishedFigure, own: OwnFigure) -> OwnFigure:
     """Return a result in a figure's unit, with the speedup and the differences from the figure."""
     marks = (
         f"per image, batch {own.batch}" if own.batch != figure.batch else "",
