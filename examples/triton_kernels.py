@@ -1,4 +1,4 @@
-"""Kernels of one's own in Triton, as rows beside the libraries'.
+"""Kernels of your own in Triton, as rows beside those of libraries.
 
     pydlbench layers --shape relu:mb128ic96ih55 --backend native,torch,triton_kernels.py:relu
     pydlbench layers --shape 4096x4096:4096x4096 --backend native,torch,triton_kernels.py:mm
