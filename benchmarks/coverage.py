@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.records.measurement import TimeSummary
-    from pydlbench.timing.chunk import Request
+    from pydlbench.timing.chunk import ChunkRequest
 
 # Step of the time grid of the machine's state.
 _STEP_S: Final = 0.01
@@ -116,7 +116,7 @@ class Invented:
         self.now_s = max(self.now_s, now_s)
         self._last = self._rng.normal()
 
-    def sample(self, request: Request) -> Chunk:
+    def sample(self, request: ChunkRequest) -> Chunk:
         """Return the times of the requested executions from this moment on."""
         begin = self.now_s
         self.now_s += request.untimed * self._seconds * self._factor()

@@ -37,7 +37,7 @@ from pydlbench.analysis.forecast import forecast_step
 from pydlbench.analysis.rows import now_utc
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.models import build_model
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.step import StepPreparation, StepRecord, StepSpec
@@ -377,7 +377,7 @@ def verdict_of_ratios(every: Iterable[Ratio]) -> list[str]:
     if not every:
         return ["no ratio was scored"]
     lines = []
-    for word, some in {"all": every, **grouped(every, lambda ratio: ratio.setting)}.items():
+    for word, some in {"all": every, **group_by(every, lambda ratio: ratio.setting)}.items():
         scores = [deviation(ratio.forecast, ratio.measured) for ratio in some]
         missed = median(abs(error) for error, _ in scores)
         target = ""

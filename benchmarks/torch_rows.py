@@ -21,7 +21,7 @@ from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Session
 from pydlbench.study.estimate import contrast
 from pydlbench.study.loop import ROUNDS, Study, Subject, random_order
-from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.policy import Policy
 from pydlbench.workers.environment import worker_environment
 from pydlbench.workers.host import releasing
@@ -36,10 +36,10 @@ _REST_S = 0.012
 PRECISIONS = ("fp32", "bf16")
 
 
-def rested(sample: Callable[[Request], Chunk]) -> Callable[[Request], Chunk]:
+def rested(sample: Callable[[ChunkRequest], Chunk]) -> Callable[[ChunkRequest], Chunk]:
     """Return a sampler that first waits until the threads of the last sampler sleep."""
 
-    def sample_rested(request: Request) -> Chunk:
+    def sample_rested(request: ChunkRequest) -> Chunk:
         time.sleep(_REST_S)
         return sample(request)
 
@@ -149,7 +149,7 @@ class TorchPeer:
             try:
                 for number, memory_format in enumerate(FORMATS):
                     self._prepare(spec, number, memory_format)
-                samplers: list[Callable[[Request], Chunk]] = [
+                samplers: list[Callable[[ChunkRequest], Chunk]] = [
                     kernel.sample,
                     *(partial(self._sample, number) for number in range(len(FORMATS))),
                 ]
@@ -189,7 +189,7 @@ class TorchPeer:
         words = {"layer": layer, "format": memory_format, "precision": spec.precision}
         self._ask(op="prepare", id=number, **words, **{"pass": spec.pass_})
 
-    def _sample(self, number: int, request: Request) -> Chunk:
+    def _sample(self, number: int, request: ChunkRequest) -> Chunk:
         reply = self._ask(op="sample", id=number, **msgspec.structs.asdict(request))
         return Chunk(seconds=tuple(reply["seconds"]), wall_s=reply["wall_s"])
 

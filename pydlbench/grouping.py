@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 Key = TypeVar("Key", bound="Hashable")
 
 
-def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Return items by their keys, in the order of the first item of each.
 
     Args:
@@ -24,7 +24,7 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
     return groups
 
 
-def summed(amounts: Iterable[tuple[Key, float]]) -> dict[Key, float]:
+def sum_by(amounts: Iterable[tuple[Key, float]]) -> dict[Key, float]:
     """Return the sums of amounts by their keys, in the order of the first one of each.
 
     Args:

@@ -68,6 +68,6 @@ def leave_out(group: str, name: str, reason: str) -> None:
     )
 
 
-def broken() -> tuple[Broken, ...]:
-    """Return what was left out, in the order of groups and names."""
+def broken_entry_points() -> tuple[Broken, ...]:
+    """Return the entry points that were left out, ordered by group and name."""
     return tuple(_broken[key] for key in sorted(_broken))

@@ -105,12 +105,12 @@ def percent(fraction: float | None, *, decimal: bool = False, signed: bool = Fal
     return _with_sign(text) if signed else text
 
 
-def counted(count: int, noun: str) -> str:
+def quantity(count: int, noun: str) -> str:
     """Return a number of things: ``1 thread``, ``12 threads``."""
     return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Return names as a sentence has them: ``a, b and c``; at least one."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 CODE_LIMIT_S: Final = 600.0
 
 # -----------------------------------------------------------------------------
-# Of a layer.
+# Layers.
 
 PASSES: Final = ("forward", "backward-data", "backward-weights")
 #: 8-bit floating point (e4m3) on tensor cores: with partial sums promoted to float32, and without.
 FP8_PRECISIONS: Final = ("fp8-tc", "fp8-tc-fast")
 PRECISIONS: Final = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", *FP8_PRECISIONS, "bf16")
-#: The precision of what has a type, and of the peak that it is held against.
+#: Precision of a data type, and of the peak that it is compared with.
 TYPE_PRECISIONS: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 #: Precisions that exist on CPUs; the others are modes of GPUs.
 CPU_PRECISIONS: Final = ("fp32", "bf16", "fp16")
@@ -38,11 +38,11 @@ CACHES: Final = ("hot", "weights-cold", "all-cold")
 LAYOUTS: Final = ("best", "any", "nchw", "nhwc", "blocked")
 #: How samples are taken on a GPU; ``auto`` is what suits the cache state.
 TIMINGS: Final = ("auto", "events", "cuda-graph")
-#: What is fused with a layer: a bias (or its gradient), or a bias and a ReLU.
+#: Operations fused with a layer: a bias (or its gradient), or a bias and a ReLU.
 FUSIONS: Final = ("none", "bias-relu", "bias")
 
 # -----------------------------------------------------------------------------
-# Of a model's step; the first of each is the default.
+# Steps of models; the first of each is the default.
 
 #: Forward pass; with the gradients of all weights; with loss and optimizer as well.
 PHASES: Final = ("forward", "forward-backward", "training")

@@ -1,19 +1,19 @@
 """Items by what they have in common, and amounts."""
 
-from pydlbench.grouping import grouped, summed
+from pydlbench.grouping import group_by, sum_by
 
 
 def test_groups_and_their_items_keep_their_order():
     words = ["pear", "fig", "plum", "apple", "kiwi", "nut"]
-    groups = grouped(words, len)
+    groups = group_by(words, len)
     assert list(groups) == [4, 3, 5]
     assert groups == {4: ["pear", "plum", "kiwi"], 3: ["fig", "nut"], 5: ["apple"]}
 
 
 def test_nothing_has_no_groups():
-    assert grouped([], len) == {}
+    assert group_by([], len) == {}
 
 
 def test_amounts_are_summed_in_the_order_of_their_keys():
-    sums = summed([("b", 1.0), ("a", 2.0), ("b", 0.5)])
+    sums = sum_by([("b", 1.0), ("a", 2.0), ("b", 0.5)])
     assert list(sums.items()) == [("b", 1.5), ("a", 2.0)]

@@ -21,7 +21,7 @@ from pydlbench.models.counts import parameters
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 
 EXAMPLE = Path(__file__).parent / "example_plugin"
 
@@ -90,7 +90,7 @@ def test_a_backend_of_another_package_measures(packages, look_again):
         kernel = worker.prepare(spec, Preparation())
         assert kernel.facts.correct.status == "ok"
         assert kernel.facts.algorithm == "numpy.matmul"
-        assert min(kernel.sample(Request(samples=3)).seconds) > 0
+        assert min(kernel.sample(ChunkRequest(samples=3)).seconds) > 0
 
 
 def test_a_model_of_another_package_is_in_the_catalogue(packages, look_again, capsys):

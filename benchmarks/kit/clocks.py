@@ -28,7 +28,7 @@ from kit.items import main
 from pydlbench.backends.base import Preparation
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 
 _SAMPLES = 100
 _LAYERS = {
@@ -66,8 +66,8 @@ def _sampler(cache: str, name: str) -> Callable[[], float]:
         layer=_LAYERS[name], backend="torch", device="cuda:0", precision="bf16-tc", cache=cache
     )
     kernel = create("cuda:0").prepare(spec, Preparation())
-    kernel.sample(Request(samples=1))
-    return lambda: statistics.median(kernel.sample(Request(samples=_SAMPLES)).seconds)
+    kernel.sample(ChunkRequest(samples=1))
+    return lambda: statistics.median(kernel.sample(ChunkRequest(samples=_SAMPLES)).seconds)
 
 
 def _do_bench(name: str) -> Callable[[], float]:

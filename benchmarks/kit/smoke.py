@@ -20,7 +20,7 @@ from pydlbench.backends.base import Preparation
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer, ops_of_kind
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.words import GPU_PRECISIONS, PASSES
 
 GATE, PROFILER = "gate", "profiler"
@@ -73,7 +73,7 @@ def _graph(count: int) -> dict[str, Any]:
     kernel = _native().prepare(
         KernelSpec(layer=_GEMM, device=_DEVICE, timing="cuda-graph"), Preparation()
     )
-    chunk = kernel.sample(Request(samples=3, inner=count))
+    chunk = kernel.sample(ChunkRequest(samples=3, inner=count))
     if chunk.gate_timeouts:
         raise RuntimeError(f"{chunk.gate_timeouts} samples timed out behind the gate")
     return {"seconds": min(chunk.seconds)}
@@ -87,7 +87,7 @@ def _checked(**words: Any) -> dict[str, Any]:
         return {"unsupported": " ".join(str(error).split())[:160]}
     if kernel.facts.correct.status != "ok":
         raise RuntimeError(f"{kernel.facts.algorithm}: {kernel.facts.correct.status}")
-    seconds = min(kernel.sample(Request(samples=3)).seconds)
+    seconds = min(kernel.sample(ChunkRequest(samples=3)).seconds)
     return {"algorithm": kernel.facts.algorithm, "seconds": seconds}
 
 
@@ -103,7 +103,7 @@ def _torch_row(energy: bool = False, **words: Any) -> dict[str, Any]:
     kernel = _torch().prepare(spec, Preparation(energy=energy))
     return {
         "algorithm": kernel.facts.algorithm,
-        "seconds": min(kernel.sample(Request(samples=3)).seconds),
+        "seconds": min(kernel.sample(ChunkRequest(samples=3)).seconds),
     }
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from pydlbench.analysis.call_times import CallSeconds, CallTimes, in_round
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.records.breakdown import (
     LEVELS,
     Breakdown,
@@ -33,7 +33,7 @@ from pydlbench.records.breakdown import (
 )
 from pydlbench.records.measurement import MIN_NAMED_SHARE
 from pydlbench.steps.traced import alike, calls_in_context, limit_of_module
-from pydlbench.study.estimate import estimate_values, seen_in_rounds
+from pydlbench.study.estimate import disturbances_by_round, estimate_values
 from pydlbench.timing.statistics import median, middle_rounds, sum_known
 from pydlbench.units import Scale, some_names
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from pydlbench.analysis.call_times import Experiment, StepParts
     from pydlbench.records.trace import ProgramCall
-    from pydlbench.study.table import Table
+    from pydlbench.study.table import SampleTable
 
 #: Names of the differences between a level and the next lower one.
 DIFFERENCES: Final = {
@@ -93,7 +93,7 @@ class _Column(NamedTuple):
 
 
 def break_down(
-    table: Table,
+    table: SampleTable,
     parts: StepParts,
     experiments: Sequence[Experiment] = (),
     missing: Mapping[str, Mapping[str, str]] | None = None,
@@ -119,7 +119,7 @@ class _Analysis:
 
     def __init__(
         self,
-        table: Table,
+        table: SampleTable,
         parts: StepParts,
         experiments: Sequence[Experiment],
         missing: Mapping[str, Mapping[str, str]],
@@ -132,7 +132,7 @@ class _Analysis:
         self._without_layer: tuple[str, ...] = ()
         self._incomplete = {level for level, some in missing.items() if some}
         self._rounds = rounds = CallTimes(table, parts)
-        self._disturbed = seen_in_rounds(rounds.steps).keys() & rounds.step_s.keys()
+        self._disturbed = disturbances_by_round(rounds.steps).keys() & rounds.step_s.keys()
         quiet = [number for number in rounds.step_s if number not in self._disturbed]
         # All rounds, if the undisturbed ones are too few for a mean of the middle ones.
         self._quiet = quiet if 2 * len(quiet) >= len(rounds.step_s) else list(rounds.step_s)
@@ -375,7 +375,7 @@ class _Analysis:
             name: median(
                 sum(of_call(every[place]) for place in own) for every in self._rounds.calls.values()
             )
-            for name, own in grouped(calls, name_of).items()
+            for name, own in group_by(calls, name_of).items()
         }
         return dict(sorted(seconds.items(), key=lambda item: -abs(item[1])))
 
@@ -477,7 +477,7 @@ class _Analysis:
         If most rounds were disturbed, that is the likely reason: then there is one sentence.
         """
         places = [place for place in self._layered if not self._in_place(self._call(place))]
-        alike_places = grouped(
+        alike_places = group_by(
             places, lambda place: (self._call(place).signature, self._call(place).direction)
         )
         least_s = MIN_NAMED_SHARE * median(self._rounds.step_s.values())
@@ -544,6 +544,6 @@ def _modules(calls: Sequence[BrokenDownCall], step_s: float) -> tuple[BrokenDown
             alone_s=sum_known(each.alone_s for each in own),
             native_s=sum_known(each.native_s for each in own),
         )
-        for module, own in grouped(calls, lambda call: call.module).items()
+        for module, own in group_by(calls, lambda call: call.module).items()
     ]
     return tuple(sorted(rows, key=lambda row: -row.seconds))

@@ -63,7 +63,7 @@ from pydlbench.steps.run import step_policy
 from pydlbench.steps.traced import traced_rounds, tracing_of
 from pydlbench.study.loop import Size, Study, Subject, random_order
 from pydlbench.timing.policy import LEAST_ROUNDS, STEP_BUDGET_S, Policy
-from pydlbench.units import counted, some_names
+from pydlbench.units import quantity, some_names
 from pydlbench.workers.host import releasing, start_together
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepFacts, StepSpec
     from pydlbench.records.trace import TraceFacts, Tracing
     from pydlbench.runner.session import Session
-    from pydlbench.study.table import Table
-    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.study.table import SampleTable
+    from pydlbench.timing.chunk import Chunk, ChunkRequest
     from pydlbench.workers.host import RemoteKernel
 
     Prepared = RemoteKernel[OperatorsFacts] | RemoteKernel[StepFacts] | RemoteKernel[KernelFacts]
@@ -499,7 +499,7 @@ class _Measured:
         notes: which subjects failed, and why.
     """
 
-    table: Table
+    table: SampleTable
     tracing: Tracing
     not_made: Sequence[str]
     no_log: str
@@ -633,7 +633,7 @@ class _Rounds:
     def _replayed(self, kernel: RemoteKernel[StepFacts], number: int) -> Subject:
         """Return a step on a GPU replayed from a graph."""
 
-        def sample(request: Request) -> Chunk:
+        def sample(request: ChunkRequest) -> Chunk:
             return kernel.sample(msgspec.structs.replace(request, timing="cuda-graph"))
 
         return replace(self._fresh_step(STEP_GRAPH, kernel, number), sample=sample)
@@ -731,7 +731,7 @@ def _derive(
 
 
 def _step_parts(
-    bench: _Bench, recording: _Recording, calls: _PreparedCalls, table: Table
+    bench: _Bench, recording: _Recording, calls: _PreparedCalls, table: SampleTable
 ) -> StepParts:
     """Return the parts of the step, each with the native kernels that were measured."""
     native: dict[tuple[str, str], Sequence[NativeKernel]] = {}
@@ -764,15 +764,15 @@ def _step_parts(
     )
 
 
-def _repeated_visits(table: Table) -> list[str]:
+def _repeated_visits(table: SampleTable) -> list[str]:
     """Say how many visits were disturbed, so that there was a second one."""
     if not table.again:
         return []
-    return [f"disturbed by others and taken once more: {counted(table.again, 'timing')}"]
+    return [f"disturbed by others and taken once more: {quantity(table.again, 'timing')}"]
 
 
 def _log_experiments(
-    bench: _Bench, calls: _PreparedCalls, table: Table, parts: StepParts
+    bench: _Bench, calls: _PreparedCalls, table: SampleTable, parts: StepParts
 ) -> list[Experiment] | str:
     """Return the experiments on logs of libraries; or why an existing log explains nothing."""
     alone, logged = calls.alone, calls.logged
@@ -793,7 +793,7 @@ def _log_experiments(
 
 
 def _kernel_experiments(
-    bench: _Bench, alone: ReadyCalls, table: Table, parts: StepParts
+    bench: _Bench, alone: ReadyCalls, table: SampleTable, parts: StepParts
 ) -> list[Experiment]:
     """Return the experiment on the names of a GPU's kernels; none where names are not known."""
     launched: dict[Hashable, list[str]] = {
@@ -809,7 +809,7 @@ def _kernel_experiments(
 
 
 def _counter_experiments(
-    table: Table, *, compiled: bool
+    table: SampleTable, *, compiled: bool
 ) -> tuple[list[Experiment], dict[str, str]]:
     """Return the experiments on page faults and on sleeping threads, and why one is missing."""
     uncounted = "page faults, or the cost of one, were not measured"

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.steps.traced import Rounds, scaled
 from pydlbench.timing.statistics import median
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
     from pydlbench.records.trace import ProgramCall
-    from pydlbench.study.table import Series, Table, Visit
+    from pydlbench.study.table import SampleTable, Series, Visit
 
 #: Subjects of the table: real steps; steps in a process that keeps freed pages, whose parts are the
 #: seconds of their calls; traced steps, with such parts; and calls alone, whose parts are the
@@ -126,7 +126,7 @@ class CallTimes:
             row.
     """
 
-    def __init__(self, table: Table, parts: StepParts) -> None:
+    def __init__(self, table: SampleTable, parts: StepParts) -> None:
         steps, traced = table.series(STEP), table.series(TRACED)
         count, others = len(parts.calls), len(parts.gaps)
         width = count + (others + count if others else 0)
@@ -292,7 +292,7 @@ def _caches(
     """
     places = [place for place, call in enumerate(parts.calls) if call.signature in repeated]
     seconds = dict.fromkeys(in_context, 0.0)
-    for signature, own in grouped(places, lambda place: parts.calls[place].signature).items():
+    for signature, own in group_by(places, lambda place: parts.calls[place].signature).items():
         first, *_, last = repeated[signature]
         cold = {each: in_round(first, each) - in_round(last, each) for each in seconds}
         longer_s = median(

@@ -21,7 +21,7 @@ import msgspec
 
 from pydlbench.analysis.dominance import Dominance, TimedItem, dominance
 from pydlbench.analysis.effort import half_width_s, sharing
-from pydlbench.grouping import grouped, summed
+from pydlbench.grouping import group_by, sum_by
 from pydlbench.models.passes import LOSS, step_passes
 from pydlbench.ops.table import ITEM_BYTES, MEMORY_BOUND
 from pydlbench.records.estimate import EstimatedLayer, EstimatedStep, StepEstimate, group_layers
@@ -92,7 +92,7 @@ def estimate(
         if (reason := _reason(rows[term.hot])) is not None
     ]
     measured = (term for term in plan.terms if rows[term.hot].ok)
-    timed = grouped(measured, lambda term: term.step_pass.node)
+    timed = group_by(measured, lambda term: term.step_pass.node)
     kept = [term for terms in timed.values() for term in terms]
     total = sum((range_of(term, rows) for term in kept), ZERO)
     first: dict[tuple[KernelSpec, ...], str] = {}
@@ -108,7 +108,7 @@ def estimate(
     )
     reasons = {term.hot: _reason(rows[term.cold]) for term in kept}
     without_cold = [reason for reason in reasons.values() if reason is not None]
-    kinds = summed((layer.kind, layer.time_s) for layer in layers)
+    kinds = sum_by((layer.kind, layer.time_s) for layer in layers)
     groups = group_layers(layers)
     largest = max(groups, key=lambda layer: layer.time_s, default=None)
     slowest = max(layers, key=lambda layer: layer.time_s, default=None)
@@ -176,7 +176,7 @@ def _dominance(
     """Return the dominant layer; layers with the same kernels are one part of the sum."""
     parts = {
         name: _weights([term for layer in alike for term in timed[layer.name]], rows)
-        for name, alike in grouped(layers, lambda layer: layer.like).items()
+        for name, alike in group_by(layers, lambda layer: layer.like).items()
     }
     specs = {spec for part in parts.values() for spec in part}
     times = {
@@ -232,7 +232,7 @@ def _layer(
         bound=None if over is None else over.bound,
         roof_s=roof_s,
         efficiency=roof_s / time.middle if roof_s and time.middle > 0 else None,
-        passes=summed((_pass(term), range_of(term, rows).middle) for term in terms),
+        passes=sum_by((_pass(term), range_of(term, rows).middle) for term in terms),
         algorithms=algorithms,
         like=like,
         contended=_disturbed(terms, rows) > MATERIAL,
@@ -264,7 +264,7 @@ def _weights(
         terms: the terms of a step.
         rows: without a cold row the hot one counts fully; None means that all rows exist.
     """
-    return summed(
+    return sum_by(
         (spec, 0.5)
         for term in terms
         for spec in (term.hot, term.cold if rows is None or rows[term.cold].ok else term.hot)
@@ -476,7 +476,7 @@ def native_sum(wanted: EstimateKernels, rows: Mapping[KernelSpec, Measurement]) 
     timed = [term for term in wanted.terms if rows[term.hot].ok]
     lacking = [owner_of(term.step_pass) for term in wanted.terms if not rows[term.hot].ok]
     return NativeSum(
-        seconds=summed((owner_of(term.step_pass), range_of(term, rows).middle) for term in timed),
+        seconds=sum_by((owner_of(term.step_pass), range_of(term, rows).middle) for term in timed),
         incomplete=frozenset(
             owner.part if owner.part in ("loss", "optimizer") else owner.node for owner in lacking
         ),

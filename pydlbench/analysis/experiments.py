@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.analysis.call_times import StepParts
-    from pydlbench.study.table import Series, Table
+    from pydlbench.study.table import SampleTable, Series
 
 #: Subjects of the table: logged calls, with :data:`LOGGED` parts each; a block of memory with new
 #: pages each time, and one with kept pages.
@@ -76,7 +76,7 @@ _MIN_BLOCK_FAULTS: Final = 1.0
 
 
 def log_experiments(
-    table: Table,
+    table: SampleTable,
     parts: StepParts,
     names: Sequence[str],
     executing: Mapping[str, int],
@@ -130,7 +130,7 @@ def log_experiments(
 
 
 def _by_round(
-    table: Table,
+    table: SampleTable,
     parts: StepParts,
     counts: Mapping[tuple[str, str], int],
     of_call: Callable[[str, int, float, float], float],
@@ -176,7 +176,7 @@ class _Logged(NamedTuple):
 
 
 def _of_libraries(
-    table: Table,
+    table: SampleTable,
     parts: StepParts,
     counts: Mapping[tuple[str, str], int],
     names: Sequence[str],
@@ -239,7 +239,7 @@ def _of_libraries(
 
 
 def kernel_experiment(
-    table: Table,
+    table: SampleTable,
     parts: StepParts,
     ran: Mapping[str, Sequence[str]],
     fastest: Mapping[tuple[str, str], Sequence[str]],
@@ -327,7 +327,7 @@ def _logged_shares(
     }
 
 
-def alternatives(table: Table, changes: Mapping[str, str]) -> list[Alternative]:
+def alternatives(table: SampleTable, changes: Mapping[str, str]) -> list[Alternative]:
     """Return the times of steps with one change, beside the steps of the same rounds.
 
     Args:
@@ -357,7 +357,7 @@ def alternatives(table: Table, changes: Mapping[str, str]) -> list[Alternative]:
     return rows
 
 
-def fresh_memory(table: Table) -> Experiment | None:
+def fresh_memory(table: SampleTable) -> Experiment | None:
     """Return the cost of pages that a step touches for the first time.
 
     It is the difference to a step that keeps its pages, see :func:`_against_kept`. Without such a
@@ -415,7 +415,7 @@ class _BesideKept(NamedTuple):
     faults_kept: dict[int, float]
 
 
-def _beside_kept(table: Table) -> _BesideKept | None:
+def _beside_kept(table: SampleTable) -> _BesideKept | None:
     """Compare a step with one that keeps its pages.
 
     Returns:
@@ -446,7 +446,7 @@ def _beside_kept(table: Table) -> _BesideKept | None:
     )
 
 
-def _against_kept(table: Table, cost: Mapping[int, float]) -> Experiment | None:
+def _against_kept(table: SampleTable, cost: Mapping[int, float]) -> Experiment | None:
     """Return a step's calls minus those of one that keeps its pages, plus its page faults.
 
     Returns:
@@ -470,7 +470,7 @@ def _against_kept(table: Table, cost: Mapping[int, float]) -> Experiment | None:
     )
 
 
-def returned_memory(table: Table) -> Experiment | None:
+def returned_memory(table: SampleTable) -> Experiment | None:
     """Return the cost of giving memory back to the system, a part of the time between calls.
 
     A large block is unmapped when its tensor is freed, after the last call that reads it.
@@ -508,7 +508,7 @@ def _faults(series: Series) -> dict[int, float]:
     return {visit.round: visit.faults for visit in series if visit.faults is not None}
 
 
-def wakeups(table: Table) -> Experiment | str:
+def wakeups(table: SampleTable) -> Experiment | str:
     """Return an upper bound of the cost of waking threads, if it is small.
 
     The step does not wait for every thread that is woken, so the sum over all of them is an upper

@@ -27,12 +27,12 @@ from pydlbench.analysis.pipeline import enqueued, period
 from pydlbench.analysis.rows import FAULT, Rows, measure_rows, now_utc, stored_rows
 from pydlbench.analysis.scores import ScoreInterval, interval, scored
 from pydlbench.errors import UnsupportedError
-from pydlbench.grouping import grouped, summed
+from pydlbench.grouping import group_by, sum_by
 from pydlbench.records.forecast import ForecastRecord, ForecastTerm, Place, StepFaults
 from pydlbench.records.step import StepPreparation
 from pydlbench.records.trace import program_hash
 from pydlbench.steps.prepare import prepare_step
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.timing.statistics import median
 from pydlbench.words import FRAMEWORK_MODES, GPU_FRAMEWORK
 
@@ -170,14 +170,14 @@ def counted_faults(spec: StepSpec, session: Session) -> float | None:
     worker.close()
     try:
         kernel = prepare_step(spec, session, preparation=StepPreparation(checks=False))
-        first = kernel.sample(Request(samples=_MIN_COUNTED, untimed=_UNCOUNTED))
+        first = kernel.sample(ChunkRequest(samples=_MIN_COUNTED, untimed=_UNCOUNTED))
         if first.faults is None:
             return None
         counted = min(_MAX_COUNTED, int(_COUNTING_S / max(first.seconds)))
         more = counted - _MIN_COUNTED
         if more <= 0:
             return first.faults
-        second = kernel.sample(Request(samples=more)).faults or 0.0
+        second = kernel.sample(ChunkRequest(samples=more)).faults or 0.0
         return (_MIN_COUNTED * first.faults + more * second) / counted
     finally:
         worker.close()
@@ -238,7 +238,7 @@ class _Forecaster:
             See :func:`scaling`.
         """
         # The same call may occur forward and backward.
-        taken_s = summed(
+        taken_s = sum_by(
             (call.signature, call.count * rows.times[call.signature].seconds)
             for call in calls
             if call.signature in rows.times
@@ -272,10 +272,10 @@ class _Forecaster:
                 again.times[call.signature].seconds / rows.times[call.signature].seconds
                 for call in same
             ]
-            for name, same in grouped(timed, lambda call: class_of(call, cache_bytes)).items()
+            for name, same in group_by(timed, lambda call: class_of(call, cache_bytes)).items()
         }
         whole_s = sum(taken_s.values())
-        shares = summed(
+        shares = sum_by(
             (class_of(call, cache_bytes), taken_s[call.signature] / whole_s) for call in stored
         )
         factors, untold = scaling(ratios, shares)

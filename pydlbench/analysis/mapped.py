@@ -19,7 +19,7 @@ from pydlbench.analysis.operators import listed
 from pydlbench.calls.groups import JAX_PREFIX, CallGroup, is_group
 from pydlbench.calls.meaning import Meaning
 from pydlbench.calls.seen import meaning_of
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.models.passes import StepPass
 from pydlbench.ops.table import out_of_place
 from pydlbench.records.estimate import Recorded
@@ -270,7 +270,7 @@ def recorded_plan(
             native_bytes=share(lambda call: call.count * call.bytes),
             unmapped={
                 operator: "; ".join(dict.fromkeys(lacks for _, lacks in each))
-                for operator, each in grouped(missing, lambda pair: pair[0]).items()
+                for operator, each in group_by(missing, lambda pair: pair[0]).items()
             },
             notes=tuple(notes),
             types=types,

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.analysis.call_times import NativeKernel
-from pydlbench.grouping import grouped, summed
+from pydlbench.grouping import group_by, sum_by
 from pydlbench.ops.table import ITEM_BYTES, without_sides
 from pydlbench.study.loop import Size, Subject
 from pydlbench.units import some_names
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.session import Session
-    from pydlbench.study.table import Table
-    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.study.table import SampleTable
+    from pydlbench.timing.chunk import Chunk, ChunkRequest
     from pydlbench.timing.policy import Policy
     from pydlbench.workers.host import RemoteKernel
 
@@ -94,7 +94,7 @@ class NativeLayers:
                 pass
         self._seldom = seldom(self._seconds(mapped))
         without = {spec: _without_time(row) for spec, row in self.rows.items()}
-        for reason, specs in grouped(without, without.__getitem__).items():
+        for reason, specs in group_by(without, without.__getitem__).items():
             if reason:
                 names = some_names([spec.label for spec in specs])
                 self.notes.append(f"no native row: {names}: {reason}")
@@ -109,7 +109,7 @@ class NativeLayers:
         with releasing(self._kept):
             pass
 
-    def of_call(self, call: MappedCall, table: Table) -> tuple[NativeKernel, ...] | None:
+    def of_call(self, call: MappedCall, table: SampleTable) -> tuple[NativeKernel, ...] | None:
         """Return the native kernels of a call: () for a view, None if one has no time."""
         if call.meaning.kind == "view":
             return ()
@@ -170,7 +170,7 @@ class NativeLayers:
             for spec, row in self.rows.items()
             if row.ok and row.time is not None
         }
-        return summed(
+        return sum_by(
             (spec, each.count * timed[spec])
             for each in mapped.values()
             for term in each.terms
@@ -179,7 +179,7 @@ class NativeLayers:
 
     def _sampler(
         self, spec: KernelSpec, row: Measurement, prepared: dict[KernelSpec, Prepared]
-    ) -> Callable[[Request], Chunk]:
+    ) -> Callable[[ChunkRequest], Chunk]:
         variant = f"{row.algorithm} {row.layout}" if row.algorithm else None
         stays = self._stays(spec, row)
         kept: list[Prepared] = []
@@ -191,7 +191,7 @@ class NativeLayers:
         if stays and spec in prepared:
             keep(prepared.pop(spec))
 
-        def sample(request: Request) -> Chunk:
+        def sample(request: ChunkRequest) -> Chunk:
             """Time the kernel; prepare it in new memory unless it stays prepared."""
             if kept and kept[0].alive:
                 return kept[0].sample(request)

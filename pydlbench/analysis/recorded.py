@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.records.recorded import RecordedProblem, RecordedSteps
 from pydlbench.records.trace import Dominant
 from pydlbench.steps.traced import (
@@ -63,7 +63,7 @@ def distinct_problems(recorded: Recorded) -> list[StepProblem]:
         seconds = _rounds_of(recorded).middle(len(first.calls))
     names = [(call.signature, call.direction) for call in first.calls]
     problems = []
-    for places in grouped(range(len(names)), names.__getitem__).values():
+    for places in group_by(range(len(names)), names.__getitem__).values():
         call = first.calls[places[0]]
         meaning = _in_known_type(meaning_of_call(call))
         if meaning.kind == "view":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pydlbench.backends.steps import requests
 from pydlbench.records.forecast import OperatorTime, Place
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median, middle_rounds
 
@@ -209,10 +209,10 @@ def _visit(
         names = kernel.facts.names
         if not names:
             return {}
-        once = kernel.sample(Request(samples=1, untimed=1))
+        once = kernel.sample(ChunkRequest(samples=1, untimed=1))
         each = max(sum(once.seconds), 1e-6)
         count = min(_MAX_SAMPLES, max(_MIN_SAMPLES, int(_SAMPLING_S * len(names) / each)))
-        chunk, undisturbed = _sampled(kernel, Request(samples=count), session)
+        chunk, undisturbed = _sampled(kernel, ChunkRequest(samples=count), session)
     finally:
         worker.close()
     seconds = middle_rounds(chunk.seconds, len(names))
@@ -240,7 +240,7 @@ def _visit_faults(session: Session) -> dict[str, _Visit]:
                 keeps=keeps,
             )
             chunk, undisturbed = _sampled(
-                kernel, Request(samples=_FAULT_SAMPLES, untimed=1), session
+                kernel, ChunkRequest(samples=_FAULT_SAMPLES, untimed=1), session
             )
             seconds.append(median(chunk.seconds))
             faults.append(chunk.faults or 0.0)
@@ -254,7 +254,9 @@ def _visit_faults(session: Session) -> dict[str, _Visit]:
     return {FAULT.signature: _Visit(each, _FAULT_SAMPLES, all(alone))}
 
 
-def _sampled(kernel: RemoteKernel[Any], request: Request, session: Session) -> tuple[Chunk, bool]:
+def _sampled(
+    kernel: RemoteKernel[Any], request: ChunkRequest, session: Session
+) -> tuple[Chunk, bool]:
     """Take a chunk; return it, and whether bursts before and after it were undisturbed."""
     before = _is_undisturbed(session)
     chunk = kernel.sample(request)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydlbench.records.operator import RecordedCall
     from pydlbench.records.step import StepFacts, StepSpec
     from pydlbench.runner.session import Session
-    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.timing.chunk import Chunk, ChunkRequest
     from pydlbench.workers.host import RemoteKernel
 
 # Share of the available memory for the operands of all calls. If they need more, calls are prepared
@@ -51,7 +51,7 @@ class TracedStep:
     plain: bool = False
     rounds: list[Rounds] = field(default_factory=list)
 
-    def sample(self, request: Request) -> Chunk:
+    def sample(self, request: ChunkRequest) -> Chunk:
         """Run the requested steps; a sample has the seconds of its calls as parts.
 
         On a GPU the parts of a sample are its calls, its gaps, and the host in each call.
@@ -146,7 +146,7 @@ class ReadyCalls:
                 "calls alone on values that are made up: there is no room for those of the step",
             )
 
-    def sample(self, request: Request) -> Chunk:
+    def sample(self, request: ChunkRequest) -> Chunk:
         """Run rounds of all calls."""
         names: list[str] = []
         row: list[float] = []
@@ -188,7 +188,7 @@ class ReadyCalls:
             )
         return with_parts(chunk, [sum(row[::per_call]) for row in rows], rows)
 
-    def visit(self, request: Request) -> Iterator[tuple[tuple[str, ...], Chunk]]:
+    def visit(self, request: ChunkRequest) -> Iterator[tuple[tuple[str, ...], Chunk]]:
         """Sample all calls; yield the names of each batch with its chunk.
 
         Args:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.timing.chunk import Chunk, ChunkRequest
 
 #: Default limit of a convolution's workspace in frameworks, in bytes.
 DEFAULT_WORKSPACE = 1 << 33
@@ -120,7 +120,7 @@ class Kernel(Protocol):
     def facts(self) -> KernelFacts:
         """Properties besides its time."""
 
-    def sample(self, request: Request) -> Chunk:
+    def sample(self, request: ChunkRequest) -> Chunk:
         """Time the requested samples, after the executions that are not timed."""
 
 

@@ -232,10 +232,10 @@ def load(name: str, device: str) -> Backend:
         UnsupportedError: it does not run on this device.
         BackendMissingError: it is not installed, or a dependency is missing.
     """
-    from pydlbench.devices.cpu.affinity import remember
+    from pydlbench.devices.cpu.affinity import remember_cpus
 
     declared = declaration(name)
-    remember()
+    remember_cpus()
     if not is_installed(declared):
         raise BackendMissingError(f"{name} is not installed; get it with: {declared.install}")
     try:

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import msgspec
 
 from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.guards import disturbance
+from pydlbench.timing.guards import gpu_disturbance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from pydlbench.timing.chunk import GpuReadings, Request
+    from pydlbench.timing.chunk import ChunkRequest, GpuReadings
 
 _TASKS = Path("/proc/self/task")
 _STAT = Path("/proc/stat")
@@ -187,7 +187,7 @@ def take_watched(
     return msgspec.structs.replace(
         chunk,
         gpu=readings,
-        disturbance=disturbance(readings),
+        disturbance=gpu_disturbance(readings),
         clock_hz=chunk.clock_hz or ((clock,) if clock else ()),
     )
 
@@ -218,11 +218,11 @@ class HostClock:
         self._watcher = watcher
         self._now: Callable[[], float] = time.perf_counter
 
-    def sample(self, request: Request) -> Chunk:
+    def sample(self, request: ChunkRequest) -> Chunk:
         """Time the requested samples, after the untimed calls."""
         return take_watched(lambda: self.time_samples(request), self._guard, self._watcher)
 
-    def time_samples(self, request: Request) -> Chunk:
+    def time_samples(self, request: ChunkRequest) -> Chunk:
         """Take the samples of a request, within the guard."""
         call, wait, now = self._operator.call, self._operator.wait, self._now
         for _ in range(request.untimed):

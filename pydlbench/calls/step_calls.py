@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.record import Record
 from pydlbench.records.trace import ProgramCall, module_of
@@ -54,7 +54,7 @@ class StepCall(Record, frozen=True, kw_only=True):
 def distinct_calls(calls: Iterable[StepCall]) -> tuple[RecordedCall, ...]:
     """Return each distinct call once, in the order of first occurrence."""
     recorded = []
-    for same in grouped(calls, lambda call: (call.signature, call.direction)).values():
+    for same in group_by(calls, lambda call: (call.signature, call.direction)).values():
         first = same[0]
         profiled = [call.profiled for call in same if call.profiled is not None]
         recorded.append(

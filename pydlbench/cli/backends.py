@@ -65,7 +65,7 @@ def _left_out() -> list[dict[str, str]]:
     from pydlbench.models import model_names
 
     model_names()  # loads all plugins
-    return [dataclasses.asdict(plugin) for plugin in plugins.broken()]
+    return [dataclasses.asdict(plugin) for plugin in plugins.broken_entry_points()]
 
 
 def _entries(

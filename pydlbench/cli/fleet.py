@@ -33,7 +33,7 @@ from pydlbench.cli.values import (
 )
 from pydlbench.errors import PydlbenchError, UsageError, nearest
 from pydlbench.report.blocks import Block, run_lines
-from pydlbench.store.place import chosen_path, user_path
+from pydlbench.store.place import select_path, user_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -302,7 +302,7 @@ def _store_path(args: VerdictOptions) -> tuple[Path, Path | None]:
     Raises:
         UsageError: nothing is stored, with ``--store none``.
     """
-    path, by = chosen_path(args.store)
+    path, by = select_path(args.store)
     if path is None:
         raise UsageError(
             f"{by} none: the results of the nodes have to be stored; nearest: leave it out"

@@ -42,10 +42,10 @@ def reading_store(named: str | None) -> Iterator[Store | None]:
         UsageError: a file that was named is missing, or is no store that can be read.
         StoreError: another one cannot be read.
     """
-    from pydlbench.store.place import chosen_path
+    from pydlbench.store.place import select_path
     from pydlbench.store.store import Store
 
-    path, by = chosen_path(named)
+    path, by = select_path(named)
     if path is None or not path.exists():
         if by == "--store" and path is not None:
             raise UsageError(f"--store {path}: no such file; nearest: leave it out")

@@ -18,7 +18,7 @@ from pydlbench.report.text import check_writable
 from pydlbench.runner.execute import Results, execute
 from pydlbench.runner.recorder import RowRecorder
 from pydlbench.store.entry import BEING_WRITTEN, Entry
-from pydlbench.store.place import chosen_path
+from pydlbench.store.place import select_path
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def recorder_of(args: Measuring, kind: str, resume: str | None = None) -> RowRec
         UsageError: the named file cannot be written; or the run to resume is missing, is another
             command's, or is being written.
     """
-    path, by = chosen_path(args.store)
+    path, by = select_path(args.store)
     named = by == "--store"
     if resume is not None and path is not None:
         # Opening it for writing would create a store.

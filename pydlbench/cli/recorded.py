@@ -15,7 +15,7 @@ from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.steps.traced import limits_of, precision_of
 from pydlbench.traces.files import is_recorded, read
-from pydlbench.units import counted
+from pydlbench.units import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -59,7 +59,7 @@ def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = No
     with opened as session:
         limits: dict[str, Any] = {}
         if not recorded.on_gpu:
-            machine = f"{session.facts.name}, {counted(len(session.cpus), 'thread')}"
+            machine = f"{session.facts.name}, {quantity(len(session.cpus), 'thread')}"
             limit_s = limits_of(recorded.rounds[0].calls, session)
             limits = {"limit_s": limit_s, "limits_of": machine}
         described = describe(recorded, name, problems, **limits)

@@ -13,7 +13,7 @@ from pydlbench.errors import UsageError
 from pydlbench.report.blocks import Figure
 from pydlbench.report.text import STDOUT, check_writable, write_bytes, write_text
 from pydlbench.store.place import user_path
-from pydlbench.units import counted
+from pydlbench.units import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ def run(args: ReportOptions) -> int:
     written = _write_figures(args, figures)
     if not args.quiet and args.output != STDOUT:
         size = len(html.encode("utf-8", "backslashreplace"))
-        count = counted(len(figures), "figure")
+        count = quantity(len(figures), "figure")
         print(f"{args.output}: {size / 1e6:.2f} MB, {count}, opens without a network")
         for text in written:
             print(text)

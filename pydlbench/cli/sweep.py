@@ -29,7 +29,7 @@ from pydlbench.errors import UsageError, nearest
 from pydlbench.report.blocks import Block, Heading, Lines, TableBlock, Title, run_lines
 from pydlbench.runner.sweep import Key, SweepFile, SweepTable, apply_rules, key_words, parse_sweep
 from pydlbench.store.place import user_path
-from pydlbench.units import counted, format_seconds, per_second, percent
+from pydlbench.units import format_seconds, per_second, percent, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -363,7 +363,7 @@ def show_plan(file: SweepFile, tasks: Sequence[Task], outputs: Outputs) -> None:
         rows = [row for task in job for row in task.rows]
         texts = (_row_text(job[0].kind, row.fields) for row in rows)
         cells += [[str(number), text] for number, text in enumerate(texts, len(cells) + 1)]
-    count = counted(len(cells), "row")
+    count = quantity(len(cells), "row")
     whole = f"{count} in {_span_text(tasks)}, from the budgets of sampling; nothing was measured"
     blocks: list[Block] = [
         Heading([f"{file.path}: {file.title}" if file.title else file.path]),
@@ -479,7 +479,7 @@ def _summary(file: SweepFile, results: Results) -> list[Block]:
 
 def _count(outcomes: Sequence[Result]) -> str:
     ok = sum(outcome.status == "ok" for outcome in outcomes)
-    total = counted(len(outcomes), "row")
+    total = quantity(len(outcomes), "row")
     return total if ok == len(outcomes) else f"{ok} of {total} ok"
 
 
@@ -550,7 +550,7 @@ def _breakdown(document: Mapping[str, Any]) -> str:
 
 
 def _findings(document: Mapping[str, Any]) -> str:
-    return counted(len(document["findings"]), "finding")
+    return quantity(len(document["findings"]), "finding")
 
 
 _LINES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from pydlbench.errors import UsageError
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.ops.table import KINDS
 from pydlbench.words import AS_BUILT
 
@@ -147,7 +147,7 @@ def _across(a: Side, b: Side) -> tuple[str, _Pairs]:
     by_axis: dict[str, _Pairs] = {}
     matched: set[int] = set()
     for axis, names in AXES.items():
-        first, second = (grouped(side.rows, key_without(names)) for side in (a, b))
+        first, second = (group_by(side.rows, key_without(names)) for side in (a, b))
         common = {id(row) for name in first.keys() & second.keys() for row in first[name]}
         if common - matched:
             by_axis[axis] = _pair_rows(first, second, (a, b), axis)
@@ -265,10 +265,10 @@ def match(a: Side, b: Side) -> Matching:
     Raises:
         UsageError: a row matches several, or none matches.
     """
-    same = _pair_rows(grouped(a.rows, key), grouped(b.rows, key), (a, b))
+    same = _pair_rows(group_by(a.rows, key), group_by(b.rows, key), (a, b))
     rest = replace(a, rows=same.only_a), replace(b, rows=same.only_b)
     unnamed = key_without((), named=False)
-    first, second = (grouped(side.rows, unnamed) for side in rest)
+    first, second = (group_by(side.rows, unnamed) for side in rest)
     renamed = _pair_rows(first, second, rest)
     matched, axis, values = renamed._replace(pairs=same.pairs + renamed.pairs), None, ("", "")
     if not matched.pairs:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.records.published import OwnFigure, PublishedFigure
 from pydlbench.records.step import framework_text, options_text
 
@@ -190,7 +190,7 @@ def match_figures(
 
 
 def _matches(figure: PublishedFigure, own: Sequence[OwnFigure]) -> Iterator[OwnFigure]:
-    groups = grouped(
+    groups = group_by(
         (result for result in own if _fits(figure, result)),
         lambda result: (result.run, result.who, result.device, result.precision, result.options),
     )

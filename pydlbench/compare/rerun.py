@@ -14,7 +14,7 @@ from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.study.estimate import contrast
-from pydlbench.study.loop import sampled_pair
+from pydlbench.study.loop import sample_pair
 from pydlbench.timing.policy import Policy, gpu_policy, step_policy
 from pydlbench.timing.statistics import median
 from pydlbench.words import TIMINGS
@@ -281,7 +281,7 @@ def _sample(
         policy(budget_s, side.spec, kernel.facts.timing)
         for side, kernel in zip(pair.sides, both, strict=True)
     ]
-    a, b = sampled_pair([kernel.sample for kernel in both], policies, rng, _ROUNDS)
+    a, b = sample_pair([kernel.sample for kernel in both], policies, rng, _ROUNDS)
     ratio = contrast(b, a)
     assert ratio is not None, "they shared all rounds"
     pair.logs[number] = math.log(ratio.median)

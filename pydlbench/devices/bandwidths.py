@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydlbench.devices.findings import Advice, Bandwidth, ProbedDevice, Reading
-from pydlbench.devices.kept import AGREES
+from pydlbench.devices.findings import Bandwidth, DeviceAdvice, ProbedDevice, Reading
+from pydlbench.devices.probe_cache import AGREES
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ ROUNDS = 3
 # Rounds on an idle machine agree within a few per cent. If the best round of a window exceeds the
 # median by this factor, the window was disturbed, and its best round may be, too.
 _UNSTEADY = 1.25
-_REPEATS = 2
+_MAX_REPEATS = 2
 # Repetitions of a window with observed interference.
-_AGAIN = 2
+_MAX_DISTURBED_REPEATS = 2
 
 
 class _Prober:
@@ -92,7 +92,7 @@ class _Prober:
                 window = self._window(level, pattern, kept.working_set_bytes)
                 agrees = AGREES <= window.bytes_per_s / kept.bytes_per_s <= 1 / AGREES
                 if agrees:
-                    kept = kept.joined(window)
+                    kept = kept.merge(window)
             self._agrees[level] = agrees
         if self._agrees[level]:
             self.known[level, pattern] = kept
@@ -101,7 +101,7 @@ class _Prober:
     def repeat(self, level: str, pattern: str) -> bool:
         """Take one more window; return False if the limit of repetitions is reached."""
         count = self._repeats.get((level, pattern), 0)
-        if count >= _REPEATS:
+        if count >= _MAX_REPEATS:
             return False
         self._repeats[level, pattern] = count + 1
         self.take(level, pattern)
@@ -114,15 +114,15 @@ class _Prober:
             raise ValueError(f"{level}: no such level")
         bandwidth = self._window(level, pattern, size)
         known = self.known.get((level, pattern))
-        self.known[level, pattern] = bandwidth if known is None else known.joined(bandwidth)
+        self.known[level, pattern] = bandwidth if known is None else known.merge(bandwidth)
 
     def _window(self, level: str, pattern: str, size: int) -> Bandwidth:
         """Take a window, and repeat it while it is disturbed."""
         bandwidth: Bandwidth | None = None
-        for _ in range(1 + _AGAIN):
+        for _ in range(1 + _MAX_DISTURBED_REPEATS):
             reading = Reading.from_reply(self._ask(level, pattern, size))
             now = Bandwidth.from_reading(level, pattern, size, reading)
-            bandwidth = now if bandwidth is None else bandwidth.joined(now)
+            bandwidth = now if bandwidth is None else bandwidth.merge(now)
             if now.disturbance is None:
                 break
         assert bandwidth is not None
@@ -166,7 +166,7 @@ def probe_levels(
     ask: Callable[[str, str, int], Mapping[str, Any]],
     kept: Sequence[Bandwidth] = (),
     windows: int = ROUNDS,
-) -> tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]:
+) -> tuple[tuple[Bandwidth, ...], tuple[DeviceAdvice, ...]]:
     """Return the known bandwidths with the missing ones probed, and warnings about the new ones.
 
     A single window of some milliseconds would determine every roof. Each reading therefore consists
@@ -186,11 +186,11 @@ def probe_levels(
     """
     prober = _Prober(known, sizes, ask, kept, windows)
     prober.extend(levels, patterns)
-    for _ in range(_REPEATS):
+    for _ in range(_MAX_REPEATS):
         for near in dict.fromkeys(near for near, _ in prober.mistaken()):
             prober.repeat(near.level, near.pattern)
     slower = tuple(
-        Advice(
+        DeviceAdvice(
             symptom=f"the {near.pattern} probe of {near.level} reached "
             f"{near.bytes_per_s / 1e9:.1f} GB/s, that of {far.level} {far.bytes_per_s / 1e9:.1f}: "
             "a nearer level cannot be slower, so roofs based on it are unreliable",
@@ -203,7 +203,7 @@ def probe_levels(
     return bandwidths, (*slower, *_disturbed(new))
 
 
-def _disturbed(bandwidths: Sequence[Bandwidth]) -> Iterator[Advice]:
+def _disturbed(bandwidths: Sequence[Bandwidth]) -> Iterator[DeviceAdvice]:
     """Yield a warning for each level with readings that have no undisturbed window."""
     levels: dict[str, list[Bandwidth]] = {}
     for item in bandwidths:
@@ -211,7 +211,7 @@ def _disturbed(bandwidths: Sequence[Bandwidth]) -> Iterator[Advice]:
             levels.setdefault(item.level, []).append(item)
     for level, items in levels.items():
         patterns = ", ".join(item.pattern for item in items)
-        yield Advice(
+        yield DeviceAdvice(
             symptom=f"no window of the {level} probes ({patterns}) was undisturbed: "
             f"{items[0].disturbance}; rows that need them have no roof",
             remedy="stop other load and measure again",
@@ -220,8 +220,8 @@ def _disturbed(bandwidths: Sequence[Bandwidth]) -> Iterator[Advice]:
 
 def extend_bandwidths(
     record: _Device,
-    probe: Callable[[], tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]],
-) -> tuple[_Device, tuple[Advice, ...]]:
+    probe: Callable[[], tuple[tuple[Bandwidth, ...], tuple[DeviceAdvice, ...]]],
+) -> tuple[_Device, tuple[DeviceAdvice, ...]]:
     """Return the record with bandwidths, or with the reason why it has none; and new warnings.
 
     Args:
@@ -233,7 +233,7 @@ def extend_bandwidths(
     try:
         bandwidths, advice = probe()
     except UnsupportedError as error:
-        missing = Advice(
+        missing = DeviceAdvice(
             symptom=f"no bandwidth was probed: {error}",
             remedy="times and rates are measured without a roof",
         )

@@ -7,7 +7,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydlbench.devices.roofline import Level
+from pydlbench.devices.roofline import MemoryLevel
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.units import si
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class DeviceAdvice:
     """A warning with a remedy.
 
     Attributes:
@@ -211,7 +211,7 @@ class Bandwidth:
             disturbance=reading.disturbance,
         )
 
-    def joined(self, later: Bandwidth) -> Bandwidth:
+    def merge(self, later: Bandwidth) -> Bandwidth:
         """Return this bandwidth with further windows of the same level and pattern.
 
         A disturbed window counts only as long as there is no other.
@@ -268,7 +268,7 @@ class ProbedDevice(abc.ABC):
     bandwidths: tuple[Bandwidth, ...] = ()
     bandwidth_reason: str | None = None
     libraries: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    warnings: tuple[Advice, ...] = ()
+    warnings: tuple[DeviceAdvice, ...] = ()
 
     @abc.abstractmethod
     def caches(self) -> Mapping[str, int | None]:
@@ -277,7 +277,7 @@ class ProbedDevice(abc.ABC):
         None stands for a cache that the device lacks. Not every cache has a probe.
         """
 
-    def levels(self, names: Collection[str] | None = None) -> tuple[Level, ...]:
+    def levels(self, names: Collection[str] | None = None) -> tuple[MemoryLevel, ...]:
         """Return the levels of the memory hierarchy, from the nearest to the memory.
 
         A cache without a probe has infinite bandwidth, but its capacity counts.
@@ -290,10 +290,10 @@ class ProbedDevice(abc.ABC):
             UnsupportedError: the bandwidth of the memory was not probed.
         """
 
-        def level(name: str, capacity: float) -> Level:
+        def level(name: str, capacity: float) -> MemoryLevel:
             counts = names is None or name in names or name == "memory"
             bandwidth = self.bandwidth(name) if counts else None
-            return Level(
+            return MemoryLevel(
                 name=name,
                 capacity=capacity,
                 bytes_per_s=math.inf if bandwidth is None else bandwidth.bytes_per_s,
@@ -309,8 +309,11 @@ class ProbedDevice(abc.ABC):
         """Return the precisions, without duplicates, whose peaks were not probed yet."""
         return [name for name in dict.fromkeys(precisions) if self.peak(name) is None]
 
-    def extended(
-        self, peaks: Sequence[PrecisionPeak], warnings: Iterable[Advice | None], **changes: Any
+    def extend(
+        self,
+        peaks: Sequence[PrecisionPeak],
+        warnings: Iterable[DeviceAdvice | None],
+        **changes: Any,
     ) -> Self:
         """Return the record with further peaks and warnings.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class MemoryLevel:
     """A level of the memory hierarchy.
 
     Attributes:
@@ -53,7 +53,9 @@ class Roof:
     bandwidth: str
 
 
-def memory_time(cold_bytes: float, warm_bytes: float, levels: Sequence[Level]) -> tuple[float, str]:
+def memory_time(
+    cold_bytes: float, warm_bytes: float, levels: Sequence[MemoryLevel]
+) -> tuple[float, str]:
     """Return the lower bound of the time to move the operands, in seconds, and the slowest level.
 
     Bytes that do not fit into a cache must come from a farther level even if they were used a

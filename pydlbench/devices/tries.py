@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 # Three is the least number of which two can agree without the third. Seven with pauses take 3 s if
 # two threads share a core permanently.
-_LEAST = 3
-_MOST = 7
+_MIN_TRIES = 3
+_MAX_TRIES = 7
 # Bursts on an idle machine agree within 1 to 3 %.
-_AGREES = 0.98
-# So many tries in a row above the theoretical peak mean a wrong table or a wrong probe.
-_IMPOSSIBLE = 3
+_AGREEMENT = 0.98
+# The first three tries above the theoretical peak mean a wrong table or a wrong probe.
+_MAX_IMPOSSIBLE_TRIES = 3
 _PAUSE_S = 0.5
 
 
 def try_peak(
     once: Callable[[], PrecisionPeak],
     falls_short: Callable[[PrecisionPeak], bool],
-    least: int = _LEAST,
+    least: int = _MIN_TRIES,
 ) -> PrecisionPeak:
     """Return the best of several tries, with all of them.
 
@@ -51,24 +51,24 @@ def try_peak(
         except ImpossiblePeakError:
             # The clock jumped, or was read while another process had the core.
             impossible += 1
-            if not tries and impossible == _IMPOSSIBLE:
+            if not tries and impossible == _MAX_IMPOSSIBLE_TRIES:
                 raise
             pause = True
         else:
             if peak.measured is None:
                 return peak
             tries.append(peak)
-            best = _joined(tries, impossible)
+            best = _best_try(tries, impossible)
             pause = falls_short(best)
-            if not pause and _settled(tries, least):
+            if not pause and _agree(tries, least):
                 return best
-        if len(tries) + impossible >= _MOST:
-            return _joined(tries, impossible)
+        if len(tries) + impossible >= _MAX_TRIES:
+            return _best_try(tries, impossible)
         if pause:
             time.sleep(_PAUSE_S)
 
 
-def confirmed(
+def confirm_peak(
     once: Callable[[], PrecisionPeak], kept_per_cycle: float | None
 ) -> PrecisionPeak | None:
     """Return the peak of an earlier run if one more try agrees with it, else None.
@@ -86,7 +86,7 @@ def confirmed(
     if peak.measured is None or peak.clock_hz is None:
         return None
     now = _per_cycle(peak)
-    if not _AGREES <= now / kept_per_cycle <= 1 / _AGREES:
+    if not _AGREEMENT <= now / kept_per_cycle <= 1 / _AGREEMENT:
         return None
     best = max(now, kept_per_cycle)
     return dataclasses.replace(peak, measured=best * peak.clock_hz, tries=(kept_per_cycle, now))
@@ -111,14 +111,14 @@ def _per_cycle(peak: PrecisionPeak) -> float:
     return (peak.measured or 0.0) / (peak.clock_hz or 1.0)
 
 
-def _settled(tries: Sequence[PrecisionPeak], least: int) -> bool:
+def _agree(tries: Sequence[PrecisionPeak], least: int) -> bool:
     if len(tries) < least:
         return False
     rates = sorted(map(_per_cycle, tries))
-    return least == 1 or rates[-2] >= _AGREES * rates[-1]
+    return least == 1 or rates[-2] >= _AGREEMENT * rates[-1]
 
 
-def _joined(tries: Sequence[PrecisionPeak], impossible: int) -> PrecisionPeak:
+def _best_try(tries: Sequence[PrecisionPeak], impossible: int) -> PrecisionPeak:
     return dataclasses.replace(
         max(tries, key=_per_cycle), tries=tuple(map(_per_cycle, tries)), impossible=impossible
     )

@@ -14,7 +14,7 @@ from pydlbench.records.step import StepPreparation
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.run import step_policy
 from pydlbench.study.estimate import contrast
-from pydlbench.study.loop import ROUNDS, random_order, sampled_pair
+from pydlbench.study.loop import ROUNDS, random_order, sample_pair
 from pydlbench.timing.policy import LEAST_ROUNDS, Policy
 from pydlbench.units import format_seconds, percent
 from pydlbench.workers.host import releasing
@@ -164,7 +164,7 @@ def in_turn(
         seed: seed of the order in each round.
         rounds: number of rounds.
     """
-    own, changed = sampled_pair(
+    own, changed = sample_pair(
         [kernel.sample for kernel in kernels],
         [dataclasses.replace(policy, visits=rounds) for policy in policies],
         random_order(seed),

@@ -14,7 +14,7 @@ from pydlbench.analysis.mapped import kernels_of, map_step
 from pydlbench.analysis.operators import kind_of
 from pydlbench.backends import capabilities
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
-from pydlbench.grouping import grouped, summed
+from pydlbench.grouping import group_by, sum_by
 from pydlbench.models import build_model
 from pydlbench.records.diagnosis import MIN_SAVING
 from pydlbench.records.operator import RecordedCall
@@ -242,12 +242,12 @@ class Observations:
         names = {node.name: None if node.layer is None else node.layer.name for node in model}
         passes = [(term.step_pass, term) for term in self.plan.terms]
         own = [term for each, term in passes if each.layer.name == names.get(each.node)]
-        by_node = grouped(own, lambda term: term.step_pass.node)
+        by_node = group_by(own, lambda term: term.step_pass.node)
         return {name: tuple(terms) for name, terms in by_node.items()}
 
     def _alone_by_module(self) -> dict[str, float]:
         """Return the time of each module's calls in a step, measured alone."""
-        return summed((calls.module, calls.alone_s or 0.0) for calls in self.calls())
+        return sum_by((calls.module, calls.alone_s or 0.0) for calls in self.calls())
 
     def _graph_excesses(self, model: Model, kind: str) -> list[Excess]:
         pointwise = kind == "pointwise"
@@ -258,7 +258,7 @@ class Observations:
         }
         alone, terms = self._alone_by_module(), self._terms(model)
         excesses = []
-        for names in grouped(layers, layers.__getitem__).values():
+        for names in group_by(layers, layers.__getitem__).values():
             native_s = sum(self.native.by_node[name] for name in names)
             own = [alone[name] for name in names if name in alone]
             if self.breakdown is not None and len(own) < len(names):
@@ -281,7 +281,7 @@ class Observations:
     def _alike(self, kind: str) -> list[_Alike]:
         """Return the breakdown's calls of one kind, grouped by what they compute."""
         single = (group for group in self.calls(kind) if len(group.signatures) == 1)
-        groups = grouped(single, lambda group: (group.signatures[0], group.direction))
+        groups = group_by(single, lambda group: (group.signatures[0], group.direction))
         return [_Alike(self.mapped.get(key), calls) for key, calls in groups.items()]
 
     def _recorded_excesses(self, kind: str) -> list[Excess]:
@@ -302,7 +302,7 @@ class Observations:
     def _recorded_convolutions(self) -> list[EvidenceSite]:
         """Return the convolutions of recorded calls, forward and backward."""
         every = [calls for calls in self._alike("layer") if calls.convolutions]
-        by_layer = grouped(every, lambda calls: calls.convolutions[0].step_pass.layer)
+        by_layer = group_by(every, lambda calls: calls.convolutions[0].step_pass.layer)
         return [
             EvidenceSite(
                 name=same[0].name,

@@ -14,7 +14,7 @@ import msgspec
 
 from pydlbench.diagnose.ablation import AgainstNative, Hypothesis, LayerChange
 from pydlbench.diagnose.evidence import like, part_of
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.models.passes import LOSS
 from pydlbench.ops.windows import on_padded_images
 from pydlbench.units import format_bytes, format_seconds, percent
@@ -184,7 +184,7 @@ LAYOUT_ALTERNATIVES: Final = {
 def find_roofs(seen: Observations) -> Iterator[Hypothesis]:
     """Yield another algorithm and another batch for the layers that lose most."""
     gaps: list[tuple[float, EstimateTerm, int, Measurement]] = []
-    for spec, terms in grouped(seen.plan.terms, lambda term: term.hot).items():
+    for spec, terms in group_by(seen.plan.terms, lambda term: term.hot).items():
         term, count, row = terms[0], len(terms), seen.rows[spec]
         listed = term.step_pass.layer.kind in _SEARCHED_KINDS
         if not listed or not row.ok or row.time is None or row.contended:

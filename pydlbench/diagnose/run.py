@@ -36,7 +36,7 @@ from pydlbench.diagnose.step_rules import (
     find_optimizer,
 )
 from pydlbench.errors import PydlbenchError, UnsupportedError
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Tried, overlap
 from pydlbench.timing.statistics import sum_known
 from pydlbench.units import format_seconds, percent
@@ -119,7 +119,7 @@ def rank(findings: Sequence[Finding]) -> tuple[Finding, ...]:
         findings: findings whose savings exceed their intervals.
     """
     ranked = sorted(findings, key=lambda finding: -finding.saving.seconds)
-    problems = grouped(ranked, lambda finding: finding.problem)
+    problems = group_by(ranked, lambda finding: finding.problem)
     merged = [_merge(same) for same in problems.values()]
     merged.sort(key=lambda finding: -finding.saving.seconds)
     return tuple(
@@ -184,7 +184,7 @@ def _joined(same: Sequence[Finding]) -> tuple[Cause, ...]:
             seconds=sum_known(cause.seconds for cause in alike),
             where=tuple(where for cause in alike for where in cause.where),
         )
-        for alike in grouped(every, lambda cause: cause.name).values()
+        for alike in group_by(every, lambda cause: cause.name).values()
     ]
     return tuple(sorted(causes, key=lambda cause: -(cause.seconds or 0.0)))
 

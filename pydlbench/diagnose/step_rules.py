@@ -20,7 +20,7 @@ from pydlbench.analysis.experiments import (
 )
 from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
 from pydlbench.diagnose.ablation import Hypothesis, StepChange
-from pydlbench.grouping import summed
+from pydlbench.grouping import sum_by
 from pydlbench.models.passes import LOSS
 from pydlbench.records.step import step_words
 from pydlbench.records.user_model import FUSED, UserInput
@@ -343,7 +343,7 @@ _LARGE_PRODUCTS: Final = 0.05
 def find_batch(seen: Observations) -> Iterator[Hypothesis]:
     """Yield twice the batch, where weights are read from memory for few images."""
     products = [term for term in seen.plan.terms if term.step_pass.layer.kind == "gemm"]
-    seconds_of = summed(
+    seconds_of = sum_by(
         (term.step_pass.node, seen.native_s(term))
         for term in products
         if (roof := seen.rows[term.hot].roofline) is not None and roof.bound == "memory"

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.host_clock import HostClock
     from pydlbench.backends.steps.trace import TracedSteps
     from pydlbench.records.breakdown import BreakdownRecord
-    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.timing.chunk import Chunk, ChunkRequest
 
 
 # -----------------------------------------------------------------------------
@@ -349,7 +349,7 @@ class StepKernel:
         self._traced = self._record()
         return self._traced.facts
 
-    def sample(self, request: Request) -> Chunk:
+    def sample(self, request: ChunkRequest) -> Chunk:
         """Time the requested samples."""
         if self._traced is not None and request.timing in TRACES:
             return self._traced.sample(request)

@@ -15,7 +15,7 @@ from pydlbench.report.blocks import Heading, Lines, TableBlock
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import call_tree
 from pydlbench.report.figures.bars import Bar, bars
-from pydlbench.units import Scale, counted, per_second, percent
+from pydlbench.units import Scale, per_second, percent, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,7 +71,7 @@ def breakdown_report(
 
 def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[Block]:
     scale = Scale.fit(record.measured.median)
-    threads = counted(record.threads, "thread")
+    threads = quantity(record.threads, "thread")
     place = record.device if record.device != "cpu" else threads
     where = f"{device_name(run.device)}  {place}  measured in {record.seconds:.0f} s"
     modules = record.modules if explain else record.modules[:_MAX_MODULES]
@@ -237,7 +237,7 @@ def conclusion(record: BreakdownRecord) -> list[str]:
     each other.
     """
     if record.contradictions:
-        return [f"No conclusion: {counted(len(record.contradictions), 'contradiction')}."]
+        return [f"No conclusion: {quantity(len(record.contradictions), 'contradiction')}."]
     if 2 * record.disturbed > record.measured.n:
         why = "other processes used the machine in most rounds"
         return [f"No conclusion: {why}. Repeat on an idle machine."]

@@ -7,9 +7,9 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.records.fields import Column, columns_of
-from pydlbench.units import counted, format_bytes, format_flops, format_hz, time_in, time_unit
+from pydlbench.units import format_bytes, format_flops, format_hz, quantity, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -122,7 +122,7 @@ def label(row: Measurement, axes: Sequence[str]) -> str:
 
 def group_names(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Return names by the text that precedes each of them, in the order of the first ones."""
-    groups = grouped(pairs, lambda pair: pair[0])
+    groups = group_by(pairs, lambda pair: pair[0])
     return {text: [name for _, name in group] for text, group in groups.items()}
 
 
@@ -229,12 +229,12 @@ def _where(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
     clocks = [row.clock_hz for row in rows if row.clock_hz]
     if clocks:
         clock = f"{format_hz(median(clocks))} (measured)"
-        device += f", {counted(cores, 'core')} at {clock}" if cores else f", {clock}"
+        device += f", {quantity(cores, 'core')} at {clock}" if cores else f", {clock}"
     elif cores:
-        device += f", {counted(cores, 'core')}"
+        device += f", {quantity(cores, 'core')}"
     items = [device]
     if len(threads) == 1:
-        items.append(counted(next(iter(threads)), "thread"))
+        items.append(quantity(next(iter(threads)), "thread"))
     if "cache" not in differ:
         items.append(f"{rows[0].cache} cache".replace("-cold cache", " cold"))
     items += filter(None, [_timing(rows, differ)])

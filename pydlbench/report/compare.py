@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pydlbench.compare.comparison import ALPHA, CONFIDENCE, FASTER, SAME, SLOWER, UNCLEAR
 from pydlbench.compare.match import AXES, LAYER_KINDS, describe
 from pydlbench.compare.stored import CONTENDED
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.records.comparison import FACTOR, least_change, ratio_text
 from pydlbench.records.fields import columns_of
 from pydlbench.report.blocks import Heading, Lines, TableBlock
-from pydlbench.units import counted, number, percent, some_names, time_in, time_unit
+from pydlbench.units import number, percent, quantity, some_names, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,20 +77,20 @@ def left_over(comparison: Comparison) -> list[str]:
     lines = []
     for mark, rows in (("A", comparison.matching.only_a), ("B", comparison.matching.only_b)):
         if rows:
-            lines.append(f"only in {mark}, {counted(len(rows), 'row')}: {names_of(rows)}")
-    untimed = grouped(comparison.matching.untimed, lambda pair: (pair.a.status, pair.b.status))
+            lines.append(f"only in {mark}, {quantity(len(rows), 'row')}: {names_of(rows)}")
+    untimed = group_by(comparison.matching.untimed, lambda pair: (pair.a.status, pair.b.status))
     for (first, second), pairs in untimed.items():
         which = "in both" if first == second else f"in A, {second} in B"
         names = names_of(pair.b for pair in pairs)
-        lines.append(f"{first} {which}, {counted(len(pairs), 'row')}: {names}")
+        lines.append(f"{first} {which}, {quantity(len(pairs), 'row')}: {names}")
     return lines
 
 
 def unclear_reasons(comparison: Comparison) -> list[str]:
     """Return the reasons why rows have no verdict, other than the scatter between runs."""
-    reasons = grouped(comparison.rows, lambda row: row.estimate.reason)
+    reasons = group_by(comparison.rows, lambda row: row.estimate.reason)
     return [
-        f"no verdict, {counted(len(rows), 'row')}: {reason}: {names_of(row.b for row in rows)}"
+        f"no verdict, {quantity(len(rows), 'row')}: {reason}: {names_of(row.b for row in rows)}"
         for reason, rows in reasons.items()
         if reason is not None
     ]
@@ -150,14 +150,15 @@ def what_would_decide(comparison: Comparison, threshold: float) -> list[str]:
         where = "not timed now" if comparison.passes else "timed in A and not in B"
         causes[f"{where}; measure again"] = lost
     lines = [
-        f"{counted(len(rows), 'row')} ({names_of(rows)}): {cause}" for cause, rows in causes.items()
+        f"{quantity(len(rows), 'row')} ({names_of(rows)}): {cause}"
+        for cause, rows in causes.items()
     ]
     if coarse:
         known = [row.estimate.resolution for row in coarse if row.estimate.resolution is not None]
         much = f"resolve no less than {least_change(min(known))}" if known else "have no resolution"
         names = names_of(row.b for row in coarse)
         ways = _either(_ways(comparison, [row.b for row in coarse]))
-        lines.append(f"{counted(len(coarse), 'row')} ({names}): {much}; {ways}")
+        lines.append(f"{quantity(len(coarse), 'row')} ({names}): {much}; {ways}")
     return lines
 
 
@@ -225,7 +226,7 @@ def conclude(comparison: Comparison) -> list[str]:
     Args:
         comparison: a comparison with at least one row.
     """
-    groups = grouped(comparison.rows, lambda row: row.verdict)
+    groups = group_by(comparison.rows, lambda row: row.verdict)
     total = len(comparison.rows)
     changed = [
         _changed(groups[verdict], total) for verdict in (SLOWER, FASTER) if verdict in groups
@@ -238,7 +239,7 @@ def conclude(comparison: Comparison) -> list[str]:
     elif SAME in groups:
         sentence = (
             f"nothing is known to be faster or slower: {len(groups[SAME])} of "
-            f"{counted(total, 'row')} are the same within {_margin(comparison)}"
+            f"{quantity(total, 'row')} are the same within {_margin(comparison)}"
         )
     else:
         rows = "the row" if total == 1 else f"the {total} rows"
@@ -268,7 +269,7 @@ def _changed(rows: list[ComparedRow], total: int) -> str:
     names = list(dict.fromkeys(row.b.layer for row in ordered))
     more = ", ..." if len(names) > _MAX_NAMED_CHANGES else ""
     shown = ", ".join(names[:_MAX_NAMED_CHANGES])
-    return f"{much} in {len(rows)} of {counted(total, 'row')} ({shown}{more})"
+    return f"{much} in {len(rows)} of {quantity(total, 'row')} ({shown}{more})"
 
 
 def _range(first: str, second: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.step import step_words
 from pydlbench.report.blocks import Details, Lines, TableBlock
@@ -74,7 +74,7 @@ def call_tree(calls: Sequence[CallInContext]) -> list[Block]:
 
 
 def _branches(calls: Sequence[tuple[tuple[str, ...], CallInContext]]) -> list[Block]:
-    children = grouped(((path, call) for path, call in calls if path), lambda pair: pair[0][0])
+    children = group_by(((path, call) for path, call in calls if path), lambda pair: pair[0][0])
     ranked = sorted(children.items(), key=lambda item: -sum(call.share for _, call in item[1]))
     leaves = sorted((call for path, call in calls if not path), key=lambda call: -call.in_context_s)
     return [

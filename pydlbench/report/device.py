@@ -11,7 +11,7 @@ from pydlbench.devices.cpu.affinity import format_cpus
 from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import accumulator, other_accumulators, theoretical_peak
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.report.blocks import Facts, Lines, TableBlock
 from pydlbench.units import format_bytes, format_hz, format_seconds, percent, si
 
@@ -147,7 +147,7 @@ def _bandwidths(
     """
     patterns = list(dict.fromkeys(bandwidth.pattern for bandwidth in bandwidths))
     cells = []
-    for level, probed in grouped(bandwidths, lambda bandwidth: bandwidth.level).items():
+    for level, probed in group_by(bandwidths, lambda bandwidth: bandwidth.level).items():
         by_pattern = {bandwidth.pattern: bandwidth for bandwidth in probed}
         size = max(bandwidth.working_set_bytes for bandwidth in probed)
         row = [names.get(level, level), format_bytes(size)]

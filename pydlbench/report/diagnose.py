@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pydlbench.backends import capabilities
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.records.user_model import rate_unit
 from pydlbench.report.blocks import Facts, Heading, Lines
 from pydlbench.report.columns import device_name
-from pydlbench.units import counted, format_seconds, per_second, percent
+from pydlbench.units import format_seconds, per_second, percent, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ def what(run: RunRecord, diagnosis: Diagnosis) -> list[str]:
     first = "  ".join([*items, f"{who}, {layout}" if chosen else who])
     second = [device_name(run.device)]
     if step.threads:
-        second.append(counted(step.threads, "thread"))
+        second.append(quantity(step.threads, "thread"))
     if time is None:
         second.append(f"step {step.status}: {step.reason}")
     else:
@@ -82,7 +82,7 @@ def headline(diagnosis: Diagnosis) -> str:
     if diagnosis.step.contended:
         return "other work disturbed the step: its time is an upper bound."
     made = len(diagnosis.findings) + len(diagnosis.tried)
-    experiments = counted(made, "experiment") if made else "no experiment"
+    experiments = quantity(made, "experiment") if made else "no experiment"
     if not diagnosis.findings:
         return f"Nothing found that would save 1 % of the step ({experiments})."
     first = diagnosis.findings[0]
@@ -146,7 +146,7 @@ def _facts(finding: Finding) -> Iterator[tuple[str, str]]:
 
 def _where(finding: Finding) -> str:
     """Return the layers grouped by pass: ``fc6, fc7 forward``."""
-    by_pass = grouped((text.rpartition(" ") for text in finding.where), lambda parts: parts[2])
+    by_pass = group_by((text.rpartition(" ") for text in finding.where), lambda parts: parts[2])
     return "; ".join(
         f"{', '.join(layer for layer, _, _ in parts)} {pass_}".strip()
         for pass_, parts in by_pass.items()

@@ -14,7 +14,7 @@ from pydlbench.report.columns import device_name, group_names
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.roofline import roofline
 from pydlbench.report.verdicts import disturbance, dominates, share_text, sum_is_disturbed
-from pydlbench.units import counted, format_bytes, format_seconds, percent, si, some_names
+from pydlbench.units import format_bytes, format_seconds, percent, quantity, si, some_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,7 +57,7 @@ def estimate_report(
     types = step.recorded.types if step.recorded is not None else ""
     what = [step.model, f"batch {step.batch}", step.phase, types or step.precision, step.title]
     where = [device_name(run.device)]
-    where += [counted(threads, "thread")] if threads else []
+    where += [quantity(threads, "thread")] if threads else []
     where += sorted({row.library for row in rows if row.library})
     where.append("native backend, every layer alone")
     blocks: list[Block] = [Heading(["  ".join(filter(None, what)), "  ".join(where)])]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.records.fields import columns_of
 from pydlbench.records.fleet import SIGNED, FleetChange, FleetEffect
 from pydlbench.report.blocks import Heading, Lines, TableBlock
 from pydlbench.report.figures.nodes import nodes
-from pydlbench.units import counted, format_seconds, percent, some_names
+from pydlbench.units import format_seconds, percent, quantity, some_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +81,7 @@ def judge_nodes(verdict: FleetVerdict) -> tuple[str, list[str]]:
     if not any(node.verdict in ("SAME", "FAST") for node in verdict.nodes):
         undecided.append("no node is known to be as fast as others; more --rounds would tell")
     are = "is" if len(slow) == 1 else "are"
-    return f"{counted(len(slow), 'node')} {are} slow" if slow else "", undecided
+    return f"{quantity(len(slow), 'node')} {are} slow" if slow else "", undecided
 
 
 def judge_changes(comparison: FleetComparison) -> tuple[str, list[str]]:
@@ -112,7 +112,7 @@ def judge_changes(comparison: FleetComparison) -> tuple[str, list[str]]:
         )
     elif not (comparison.with_verdict("SAME") or comparison.with_verdict("FASTER")):
         undecided.append("whether any node changed is not known; more --rounds would tell")
-    nodes = f"{counted(len(slower), 'node')} slower by more than {by}: {some_names(slower)}"
+    nodes = f"{quantity(len(slower), 'node')} slower by more than {by}: {some_names(slower)}"
     return nodes if slower else "", undecided
 
 
@@ -160,7 +160,7 @@ def _by_node(rows: Sequence[Row], whole: str, most: int | None) -> list[Row]:
         whole: name of all metrics together.
         most: largest number of rows of a node.
     """
-    nodes = grouped(rows, lambda row: row.node).values()
+    nodes = group_by(rows, lambda row: row.node).values()
     ordered = [sorted(own, key=lambda row: row.metric != whole) for own in nodes]
     return [row for own in ordered for row in own[:most]]
 

@@ -11,7 +11,7 @@ from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.report.blocks import Heading, Lines, TableBlock
 from pydlbench.report.columns import device_name
-from pydlbench.units import Scale, counted, percent
+from pydlbench.units import Scale, percent, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,7 +103,7 @@ def _where(run: RunRecord, record: ForecastRecord) -> str:
     threads = record.place.threads
     if record.place.device != "cpu":
         return device_name(run.device)
-    return f"{device_name(run.device)}  {counted(threads, 'thread')}"
+    return f"{device_name(run.device)}  {quantity(threads, 'thread')}"
 
 
 def sources(record: ForecastRecord) -> str:

@@ -18,11 +18,11 @@ from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.roofline import roofline
 from pydlbench.report.figures.samples import RowSamples, samples
 from pydlbench.units import (
-    counted,
     format_bytes,
     format_seconds,
     number,
     percent,
+    quantity,
     some_names,
     time_in,
     time_unit,
@@ -237,7 +237,7 @@ def algorithms_report(row: Measurement, name: str) -> list[Block]:
         return not candidate.chosen, time.median if time else math.inf
 
     candidates.sort(key=rank)
-    title = f"{name}: {counted(len(candidates), 'candidate')}, fastest first; * is the row above"
+    title = f"{name}: {quantity(len(candidates), 'candidate')}, fastest first; * is the row above"
     medians = [time.median for candidate in candidates if (time := candidate.summary)]
 
     def ratio(candidate: Candidate) -> str:

@@ -8,7 +8,7 @@ from pydlbench.records.fields import columns_of
 from pydlbench.records.published import MatchedFigure
 from pydlbench.report.blocks import Lines, TableBlock
 from pydlbench.report.columns import group_names
-from pydlbench.units import counted, listed, number
+from pydlbench.units import join_names, number, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ def published_conclusion(figures: Sequence[PublishedFigure], *, own: bool) -> st
     if not own:
         years = sorted({figure.year for figure in figures})
         span = f"{years[0]}" if years[0] == years[-1] else f"{years[0]} to {years[-1]}"
-        return f"{counted(len(figures), 'published figure')} of {listed(models)}, {span}."
+        return f"{quantity(len(figures), 'published figure')} of {join_names(models)}, {span}."
     with_own = [figure for figure in figures if figure.own]
     if not with_own:
         return (
@@ -69,7 +69,7 @@ def published_conclusion(figures: Sequence[PublishedFigure], *, own: bool) -> st
         have = "are compared with results of yours"
     ends = [pairs[0], pairs[-1]][: len(pairs)]
     speeds = "; ".join(_faster(pair.figure, pair.own) for pair in ends)
-    return f"{counted(len(with_own), 'published figure')} {have}: {speeds}."
+    return f"{quantity(len(with_own), 'published figure')} {have}: {speeds}."
 
 
 def _faster(figure: PublishedFigure, own: OwnFigure) -> str:

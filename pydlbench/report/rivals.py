@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydlbench.records.measurement import is_tied, less_exact
 from pydlbench.report.columns import by_problem, short_name
-from pydlbench.units import counted, listed, number, percent
+from pydlbench.units import join_names, number, percent, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ def _one_problem(rows: Sequence[Measurement]) -> list[str]:
         owner = "a direct kernel's" if best.fewer_flops else "its"
         limit = f", at {percent(best.roofline.efficiency)} of {owner} measured limit"
     if tied:
-        text = f"{listed([best.who, *tied])} cannot be told apart on {layer}"
+        text = f"{join_names([best.who, *tied])} cannot be told apart on {layer}"
         text += " and are the fastest" if len(tied) + 1 < len(rows) else ""
         text += limit.replace(", at", f", {best.who} at")
     else:
@@ -84,14 +84,14 @@ def _several_problems(problems: Sequence[Sequence[Measurement]]) -> list[str]:
         names = [name for name, where in ran.items() if set(where) >= set(common)]
         if len(names) < 2:
             continue
-        over = f"over {counted(len(common), 'problem')}"
+        over = f"over {quantity(len(common), 'problem')}"
         if len(common) < len(problems):
             limiting = [name for name, where in ran.items() if where == common]
-            over += f" of {len(problems)}, those of {listed(limiting)}"
+            over += f" of {len(problems)}, those of {join_names(limiting)}"
         lines.append(f"{over}, geometric mean: {_means(names, common, exactly, winners)}.")
     for (who, sums), count in coarse.items():
         lines.append(
-            f"{who} sums in {sums} in {counted(count, 'problem')}, less exactly than the fastest: "
+            f"{who} sums in {sums} in {quantity(count, 'problem')}, less exactly than the fastest: "
             "the means leave these out."
         )
     undecided = winners.count(None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.report.columns import AXES, axis_values, label
 from pydlbench.units import number, percent, time_in, time_unit
 
@@ -55,7 +55,7 @@ def compare_settings(timed: Sequence[Measurement], settings: Sequence[str]) -> l
 def _one_axis(timed: Sequence[Measurement], axis: str) -> list[str]:
     values = axis_values(timed, axis)
     others = [name for name in AXES if name not in {axis, "accumulate"}]
-    by_others = grouped(timed, lambda row: tuple(AXES[name](row) for name in others))
+    by_others = group_by(timed, lambda row: tuple(AXES[name](row) for name in others))
     groups = [{AXES[axis](row): row for row in rows} for rows in by_others.values()]
     common = [group for group in groups if all(value in group for value in values)]
     if not common:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import on_tensor_cores
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.models import build_model
 from pydlbench.models.counts import macs
 from pydlbench.records.fields import Column, columns_of, flat_names
@@ -21,7 +21,7 @@ from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.samples import RowSamples, samples
 from pydlbench.report.text import csv_text
 from pydlbench.study.estimate import estimate_values
-from pydlbench.units import counted, format_flops, format_seconds, per_second, percent
+from pydlbench.units import format_flops, format_seconds, per_second, percent, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,7 +85,7 @@ def _setting(record: StepRecord, *, named: bool) -> str:
     words += [] if spec.dropout else ["without dropout"]
     words += ["running statistics"] if spec.running_statistics else []
     if named and threads:
-        words.append(counted(threads, "thread"))
+        words.append(quantity(threads, "thread"))
     return "  ".join(words)
 
 
@@ -205,7 +205,7 @@ def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
     where += sorted({_gpu(row) for row in rows if row.record.spec.on_gpu})
     threads = {row.record.threads for row in rows if row.record.threads}
     if len(threads) == 1:
-        where.append(counted(threads.pop(), "thread"))
+        where.append(quantity(threads.pop(), "thread"))
     where += sorted({row.record.library for row in rows if row.record.library})
     title = next((row.title for row in rows if row.title), "")
     return ["  ".join(filter(None, [*items, title])), "  ".join(where)]
@@ -361,7 +361,7 @@ def conclude(rows: Sequence[StepRow]) -> list[str]:
             f"* disturbed by other work ({disturbed} of {len(timed)}): upper bounds; repeat on an "
             "idle machine."
         )
-    groups = grouped(quiet, lambda row: row.group)
+    groups = group_by(quiet, lambda row: row.group)
     lines += [_group_line(group, len(groups) > 1) for group in groups.values()]
     lines += _sweep(quiet)
     lines += _devices(quiet)
@@ -426,7 +426,7 @@ def _sweep(timed: Sequence[StepRow]) -> list[str]:
     if len({row.record.spec.batch for row in timed}) < 2:
         return []
     lines = []
-    for phase, rows in grouped(timed, lambda row: row.record.spec.phase).items():
+    for phase, rows in group_by(timed, lambda row: row.record.spec.phase).items():
         best = max(rows, key=lambda row: row.record.images_per_s or 0.0)
         rate = per_second(best.record.images_per_s or 0.0)
         lines.append(

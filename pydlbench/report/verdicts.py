@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pydlbench.analysis.dominance import Dominance, TimedItem, dominance
-from pydlbench.grouping import summed
+from pydlbench.grouping import sum_by
 from pydlbench.ops.table import ITEM_BYTES, without_sides
 from pydlbench.records.measurement import MATERIAL, NEAR_ROOF, disturbed_share
 from pydlbench.report.columns import LEVEL_NAMES, MAX_RIVALS, by_problem, short_name, varying
@@ -333,8 +333,8 @@ def _sum(timed: Sequence[Measurement]) -> list[str]:
     leader = _leader(timed)
     if leader is None:
         return []
-    times = summed((row.layer, row.time.median) for row in timed if row.time is not None)
-    roofs = summed((row.layer, row.roofline.time_s if row.roofline else 0.0) for row in timed)
+    times = sum_by((row.layer, row.time.median) for row in timed if row.time is not None)
+    roofs = sum_by((row.layer, row.roofline.time_s if row.roofline else 0.0) for row in timed)
     total, roof, top = sum(times.values()), sum(roofs.values()), leader.name
     passes = dict.fromkeys(row.pass_ for row in timed)
     over = "" if len(passes) == 1 else f" over {len(passes)} passes"

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.study.table import Series
-    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.timing.chunk import Chunk, ChunkRequest
     from pydlbench.workers.host import RemoteKernel
 
 
-def _unprepared(_request: Request) -> NoReturn:
+def _unprepared(_request: ChunkRequest) -> NoReturn:
     raise AssertionError("the kernel is prepared before it is sampled")
 
 
@@ -37,7 +37,7 @@ class KernelSubject(Subject):
     """
 
     key: Hashable = None
-    sample: Callable[[Request], Chunk] = _unprepared
+    sample: Callable[[ChunkRequest], Chunk] = _unprepared
     policy: Policy = field(default_factory=Policy)
     variant: str | None = None
     kernel: RemoteKernel[KernelFacts] | None = None

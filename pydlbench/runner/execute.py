@@ -18,7 +18,7 @@ import msgspec
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.runner.tasks import Result, View
 from pydlbench.store.entry import ANSWERED, Entry
-from pydlbench.store.resume import continued
+from pydlbench.store.resume import merge_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -341,7 +341,7 @@ class _Loop:
         now = None if self._session is None else self._session.run
         known = [record for record in (self._known, now) if record is not None]
         if len(known) > 1:
-            return continued(*known)
+            return merge_records(*known)
         if known:
             return known[0]
         if self._recorder.before is not None:

@@ -15,7 +15,7 @@ from pydlbench.errors import PydlbenchError
 from pydlbench.runner.rows import measured_row
 from pydlbench.runner.stored_kernels import StoredKernels
 from pydlbench.study.loop import Size
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.timing.policy import Policy, gpu_policy
 
 if TYPE_CHECKING:
@@ -420,7 +420,7 @@ def _turn(
 ) -> Turn:
     """Run a logged call, and right before it the same call without a log."""
     # The first of the two calls wakes the threads; the log of the second counts.
-    request = Request(samples=1, untimed=1)
+    request = ChunkRequest(samples=1, untimed=1)
     plain = None if unlogged is None else unlogged.sample(request)
     logged = kernel.sample(request)
     return Turn(

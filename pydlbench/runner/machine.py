@@ -16,7 +16,7 @@ from pydlbench.devices.cpu.working_set import last_level_bytes, private_level_by
 from pydlbench.devices.gpu import record as gpu_record
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import lacks
-from pydlbench.devices.kept import Kept, kept_path, machine_key
+from pydlbench.devices.probe_cache import ProbeCache, machine_key, probe_cache_path
 from pydlbench.errors import PydlbenchError, WorkerError
 from pydlbench.records.measurement import NEAR_ROOF
 from pydlbench.runner.rows import cached_bytes, with_limits
@@ -195,7 +195,7 @@ class Devices:
         self._unconfirmed: set[str] = set()
         self._unprobed: dict[str, str] = {}  # reasons, by device
         self._probed_at: dict[str, float] = {}
-        self._kept: Kept | None = None
+        self._kept: ProbeCache | None = None
 
     def described(self) -> dict[str, Any]:
         """Return the device that was measured; a GPU with its host."""
@@ -376,11 +376,13 @@ class Devices:
             # The earlier windows remain valid; without them later rows would have no roof.
             return record
 
-    def kept(self) -> Kept:
+    def kept(self) -> ProbeCache:
         """Return the file with the probes and kernels of earlier runs on this machine."""
         if self._kept is None:
             described = self._workers.get("native", "cpu").describe()
-            self._kept = Kept(kept_path(), machine_key(self._facts, self._cpus, described))
+            self._kept = ProbeCache(
+                probe_cache_path(), machine_key(self._facts, self._cpus, described)
+            )
         return self._kept
 
     def _advisable(self, spec: KernelSpec) -> tuple[str, ...]:

@@ -31,9 +31,9 @@ class RunnerOptions:
         workspace_bytes: largest scratch memory of a GPU's kernel.
         energy: measure the energy of an execution, if the GPU can.
         keep_probes: use stored results of earlier runs on this machine
-            (:mod:`pydlbench.devices.kept`): bandwidths and peaks that a short reading confirms, and
-            the fastest kernels, which are verified again. Otherwise everything is measured anew and
-            stored.
+            (:mod:`pydlbench.devices.probe_cache`): bandwidths and peaks that a short reading
+            confirms, and the fastest kernels, which are verified again. Otherwise everything is
+            measured anew and stored.
         timeout_s: seconds without an answer after which a worker is killed; None for 15 minutes,
             and for an hour while it prepares a kernel.
         code_limit_s: the same for frameworks' workers, which run the user's code; None for the

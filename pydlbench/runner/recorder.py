@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.store.entry import Entry
 from pydlbench.store.reader import short_id
-from pydlbench.store.resume import continued, refuse_differences
+from pydlbench.store.resume import merge_records, refuse_differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -199,7 +199,7 @@ class RowRecorder:
 
     def own(self, run: RunRecord) -> RunRecord:
         """Return a record under the resumed run's id, time and command; a new run's unchanged."""
-        return run if self.before is None else continued(self.before, run)
+        return run if self.before is None else merge_records(self.before, run)
 
     def earlier(self, *, samples: bool = False) -> Sequence[Entry]:
         """Return the entries of the resumed run; none of a new one.

@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.devices.kept import KeptKernel
+from pydlbench.devices.probe_cache import CachedKernel
 from pydlbench.study.estimate import estimate
-from pydlbench.study.plan import planned, scatter
+from pydlbench.study.plan import planned_repetitions, relative_deviation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,13 +35,13 @@ class StoredKernels:
 
     def __init__(self, options: RunnerOptions, devices: Devices) -> None:
         self._options, self._devices = options, devices
-        self._known: dict[KernelSpec, KeptKernel | None] = {}  # by nameless spec
+        self._known: dict[KernelSpec, CachedKernel | None] = {}  # by nameless spec
 
     def covers(self, spec: KernelSpec) -> bool:
         """Whether kernels of a spec are stored: native ones on a CPU, of which one is chosen."""
         return spec.backend == "native" and not spec.on_gpu and not self._options.algorithms
 
-    def read(self, spec: KernelSpec) -> KeptKernel | None:
+    def read(self, spec: KernelSpec) -> CachedKernel | None:
         """Return the kernel that an earlier run chose for a spec, if any."""
         if not self.covers(spec):
             return None
@@ -84,8 +84,8 @@ class StoredKernels:
             )
         scattered = None if known is None else known.scatter
         if not estimated.disturbed:
-            scattered = scatter(samples.preparations_s())
-        kernel = KeptKernel(variant=variant, rival=rival, seconds=seconds, scatter=scattered)
+            scattered = relative_deviation(samples.preparations_s())
+        kernel = CachedKernel(variant=variant, rival=rival, seconds=seconds, scatter=scattered)
         self._devices.kept().write_kernel(key, kernel)
         return None
 
@@ -96,7 +96,7 @@ class StoredKernels:
             specs: specs that are repeated together.
         """
         scatters = [stored.scatter for spec in specs if (stored := self.read(spec)) is not None]
-        return planned(scatters, self._options.width)
+        return planned_repetitions(scatters, self._options.width)
 
 
 def _key(spec: KernelSpec) -> str:

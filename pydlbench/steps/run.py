@@ -16,7 +16,7 @@ from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.traced import trace_step
 from pydlbench.study.estimate import estimate
 from pydlbench.study.loop import ROUNDS, Size, Study, Subject, random_order
-from pydlbench.study.plan import planned, scatter
+from pydlbench.study.plan import planned_repetitions, relative_deviation
 from pydlbench.timing import policy as policies
 from pydlbench.timing.policy import LEAST_ROUNDS, Policy, gpu_policy
 from pydlbench.units import format_bytes
@@ -111,7 +111,7 @@ def planned_rounds(store: Reader | None, steps: Sequence[StepSpec], width: float
         if store is None
         else [document for _, document in store.documents("step", _MAX_STORED_STEPS)]
     )
-    return planned((_known_scatter(stored, step) for step in steps), width)
+    return planned_repetitions((_known_scatter(stored, step) for step in steps), width)
 
 
 def _known_scatter(stored: Sequence[Mapping[str, Any]], step: StepSpec) -> float | None:
@@ -123,7 +123,7 @@ def _known_scatter(stored: Sequence[Mapping[str, Any]], step: StepSpec) -> float
         times = list((document.get("rounds_s") or {}).values())
         alike = all(document.get(name) == value for name, value in same.items())
         if alike and len(times) >= LEAST_ROUNDS and document.get("disturbed") == 0:
-            return scatter(times)
+            return relative_deviation(times)
     return None
 
 

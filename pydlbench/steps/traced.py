@@ -12,7 +12,7 @@ from pydlbench.calls.value import bytes_of_type
 from pydlbench.devices.bandwidths import LEVELS
 from pydlbench.devices.roofline import memory_time, roof
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.trace import (
     CallInContext,
@@ -21,7 +21,7 @@ from pydlbench.records.trace import (
     Tracing,
     program_hash,
 )
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.timing.policy import LEAST_ROUNDS
 from pydlbench.timing.statistics import median, median_interval, middle_rounds, sum_known
 from pydlbench.words import TYPE_PRECISIONS
@@ -206,7 +206,7 @@ def traced_rounds(
 def _sampled(
     kernel: RemoteKernel[StepFacts], facts: TraceFacts, way: str, *, briefly: bool
 ) -> Rounds:
-    first = kernel.sample(Request(samples=_FIRST_ROUNDS, untimed=1, timing=way))
+    first = kernel.sample(ChunkRequest(samples=_FIRST_ROUNDS, untimed=1, timing=way))
     shape = len(facts.calls), len(facts.gaps)
     rounds = Rounds.of_seconds(first.seconds, *shape)
     # The cost of time stamps does not matter: they time calls in a row, beside the untraced step.
@@ -215,7 +215,7 @@ def _sampled(
     round_s = max(first.wall_s, sum(rounds.traced_s) + sum(rounds.plain_s)) / _FIRST_ROUNDS
     more = rounds_wanted(round_s, most=LEAST_ROUNDS if briefly else _MAX_ROUNDS) - _FIRST_ROUNDS
     if more > 0:
-        chunk = kernel.sample(Request(samples=more, timing=way))
+        chunk = kernel.sample(ChunkRequest(samples=more, timing=way))
         rounds += Rounds.of_seconds(chunk.seconds, *shape)
     return rounds
 
@@ -300,7 +300,7 @@ def in_context(
 def alike(calls: Sequence[ProgramCall]) -> dict[tuple[str, str, str], list[int]]:
     """Return the positions of calls by module, direction and operator."""
     names = [(call.module, call.direction, call.operator) for call in calls]
-    return grouped(range(len(calls)), names.__getitem__)
+    return group_by(range(len(calls)), names.__getitem__)
 
 
 def calls_in_context(
@@ -338,7 +338,7 @@ def calls_in_context(
 def _modules(calls: Sequence[CallInContext], step_s: float) -> tuple[ModuleInContext, ...]:
     """Return the modules, the longest first."""
     modules = []
-    for module, own in grouped(calls, lambda call: call.module).items():
+    for module, own in group_by(calls, lambda call: call.module).items():
         seconds = sum(call.in_context_s for call in own)
         modules.append(
             ModuleInContext(

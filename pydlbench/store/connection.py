@@ -35,7 +35,7 @@ APPLICATION_ID: Final = 0x70646C62
 VERSION: Final = 2
 
 #: Condition of the entries that are indexed by key alone; queries must repeat it literally.
-OF_OPERATORS: Final = "kind IN ('operator', 'faults')"
+OPERATOR_CONDITION: Final = "kind IN ('operator', 'faults')"
 
 #: Runs, their entries and tags. Documents are compressed JSON, samples are float64 (seconds). What
 #: a list of runs shows has its own columns, and so have the numbers of layers: reading a hundred
@@ -70,7 +70,7 @@ TABLES: Final = (
     "CREATE INDEX entries_of_run ON entries (run, kind)",
     "CREATE UNIQUE INDEX entries_by_key ON entries (run, key) WHERE key IS NOT NULL",
     # Forecasts look up operators and faults of all runs.
-    f"CREATE INDEX entries_of_operators ON entries (key) WHERE {OF_OPERATORS}",
+    f"CREATE INDEX entries_of_operators ON entries (key) WHERE {OPERATOR_CONDITION}",
     """
     CREATE TABLE layers (
         entry INTEGER PRIMARY KEY REFERENCES entries (number) ON DELETE CASCADE,
@@ -162,7 +162,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
     Raises:
         StoreError: the file cannot be written or is not a store.
     """
-    with translated(path):
+    with translate_errors(path):
         connection = sqlite3.connect(path.absolute(), timeout=BUSY_S, isolation_level=None)
         try:
             begin_store(connection, path)
@@ -185,7 +185,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
     Raises:
         StoreError: the file cannot be read or is not a store.
     """
-    with translated(path):
+    with translate_errors(path):
         connection = _read_only(path)
         try:
             if check_origin(connection, path):
@@ -200,7 +200,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 
 @contextlib.contextmanager
-def translated(path: Path) -> Iterator[None]:
+def translate_errors(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into ``StoreError``."""
     try:
         yield

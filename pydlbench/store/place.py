@@ -86,7 +86,7 @@ def default_path() -> Path:
     return user_data_path("pydlbench", appauthor=False) / "store.sqlite"
 
 
-def chosen_path(option: str | None) -> tuple[Path | None, str]:
+def select_path(option: str | None) -> tuple[Path | None, str]:
     """Return the store that a command uses, and where its path comes from.
 
     Args:

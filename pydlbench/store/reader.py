@@ -35,7 +35,7 @@ _TAG: Final = re.compile(r"[\w.+@][\w.+@:-]{0,63}")
 _SHORTEST: Final = 4
 
 
-def chosen(text: str, ids: Sequence[str], tags: Collection[str], path: Path) -> str:
+def resolve_run_id(text: str, ids: Sequence[str], tags: Collection[str], path: Path) -> str:
     """Return the full id for an id, a prefix of one, or ``last``.
 
     Args:
@@ -175,7 +175,7 @@ class Reader:
         tags = {row[0] for row in self._read("SELECT tag FROM tags")}
         if text not in ids and text in tags:
             return self.runs(tag=text, limit=1)[0]
-        return self.info(chosen(text, ids, tags, self.path))
+        return self.info(resolve_run_id(text, ids, tags, self.path))
 
     def record(self, run_id: str) -> RunRecord:
         """Return a run's record."""
@@ -209,8 +209,8 @@ class Reader:
                 ``layer`` these are the lines of ``columns``. Only their documents are read, which
                 is fast for a few rows of a large run.
         """
-        chosen = "number, kind, document, CASE WHEN ?3 OR kind = 'step' THEN samples END"
-        select = f"SELECT {chosen}, samples_crc, key FROM entries WHERE run = ?1"  # noqa: S608 - constants
+        fields = "number, kind, document, CASE WHEN ?3 OR kind = 'step' THEN samples END"
+        select = f"SELECT {fields}, samples_crc, key FROM entries WHERE run = ?1"  # noqa: S608 - constants
         of_table = "(?2 IS NULL OR kind = ?2)"
         rows: list[Any] = []
         if places is None:
@@ -267,12 +267,12 @@ class Reader:
         Args:
             keys: keys without an entry are omitted from the result.
         """
-        from pydlbench.store.connection import OF_OPERATORS
+        from pydlbench.store.connection import OPERATOR_CONDITION
 
         documents: dict[str, dict[str, Any]] = {}
         for key in dict.fromkeys(keys):
             rows = self._read(
-                f"SELECT document FROM entries WHERE key = ? AND {OF_OPERATORS} "  # noqa: S608 - a constant
+                f"SELECT document FROM entries WHERE key = ? AND {OPERATOR_CONDITION} "  # noqa: S608 - a constant
                 "ORDER BY number DESC LIMIT 1",
                 (key,),
             )
@@ -344,9 +344,9 @@ class Reader:
         return row
 
     def _read(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        from pydlbench.store.connection import translated
+        from pydlbench.store.connection import translate_errors
 
-        with translated(self.path):
+        with translate_errors(self.path):
             return self._connection.execute(statement, values).fetchall()
 
     @contextlib.contextmanager

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
 
 _MISSING = object()
-_SHOWN = 3
+_MAX_LISTED = 3
 
 
 def refuse_differences(
@@ -52,10 +52,11 @@ def refuse_differences(
         other = [text for text in differences if not text.startswith("cases was")]
         differences = other or differences
         if differences:
-            more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
-            some = f"{', '.join(differences[:_SHOWN])}{more}"
+            hidden = len(differences) - _MAX_LISTED
+            more = f" and {hidden} more" if hidden > 0 else ""
             raise UsageError(
-                f"--resume {before.id}: {what} is not the same: {some}; "
+                f"--resume {before.id}: {what} is not the same: "
+                f"{', '.join(differences[:_MAX_LISTED])}{more}; "
                 "nearest: start a new run, without --resume"
             )
 
@@ -75,7 +76,7 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str
 def _text(value: Any) -> str:
     if value is _MISSING:
         return "nothing"
-    if isinstance(value, (list, tuple)) and len(value) > _SHOWN:
+    if isinstance(value, (list, tuple)) and len(value) > _MAX_LISTED:
         return f"{len(value)} values"
     return value if isinstance(value, str) else json.dumps(value)
 
@@ -101,7 +102,7 @@ _NAMED: Final = {
 _BY_THREADS: Final = "by_threads"
 
 
-def continued(before: RunRecord, now: RunRecord) -> RunRecord:
+def merge_records(before: RunRecord, now: RunRecord) -> RunRecord:
     """Return the merged record, with id, time and command of the first attempt.
 
     Args:

@@ -200,17 +200,17 @@ class Store(Reader):
 
     def vacuum(self) -> None:
         """Return the space of deleted runs to the file system."""
-        from pydlbench.store.connection import translated
+        from pydlbench.store.connection import translate_errors
 
-        with translated(self.path):
+        with translate_errors(self.path):
             self._connection.execute("VACUUM")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def settle(self) -> None:
         """Merge the log into the file and remove it, so that the file alone is the store."""
-        from pydlbench.store.connection import translated
+        from pydlbench.store.connection import translate_errors
 
-        with translated(self.path):
+        with translate_errors(self.path):
             self._connection.execute("PRAGMA journal_mode = DELETE")
 
     def _update(self, run_id: str, columns: str, *values: object) -> None:
@@ -232,9 +232,9 @@ class Store(Reader):
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         """Run a transaction, which is rolled back on any exception; waits for other writers."""
-        from pydlbench.store.connection import translated
+        from pydlbench.store.connection import translate_errors
 
-        with translated(self.path):
+        with translate_errors(self.path):
             # Within the try: Ctrl-C right after it would leave the transaction open.
             try:
                 self._connection.execute("BEGIN IMMEDIATE")

@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.timing.guards import seen_beside
+from pydlbench.timing.guards import describe_interference
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import Interval, median, median_interval
 
@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 
     from pydlbench.study.table import Series, Visit
 
-# Of 100 bursts of FMAs on undisturbed cores 95 do 98 % or more; less than this is somebody else.
-_FULL: Final = 0.95
-# Bursts of reads scatter more: on quiet machines by a tenth.
-_FULL_READS: Final = 0.75
-# A median of undisturbed rounds no further below that of all makes no upper bound of it.
-_AS_LONG: Final = 0.98
+# On undisturbed cores 95 of 100 FMA bursts reach 98 % or more; fewer means interference.
+_MIN_FMA_SHARE: Final = 0.95
+# Read bursts scatter more: by a tenth on quiet machines.
+_MIN_READ_SHARE: Final = 0.75
+# If the median of the undisturbed rounds is at least this share of that of all rounds, the
+# interference made no difference.
+_MIN_UNDISTURBED_RATIO: Final = 0.98
 _POLICY: Final = Policy()
 
 
@@ -71,7 +72,7 @@ class Estimate:
         """
         if self.rounds == 0 or 2 * self.disturbed < self.rounds:
             return False
-        return self.undisturbed is None or self.undisturbed < _AS_LONG * self.median
+        return self.undisturbed is None or self.undisturbed < _MIN_UNDISTURBED_RATIO * self.median
 
     @property
     def second_tries(self) -> tuple[str, ...]:
@@ -138,17 +139,17 @@ def estimate_values(
         subjects: that they were made of: what disturbed one of them disturbed the value.
         signed: the values are differences.
     """
-    words = {number: seen for number, seen in seen_in_rounds(subjects).items() if number in values}
+    words = {
+        number: seen for number, seen in disturbances_by_round(subjects).items() if number in values
+    }
     return _estimate(values, {}, words, signed=signed)
 
 
-def seen_in_rounds(series: Collection[Series]) -> dict[int, str]:
-    """Return what was seen of others beside subjects, by round; of undisturbed ones nothing.
-
-    Args:
-        series: of the subjects.
-    """
-    return {number: seen for each in series for number, seen in _Disturbances(each).words.items()}
+def disturbances_by_round(series: Collection[Series]) -> dict[int, str]:
+    """Return a description of the interference in each disturbed round of the subjects."""
+    return {
+        number: words for visits in series for number, words in _Disturbances(visits).words.items()
+    }
 
 
 def _estimate(
@@ -196,7 +197,7 @@ class _Disturbances:
         for visit in series:
             wait_s = visit.run_delay_s if foreign else 0.0
             self.shares[visit.round] = _share(visit, wait_s)
-            words = seen_beside(
+            words = describe_interference(
                 disturbance=visit.disturbance,
                 fma=visit.interference.fma,
                 wait_s=wait_s,
@@ -224,7 +225,7 @@ def _foreign(series: Series) -> bool:
 
 def _share(visit: Visit, wait_s: float) -> float:
     fma = visit.interference.fma
-    share = 1.0 if fma is None or fma >= _FULL else fma
+    share = 1.0 if fma is None or fma >= _MIN_FMA_SHARE else fma
     if visit.wall_s > 0 and wait_s > _POLICY.chunk_wait_floor_s:
         share = min(share, max(0.0, 1 - wait_s / visit.wall_s))
     return share or 1e-3
@@ -239,7 +240,7 @@ def _second_best(rates: Collection[float | None]) -> float | None:
 def _slow_reads(visit: Visit, best: Mapping[str, float | None]) -> str:
     for level, name in (("llc", "last-level cache"), ("memory", "memory")):
         rate, reference = getattr(visit.interference, level), best[level]
-        if rate is not None and reference is not None and rate < _FULL_READS * reference:
+        if rate is not None and reference is not None and rate < _MIN_READ_SHARE * reference:
             reached = f"{rate / reference:.0%} of their rate"
             return f"other processes used the {name}: reads ran at {reached}"
     return ""

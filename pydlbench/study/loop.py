@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.errors import PydlbenchError
-from pydlbench.study.table import Interference, Table, visit_of
-from pydlbench.timing.chunk import Request
-from pydlbench.timing.guards import disturbed, waited_for_others_s
+from pydlbench.study.table import Interference, SampleTable, visit_of
+from pydlbench.timing.chunk import ChunkRequest
+from pydlbench.timing.guards import chunk_interference, waited_for_others_s
 from pydlbench.timing.policy import MIN_READING_S
 from pydlbench.timing.statistics import median
 
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from pydlbench.timing.chunk import Chunk
     from pydlbench.timing.policy import Policy
 
-#: Of subjects that are made ready once: the fewest whose interval leaves out the two extremes.
+#: Rounds of subjects that are prepared once: the smallest number whose interval excludes both
+#: extremes.
 ROUNDS: Final = 9
-# An untimed execution that brings back caches is told from the clock's noise up to so many.
-_MOST_UNTIMED: Final = 10_000
-# Disturbed visits are taken again until so many second ones in a row were disturbed, too: then the
-# machine is not going to be quiet.
-_MOST_IN_VAIN: Final = 3
+# Bounds the untimed executions of a kernel whose time is below the clock's resolution.
+_MAX_UNTIMED: Final = 10_000
+# Disturbed visits are repeated until this many repetitions in a row were disturbed as well: the
+# machine is not going to be quiet then.
+_MAX_VAIN_REPETITIONS: Final = 3
 
 
 def random_order(seed: int) -> random.Random:
@@ -71,7 +72,7 @@ class Subject:
     """
 
     key: Hashable
-    sample: Callable[[Request], Chunk]
+    sample: Callable[[ChunkRequest], Chunk]
     policy: Policy
     process: int = 0
     preparation: int = 0
@@ -90,7 +91,7 @@ class Study:
     def __init__(
         self, order: random.Random, interference: Callable[[], Interference] | None = None
     ) -> None:
-        self.table = Table()
+        self.table = SampleTable()
         self._order = order
         self._interference = interference
         self._in_vain = 0
@@ -126,7 +127,7 @@ class Study:
             self._order.shuffle(waiting)
             if self._interference is not None and before is None:
                 before = self._interference()
-            taken: list[tuple[Subject, Request, Chunk, bool]] = []
+            taken: list[tuple[Subject, ChunkRequest, Chunk, bool]] = []
             after: Interference | None = None
             try:
                 for subject in waiting:
@@ -149,9 +150,10 @@ class Study:
 
     def _is_worth_another(self, chunk: Chunk, policy: Policy) -> bool:
         """Whether others disturbed a visit, and a second one is likely to be without them."""
-        return self._in_vain < _MOST_IN_VAIN and disturbed(chunk, policy) is not None
+        quiet_expected = self._in_vain < _MAX_VAIN_REPETITIONS
+        return quiet_expected and chunk_interference(chunk, policy) is not None
 
-    def _better(self, chunk: Chunk, subject: Subject, request: Request) -> Chunk:
+    def _better(self, chunk: Chunk, subject: Subject, request: ChunkRequest) -> Chunk:
         """Take a visit again; return the one that others disturbed less, whatever its time."""
         policy = subject.policy
 
@@ -159,12 +161,12 @@ class Study:
             return each.disturbance is not None, waited_for_others_s(each, policy) + each.steal_s
 
         second = subject.sample(request)
-        self._in_vain = 0 if disturbed(second, policy) is None else self._in_vain + 1
+        self._in_vain = 0 if chunk_interference(second, policy) is None else self._in_vain + 1
         return min(chunk, second, key=loss)
 
     def _add(
         self,
-        taken: Sequence[tuple[Subject, Request, Chunk, bool]],
+        taken: Sequence[tuple[Subject, ChunkRequest, Chunk, bool]],
         number: int,
         interference: Interference,
     ) -> None:
@@ -184,8 +186,8 @@ class Study:
             )
 
 
-def sampled_pair(
-    samplers: Sequence[Callable[[Request], Chunk]],
+def sample_pair(
+    samplers: Sequence[Callable[[ChunkRequest], Chunk]],
     policies: Sequence[Policy],
     order: random.Random,
     rounds: int,
@@ -211,12 +213,12 @@ def sampled_pair(
     return study.table.series(0), study.table.series(1)
 
 
-def request_for(subject: Subject, *, alone: bool = False) -> Request:
-    """Return what a visit of a subject asks for.
+def request_for(subject: Subject, *, alone: bool = False) -> ChunkRequest:
+    """Return the request of a subject's next visit.
 
     Args:
-        subject: with its size.
-        alone: nobody else has run since it was sampled last.
+        subject: a subject whose size is known.
+        alone: no other subject has run since it was last sampled.
     """
     policy, size = subject.policy, subject.size
     assert size is not None, "sized before the first round"
@@ -231,9 +233,11 @@ def request_for(subject: Subject, *, alone: bool = False) -> Request:
     untimed = 0
     limit = policy.settle_s if alone else policy.settle_limit_s
     if execution_s < limit:
-        untimed = max(1, min(math.ceil(policy.settle_s / execution_s), _MOST_UNTIMED))
+        untimed = max(1, min(math.ceil(policy.settle_s / execution_s), _MAX_UNTIMED))
     touch = untimed > 0 and execution_s >= policy.settle_s
-    return Request(samples=max(1, min(wanted, most)), inner=inner, untimed=untimed, touch=touch)
+    return ChunkRequest(
+        samples=max(1, min(wanted, most)), inner=inner, untimed=untimed, touch=touch
+    )
 
 
 def _warm_up(subject: Subject) -> None:
@@ -243,9 +247,9 @@ def _warm_up(subject: Subject) -> None:
     if known or (size is not None and size.process == subject.process):
         return
     inner = 1 if size is None else request_for(subject).inner
-    # What is known to take long need not be run twice to be warm.
+    # A subject that is known to be slow need not run twice to be warm.
     untimed = size is None or size.execution_s < policy.settle_limit_s
-    request = Request(samples=1, inner=inner, untimed=int(untimed), touch=untimed)
+    request = ChunkRequest(samples=1, inner=inner, untimed=int(untimed), touch=untimed)
     for _ in range(policy.max_calibrations):
         chunk = subject.sample(request)
         subject.size = _sized(subject, request, chunk)
@@ -253,7 +257,7 @@ def _warm_up(subject: Subject) -> None:
         inner = min(request_for(subject).inner, 100 * request.inner)
         if inner <= request.inner or min(chunk.seconds) * request.inner >= policy.min_sample_s:
             break
-        request = Request(samples=1, inner=inner)
+        request = ChunkRequest(samples=1, inner=inner)
     assert subject.size is not None, "sampled at least once"
     if subject.size.execution_s < policy.warm_limit_s:
         # As long as a visit, but of what is longer than that one more sample will do.
@@ -262,7 +266,7 @@ def _warm_up(subject: Subject) -> None:
         subject.size = _sized(subject, request, subject.sample(request))
 
 
-def _sized(subject: Subject, request: Request, chunk: Chunk) -> Size:
+def _sized(subject: Subject, request: ChunkRequest, chunk: Chunk) -> Size:
     """Return a subject's size with one more chunk."""
     whole_s = max(chunk.wall_s, request.inner * sum(chunk.seconds))
     execution_s = median(chunk.seconds)

@@ -12,49 +12,49 @@ from pydlbench.timing.statistics import median
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: What a row's interval is to be where nobody says otherwise: a half-width relative to its median.
+#: Default half-width of a row's interval, relative to its median.
 WIDTH: Final = 0.03
-#: As many have an interval that assumes nothing. More within a run tell little for their time: what
-#: the machine does over hours none of them sees. Who asks for a width may have more.
-MOST: Final = 6
-MOST_FOR_WIDTH: Final = 30
-# Half of the 95 % interval of a normal sample's median over the deviation, times the root of n.
-_HALF: Final = 1.96 * math.sqrt(math.pi / 2)
+#: Six repetitions have an interval that assumes no distribution. More of them within a run gain
+#: little: none of them sees how the machine varies over hours. An explicit width may need more.
+MAX_REPETITIONS: Final = 6
+MAX_REPETITIONS_FOR_WIDTH: Final = 30
+# Half-width of the 95 % interval of a normal sample's median, times sqrt(n) over the deviation.
+_HALF_WIDTH: Final = 1.96 * math.sqrt(math.pi / 2)
 
 
-def repetitions(scatter: float | None, width: float | None = None) -> int:
-    """Return how many repetitions give a median whose 95 % interval is so narrow.
+def repetitions(deviation: float | None, width: float | None = None) -> int:
+    """Return the number of repetitions that makes the 95 % interval of the median narrow enough.
 
     Args:
-        scatter: of :func:`scatter`; None if unknown.
-        width: half of the interval that is wanted, relative likewise; None is :data:`WIDTH`, as
-            far as :data:`MOST` repetitions reach it.
+        deviation: see :func:`relative_deviation`; None if unknown.
+        width: half-width wanted, relative to the median; None is :data:`WIDTH`, if
+            :data:`MAX_REPETITIONS` are enough for it.
     """
-    if scatter is None:
+    if deviation is None:
         return LEAST_ROUNDS
-    most = MOST if width is None else MOST_FOR_WIDTH
-    wanted = math.ceil((_HALF * scatter / (width or WIDTH)) ** 2)
+    most = MAX_REPETITIONS if width is None else MAX_REPETITIONS_FOR_WIDTH
+    wanted = math.ceil((_HALF_WIDTH * deviation / (width or WIDTH)) ** 2)
     return min(most, max(LEAST_ROUNDS, wanted))
 
 
-def scatter(times: Sequence[float]) -> float | None:
-    """Return the standard deviation of repetitions, relative to their mean; None of fewer than two.
+def relative_deviation(times: Sequence[float]) -> float | None:
+    """Return the standard deviation over the mean; None for fewer than two times.
 
     Args:
-        times: of a row's repetitions, in any unit.
+        times: times of a row's repetitions, in any unit.
     """
     if len(times) < 2:
         return None
     return statistics.stdev(times) / statistics.fmean(times)
 
 
-def planned(scatters: Iterable[float | None], width: float | None = None) -> int:
-    """Return how many repetitions rows need that are taken together.
+def planned_repetitions(deviations: Iterable[float | None], width: float | None = None) -> int:
+    """Return the number of repetitions of rows that are measured together.
 
     Args:
-        scatters: what is known of each row: the median counts, so that a disturbed row does not
-            plan for all.
+        deviations: relative deviation of each row. Their median counts, so that a single disturbed
+            row does not determine the number for all.
         width: see :func:`repetitions`.
     """
-    known = [scatter for scatter in scatters if scatter is not None]
+    known = [deviation for deviation in deviations if deviation is not None]
     return repetitions(median(known) if known else None, width)

@@ -74,14 +74,14 @@ def clock_beside(own: Series, other: Series) -> float | None:
 
 
 def saved_s(default: Series, kept: Series) -> float:
-    """Return what an allocator that keeps its pages saves per execution, if that is beyond doubt.
+    """Return the seconds per execution that an allocator saves by keeping its pages.
 
-    It is not where the rounds disagree on it, or where no fewer pages are touched for the first
-    time: another process may be faster for reasons of its own.
+    The result is 0 if the rounds disagree, or if the page faults do not decrease: another process
+    may be faster for other reasons.
 
     Args:
-        default: with the usual allocator.
-        kept: of the same kernel in the same rounds, with one that keeps its pages.
+        default: visits with the default allocator.
+        kept: visits of the same kernel in the same rounds, with an allocator that keeps its pages.
     """
     if default.faults is not None and kept.faults is not None and default.faults - kept.faults < 1:
         return 0.0

@@ -12,8 +12,8 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pydlbench.grouping import grouped
-from pydlbench.timing.guards import combine, waited_s
+from pydlbench.grouping import group_by
+from pydlbench.timing.guards import merge_readings, waited_s
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class Series:
     @property
     def gpu(self) -> GpuReadings | None:
         """What was read from a GPU during all rounds."""
-        return combine(visit.gpu for visit in self.visits if visit.gpu is not None)
+        return merge_readings(visit.gpu for visit in self.visits if visit.gpu is not None)
 
     def by_round(self) -> dict[int, float]:
         """Return the median of each round's samples, in seconds, by its number."""
@@ -251,7 +251,7 @@ class Series:
 
     def preparations_s(self) -> tuple[float, ...]:
         """Return the median of each preparation's rounds, in seconds, in their order."""
-        preparations = grouped(self.visits, lambda visit: visit.preparation)
+        preparations = group_by(self.visits, lambda visit: visit.preparation)
         return tuple(median(visit.median for visit in own) for own in preparations.values())
 
 
@@ -260,7 +260,7 @@ def _middle(values: Iterator[float | None]) -> float | None:
     return median(known) if known else None
 
 
-class Table:
+class SampleTable:
     """All visits of a study so far. Whenever it is interrupted, it has an answer."""
 
     def __init__(self) -> None:

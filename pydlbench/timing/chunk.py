@@ -7,7 +7,7 @@ import math
 import msgspec
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ChunkRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to sample a kernel.
 
     Attributes:

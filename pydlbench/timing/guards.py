@@ -38,7 +38,7 @@ def waited_s(chunk: Chunk) -> float:
     return min(chunk.run_delay_s, max(0.0, left_s))
 
 
-def seen_beside(
+def describe_interference(
     *,
     disturbance: str | None,
     fma: float | None,
@@ -74,10 +74,10 @@ def seen_beside(
 
 
 def waited_for_others_s(chunk: Chunk, policy: Policy) -> float:
-    """Return how long a thread waited, in seconds; 0 where it may have waited for its own process.
+    """Return the time that a thread waited for other processes, in seconds.
 
-    Threads of a process with more of them than CPUs wait for each other: where other processes took
-    next to nothing of the CPUs, waits are not theirs.
+    In a process with more threads than CPUs the threads wait for each other: if other processes
+    used almost no CPU time, the wait does not count and the result is 0.
 
     Args:
         chunk: samples with their counters.
@@ -88,14 +88,14 @@ def waited_for_others_s(chunk: Chunk, policy: Policy) -> float:
     return 0.0 if crowded else waited_s(chunk)
 
 
-def disturbed(chunk: Chunk, policy: Policy) -> str | None:
+def chunk_interference(chunk: Chunk, policy: Policy) -> str | None:
     """Return a description of what disturbed a chunk while it was taken, or None.
 
     Args:
         chunk: samples with their counters.
         policy: the limits.
     """
-    return seen_beside(
+    return describe_interference(
         disturbance=chunk.disturbance,
         fma=None,
         wait_s=waited_for_others_s(chunk, policy),
@@ -152,7 +152,7 @@ def reasons_of(bits: int) -> tuple[str, ...]:
     return (*known, f"reason 0x{rest:x}") if rest else tuple(known)
 
 
-def disturbance(readings: GpuReadings | None) -> str | None:
+def gpu_disturbance(readings: GpuReadings | None) -> str | None:
     """Return why the samples of a chunk are unreliable, or None."""
     if readings is None:
         return None
@@ -167,7 +167,7 @@ def disturbance(readings: GpuReadings | None) -> str | None:
     return None
 
 
-def combine(readings: Iterable[GpuReadings]) -> GpuReadings | None:
+def merge_readings(readings: Iterable[GpuReadings]) -> GpuReadings | None:
     """Merge readings: means weighted by their counts, maxima, unions."""
     accounts = [account for account in readings if account.readings]
     if not accounts:

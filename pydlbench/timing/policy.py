@@ -55,7 +55,7 @@ class Policy:
     # Faster kernels have a round that does not count in each new process: clocks settle within
     # milliseconds. Slower ones ran for longer than that when they were prepared.
     warm_limit_s: float = 0.002
-    # What is known to take longer is warm once it was made ready; by default nothing is.
+    # A subject that is known to take longer is warm once it was prepared; by default none is.
     ready_limit_s: float = math.inf
     # Attempts until the inner count fits; each multiplies it by up to 100, so 5 reach 1e10.
     max_calibrations: int = 5

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
-from pydlbench.devices.cpu.affinity import bind, own_cpus
+from pydlbench.devices.cpu.affinity import bind, process_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -41,7 +41,7 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
         with quiet():  # NumPy's error state is per thread
             return function(item)
 
-    cpus = own_cpus()
+    cpus = process_cpus()
     pending: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(len(cpus), initializer=bind, initargs=(cpus,)) as pool:
         for item in items:

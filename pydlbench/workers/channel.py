@@ -21,7 +21,7 @@ import msgspec
 
 from pydlbench import errors
 from pydlbench.backends.base import insufficient_memory, is_out_of_memory
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,7 +65,7 @@ class Sample(_Operation, frozen=True):
     """Time samples of a kernel."""
 
     kernel: int
-    request: Request
+    request: ChunkRequest
 
 
 class TraceStep(_Operation, frozen=True):

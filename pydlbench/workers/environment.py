@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.backends import capabilities
-from pydlbench.devices.kept import kept_path
+from pydlbench.devices.probe_cache import probe_cache_path
 from pydlbench.errors import UnsupportedError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dic
     environment["OPENBLAS_NUM_THREADS"] = "1"
     environment["MKL_NUM_THREADS"] = str(len(cpus))
     environment["PYTHONUNBUFFERED"] = "1"
-    if (probes := kept_path()) is not None:
+    if (probes := probe_cache_path()) is not None:
         for backend in backends:
             if backend.code_folder:
                 environment[backend.code_folder] = str(probes.parent / "code" / backend.name)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.base import Preparation
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.trace import TraceFacts
-    from pydlbench.timing.chunk import Request
+    from pydlbench.timing.chunk import ChunkRequest
 
 Facts = TypeVar("Facts")
 
@@ -567,7 +567,7 @@ class RemoteKernel(Generic[Facts]):
         """Whether the process that holds the kernel is still running."""
         return self._worker.pid is not None and self._worker.generation == self._generation
 
-    def sample(self, request: Request) -> Chunk:
+    def sample(self, request: ChunkRequest) -> Chunk:
         """Time samples in the worker.
 
         Raises:

@@ -108,12 +108,12 @@ def messages() -> str:
     from pydlbench.backends.base import KernelFacts, Preparation
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
-    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.timing.chunk import Chunk, ChunkRequest
     from pydlbench.workers.channel import Operation
 
     classes = (
         *Operation.__args__,
-        *(Preparation, KernelSpec, KernelFacts, Request, Chunk),
+        *(Preparation, KernelSpec, KernelFacts, ChunkRequest, Chunk),
         *(StepSpec, StepPreparation, StepFacts),
     )
     names = {kind.__name__: list(inspect.signature(kind).parameters) for kind in classes}

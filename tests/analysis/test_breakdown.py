@@ -19,7 +19,7 @@ from pydlbench.analysis.call_times import (
     StepParts,
 )
 from pydlbench.records.trace import ProgramCall
-from pydlbench.study.table import Interference, Table, Visit
+from pydlbench.study.table import Interference, SampleTable, Visit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,9 +56,9 @@ class Machine:
     slow_rounds: tuple[int, ...] = ()
     slow: float = 1.0
 
-    def table(self) -> Table:
+    def table(self) -> SampleTable:
         """Return the visits of so many rounds."""
-        table = Table()
+        table = SampleTable()
         noise = random.Random(1)
         for number in range(ROUNDS):
             drift = 1 + self.noise * noise.gauss(0, 1)

@@ -22,9 +22,9 @@ from pydlbench.records.step import StepSpec
 from pydlbench.records.user_model import UserModelSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
-from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 
-REQUEST = Request(samples=2, inner=3, untimed=1, touch=True)
+REQUEST = ChunkRequest(samples=2, inner=3, untimed=1, touch=True)
 
 
 class Kernel:

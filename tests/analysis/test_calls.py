@@ -7,7 +7,7 @@ import msgspec
 from pydlbench.analysis.subjects import ReadyCalls
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
-from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 
 CALLS = (
     RecordedCall(signature="conv", operator="aten.convolution", count=2, bytes=60),
@@ -16,7 +16,7 @@ CALLS = (
 )
 CASE = StepSpec(model="mnist", batch=2)
 EXECUTIONS = {"conv": {"oneDNN reorder": 2, "oneDNN convolution": 1}, "relu": {}}
-REQUEST = Request(samples=2)
+REQUEST = ChunkRequest(samples=2)
 
 
 class Process:

@@ -28,7 +28,7 @@ from pydlbench.analysis.experiments import (
     wakeups,
 )
 from pydlbench.records.trace import ProgramCall
-from pydlbench.study.table import Table, Visit
+from pydlbench.study.table import SampleTable, Visit
 
 MS = 1e-3
 ROUNDS = 6
@@ -55,9 +55,9 @@ def table_of(
     created: float = 0.25 * MS,
     faults: float | None = 1000.0,
     asleep: int | None = 8,
-) -> Table:
+) -> SampleTable:
     """Return rounds in which a convolution takes 15 ms alone: 10 natively, 3 in reorders."""
-    table = Table()
+    table = SampleTable()
     for number in range(ROUNDS):
 
         def add(subject, seconds, parts=(), number=number, **more):
@@ -118,7 +118,7 @@ def test_whatever_disturbs_a_logged_call_disturbs_its_log_as_well():
 def test_a_long_call_that_happens_to_be_slow_with_a_log_is_not_slow_because_of_the_log():
     short, middle = ((seconds, seconds + 1 * MS, seconds, 0.0, 0.0) for seconds in (1 * MS, 2 * MS))
     long = (100 * MS, 111 * MS, 110 * MS, 0.0, 0.0)
-    table = Table()
+    table = SampleTable()
     names = ("short", "middle", "long")
     for number in range(ROUNDS):
         alone = (1 * MS, 2 * MS, 100 * MS)
@@ -168,7 +168,7 @@ def test_a_call_whose_log_is_not_known_is_covered_by_no_experiment():
 
 
 def test_rounds_without_a_log_have_its_shares_and_their_own_calls():
-    table = Table()
+    table = SampleTable()
     for visit in (visit for series in map(table_of().series, SUBJECTS) for visit in series):
         slow = 3 if visit.subject == "nconv" and visit.round % 2 else 1
         if visit.subject != LOG or visit.round % 2 == 0:

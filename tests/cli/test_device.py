@@ -6,7 +6,7 @@ from pydlbench.cli import device
 from pydlbench.cli.parser import read
 from pydlbench.devices.cpu.facts import CpuFacts, LogicalCpu
 from pydlbench.devices.cpu.record import DeviceRecord, precision_peak
-from pydlbench.devices.findings import Advice, Bandwidth, Reading
+from pydlbench.devices.findings import Bandwidth, DeviceAdvice, Reading
 
 READING = Reading(
     per_second=230e9,
@@ -49,7 +49,7 @@ def record(**_arguments):
             ),
         ),
         libraries={"oneDNN": "3.2.0"},
-        warnings=(Advice(symptom="virtual machine", remedy="use bare metal"),),
+        warnings=(DeviceAdvice(symptom="virtual machine", remedy="use bare metal"),),
     )
 
 

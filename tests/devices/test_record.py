@@ -6,7 +6,7 @@ import pytest
 from invented_readings import bandwidth, reading
 
 from pydlbench.devices.cpu.record import DeviceRecord, precision_peak
-from pydlbench.devices.findings import Advice, ImpossiblePeakError
+from pydlbench.devices.findings import DeviceAdvice, ImpossiblePeakError
 from pydlbench.errors import UnsupportedError
 
 
@@ -23,7 +23,7 @@ def record(machine):
         ),
         bandwidths=(bandwidth("memory", "read", 30e9), bandwidth("memory", "copy", 50e9)),
         libraries={"oneDNN": "3.2.0"},
-        warnings=(Advice(symptom="noise", remedy="silence"),),
+        warnings=(DeviceAdvice(symptom="noise", remedy="silence"),),
     )
 
 

@@ -2,12 +2,12 @@ import math
 
 import pytest
 
-from pydlbench.devices.roofline import Level, memory_time, roof, with_launch
+from pydlbench.devices.roofline import MemoryLevel, memory_time, roof, with_launch
 
-L2 = Level(name="l2", capacity=2e6, bytes_per_s=400e9)
-LLC = Level(name="llc", capacity=32e6, bytes_per_s=200e9)
-MEMORY = Level(name="memory", capacity=math.inf, bytes_per_s=20e9)
-UNPROBED = Level(name="l2", capacity=2e6, bytes_per_s=math.inf)
+L2 = MemoryLevel(name="l2", capacity=2e6, bytes_per_s=400e9)
+LLC = MemoryLevel(name="llc", capacity=32e6, bytes_per_s=200e9)
+MEMORY = MemoryLevel(name="memory", capacity=math.inf, bytes_per_s=20e9)
+UNPROBED = MemoryLevel(name="l2", capacity=2e6, bytes_per_s=math.inf)
 
 
 @pytest.mark.parametrize(

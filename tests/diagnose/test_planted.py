@@ -7,7 +7,7 @@ from said import says
 from pydlbench.diagnose import run as running
 from pydlbench.diagnose.run import diagnose
 from pydlbench.errors import UnsupportedError
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.models import build_model
 from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.step import StepSpec
@@ -55,7 +55,7 @@ def test_unpacked_weights_of_several_layers_are_one_finding_and_summed():
 def equal_layers():
     """Names of convolutions of a model that compute the same."""
     convolutions = [node for node in build_model("vgg16", 4) if node.op == "conv"]
-    groups = grouped(convolutions, lambda node: node.layer.replace(name=None))
+    groups = group_by(convolutions, lambda node: node.layer.replace(name=None))
     return [node.name for node in max(groups.values(), key=len)]
 
 

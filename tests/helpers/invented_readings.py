@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydlbench.devices.findings import Bandwidth, Reading
 
 if TYPE_CHECKING:
-    from pydlbench.devices.roofline import Level
+    from pydlbench.devices.roofline import MemoryLevel
 
 
 def reading(per_second: float, clock_hz: float = 3.7e9) -> Reading:
@@ -21,7 +21,7 @@ def reading(per_second: float, clock_hz: float = 3.7e9) -> Reading:
     )
 
 
-def bandwidth(level: Level, pattern: str, rate: float) -> Bandwidth:
+def bandwidth(level: MemoryLevel, pattern: str, rate: float) -> Bandwidth:
     """Return a bandwidth in B/s."""
     return Bandwidth(
         level=level,

@@ -8,7 +8,7 @@ import pytest
 from said import says
 
 from pydlbench.backends.base import KernelFacts
-from pydlbench.devices.kept import Kept
+from pydlbench.devices.probe_cache import ProbeCache
 from pydlbench.errors import UnsupportedError, WorkerError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness
@@ -94,7 +94,7 @@ def machine():
 def kernels(machine, monkeypatch):
     facts = SimpleNamespace(memory_available_bytes=None)
     workers = SimpleNamespace(get=machine.worker)
-    devices = SimpleNamespace(kept=lambda: Kept(None, ""))
+    devices = SimpleNamespace(kept=lambda: ProbeCache(None, ""))
     found = SessionKernels(RunnerOptions(), facts, (0, 1), workers, devices)
     monkeypatch.setattr(found, "cold_bytes", lambda _: 0)
     return found
@@ -203,7 +203,7 @@ def preparing(estimate, path=None, **options):
     worker = Preparing()
     facts = SimpleNamespace(memory_available_bytes=1 << 30, caches=())
     workers = SimpleNamespace(get=lambda *_, **__: worker)
-    devices = SimpleNamespace(kept=lambda: Kept(path, "machine"))
+    devices = SimpleNamespace(kept=lambda: ProbeCache(path, "machine"))
     kernels = SessionKernels(
         RunnerOptions(estimate=estimate, **options), facts, (0,), workers, devices
     )

@@ -15,7 +15,7 @@ from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.workers import host
 from pydlbench.workers.host import RemoteKernel
 
@@ -134,7 +134,7 @@ def test_kill_minus_nine_of_torch_in_the_middle_of_a_sample(session, monkeypatch
             victims.append(kernel._worker.pid)
             timer = threading.Timer(0.2, os.kill, (victims[0], signal.SIGKILL))
             timer.start()
-            request = Request(samples=1, inner=2**31 - 1)  # would take hours
+            request = ChunkRequest(samples=1, inner=2**31 - 1)  # would take hours
         return true_sample(kernel, request)
 
     monkeypatch.setattr(RemoteKernel, "sample", sample)

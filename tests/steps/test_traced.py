@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pydlbench.devices.roofline import Level
+from pydlbench.devices.roofline import MemoryLevel
 from pydlbench.errors import PrimitiveError
 from pydlbench.records.trace import ProgramCall, TraceFacts
 from pydlbench.steps.traced import Rounds, in_context, limits_of, rounds_wanted, traced_rounds
@@ -108,9 +108,9 @@ def test_what_only_moves_bytes_is_held_against_the_caches_that_were_probed(count
         bytes=size,
     )
     levels = (
-        Level(name="l1", capacity=1000, bytes_per_s=inf),
-        Level(name="l2", capacity=1e6, bytes_per_s=1e9),
-        Level(name="memory", capacity=inf, bytes_per_s=1e8),
+        MemoryLevel(name="l1", capacity=1000, bytes_per_s=inf),
+        MemoryLevel(name="l2", capacity=1e6, bytes_per_s=1e9),
+        MemoryLevel(name="memory", capacity=inf, bytes_per_s=1e8),
     )
     device = SimpleNamespace(
         levels=lambda _: levels, limits=lambda _: SimpleNamespace(measured=1e12)

@@ -6,7 +6,7 @@ import pytest
 
 from pydlbench.cli import main
 from pydlbench.errors import StoreError, UsageError
-from pydlbench.store.place import chosen_path, default_path, user_path
+from pydlbench.store.place import default_path, select_path, user_path
 from pydlbench.store.store import Store
 
 
@@ -22,7 +22,7 @@ from pydlbench.store.store import Store
 )
 def test_the_option_goes_before_the_variable(monkeypatch, variable, option, expected):
     monkeypatch.setenv("PYDLBENCH_STORE", variable)
-    assert chosen_path(option) == expected
+    assert select_path(option) == expected
 
 
 @pytest.mark.parametrize("variable", ["", None])
@@ -32,7 +32,7 @@ def test_else_it_is_in_the_users_data_directory(monkeypatch, tmp_path, variable)
     if variable is None:
         monkeypatch.delenv("PYDLBENCH_STORE")
     expected = tmp_path / "data" / "pydlbench" / "store.sqlite"
-    assert chosen_path(None) == (expected, "")
+    assert select_path(None) == (expected, "")
     with Store.open() as store:  # its folder is made
         assert store.path == default_path() == expected
         assert expected.is_file()
@@ -60,7 +60,7 @@ def test_whatever_its_name_it_is_a_file(monkeypatch, tmp_path, run_record, name)
 
 def test_an_empty_name_is_no_file():
     with pytest.raises(UsageError, match="nearest: none"):
-        chosen_path("")
+        select_path("")
 
 
 def test_a_home_is_replaced_and_an_unknown_users_stays_as_it_is():

@@ -3,14 +3,14 @@
 import pytest
 
 from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.guards import seen_beside, slow_bursts, waited_s
+from pydlbench.timing.guards import describe_interference, slow_bursts, waited_s
 from pydlbench.timing.policy import Policy
 
 QUIET = {"disturbance": None, "fma": 0.99, "wait_s": 0.0, "steal_s": 0.0, "wall_s": 0.05}
 
 
 def seen(**changes):
-    return seen_beside(**{**QUIET, **changes}, policy=Policy())
+    return describe_interference(**{**QUIET, **changes}, policy=Policy())
 
 
 def test_nothing_is_quiet():

@@ -6,7 +6,12 @@ import msgspec
 import pytest
 
 from pydlbench.timing.chunk import Chunk, GpuReadings
-from pydlbench.timing.guards import combine, disturbance, reasons_of, seen_beside
+from pydlbench.timing.guards import (
+    describe_interference,
+    gpu_disturbance,
+    merge_readings,
+    reasons_of,
+)
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.workers.channel import encode
 
@@ -33,7 +38,7 @@ def test_reasons_are_named(bits, names):
 
 
 def test_a_power_cap_is_held_against_nobody():
-    assert disturbance(GpuReadings(reasons=("power cap",), power_w=700.0, readings=3)) is None
+    assert gpu_disturbance(GpuReadings(reasons=("power cap",), power_w=700.0, readings=3)) is None
 
 
 @pytest.mark.parametrize(
@@ -54,18 +59,18 @@ def test_a_power_cap_is_held_against_nobody():
     ],
 )
 def test_heat_and_other_processes_speak_against_samples(readings, text):
-    assert disturbance(readings) == text
+    assert gpu_disturbance(readings) == text
     beside = {"fma": None, "wait_s": 0.0, "steal_s": 0.0, "wall_s": 0.02}
-    assert seen_beside(disturbance=text, policy=POLICY, **beside) == text
+    assert describe_interference(disturbance=text, policy=POLICY, **beside) == text
 
 
 def test_no_readings_say_nothing():
-    assert disturbance(None) is None
-    assert disturbance(GpuReadings()) is None
+    assert gpu_disturbance(None) is None
+    assert gpu_disturbance(GpuReadings()) is None
 
 
 def test_readings_of_several_chunks_make_one_account():
-    both = combine(
+    both = merge_readings(
         [
             GpuReadings(sm_clock_hz=1e9, temperature_c=50, readings=1, reasons=("power cap",)),
             GpuReadings(readings=0, temperature_c=99),
@@ -78,8 +83,8 @@ def test_readings_of_several_chunks_make_one_account():
     assert both.reasons == ("power cap",)
     assert both.others == (5,)
     assert both.readings == 4
-    assert combine([]) is None
-    assert combine([GpuReadings()]) is None
+    assert merge_readings([]) is None
+    assert merge_readings([GpuReadings()]) is None
 
 
 def test_readings_cross_the_wire():

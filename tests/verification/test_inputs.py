@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from pydlbench.devices.cpu.affinity import own_cpus, pinned
+from pydlbench.devices.cpu.affinity import pinned, process_cpus
 from pydlbench.errors import UsageError
 from pydlbench.ops.op import Pass
 from pydlbench.ops.products import GEMM
@@ -78,7 +78,7 @@ def test_blocks_of_a_large_tensor_are_made_side_by_side_each_with_its_own_values
 
 
 def test_blocks_are_made_on_all_cpus_of_the_process_where_its_thread_is_bound(monkeypatch):
-    cpus = own_cpus()
+    cpus = process_cpus()
     if len(cpus) < 2:
         pytest.skip("a single CPU")
     found = []
@@ -86,7 +86,7 @@ def test_blocks_are_made_on_all_cpus_of_the_process_where_its_thread_is_bound(mo
     def note(*_: object) -> None:
         found.append(sorted(os.sched_getaffinity(0)))
 
-    monkeypatch.setattr(threads, "own_cpus", lambda: cpus)
+    monkeypatch.setattr(threads, "process_cpus", lambda: cpus)
     monkeypatch.setattr(inputs, "_BLOCK", 4)
     monkeypatch.setattr(inputs, "_fill_block", note)
     with pinned(cpus[0]):

@@ -11,7 +11,7 @@ from pydlbench.verification.threads import in_threads
 
 
 def test_results_are_in_the_order_of_the_items(monkeypatch):
-    monkeypatch.setattr(threads, "own_cpus", lambda: [0, 0])
+    monkeypatch.setattr(threads, "process_cpus", lambda: [0, 0])
     second = threading.Event()
 
     def wait_for_the_second(item):
@@ -25,7 +25,7 @@ def test_results_are_in_the_order_of_the_items(monkeypatch):
 
 
 def test_few_items_are_asked_for_ahead_of_the_results(monkeypatch):
-    monkeypatch.setattr(threads, "own_cpus", lambda: [0, 0])
+    monkeypatch.setattr(threads, "process_cpus", lambda: [0, 0])
     asked = []
 
     def items():

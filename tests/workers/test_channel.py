@@ -4,7 +4,7 @@ import json
 import pytest
 
 from pydlbench import errors
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.workers import channel
 from pydlbench.workers.channel import ReplyWriter
 from pydlbench.workers.worker import serve
@@ -92,7 +92,7 @@ def test_the_server_answers_each_request_in_order_and_outlives_bad_ones():
         b"garbage\n",
         b'{"op":"__init__"}\n',
         b'{"noop":1}\n',
-        channel.encode(channel.Sample(5, Request(samples=1))),
+        channel.encode(channel.Sample(5, ChunkRequest(samples=1))),
         b'{"op":"release"}\n',
         channel.encode(channel.Probe("clock", {"n": 3})),
     ]

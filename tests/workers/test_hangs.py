@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from pydlbench.errors import WorkerError
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 
-ONE = Request(samples=1)
+ONE = ChunkRequest(samples=1)
 LONG = 3600.0
 
 
@@ -23,8 +23,8 @@ def gone(pid):
 def test_beats_during_a_long_request_are_no_replies(make_worker, prepare_in):
     worker = make_worker(heartbeat_s=0.02)
     kernel, other = prepare_in(worker, "later takes its time"), prepare_in(worker)
-    assert kernel.sample(Request(samples=3)).seconds == (0.001,) * 3
-    assert other.sample(Request(samples=2)).seconds == (0.001,) * 2
+    assert kernel.sample(ChunkRequest(samples=3)).seconds == (0.001,) * 3
+    assert other.sample(ChunkRequest(samples=2)).seconds == (0.001,) * 2
     assert worker.probe("any", number=1)["number"] == 1
     assert worker.generation == 1
 

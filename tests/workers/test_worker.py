@@ -20,10 +20,10 @@ from pydlbench.errors import (
 )
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.workers import host
 
-ONE = Request(samples=1)
+ONE = ChunkRequest(samples=1)
 GEMM = build_layer("gemm", m=64, k=64, n=64)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -61,7 +61,7 @@ def test_it_starts_when_first_asked(worker):
 def test_a_kernel_is_prepared_sampled_and_released(worker, prepare):
     kernel = prepare()
     assert kernel.facts.library == "invented 1"
-    assert kernel.sample(Request(samples=3)).seconds == (0.001,) * 3
+    assert kernel.sample(ChunkRequest(samples=3)).seconds == (0.001,) * 3
     kernel.release()
     with pytest.raises(WorkerError, match="KeyError"):
         kernel.sample(ONE)
@@ -212,7 +212,7 @@ def test_an_unreadable_answer_ends_the_worker(worker, prepare):
     with pytest.raises(WorkerError, match="unreadable message b'not JSON'"):
         kernel.sample(ONE)
     assert worker.pid is None
-    assert prepare().sample(Request(samples=2)).seconds == (0.001, 0.001)
+    assert prepare().sample(ChunkRequest(samples=2)).seconds == (0.001, 0.001)
 
 
 def test_an_interrupt_leaves_no_half_request_before_the_next(worker, prepare, monkeypatch):
@@ -231,7 +231,7 @@ def test_an_interrupt_leaves_no_half_request_before_the_next(worker, prepare, mo
     with pytest.raises(KeyboardInterrupt):
         kernel.sample(ONE)
     assert worker.pid is None
-    assert prepare().sample(Request(samples=2)).seconds == (0.001, 0.001)
+    assert prepare().sample(ChunkRequest(samples=2)).seconds == (0.001, 0.001)
 
 
 def test_an_interrupt_leaves_no_answer_for_the_next_request(worker, prepare):

@@ -16,7 +16,7 @@ from pydlbench.backends.frameworks.device_clock import (
     sampler_module,
 )
 from pydlbench.backends.native.nvml import Monitor
-from pydlbench.devices.cpu.affinity import own_cpus
+from pydlbench.devices.cpu.affinity import process_cpus
 from pydlbench.errors import UnsupportedError
 from pydlbench.verification.verify import TENSOR_ACCUMULATOR
 
@@ -196,7 +196,7 @@ def create(device: str) -> FrameworkBackend:
     """
     if device == "cpu":
         raise UnsupportedError("cupy needs an NVIDIA GPU; ask for --device cuda:0")
-    return CupyBackend(device, own_cpus())
+    return CupyBackend(device, process_cpus())
 
 
 def element_type(precision: str) -> str:

@@ -29,7 +29,7 @@ from pydlbench.errors import (
     UnsupportedError,
 )
 from pydlbench.records.measurement import Correctness, kernel_name
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.verification.inputs import make_inputs
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class FrameworkKernel:
         self._clock = clock
         self.facts = facts
 
-    def sample(self, request: Request) -> Chunk:
+    def sample(self, request: ChunkRequest) -> Chunk:
         """Time the requested samples."""
         with framework_errors(self.facts.algorithm):
             return self._clock.sample(request)
@@ -191,7 +191,7 @@ class _BuiltVariant:
     def seconds(self, samples: int, untimed: int = 0) -> Sequence[float]:
         """Return the seconds of ``samples`` executions, after ``untimed`` ones."""
         with framework_errors(self._algorithm):
-            return self.clock.sample(Request(samples=samples, untimed=untimed)).seconds
+            return self.clock.sample(ChunkRequest(samples=samples, untimed=untimed)).seconds
 
     def outputs(self) -> dict[str, NDArray[Any]]:
         """Run it once and return its results; see ``Operator``."""
@@ -408,7 +408,7 @@ class FrameworkBackend(abc.ABC):
             self._empty[mode] = self.clock(self.empty(mode))
         inner = arguments.get("inner", 100)
         samples = arguments.get("samples", 30)
-        chunk = self._empty[mode].sample(Request(samples=samples, inner=inner, untimed=inner))
+        chunk = self._empty[mode].sample(ChunkRequest(samples=samples, inner=inner, untimed=inner))
         ranked = sorted(chunk.seconds)
         return {"seconds": ranked[len(ranked) // 2], "least_s": ranked[0]}
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.host_clock import Operator
     from pydlbench.backends.native.sustained import EnergyMeter
-    from pydlbench.timing.chunk import Request
+    from pydlbench.timing.chunk import ChunkRequest
 
 #: States of the cache that the sampler supports for a framework's work.
 CACHES_OF_SAMPLER: Final = ("hot", "all-cold")
@@ -201,7 +201,7 @@ class DeviceClock(HostClock):
         self._work: DeviceWork | None = None
         self._graph: tuple[int, DeviceWork] | None = None
 
-    def time_samples(self, request: Request) -> Chunk:
+    def time_samples(self, request: ChunkRequest) -> Chunk:
         """Time the requested samples, within the guard."""
         work = self._graph_work(request.inner) if self.timing == "cuda-graph" else self._call_work()
         with nvtx_range("row of a framework"):

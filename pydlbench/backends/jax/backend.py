@@ -11,7 +11,7 @@ from pydlbench.backends.frameworks import hlo
 from pydlbench.backends.frameworks.backend import HostTimedBackend, rename_algorithm, resolve_mode
 from pydlbench.backends.jax.layers import JaxOperator, as_array, variants_of
 from pydlbench.backends.jax.settings import choose, jax, jax_device
-from pydlbench.devices.cpu.affinity import own_cpus
+from pydlbench.devices.cpu.affinity import process_cpus
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -111,4 +111,4 @@ def create(device: str) -> JaxBackend:
     Raises:
         UnsupportedError: JAX cannot use the device.
     """
-    return JaxBackend(device, own_cpus())
+    return JaxBackend(device, process_cpus())

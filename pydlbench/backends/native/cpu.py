@@ -22,14 +22,14 @@ from pydlbench.backends.base import (
     check_not_emulated,
 )
 from pydlbench.backends.native.inputs import RecentInputs
-from pydlbench.devices.cpu.affinity import own_cpus, physical_cores
+from pydlbench.devices.cpu.affinity import physical_cores, process_cpus
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.devices.cpu.peaks import flop_rate
 from pydlbench.devices.cpu.working_set import last_level_bytes
-from pydlbench.devices.kept import Kept, kept_path, machine_key
+from pydlbench.devices.probe_cache import ProbeCache, machine_key, probe_cache_path
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.measurement import Correctness
-from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.guards import slow_bursts
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median
@@ -259,12 +259,12 @@ class FmaBursts:
         rate = flop_rate(facts, "fp32")
         self._cpus = list(cpus)
         self._per_cycle = 0.0
-        self._kept: Kept | None = None
+        self._kept: ProbeCache | None = None
         self._best: list[float] = []
         if rate is not None and not rate.assumed:
             self._per_cycle = rate.flop_per_clock * physical_cores(facts, cpus)
         else:
-            self._kept = Kept(kept_path(), machine_key(facts, cpus, {}))
+            self._kept = ProbeCache(probe_cache_path(), machine_key(facts, cpus, {}))
 
     @classmethod
     def on_cpus(cls, cpus: Sequence[int]) -> FmaBursts | None:
@@ -365,7 +365,7 @@ class CpuKernel:
         self._bursts = bursts
         self.facts = facts
 
-    def sample(self, request: Request) -> Chunk:
+    def sample(self, request: ChunkRequest) -> Chunk:
         """Time the requested samples; the GIL is released meanwhile."""
         untimed = request.untimed
         if request.touch:
@@ -561,4 +561,4 @@ def create(device: str = "cpu") -> CpuBackend:
     """
     if device != "cpu":
         raise UnsupportedError(f"{device}: the CPU backend serves the device cpu only")
-    return CpuBackend(own_cpus())
+    return CpuBackend(process_cpus())

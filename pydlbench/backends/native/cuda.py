@@ -31,7 +31,7 @@ from pydlbench.errors import (
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.guards import disturbance
+from pydlbench.timing.guards import gpu_disturbance
 from pydlbench.timing.statistics import median
 from pydlbench.units import some_names
 from pydlbench.verification.inputs import make_inputs
@@ -39,7 +39,7 @@ from pydlbench.words import PROFILED_RANGE
 
 if TYPE_CHECKING:
     from pydlbench.backends import autotune
-    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.timing.chunk import Chunk, ChunkRequest
 
 #: Environment variable with the only plan that rows may use.
 _PLAN_VARIABLE = "PYDLBENCH_PLAN"
@@ -70,7 +70,7 @@ class CudaKernel:
         self._label = label
         self.facts = facts
 
-    def sample(self, request: Request) -> Chunk:
+    def sample(self, request: ChunkRequest) -> Chunk:
         """Time the requested samples; the GIL is released meanwhile.
 
         A closed gate, or a graph, hides the host's time. A profiler shows the samples as a range.
@@ -80,7 +80,7 @@ class CudaKernel:
             raw = self._sample(request.samples, request.inner, request.untimed)
         readings = self._monitor.since(mark)
         return msgspec.structs.replace(
-            chunk_of(raw), disturbance=disturbance(readings), gpu=readings
+            chunk_of(raw), disturbance=gpu_disturbance(readings), gpu=readings
         )
 
 
@@ -136,7 +136,7 @@ class CudaBackend:
         """Run a GPU probe by name, see :func:`run_probe`, with NVML's readings during it."""
         mark = self._monitor.mark()
         result = run_probe(self.device, name, arguments)
-        return {**result, "disturbance": disturbance(self._monitor.since(mark))}
+        return {**result, "disturbance": gpu_disturbance(self._monitor.since(mark))}
 
     def _check_support(self, spec: KernelSpec) -> None:
         check_case(spec)

@@ -16,9 +16,9 @@ from numba import prange
 from pydlbench.backends.frameworks.backend import FrameworkBackend, entry_of
 from pydlbench.backends.numba.build import VARIANTS, HostOperator
 from pydlbench.backends.numba.kernels import parallel
-from pydlbench.devices.cpu.affinity import own_cpus
+from pydlbench.devices.cpu.affinity import process_cpus
 from pydlbench.errors import UnsupportedError
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
@@ -172,9 +172,9 @@ class NumbaBackend(FrameworkBackend):
         assert isinstance(operator, HostOperator)
         alone = operator.with_kept_results()
         clock, whole = self.clock(alone), self.clock(operator)
-        (first,) = clock.sample(Request(samples=1)).seconds
+        (first,) = clock.sample(ChunkRequest(samples=1)).seconds
         # In turn: the machine may change its pace between the first and the last.
-        request = Request(samples=1, inner=max(1, round(_SAMPLE_S / first)), untimed=1)
+        request = ChunkRequest(samples=1, inner=max(1, round(_SAMPLE_S / first)), untimed=1)
         pairs = [
             (clock.sample(request).seconds[0], whole.sample(request).seconds[0])
             for _ in range(max(1, min(_SAMPLES, int(_LONG_S / (4 * first)))))
@@ -203,4 +203,4 @@ def create(device: str) -> NumbaBackend:
     """
     if device != "cpu":
         raise UnsupportedError(f"numba has no kernels for {device}; ask for --device cpu")
-    return NumbaBackend(own_cpus())
+    return NumbaBackend(process_cpus())

@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend
-from pydlbench.devices.cpu.affinity import own_cpus
+from pydlbench.devices.cpu.affinity import process_cpus
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def create(device: str) -> OnnxruntimeBackend:
     """
     if device != "cpu":
         raise UnsupportedError("onnxruntime is run on CPUs so far; ask for --device cpu")
-    cpus = own_cpus()
+    cpus = process_cpus()
     _share_threads(tuple(cpus))
     return OnnxruntimeBackend(device, cpus)
 

@@ -17,7 +17,7 @@ from pydlbench.backends.frameworks.device_clock import chunk_of, is_device_lost,
 from pydlbench.backends.host_clock import HostClock, take_watched
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepKernel
-from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.units import some_names
 
 if TYPE_CHECKING:
@@ -86,12 +86,12 @@ class DeviceOperators:
             pair for call in calls for pair in ((call.settle, call.call), (_nothing, call.call))
         ]
 
-    def sample(self, request: Request) -> Chunk:
+    def sample(self, request: ChunkRequest) -> Chunk:
         """Time the requested rounds, after the untimed ones."""
         with nvtx_range("calls alone"):
             return take_watched(lambda: self._timed(request), self._guard, self._watcher)
 
-    def _timed(self, request: Request) -> Chunk:
+    def _timed(self, request: ChunkRequest) -> Chunk:
         begin = self._runtime.now()
         for _ in range(request.untimed):
             for timer in self._timers:
@@ -215,7 +215,7 @@ class StepClock(HostClock):
         self._call, self._device, self._now = operator.call, runtime, runtime.now
         self._graph: DeviceWork | None = None
 
-    def time_samples(self, request: Request) -> Chunk:
+    def time_samples(self, request: ChunkRequest) -> Chunk:
         """Time the step as :meth:`sample` does, within the guard.
 
         Raises:
@@ -224,7 +224,7 @@ class StepClock(HostClock):
         with nvtx_range("step"):
             return self._timed(request)
 
-    def _timed(self, request: Request) -> Chunk:
+    def _timed(self, request: ChunkRequest) -> Chunk:
         match request.timing or WAYS[0]:
             case "host-sync":
                 return HostClock.time_samples(self, request)

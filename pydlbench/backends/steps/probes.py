@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pydlbench.backends.steps.timed_calls import OperatorsKernel
-from pydlbench.devices.cpu.affinity import bind, own_cpus
+from pydlbench.devices.cpu.affinity import bind, process_cpus
 from pydlbench.records.operator import OperatorsFacts
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _echo(connection: socket.socket, cpus: Sequence[int]) -> None:
 
 def wakeups() -> OperatorsKernel:
     """Return the kernel that wakes threads."""
-    cpus = own_cpus()
+    cpus = process_cpus()
     return OperatorsKernel([Wakeups(cpus)], OperatorsFacts(names=("wake-up",)), cpus)
 
 
@@ -133,6 +133,6 @@ def written_blocks(size: int, count: int, *, keeps: bool) -> OperatorsKernel:
         count: likewise.
         keeps: likewise.
     """
-    cpus = own_cpus()
+    cpus = process_cpus()
     blocks = WrittenBlocks(size, count, cpus, keeps=keeps)
     return OperatorsKernel([blocks], OperatorsFacts(names=("blocks",)), cpus)

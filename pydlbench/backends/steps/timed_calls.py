@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.operator import OperatorsFacts
     from pydlbench.records.step import StepSpec
-    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.timing.chunk import Chunk, ChunkRequest
 
 
 def check_on_cpu(spec: StepSpec) -> None:
@@ -65,7 +65,7 @@ class OperatorsKernel:
         self._cpus = tuple(cpus)
         self.facts = facts
 
-    def sample(self, request: Request) -> Chunk:
+    def sample(self, request: ChunkRequest) -> Chunk:
         """Time the requested rounds, after the untimed ones."""
         for _ in range(request.untimed):
             for operator in self._operators:
@@ -165,7 +165,7 @@ class LoggedOperators(OperatorsKernel):
         super().__init__(operators, facts, cpus)
         self._log = log
 
-    def sample(self, request: Request) -> Chunk:
+    def sample(self, request: ChunkRequest) -> Chunk:
         """Time and log the requested rounds, after the untimed ones, which log nothing."""
         seconds: list[float] = []
         with HostCounters(self._cpus) as account:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.operator import OperatorsFacts
     from pydlbench.records.trace import ProgramCall
-    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.timing.chunk import Chunk, ChunkRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class TracedSteps:
             compiled=self.tracer.compiled,
         )
 
-    def sample(self, request: Request) -> Chunk:
+    def sample(self, request: ChunkRequest) -> Chunk:
         """Run the requested rounds, after the untimed ones.
 
         Raises:

@@ -16,10 +16,10 @@ from pydlbench.backends.tensorflow.layers.layer_pass import (
 )
 from pydlbench.backends.tensorflow.settings import Tracer, arithmetic, choose, in_words, tf
 from pydlbench.backends.tensorflow.steps.trace import calls_for, kernels_behind, trace
-from pydlbench.devices.cpu.affinity import own_cpus
+from pydlbench.devices.cpu.affinity import process_cpus
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class TensorflowBackend(FrameworkBackend):
         if detail:
             seen["detail"] = detail
         if not self._on_gpu:
-            (once,) = self.clock(operator).sample(Request(samples=1)).seconds
+            (once,) = self.clock(operator).sample(ChunkRequest(samples=1)).seconds
             traced = trace(operator.call, calls_for(once))
             if traced is not None:
                 seen["alone_s"], seen["call_s"] = traced.kernel_s, traced.call_s
@@ -156,4 +156,4 @@ class TensorflowBackend(FrameworkBackend):
 
 def create(device: str) -> TensorflowBackend:
     """Make the backend on the CPUs that this process is pinned to."""
-    return TensorflowBackend(device, own_cpus())
+    return TensorflowBackend(device, process_cpus())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pydlbench.backends.torch.layers.base import TorchBackend
-from pydlbench.devices.cpu.affinity import own_cpus
+from pydlbench.devices.cpu.affinity import process_cpus
 
 
 def create(device: str) -> TorchBackend:
@@ -12,7 +12,7 @@ def create(device: str) -> TorchBackend:
     Raises:
         UnsupportedError: PyTorch sees no such device.
     """
-    cpus = own_cpus()
+    cpus = process_cpus()
     if device == "cpu":
         return TorchBackend(device, cpus)
     from pydlbench.backends.torch.layers.gpu import TorchCudaBackend

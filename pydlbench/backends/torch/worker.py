@@ -40,7 +40,7 @@ from pydlbench.calls.seen import meaning_of
 from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.records.operator import OperatorsFacts, RecordedCall, operator_of
-from pydlbench.units import counted
+from pydlbench.units import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,7 +149,7 @@ def serve_calls(
     if unknown := calls.keys() - operands.keys() if of_step else ():
         names = ", ".join(sorted({text.partition("(")[0] for text in unknown}))
         notes.append(
-            f"{counted(len(unknown), 'distinct call')} alone on values that are made up: {names}"
+            f"{quantity(len(unknown), 'distinct call')} alone on values that are made up: {names}"
         )
     facts = OperatorsFacts(
         names=tuple(ready), dispatch_s=call_cost(), refused=refused, notes=tuple(notes)

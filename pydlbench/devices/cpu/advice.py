@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydlbench.devices.cpu.affinity import physical_cores
 from pydlbench.devices.cpu.kernel_files import read_text
-from pydlbench.devices.findings import Advice
+from pydlbench.devices.findings import DeviceAdvice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ _EXPECTED_SHARE = 0.90
 
 def cpu_advice(
     facts: CpuFacts, cpus: Sequence[int], root: str | Path = "/", own: int = 0
-) -> tuple[Advice, ...]:
+) -> tuple[DeviceAdvice, ...]:
     """Return the reasons why timings on ``cpus`` may be unreliable.
 
     Args:
@@ -33,7 +33,7 @@ def cpu_advice(
     return (*_settings(facts, cpus), *_surroundings(facts, cpus, Path(root), own))
 
 
-def peak_advice(precision: str, measured: float, theoretical: float) -> Advice | None:
+def peak_advice(precision: str, measured: float, theoretical: float) -> DeviceAdvice | None:
     """Return a warning if a measured compute peak falls far short of the theoretical one.
 
     Args:
@@ -44,7 +44,7 @@ def peak_advice(precision: str, measured: float, theoretical: float) -> Advice |
     share = measured / theoretical
     if share >= _EXPECTED_SHARE:
         return None
-    return Advice(
+    return DeviceAdvice(
         symptom=f"the {precision} FMA probe reached {100 * share:.0f} % of the theoretical peak at "
         "the clock it ran at",
         remedy="look for other load; in a virtual machine two CPUs may be threads of one core: try "
@@ -52,7 +52,7 @@ def peak_advice(precision: str, measured: float, theoretical: float) -> Advice |
     )
 
 
-def assumption_advice(precision: str, measured: float, assumed: float) -> Advice:
+def assumption_advice(precision: str, measured: float, assumed: float) -> DeviceAdvice:
     """Return the warning for a probe that exceeded the peak assumed for an unknown core.
 
     Args:
@@ -60,48 +60,48 @@ def assumption_advice(precision: str, measured: float, assumed: float) -> Advice
         measured: FLOP/s.
         assumed: FLOP/s at the clock of the measurement.
     """
-    return Advice(
+    return DeviceAdvice(
         symptom=f"the {precision} FMA probe reached {measured / assumed:.2f} x the peak assumed "
         "for this unknown core: there is only a measured peak, no theoretical one",
         remedy="please report this CPU with the output of pydlbench device --json -",
     )
 
 
-def unprobed_advice(reason: str) -> Advice:
+def unprobed_advice(reason: str) -> DeviceAdvice:
     """Return the warning for a device that could not be probed.
 
     Args:
         reason: the message of the missing backend, with its remedy.
     """
-    return Advice(
+    return DeviceAdvice(
         symptom=f"nothing was probed: {reason}",
         remedy="only facts are shown; peaks and bandwidths need the native module",
     )
 
 
-def _settings(facts: CpuFacts, cpus: Sequence[int]) -> Iterator[Advice]:
+def _settings(facts: CpuFacts, cpus: Sequence[int]) -> Iterator[DeviceAdvice]:
     if facts.governor not in (None, "performance"):
-        yield Advice(
+        yield DeviceAdvice(
             symptom=f"frequency governor {facts.governor}: the clock follows the load with a delay",
             remedy="sudo cpupower frequency-set --governor performance",
         )
     cores = physical_cores(facts, cpus)
     if cores != len(cpus):
-        yield Advice(
+        yield DeviceAdvice(
             symptom=f"{len(cpus)} threads on {cores} cores: hyperthreads share one core's FMA "
             "units",
             remedy=f"--threads {cores}",
         )
     if facts.cpu_limit is not None and facts.cpu_limit < len(cpus):
         fewer = max(1, int(facts.cpu_limit))
-        yield Advice(
+        yield DeviceAdvice(
             symptom=f"the control group allows {facts.cpu_limit:g} CPUs for {len(cpus)} threads: "
             "the scheduler stops them for part of every period",
             remedy=f"--threads {fewer}" if fewer < len(cpus) else "raise the container's CPU limit",
         )
     if facts.virtualised:
         host = f" ({facts.hypervisor})" if facts.hypervisor else ""
-        yield Advice(
+        yield DeviceAdvice(
             symptom=f"virtual machine{host}: neighbours share caches, memory and clock, and the "
             "topology may be wrong",
             remedy="compare only what ran interleaved in one run; use bare metal for absolute "
@@ -109,25 +109,27 @@ def _settings(facts: CpuFacts, cpus: Sequence[int]) -> Iterator[Advice]:
         )
 
 
-def _surroundings(facts: CpuFacts, cpus: Sequence[int], root: Path, own: int) -> Iterator[Advice]:
+def _surroundings(
+    facts: CpuFacts, cpus: Sequence[int], root: Path, own: int
+) -> Iterator[DeviceAdvice]:
     # Tasks that are runnable now, without ours: the load average includes earlier runs.
     match = re.search(r"\s([0-9]+)/[0-9]+\s", read_text(root / "proc/loadavg") or "")
     others = int(match[1]) - 1 - own if match else 0
     if others >= 1 and facts.logical_cpus - others < len(cpus):
         busy = "another task is" if others == 1 else f"{others} other tasks are"
-        yield Advice(
+        yield DeviceAdvice(
             symptom=f"{busy} running, and {len(cpus)} of {facts.logical_cpus} CPUs are needed",
             remedy="stop other load, or leave it CPUs of its own with --threads",
         )
     if "[never]" in (read_text(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""):
-        yield Advice(
+        yield DeviceAdvice(
             symptom="transparent huge pages are off: page-table walks cost bandwidth and add noise",
             remedy="echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
         )
     used = [node for node in facts.numa_nodes if set(node.cpus).intersection(cpus)]
     if len(used) > 1:
         node = max(used, key=lambda node: len(node.cpus))
-        yield Advice(
+        yield DeviceAdvice(
             symptom=f"{len(used)} memory nodes are used: a kernel's data is on the node that "
             "touched it first",
             remedy=f"numactl --cpunodebind={node.index} --membind={node.index} pydlbench ...",

@@ -98,13 +98,13 @@ def format_cpus(cpus: Collection[int]) -> str:
 _remembered: list[int] = []
 
 
-def remember() -> None:
+def remember_cpus() -> None:
     """Store the CPUs of this process; call it before any library is loaded."""
     if not _remembered:
         _remembered.extend(_ask())
 
 
-def own_cpus() -> list[int]:
+def process_cpus() -> list[int]:
     """Return the stored CPUs, or the present ones if none were stored."""
     return list(_remembered) or _ask()
 

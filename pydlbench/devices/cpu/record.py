@@ -26,14 +26,14 @@ from pydlbench.devices.cpu.working_set import (
     private_working_set,
 )
 from pydlbench.devices.findings import (
-    Advice,
+    DeviceAdvice,
     ImpossiblePeakError,
     PrecisionPeak,
     ProbedDevice,
     Reading,
     peak_beside_theory,
 )
-from pydlbench.devices.tries import better_of, confirmed, try_peak
+from pydlbench.devices.tries import better_of, confirm_peak, try_peak
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from pydlbench.devices.cpu.facts import CpuFacts
     from pydlbench.devices.findings import Bandwidth
-    from pydlbench.devices.kept import Kept
+    from pydlbench.devices.probe_cache import ProbeCache
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ def extend_record(
     probe: Probe,
     patterns: Sequence[str] = PATTERNS,
     levels: Sequence[str] = LEVELS,
-    kept: Kept | None = None,
+    kept: ProbeCache | None = None,
     take_over: bool = True,
 ) -> DeviceRecord:
     """Return ``record`` with the bandwidths and the peaks of ``precisions``, probing what it lacks.
@@ -173,7 +173,7 @@ def extend_record(
     # Only what was probed just now: another process may have kept its own readings meanwhile.
     fresh = [item for item in record.bandwidths if item not in (*earlier, *before.bandwidths)]
     _keep(kept, fresh, record.bandwidths)
-    return record.extended(
+    return record.extend(
         peaks,
         (*warnings, *remarks),
         launch_s=_launch(probe) if record.launch_s is None else record.launch_s,
@@ -181,7 +181,7 @@ def extend_record(
     )
 
 
-def _keep(kept: Kept | None, fresh: Sequence[Bandwidth], every: Sequence[Bandwidth]) -> None:
+def _keep(kept: ProbeCache | None, fresh: Sequence[Bandwidth], every: Sequence[Bandwidth]) -> None:
     """Keep what can be believed: nothing was seen beside it, and no farther level reads faster."""
     rates = {(item.level, item.pattern): item.bytes_per_s for item in every}
 
@@ -194,7 +194,7 @@ def _keep(kept: Kept | None, fresh: Sequence[Bandwidth], every: Sequence[Bandwid
         kept.write(believed)
 
 
-def revisit(record: DeviceRecord, probe: Probe, kept: Kept | None = None) -> DeviceRecord:
+def revisit(record: DeviceRecord, probe: Probe, kept: ProbeCache | None = None) -> DeviceRecord:
     """Return ``record`` with one more window of each bandwidth and one more try of each peak.
 
     Those at the start of a run lie within a second or two; whoever was on the machine then is
@@ -223,14 +223,14 @@ def _peak(
     precision: str,
     probe: Probe,
     known_per_cycle: float | None,
-    kept: Kept | None,
+    kept: ProbeCache | None,
 ) -> PrecisionPeak:
     """Return a peak that is kept, confirmed by one try; else that of several, which is kept."""
 
     def once() -> PrecisionPeak:
         return _peak_once(record, precision, probe)
 
-    if (peak := confirmed(once, known_per_cycle)) is not None:
+    if (peak := confirm_peak(once, known_per_cycle)) is not None:
         return peak
     peak = try_peak(once, _falls_short)
     if kept is not None and peak.tries and not peak.impossible and not _falls_short(peak):
@@ -262,7 +262,7 @@ def _launch(probe: Probe) -> float:
         return 0.0  # no thread pool that could be asked: no claim about its cost
 
 
-def _peak_warning(record: DeviceRecord, peak: PrecisionPeak) -> Advice | None:
+def _peak_warning(record: DeviceRecord, peak: PrecisionPeak) -> DeviceAdvice | None:
     theory = peak.theoretical
     if peak.measured is None or peak.clock_hz is None:
         return None
@@ -300,7 +300,7 @@ def probe_bandwidths(
     probe: Probe,
     kept: Sequence[Bandwidth] = (),
     windows: int = ROUNDS,
-) -> tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]:
+) -> tuple[tuple[Bandwidth, ...], tuple[DeviceAdvice, ...]]:
     """Return all bandwidths of a CPU's record and those it lacks; see :func:`probe_levels`.
 
     Args:

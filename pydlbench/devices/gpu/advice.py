@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.devices.findings import Advice
+from pydlbench.devices.findings import DeviceAdvice
 from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.peaks import on_tensor_cores
 from pydlbench.units import format_hz
@@ -32,7 +32,7 @@ _REPORT = "please report this GPU with the output of pydlbench device --device {
 _HARMLESS = ("idle", "power cap", "sync boost")
 
 
-def gpu_advice(facts: GpuFacts, nvml: Mapping[str, Any] | None = None) -> tuple[Advice, ...]:
+def gpu_advice(facts: GpuFacts, nvml: Mapping[str, Any] | None = None) -> tuple[DeviceAdvice, ...]:
     """Return the reasons why timings on a GPU may be unreliable.
 
     Args:
@@ -45,7 +45,9 @@ def gpu_advice(facts: GpuFacts, nvml: Mapping[str, Any] | None = None) -> tuple[
     return (*_state(state), *_limits(facts, state), *_memory(facts), *_environment(facts, state))
 
 
-def gpu_peak_advice(facts: GpuFacts, peak: PrecisionPeak, rated_hz: float | None) -> Advice | None:
+def gpu_peak_advice(
+    facts: GpuFacts, peak: PrecisionPeak, rated_hz: float | None
+) -> DeviceAdvice | None:
     """Return a warning if a measured compute peak or its clock is far too low.
 
     Args:
@@ -60,7 +62,7 @@ def gpu_peak_advice(facts: GpuFacts, peak: PrecisionPeak, rated_hz: float | None
     expected = _EXPECTED_OF_PROMOTED.get(peak.precision, _EXPECTED_SHARE[tensor])
     if not peak.theoretical.assumed and share < expected:
         what = "best matrix product" if tensor else "FMA probe"
-        return Advice(
+        return DeviceAdvice(
             symptom=f"the {peak.precision} {what} reached {100 * share:.0f} % of the theoretical "
             "peak at the clock it ran at",
             remedy="a newer cuBLAS may have faster kernels"
@@ -69,14 +71,16 @@ def gpu_peak_advice(facts: GpuFacts, peak: PrecisionPeak, rated_hz: float | None
         )
     if tensor or not peak.clock_hz or not rated_hz or peak.clock_hz >= _SLOW_CLOCK * rated_hz:
         return None
-    return Advice(
+    return DeviceAdvice(
         symptom=f"the {peak.precision} FMA probe ran at {format_hz(peak.clock_hz)}, "
         f"{100 * peak.clock_hz / rated_hz:.0f} % of the rated {format_hz(rated_hz)}",
         remedy=f"nvidia-smi -i {facts.index} -q -d PERFORMANCE,CLOCK shows the reason",
     )
 
 
-def assumption_advice(facts: GpuFacts, precision: str, measured: float, assumed: float) -> Advice:
+def assumption_advice(
+    facts: GpuFacts, precision: str, measured: float, assumed: float
+) -> DeviceAdvice:
     """Return the warning for a probe that exceeded the peak assumed for an unknown product.
 
     Args:
@@ -85,96 +89,96 @@ def assumption_advice(facts: GpuFacts, precision: str, measured: float, assumed:
         measured: FLOP/s.
         assumed: FLOP/s at the clock of the measurement.
     """
-    return Advice(
+    return DeviceAdvice(
         symptom=f"{precision}: the probe reached {measured / assumed:.2f} x the peak assumed for "
         "this unknown product: there is only a measured peak, no theoretical one",
         remedy=_REPORT.format(facts.device),
     )
 
 
-def unknown_advice(facts: GpuFacts, reason: str) -> Advice:
+def unknown_advice(facts: GpuFacts, reason: str) -> DeviceAdvice:
     """Return the warning for a GPU that is not in the table of FLOP rates."""
-    return Advice(symptom=reason, remedy=_REPORT.format(facts.device))
+    return DeviceAdvice(symptom=reason, remedy=_REPORT.format(facts.device))
 
 
-def _state(nvml: Mapping[str, Any]) -> Iterator[Advice]:
+def _state(nvml: Mapping[str, Any]) -> Iterator[DeviceAdvice]:
     if nvml.get("reason"):
-        yield Advice(
+        yield DeviceAdvice(
             symptom=f"power, temperature and throttling are not monitored ({nvml['reason']})",
             remedy="rows lack these readings; nvidia-smi shows them",
         )
     if others := tuple(nvml.get("processes", ())):
         some = f"{len(others)} process{'es' if len(others) > 1 else ''}"
         ids = ", ".join(map(str, others[:4])) + (", ..." if len(others) > 4 else "")
-        yield Advice(
+        yield DeviceAdvice(
             symptom=f"{some} on the GPU besides this one (pid {ids}; in a container one of these "
             "may be this one itself): others take multiprocessors, bandwidth and clock",
             remedy="stop them, or use another GPU with --device",
         )
     if reasons := [name for name in nvml.get("throttle", ()) if name not in _HARMLESS]:
-        yield Advice(
+        yield DeviceAdvice(
             symptom=f"the clock is reduced before anything runs: {', '.join(reasons)}",
             remedy="cool the card, or check its clock settings: nvidia-smi -q -d PERFORMANCE,CLOCK",
         )
     heat = nvml.get("temperature_c", 0)
     if heat >= _HOT_C:
-        yield Advice(
+        yield DeviceAdvice(
             symptom=f"the GPU is at {heat:.0f} degrees C before anything runs: it will soon slow "
             "down",
             remedy="let it cool down, and check its cooling",
         )
 
 
-def _limits(facts: GpuFacts, nvml: Mapping[str, Any]) -> Iterator[Advice]:
+def _limits(facts: GpuFacts, nvml: Mapping[str, Any]) -> Iterator[DeviceAdvice]:
     card = find_card(facts)
     board_w = math.inf if card is None or card.power_w is None else card.power_w
     limit_w = nvml.get("power_limit_w", math.inf)
     if limit_w < 0.98 * board_w < math.inf:
-        yield Advice(
+        yield DeviceAdvice(
             symptom=f"the power limit is {limit_w:.0f} W where the card's own is {board_w:.0f} W: "
             "large products run at a lower clock",
             remedy="compare cycles rather than times, or ask the administrator for the full limit",
         )
     if nvml.get("mig") or (card is not None and facts.multiprocessors < card.multiprocessors):
         there = f" of {card.multiprocessors}" if card is not None else ""
-        yield Advice(
+        yield DeviceAdvice(
             symptom=f"{facts.multiprocessors}{there} multiprocessors are available (MIG or another "
             "partition): peaks count these; neighbours share memory, power and clock",
             remedy="use a whole GPU for numbers that will be compared",
         )
 
 
-def _memory(facts: GpuFacts) -> Iterator[Advice]:
+def _memory(facts: GpuFacts) -> Iterator[DeviceAdvice]:
     card = find_card(facts)
     if card is None:
         return
     if facts.ecc and card.memory_type.startswith("GDDR"):
-        yield Advice(
+        yield DeviceAdvice(
             symptom="ECC is on: on GDDR memory it costs bandwidth and capacity, which published "
             "figures do not include",
             remedy="compare with cards in the same setting only",
         )
     if facts.ecc is False and card.memory_type.startswith("HBM") and card.name != "Titan V":
-        yield Advice(
+        yield DeviceAdvice(
             symptom="ECC is off, although such a card is delivered with ECC on",
             remedy="compare with cards in the same setting only",
         )
 
 
-def _environment(facts: GpuFacts, nvml: Mapping[str, Any]) -> Iterator[Advice]:
+def _environment(facts: GpuFacts, nvml: Mapping[str, Any]) -> Iterator[DeviceAdvice]:
     if nvml.get("display"):
-        yield Advice(
+        yield DeviceAdvice(
             symptom="a display is attached: drawing the desktop takes time from kernels",
             remedy="use another GPU for the display, or a text console",
         )
     if not nvml.get("persistence", True):
-        yield Advice(
+        yield DeviceAdvice(
             symptom="persistence mode is off: the driver initialises the card for every first "
             "process, and its clock starts low",
             remedy="sudo nvidia-smi -pm 1, or keep a process on the card while measuring",
         )
     if facts.integrated:
-        yield Advice(
+        yield DeviceAdvice(
             symptom="the GPU shares its memory with the CPU: processes there take bandwidth",
             remedy="keep the host idle while measuring",
         )

@@ -97,10 +97,10 @@ def on_tensor_cores(precision: str) -> bool:
 
 
 def accumulator(precision: str) -> str:
-    """Return what a mode accumulates in where nothing else is said.
+    """Return the default accumulator of a mode.
 
-    Tensor modes are float32 by their definition; ``fp16`` on CUDA cores reaches its peak with
-    float16 only.
+    Tensor modes accumulate in float32 by definition; ``fp16`` on CUDA cores reaches its peak only
+    with float16.
     """
     return "float16" if precision == "fp16" else "float32"
 
@@ -191,14 +191,13 @@ def theoretical_peak(
     clock_hz: float | None = None,
     accumulate: str = "float32",
 ) -> TheoreticalPeak | None:
-    """Return what a GPU can do at most at a clock, or None if it cannot do it or no clock is known.
+    """Return a GPU's theoretical peak; None if it lacks the mode or the clock is unknown.
 
     Args:
-        facts: of the GPU.
+        facts: facts of the GPU.
         precision: ``fp32``, ``tf32``, ``fp16`` (CUDA cores), ``fp16-tc``, ``bf16-tc``, ``fp8-tc``.
-        clock_hz: of the multiprocessors, in Hz; the rated one by default.
-        accumulate: ``float32`` or ``float16``; see :func:`~pydlbench.devices.gpu.peaks.lacks` for
-            the reason of a None.
+        clock_hz: clock of the multiprocessors in Hz; the rated one by default.
+        accumulate: ``float32`` or ``float16``; :func:`lacks` returns the reason for a None.
     """
     rate = flop_rate(facts, precision, accumulate)
     hz = rated_clock(facts, precision) if clock_hz is None else clock_hz

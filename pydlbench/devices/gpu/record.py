@@ -40,7 +40,7 @@ from pydlbench.errors import InsufficientMemoryError, PrimitiveError, Unsupporte
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pydlbench.devices.findings import Advice, Bandwidth, Limits
+    from pydlbench.devices.findings import Bandwidth, DeviceAdvice, Limits
     from pydlbench.devices.gpu.facts import GpuFacts
 
 
@@ -217,7 +217,7 @@ def extend_record(
     record, remarks = extend_bandwidths(
         record, lambda: _bandwidths(before, patterns, levels, probe)
     )
-    return record.extended(
+    return record.extend(
         peaks,
         (*warnings, *remarks),
         launch=_launch(probe) if record.launch is None else record.launch,
@@ -264,12 +264,12 @@ def _peak_once(facts: GpuFacts, precision: str, probe: Probe) -> PrecisionPeak:
             reply = probe("fma_peak", precision=precision, seconds=_SECONDS)
         reading: Reading | str = Reading.from_reply(reply)
     except (UnsupportedError, PrimitiveError, InsufficientMemoryError) as error:
-        # What one mode's probe lacks must not cost the others their roofs.
+        # A mode that cannot be probed must not cost the others their roofs.
         reading = str(error)
     return gpu_peak(facts, precision, reading)
 
 
-def _peak_warning(facts: GpuFacts, peak: PrecisionPeak) -> Advice | None:
+def _peak_warning(facts: GpuFacts, peak: PrecisionPeak) -> DeviceAdvice | None:
     if peak.measured is None or peak.clock_hz is None:
         return None
     if peak.theoretical is not None:
@@ -285,7 +285,7 @@ def _peak_warning(facts: GpuFacts, peak: PrecisionPeak) -> Advice | None:
 
 def _bandwidths(
     record: GpuRecord, patterns: Sequence[str], levels: Sequence[str], probe: Probe
-) -> tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]:
+) -> tuple[tuple[Bandwidth, ...], tuple[DeviceAdvice, ...]]:
     wanted = [pattern for pattern in patterns if pattern in PATTERNS]
     return probe_levels(record.bandwidths, _sizes(record.facts), wanted, levels, _ask_of(probe))
 

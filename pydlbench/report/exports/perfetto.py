@@ -14,7 +14,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -78,7 +78,7 @@ def _metadata(pid: int, what: str, name: str, tid: int = 0) -> dict[str, Any]:
 def _level(document: Mapping[str, Any], pid: int, tid: int, field: str) -> Iterator[dict[str, Any]]:
     """Yield the slices of modules, each followed by those of its calls."""
     timed = (call for call in document["calls"] if call.get(field))
-    modules = grouped(timed, lambda call: str(call["module"]))
+    modules = group_by(timed, lambda call: str(call["module"]))
     order = {row["module"]: place for place, row in enumerate(document.get("modules") or ())}
     begin = 0.0
     for module in sorted(modules, key=lambda name: order.get(name, len(order))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.report.blocks import Figure
 from pydlbench.report.drawing import line_spec
 from pydlbench.units import number
@@ -30,7 +30,7 @@ def batches(rates: Sequence[Rate], unit: str) -> list[Figure]:
     """
     by_series = {
         name: {rate.batch: rate.rate for rate in reversed(line)}
-        for name, line in grouped(rates, lambda rate: rate.series).items()
+        for name, line in group_by(rates, lambda rate: rate.series).items()
     }
     values: list[dict[str, Any]] = [
         {"series": name, "batch": batch, "rate": rate}

@@ -14,7 +14,7 @@ from pydlbench.backends.host_clock import HostClock
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.verification.inputs import make_inputs
 from pydlbench.words import PASSES
 
@@ -152,7 +152,7 @@ def test_the_arithmetic_is_settled_before_each_chunk(backend, cupy):
     clock = CupyBackend.clock(backend, operator)
     cupy.settings.clear()
     for _ in range(3):
-        assert clock.sample(Request(samples=2)).seconds == (1e-3, 1e-3)
+        assert clock.sample(ChunkRequest(samples=2)).seconds == (1e-3, 1e-3)
     assert cupy.settings == [("float32", "tf32"), ("handle", 3)] * 3
 
 

@@ -14,7 +14,7 @@ from pydlbench.backends.base import Preparation
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 
 CONV = build_layer("conv", batch=1, in_channels=2, in_size=5, out_channels=3, kernel=3, padding=1)
 GEMM = problems.LAYERS["product"]
@@ -34,7 +34,7 @@ def backend_of(name):
 def test_samples_are_counted_and_results_are_of_each_call(name):
     backend = backend_of(name)
     kernel = backend.prepare(KernelSpec(layer=GEMM), Preparation())
-    chunk = kernel.sample(Request(samples=3, inner=2, untimed=1))
+    chunk = kernel.sample(ChunkRequest(samples=3, inner=2, untimed=1))
     assert len(chunk.seconds) == 3
     assert chunk.voluntary is not None
     assert chunk.involuntary is not None

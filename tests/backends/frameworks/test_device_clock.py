@@ -17,7 +17,7 @@ from pydlbench.backends.frameworks.device_clock import DeviceClock, nvtx_range
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import GpuReadings, Request
+from pydlbench.timing.chunk import ChunkRequest, GpuReadings
 from pydlbench.verification.inputs import make_inputs
 
 GEMM = build_layer("gemm", m=5, k=7, n=3)
@@ -75,15 +75,15 @@ def test_what_is_timed_is_a_range_to_a_profiler_also_where_it_fails(monkeypatch)
         raise RuntimeError
     assert ranges == ["step", "end", "calls alone", "end"]
     timer, _ = clock(Runtime())
-    timer.sample(Request(samples=1))
+    timer.sample(ChunkRequest(samples=1))
     assert len(ranges) == 6
 
 
 def test_calls_are_sampled_as_the_sampler_measures_them():
     runtime = Runtime()
     timer, called = clock(runtime)
-    chunk = timer.sample(Request(samples=3, inner=4, untimed=9))
-    timer.sample(Request(samples=1))
+    chunk = timer.sample(ChunkRequest(samples=3, inner=4, untimed=9))
+    timer.sample(ChunkRequest(samples=1))
     assert chunk.seconds == (2e-3,) * 3
     assert chunk.enqueue_s == (1e-5,) * 3
     assert chunk.clock_hz == (1.9e9,)
@@ -96,7 +96,7 @@ def test_one_graph_at_a_time_holds_its_memory():
     runtime = Runtime()
     timer, _ = clock(runtime, "cuda-graph")
     for inner in (4, 4, 2, 4):
-        assert timer.sample(Request(samples=1, inner=inner)).seconds == (1e-3,)
+        assert timer.sample(ChunkRequest(samples=1, inner=inner)).seconds == (1e-3,)
     captures = [times for what, times, *_ in runtime.log if what == "capture"]
     assert captures == [4, 2, 4]
     assert ("graph", 1, 2, 0) in runtime.log
@@ -106,7 +106,7 @@ def test_with_cold_caches_an_execution_is_between_events_however_it_is_asked():
     runtime = Runtime()
     timer, _ = clock(runtime, "cuda-graph", cache="all-cold")
     assert timer.timing == "events"
-    assert timer.sample(Request(samples=2)).seconds == (2e-3, 2e-3)
+    assert timer.sample(ChunkRequest(samples=2)).seconds == (2e-3, 2e-3)
     assert runtime.log == [("all-cold", 2, 1, 0)]
 
 
@@ -175,7 +175,7 @@ def test_the_clock_is_that_of_the_stamps_and_else_the_cards(stamps, clock_hz):
     readings = GpuReadings(sm_clock_hz=1.7e9, reasons=("hardware thermal slowdown",), readings=3)
     watcher = SimpleNamespace(mark=lambda: 0.5, since=lambda mark: readings if mark else None)
     timer, _ = clock(Runtime(stamps), watcher=watcher)
-    chunk = timer.sample(Request(samples=2))
+    chunk = timer.sample(ChunkRequest(samples=2))
     assert chunk.gpu is readings
     assert chunk.clock_hz == (clock_hz,)
     assert "thermal" in chunk.disturbance

@@ -14,7 +14,7 @@ from pydlbench.errors import (
 )
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 
 PREPARATION = Preparation(seed=1, cold_bytes=0, memory_bytes=1 << 30, all_candidates=True)
 
@@ -89,7 +89,7 @@ def test_what_breaks_after_it_was_built_costs_its_variant(bad):
     assert kernel.facts.correct.status == "ok"
     failed = [one for one in kernel.facts.candidates if one["status"] == "failed"]
     assert [one["algorithm"] for one in failed] == ["product 0"]
-    assert len(kernel.sample(Request(samples=2)).seconds) == 2
+    assert len(kernel.sample(ChunkRequest(samples=2)).seconds) == 2
 
 
 def test_when_all_break_the_reason_is_said():
@@ -103,7 +103,7 @@ def test_what_breaks_while_it_is_timed_is_named():
     kernel = prepared((Product, ""))
     kernel._clock._operator.source = None
     with pytest.raises(PrimitiveError, match="product 0: ValueError: matmul"):
-        kernel.sample(Request(samples=1))
+        kernel.sample(ChunkRequest(samples=1))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pydlbench.backends.base import Preparation
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.verification.inputs import make_inputs
 
 pytest.importorskip("jax")
@@ -137,7 +137,7 @@ def test_a_gpus_row_is_right_and_says_how_it_is_timed(invented, name, pass_, pre
     said = [one for one in kernel.facts.notes if one.startswith("TF32")]
     wanted = {"fp32": ["TF32 switched off"], "tf32": ["TF32 switched on"]}.get(precision, [])
     assert said == (wanted if layer.weight_elements else [])
-    assert len(kernel.sample(Request(samples=2, inner=3)).seconds) == 2
+    assert len(kernel.sample(ChunkRequest(samples=2, inner=3)).seconds) == 2
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.verification.verify import Verdict
 from pydlbench.workers.channel import decode, encode
 
@@ -56,7 +56,7 @@ def test_a_prepared_kernel_is_verified_and_runs(backend, layer, pass_):
     assert facts.library == f"oneDNN {_cpu.library()['version']}"
     assert facts.workspace_bytes >= 0
     assert facts.setup_s > 0
-    chunk = kernel.sample(Request(samples=4, inner=2, untimed=1))
+    chunk = kernel.sample(ChunkRequest(samples=4, inner=2, untimed=1))
     assert len(chunk.seconds) == 4
     assert chunk.voluntary is not None
     assert chunk.involuntary is not None

@@ -16,7 +16,7 @@ from pydlbench.errors import DeviceLostError, PrimitiveError, UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import GpuReadings, Request
+from pydlbench.timing.chunk import ChunkRequest, GpuReadings
 from pydlbench.verification.inputs import make_inputs
 
 CONV = build_layer("conv", batch=2, in_channels=3, in_size=5, out_channels=4, kernel=3, padding=1)
@@ -82,7 +82,7 @@ def test_samples_that_waited_behind_the_gate_are_counted(native, backend, monkey
     monkeypatch.setattr(fake_cuda.Kernel, "timeouts", 2)
     native.offer = [fake_cuda.Plan("waits")]
     kernel = prepare(backend)
-    assert kernel.sample(Request(samples=3)).gate_timeouts == 2
+    assert kernel.sample(ChunkRequest(samples=3)).gate_timeouts == 2
     assert any("waits (" in note for note in kernel.facts.notes)
 
 
@@ -91,7 +91,7 @@ def test_a_profiler_sees_a_row_s_samples_and_its_one_execution_under_their_names
     kernel = prepare(backend, precision="tf32")
     assert [one.marked for one in fake_cuda.Kernel.made if hasattr(one, "marked")] == ["execution"]
     assert native.ranges == []
-    kernel.sample(Request(samples=3))
+    kernel.sample(ChunkRequest(samples=3))
     case = KernelSpec(layer=CONV, device="cuda:3", precision="tf32")
     assert native.ranges == [case.label, "end"]
 
@@ -335,7 +335,7 @@ def test_what_is_timed_in_the_end(native, backend, words, settings):
     native.offer = [fake_cuda.Plan("only")]
     kernel = prepare(backend, Preparation(cold_bytes=500), **words)
     assert kernel.facts.timing == settings[1]
-    chunk = kernel.sample(Request(samples=3, inner=2, untimed=1))
+    chunk = kernel.sample(ChunkRequest(samples=3, inner=2, untimed=1))
     assert fake_cuda.Kernel.made[-1].settings == settings
     assert fake_cuda.Kernel.made[-1].requests[-1] == (3, 2, 1)
     assert chunk.seconds == (1e-3,) * 3

@@ -18,7 +18,7 @@ from pydlbench.calls.seen.onnx import OnnxNode, Tensor  # noqa: E402
 from pydlbench.models.counts import macs  # noqa: E402
 from pydlbench.records.operator import RecordedCall  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
-from pydlbench.timing.chunk import Request  # noqa: E402
+from pydlbench.timing.chunk import ChunkRequest  # noqa: E402
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 STREAM = np.random.default_rng(0)
@@ -74,7 +74,7 @@ def test_all_nodes_of_a_network_of_ours_run_alone_and_have_native_layers(
     kernel = ready(backend, facts.calls)
     assert kernel.facts.refused == {}
     assert set(kernel.facts.names) == {one.signature for one in facts.calls}
-    chunk = kernel.sample(Request(samples=2, untimed=1))
+    chunk = kernel.sample(ChunkRequest(samples=2, untimed=1))
     assert len(chunk.seconds) == 2 * len(facts.calls)
     assert kernels_of(mapped).specs
 

@@ -19,7 +19,7 @@ from pydlbench.errors import (  # noqa: E402
 )
 from pydlbench.records.step import StepFacts, StepSpec  # noqa: E402
 from pydlbench.records.user_model import UserInput, UserModelSpec  # noqa: E402
-from pydlbench.timing.chunk import Request  # noqa: E402
+from pydlbench.timing.chunk import ChunkRequest  # noqa: E402
 
 STREAM = np.random.default_rng(0)
 KERNEL = STREAM.standard_normal((4, 3, 3, 3)).astype(np.float32)
@@ -90,7 +90,7 @@ def test_it_is_timed(backend, written):
     assert facts.inputs == ("2x3x8x8",)
     assert [(one.name, one.status) for one in facts.checks] == [("output", "ok")]
     assert StepFacts.from_dict(facts.to_dict()) == facts
-    assert len(kernel.sample(Request(samples=3, untimed=1)).seconds) == 3
+    assert len(kernel.sample(ChunkRequest(samples=3, untimed=1)).seconds) == 3
 
 
 @pytest.mark.parametrize(

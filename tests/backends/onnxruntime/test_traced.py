@@ -15,7 +15,7 @@ from pydlbench.backends.steps.requests import request_step
 from pydlbench.errors import PrimitiveError
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.records.trace import ProgramCall
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 
 NODES = {
     number: ProgramCall(operator=name, module=name.lower(), direction="forward", signature="")
@@ -61,7 +61,7 @@ def test_a_step_is_traced(tmp_path, monkeypatch):
     how = StepPreparation(checks=False)
     kernel = request_step(create("cpu"), case.to_dict(), how.to_dict())
     trace = kernel.trace()
-    seconds = kernel.sample(Request(samples=1, timing="profile")).seconds
+    seconds = kernel.sample(ChunkRequest(samples=1, timing="profile")).seconds
     step_s, plain_s, *calls_s = seconds
     assert len(calls_s) == len(trace.calls) > 1
     assert plain_s > 0

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from pydlbench.backends.steps.probes import WrittenBlocks, written_blocks
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 
 SIZE = 1 << 26
-REQUEST = Request(samples=2)
+REQUEST = ChunkRequest(samples=2)
 
 
 @pytest.mark.parametrize("cpus", [(0,), (0, 1)])

@@ -16,7 +16,7 @@ from pydlbench.backends.steps.serving import catalogue_model, serve_step
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.records.step import StepPreparation, StepSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.workers.channel import encode
 
 # XLA compiles each of JAX's steps.
@@ -42,7 +42,7 @@ def test_every_check_passes(backend_of, name, framework, phase):
         model.batch,
         *model.output.shape,
     ]
-    chunk = kernel.sample(Request(samples=2, untimed=1))
+    chunk = kernel.sample(ChunkRequest(samples=2, untimed=1))
     assert len(chunk.seconds) == 2
     assert chunk.faults is not None
     assert chunk.cpu_s is not None

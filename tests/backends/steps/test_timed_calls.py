@@ -12,7 +12,7 @@ from pydlbench.calls.groups import CallGroup, feed_signature
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Decay, Optimizer
 from pydlbench.records.step import StepSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 
 
 def tiny():
@@ -77,13 +77,13 @@ def test_every_operator_is_made_of_its_signature_and_has_a_time(
     kernel = worker.serve_calls(backend, case, signatures)
     assert kernel.facts.refused == {}
     assert set(kernel.facts.names) == set(signatures)
-    chunk = kernel.sample(Request(samples=2, untimed=1))
+    chunk = kernel.sample(ChunkRequest(samples=2, untimed=1))
     assert len(chunk.seconds) == 2 * len(kernel.facts.names)
 
     # They are differences: of tiny operators some are nothing, but not always all that compute
     # most, whatever else uses the cores.
     def computes():
-        seconds = kernel.sample(Request(samples=2, untimed=1)).seconds
+        seconds = kernel.sample(ChunkRequest(samples=2, untimed=1)).seconds
         times = zip(kernel.facts.names * 2, seconds, strict=True)
         return any(one > 0 for name, one in times if "conv" in name.lower())
 

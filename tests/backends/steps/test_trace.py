@@ -9,7 +9,7 @@ import pytest
 from pydlbench.backends.steps.trace import CallEvent, StepTrace, StepTracer, TracedSteps, align
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.records.trace import ProgramCall
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 
 STEP = ("conv", "relu", "linear")
 MS = 1_000_000
@@ -133,11 +133,11 @@ def invented(log):
 def test_each_round_has_a_traced_step_and_another_in_random_order():
     log: list[str] = []
     steps = TracedSteps(invented(log), lambda: log.append("plain"), (0,), contextlib.nullcontext)
-    chunk = steps.sample(Request(samples=20, untimed=1, timing="profile"))
+    chunk = steps.sample(ChunkRequest(samples=20, untimed=1, timing="profile"))
     rounds = [chunk.seconds[n : n + 5] for n in range(0, 100, 5)]
     assert {(one[0], *one[2:]) for one in rounds} == {(0.5, 0.1, 0.2, 0.05)}
     assert all(0 <= one[1] < 0.5 for one in rounds)
     pairs = [tuple(log[n : n + 2]) for n in range(0, 42, 2)]
     assert set(pairs) == {("traced", "plain"), ("plain", "traced")}
     with pytest.raises(UnsupportedError, match="stamps"):
-        steps.sample(Request(samples=1, timing="stamps"))
+        steps.sample(ChunkRequest(samples=1, timing="stamps"))

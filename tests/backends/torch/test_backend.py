@@ -16,7 +16,7 @@ from pydlbench.backends.torch.layers.operator import compiled
 from pydlbench.errors import PrimitiveError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.verification.inputs import make_inputs
 
 CONV = build_layer("conv", batch=2, in_channels=16, in_size=9, out_channels=16, kernel=3, padding=1)
@@ -92,7 +92,7 @@ def test_a_case_finds_the_grad_mode_of_its_users(backend):
             (torch.is_inference_mode_enabled(), torch.is_grad_enabled())
         )
         HostClock(operator, backend.cpus, operator.guard).sample(
-            Request(samples=2, inner=3, untimed=1)
+            ChunkRequest(samples=2, inner=3, untimed=1)
         )
         assert seen[0] == seen[-1] == expected
         assert len(seen) == 7

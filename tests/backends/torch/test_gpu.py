@@ -15,7 +15,7 @@ from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import kernel_name
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import StepPreparation, StepSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.words import FP8_PRECISIONS, PASSES
 
 CONV = build_layer("conv", batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3, padding=1)
@@ -52,7 +52,7 @@ def test_facts_of_a_row(gpu_backend, monkeypatch, words, timing):
     if case.precision in switches:
         assert switches[case.precision] in facts.notes
     assert any("cudnn.benchmark" in note for note in facts.notes) is (case.layer is CONV)
-    chunk = kernel.sample(Request(samples=2))
+    chunk = kernel.sample(ChunkRequest(samples=2))
     assert len(chunk.seconds) == 2
 
 
@@ -202,7 +202,7 @@ def test_on_a_gpu(layer, precision):
         kernel = made.prepare(case, Preparation())
         assert kernel.facts.correct.status == "ok"
         assert kernel.facts.timing == "cuda-graph"
-        assert all(one > 0 for one in kernel.sample(Request(samples=3, inner=4)).seconds)
+        assert all(one > 0 for one in kernel.sample(ChunkRequest(samples=3, inner=4)).seconds)
 
 
 @pytest.mark.gpu
@@ -215,9 +215,11 @@ def test_a_step_on_a_gpu_is_traced_and_replayed_from_a_graph(mode, phase):
     spec = StepSpec(model="mnist", batch=16, mode=mode, phase=phase, device="cuda:0")
     how = StepPreparation(checks=False)
     kernel = request_step(create("cuda:0"), spec.to_dict(), how.to_dict())
-    assert all(one > 0 for one in kernel.sample(Request(samples=3, timing="cuda-graph")).seconds)
+    assert all(
+        one > 0 for one in kernel.sample(ChunkRequest(samples=3, timing="cuda-graph")).seconds
+    )
     trace = kernel.trace()
-    seconds = kernel.sample(Request(samples=1, untimed=1, timing="profile")).seconds
+    seconds = kernel.sample(ChunkRequest(samples=1, untimed=1, timing="profile")).seconds
     calls_s = dict(zip(trace.calls, seconds[2:], strict=False))
     fused = [each for call, each in calls_s.items() if call.operator.startswith("triton_")]
     assert bool(fused) is (mode == "compiled")

@@ -13,7 +13,7 @@ from pydlbench.backends.torch import settings, worker  # noqa: E402
 from pydlbench.backends.torch.steps import calls_alone  # noqa: E402
 from pydlbench.errors import UnsupportedError  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
-from pydlbench.timing.chunk import Request  # noqa: E402
+from pydlbench.timing.chunk import ChunkRequest  # noqa: E402
 
 ADD = "aten.add_.Tensor(float32[4](1,), float32[4](1,))"
 
@@ -48,7 +48,7 @@ def test_calls_are_made_below_autograd_and_in_the_precision_of_the_step(backend,
 
     for timer in kernel._timers:
         timer._call = lambda: call(None)
-    chunk = kernel.sample(Request(samples=2))
+    chunk = kernel.sample(ChunkRequest(samples=2))
     allowed = precision == "tf32"
     assert set(seen) == {(allowed, allowed, False)}
     assert not torch.backends.cudnn.allow_tf32

@@ -6,7 +6,7 @@ import pytest
 from invented_readings import bandwidth, reading
 
 from pydlbench.devices.gpu.record import GpuRecord, LaunchCost, gpu_peak
-from pydlbench.devices.roofline import Level
+from pydlbench.devices.roofline import MemoryLevel
 from pydlbench.errors import UnsupportedError
 
 
@@ -41,8 +41,8 @@ def test_limits_follow_the_accumulator(record):
 
 def test_levels(record):
     l2, memory = record.levels()
-    assert l2 == Level(name="l2", capacity=60 << 20, bytes_per_s=9e12)
-    assert memory == Level(name="memory", capacity=math.inf, bytes_per_s=4.3e12)
+    assert l2 == MemoryLevel(name="l2", capacity=60 << 20, bytes_per_s=9e12)
+    assert memory == MemoryLevel(name="memory", capacity=math.inf, bytes_per_s=4.3e12)
     assert record.levels(("memory", "l2")) == (l2, memory)
     free = dataclasses.replace(l2, bytes_per_s=math.inf)
     assert record.levels(("memory",)) == (free, memory)

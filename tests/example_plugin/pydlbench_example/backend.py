@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant
-from pydlbench.devices.cpu.affinity import own_cpus
+from pydlbench.devices.cpu.affinity import process_cpus
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -79,4 +79,4 @@ class NumpyBackend(FrameworkBackend):
 
 def create(device: str) -> NumpyBackend:
     """Return the backend for a device; a worker calls this."""
-    return NumpyBackend(device, own_cpus())
+    return NumpyBackend(device, process_cpus())

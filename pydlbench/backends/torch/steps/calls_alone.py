@@ -31,7 +31,7 @@ from pydlbench.backends.torch.steps.signature import (
 from pydlbench.calls.seen.aten import leaves, map_leaves
 from pydlbench.calls.value import Value
 from pydlbench.errors import UnsupportedError
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -182,7 +182,7 @@ def _copies(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Operands:
     """Return arguments whose tensors are copies, which share memory where the tensors do."""
     tensors = list(leaves([arguments, keywords], torch.Tensor))
     memory: dict[int, tuple[int, torch.Tensor]] = {}
-    for storage, sharing in grouped(
+    for storage, sharing in group_by(
         tensors, lambda tensor: tensor.untyped_storage()._cdata
     ).items():
         begin, end = min(map(first_byte, sharing)), max(map(_end, sharing))

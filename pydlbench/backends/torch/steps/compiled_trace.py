@@ -26,7 +26,7 @@ from pydlbench.backends.torch.steps.profiled import (
 from pydlbench.calls.seen.aten import read_call
 from pydlbench.calls.value import Value
 from pydlbench.errors import UnsupportedError
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.records.operator import operator_of
 from pydlbench.records.trace import ProgramCall
 
@@ -234,14 +234,14 @@ def _paired(
     Calls with equal keys and different strides cannot be told apart: products of gradients may have
     the same shapes, and the compiler changes their order.
     """
-    known = grouped(eager, lambda call: key_of(call.key))
+    known = group_by(eager, lambda call: key_of(call.key))
     keys = {
         place: key if (key := key_of(call)) in known else key_of(call.inner)
         for place, call in places.items()
     }
     return {
         place: call
-        for key, same in grouped(keys, keys.__getitem__).items()
+        for key, same in group_by(keys, keys.__getitem__).items()
         if len(same) == len(known.get(key, ())) and len({call.strides for call in known[key]}) == 1
         for place, call in zip(same, known[key], strict=True)
     }

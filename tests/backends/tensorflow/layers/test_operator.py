@@ -91,7 +91,7 @@ def test_execution_stays_synchronous():
 def test_switches_are_set_before_each_run(backend, mode, monkeypatch):
     from pydlbench.backends.host_clock import HostClock
     from pydlbench.backends.tensorflow.settings import tf
-    from pydlbench.timing.chunk import Request
+    from pydlbench.timing.chunk import ChunkRequest
 
     seen = []
     monkeypatch.setattr(
@@ -100,5 +100,5 @@ def test_switches_are_set_before_each_run(backend, mode, monkeypatch):
     for tf32 in (True, False, None):
         one = operator(lambda a: a + a, [np.ones(2, "f")], mode, tf32)
         one.outputs()
-        HostClock(one, backend.cpus, one.guard).sample(Request(samples=2))
+        HostClock(one, backend.cpus, one.guard).sample(ChunkRequest(samples=2))
     assert seen == [True, True, False, False]

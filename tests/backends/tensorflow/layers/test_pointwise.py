@@ -10,7 +10,7 @@ from pydlbench.backends.base import Preparation
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import OPS, build_layer, ops_of_kind
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.verification.inputs import make_inputs
 
 BY_OP = problems.POINTWISE
@@ -49,7 +49,7 @@ def test_the_whole_way_names_what_is_behind(backend, op):
     name = {"relu": "Relu", "momentum": "ResourceApplyMomentum"}[op]
     assert kernel.facts.algorithm.startswith(name)
     assert kernel.facts.correct.status == "ok"
-    assert min(kernel.sample(Request(samples=3, inner=2)).seconds) > 0
+    assert min(kernel.sample(ChunkRequest(samples=3, inner=2)).seconds) > 0
 
 
 @pytest.mark.parametrize("mode", ["graph", "xla"])
@@ -62,7 +62,7 @@ def test_updates_do_not_drift(backend, op, mode):
     before = operator.outputs()
     variables = [one for one in operator.operands if hasattr(one, "assign")]
     values = [one.numpy() for one in variables]
-    backend.clock(operator).sample(Request(samples=3, inner=50))
+    backend.clock(operator).sample(ChunkRequest(samples=3, inner=50))
     moved = np.abs(variables[0].numpy() - values[0]).max()
     # One step of an SGD is at most rate * |gradient|, one with a velocity rate * 10 * |gradient|.
     assert 0 < moved < {"sgd": 0.011, "momentum": 0.11, "batchnorm": 1.5}[op]

@@ -9,7 +9,7 @@ from pydlbench.backends.frameworks.verbose import evidence, last_call, parse
 from pydlbench.backends.tensorflow import CAPABILITIES
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.workers.host import Worker
 
 TINY = build_layer("conv", batch=1, in_channels=3, in_size=6, out_channels=4, kernel=3, padding=1)
@@ -142,7 +142,7 @@ def test_tensorflows_onednn_logs_its_kernels_in_a_process_of_its_own(logging_wor
     kernel = logging_worker.prepare(
         KernelSpec(layer=layer, pass_=pass_, mode="graph"), Preparation()
     )
-    kernel.sample(Request(samples=CALLS))
+    kernel.sample(ChunkRequest(samples=CALLS))
     executions = parse(logging_worker.stderr())
     kernel.release()
     seen = evidence(last_call(executions, CALLS), 1.0)

@@ -10,7 +10,7 @@ from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.records.user_model import UserModelSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 
 NODES = {"conv/Conv2D": "_FusedConv2D", "flat": "Reshape", "fc/MatMul": "_FusedMatMul"}
 PROFILE = (("conv/Conv2D:_FusedConv2D", 0.004), ("fc/MatMul:_FusedMatMul", 0.001))
@@ -72,7 +72,7 @@ def test_a_step_of_the_catalogue_is_traced(backend, phase):
     kernel = request_step(backend, case.to_dict(), how.to_dict())
     trace = kernel.trace()
     assert list(trace.sources) == ["profile"]
-    seconds = kernel.sample(Request(samples=1, untimed=1, timing="profile")).seconds
+    seconds = kernel.sample(ChunkRequest(samples=1, untimed=1, timing="profile")).seconds
     step_s, plain_s, *calls_s = seconds
     assert len(calls_s) == len(trace.calls)
     assert plain_s > 0
@@ -115,14 +115,14 @@ def test_a_keras_model_is_traced_after_tensorflow_has_stopped_recording_cheap_no
     case = StepSpec(model=f"{file}:build", framework="tensorflow", own=UserModelSpec())
     how = StepPreparation(checks=False)
     kernel = request_step(backend, case.to_dict(), how.to_dict())
-    profile = Request(samples=1, timing="profile")
+    profile = ChunkRequest(samples=1, timing="profile")
     names = [one.operator for one in kernel.trace().calls]
 
     def seconds():
         return dict(zip(names, kernel.sample(profile).seconds[2:], strict=True))
 
     assert seconds()["ReadVariableOp"] > 0
-    kernel.sample(Request(samples=1, untimed=1000))
+    kernel.sample(ChunkRequest(samples=1, untimed=1000))
     later = seconds()
     assert later["ReadVariableOp"] == 0
     assert any(taken > 0 for name, taken in later.items() if "Conv2D" in name)

@@ -22,7 +22,7 @@ from pydlbench.models import build_model
 from pydlbench.models.counts import macs
 from pydlbench.records.step import StepSpec
 from pydlbench.records.user_model import UserInput, UserModelSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 
 HEAD = """
     import keras
@@ -234,7 +234,7 @@ def test_a_model_is_timed_and_listed_node_by_node(
         assert facts.inputs == tuple(one.text for one in given)
     assert facts.checks
     assert all(one.status == "ok" for one in facts.checks)
-    assert min(kernel.sample(Request(samples=2, untimed=1)).seconds) > 0
+    assert min(kernel.sample(ChunkRequest(samples=2, untimed=1)).seconds) > 0
 
     listed = requests.request_call_list(backend, step).facts
     assert listed.batch == (case["own"].inputs[0].shape[0] if case["own"].inputs else output[0])
@@ -249,7 +249,7 @@ def test_a_model_is_timed_and_listed_node_by_node(
     ready = requests.request_calls(backend, step, signatures)
     assert ready.facts.refused == {}
     assert list(ready.facts.names) == signatures
-    chunk = ready.sample(Request(samples=1))
+    chunk = ready.sample(ChunkRequest(samples=1))
     assert len(chunk.seconds) == len(signatures)
 
 

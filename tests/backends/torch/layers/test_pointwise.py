@@ -10,7 +10,7 @@ from pydlbench.backends.torch.layers.base import ways_to_run
 from pydlbench.backends.torch.layers.operator import TensorPlace, TorchOperands
 from pydlbench.ops.table import OPS, in_place
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.verification.inputs import make_inputs
 
 BY_OP = problems.POINTWISE
@@ -67,7 +67,7 @@ def test_updates_do_not_drift(backend, op, mode):
     operator = variant.build(inputs)
     before = operator.outputs()
     operands = [one.clone() for one in operator.operands[: len(inputs)]]
-    backend.clock(operator).sample(Request(samples=3, inner=50))
+    backend.clock(operator).sample(ChunkRequest(samples=3, inner=50))
     pairs = zip(operator.operands, operands, strict=False)
     moved = next(by for now, then in pairs if (by := (now - then).abs().max()) > 0)
     # One step of an SGD is at most rate * |gradient|, one with a velocity rate * 10 * |gradient|.

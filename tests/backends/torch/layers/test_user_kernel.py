@@ -8,7 +8,7 @@ from pydlbench.backends.base import Preparation  # noqa: E402 - needs torch
 from pydlbench.errors import PydlbenchError, UsageError  # noqa: E402 - needs torch
 from pydlbench.ops.table import build_layer  # noqa: E402 - needs torch
 from pydlbench.records.specs import KernelSpec  # noqa: E402 - needs torch
-from pydlbench.timing.chunk import Request  # noqa: E402 - needs torch
+from pydlbench.timing.chunk import ChunkRequest  # noqa: E402 - needs torch
 
 CONV = build_layer("conv", batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3, padding=1)
 PRODUCT = build_layer("gemm", m=5, k=7, n=3)
@@ -68,7 +68,7 @@ def test_a_kernel_is_verified_against_its_layer_and_timed(prepared, layer, name,
     kernel = prepared(layer, name, pass_=pass_)
     assert kernel.facts.correct.status == "ok"
     assert kernel.facts.algorithm.startswith(name)
-    assert len(kernel.sample(Request(samples=2)).seconds) == 2
+    assert len(kernel.sample(ChunkRequest(samples=2)).seconds) == 2
 
 
 @pytest.mark.parametrize("name", ["wrong", "half"])

@@ -17,7 +17,7 @@ from pydlbench.backends.torch.steps.compiled_trace import (  # noqa: E402 - need
 )
 from pydlbench.backends.torch.steps.recording import by_module, record  # noqa: E402 - needs torch
 from pydlbench.records.step import StepPreparation, StepSpec  # noqa: E402 - needs torch
-from pydlbench.timing.chunk import Request  # noqa: E402 - needs torch
+from pydlbench.timing.chunk import ChunkRequest  # noqa: E402 - needs torch
 
 KERNEL = "graph_0_cpp_fused_relu_0"
 
@@ -42,7 +42,9 @@ def test_a_compiled_step_is_traced_and_is_not_compiled_anew_for_it(backend):
     recorded = {call.operator for call in trace.operators.calls}
     assert "aten.convolution" in recorded
     assert "aten.relu" not in recorded
-    (traced_s, _, *calls_s) = kernel.sample(Request(samples=1, untimed=1, timing="profile")).seconds
+    (traced_s, _, *calls_s) = kernel.sample(
+        ChunkRequest(samples=1, untimed=1, timing="profile")
+    ).seconds
     assert len(calls_s) == len(trace.calls)
     assert 0 < sum(calls_s) <= traced_s
 

@@ -19,7 +19,7 @@ from pydlbench.backends.torch.steps.profiled import tracer  # noqa: E402 - needs
 from pydlbench.backends.torch.steps.recording import by_module, record  # noqa: E402 - needs torch
 from pydlbench.errors import PrimitiveError, UnsupportedError  # noqa: E402 - needs torch
 from pydlbench.records.step import StepPreparation, StepSpec  # noqa: E402 - needs torch
-from pydlbench.timing.chunk import Request  # noqa: E402 - needs torch
+from pydlbench.timing.chunk import ChunkRequest  # noqa: E402 - needs torch
 
 SLOW_S = 5e-3
 
@@ -118,7 +118,7 @@ def test_a_step_of_the_catalogue_is_traced_and_keeps_its_weights(backend, phase)
     trace = kernel.trace()
     assert list(trace.sources) == ["profile", "stamps"]
     for way in trace.sources:
-        seconds = kernel.sample(Request(samples=2, untimed=1, timing=way)).seconds
+        seconds = kernel.sample(ChunkRequest(samples=2, untimed=1, timing=way)).seconds
         assert len(seconds) == 2 * (2 + len(trace.calls))
         traced_s, plain_s, *calls_s = seconds[: 2 + len(trace.calls)]
         assert 0 < sum(calls_s) <= traced_s

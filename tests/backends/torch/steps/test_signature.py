@@ -12,7 +12,7 @@ from pydlbench.backends.torch.steps.signature import parse, signature  # noqa: E
 from pydlbench.calls.seen.aten import leaves  # noqa: E402
 from pydlbench.errors import UnsupportedError  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
-from pydlbench.timing.chunk import Request  # noqa: E402
+from pydlbench.timing.chunk import ChunkRequest  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -180,7 +180,7 @@ def test_what_cannot_be_made_up_is_refused_with_its_reason_and_costs_no_other():
     assert set(kernel.facts.refused) == {wrong, odd, unknown}
     assert "Generator" in kernel.facts.refused[odd]
     assert "nobody.knows.this" in kernel.facts.refused[unknown]
-    assert len(kernel.sample(Request(samples=2)).seconds) == 2
+    assert len(kernel.sample(ChunkRequest(samples=2)).seconds) == 2
 
 
 def test_calls_are_logged_one_by_one_and_those_that_run_no_library_log_nothing():
@@ -196,7 +196,7 @@ def test_calls_are_logged_one_by_one_and_those_that_run_no_library_log_nothing()
     assert kernel.facts.names == (conv, relu)
     assert set(kernel.facts.refused) == {wrong}
     assert kernel.facts.executions[relu] == {}
-    seconds = kernel.sample(Request(samples=2)).seconds
+    seconds = kernel.sample(ChunkRequest(samples=2)).seconds
     assert len(seconds) == 2 * 2 * 5
     assert seconds[7:10] == (0.0, 0.0, 0.0)
     if torch.backends.mkldnn.is_available():  # else nobody logs a convolution

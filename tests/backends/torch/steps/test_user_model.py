@@ -15,7 +15,7 @@ from pydlbench.backends.torch.steps.user_model import UserTorchModel  # noqa: E4
 from pydlbench.errors import ModelError, UsageError  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 from pydlbench.records.user_model import UserInput, UserModelSpec  # noqa: E402
-from pydlbench.timing.chunk import Request  # noqa: E402
+from pydlbench.timing.chunk import ChunkRequest  # noqa: E402
 
 HEAD = """
     import torch
@@ -187,7 +187,7 @@ def test_a_model_is_timed_listed_call_by_call_and_run_as_a_chain(
     facts = kernel.facts
     assert (facts.output, facts.batch, facts.parameters) == (output, output[0], parameters)
     assert [one.status for one in facts.checks] == ["ok"] * (2 if "phase" in case else 1)
-    chunk = kernel.sample(Request(samples=2, untimed=1))
+    chunk = kernel.sample(ChunkRequest(samples=2, untimed=1))
     assert len(chunk.seconds) == 2
     assert min(chunk.seconds) > 0
 
@@ -444,7 +444,7 @@ def test_what_is_raised_while_the_clock_runs_is_told_likewise(own, backend):
     )
     kernel = requests.request_step(backend, case, {})
     with pytest.raises(ModelError, match=r"^my models/net1\.py:11: AssertionError: worn out$"):
-        kernel.sample(Request(samples=3, untimed=0))
+        kernel.sample(ChunkRequest(samples=3, untimed=0))
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,17 @@ import pytest
 
 from pydlbench.devices.bandwidths import probe_levels
 from pydlbench.devices.findings import Bandwidth
-from pydlbench.devices.kept import AGREES, VARIABLE, Kept, KeptKernel, kept_path
+from pydlbench.devices.probe_cache import (
+    AGREES,
+    VARIABLE,
+    CachedKernel,
+    ProbeCache,
+    probe_cache_path,
+)
 
 SIZES = {"memory": 1 << 20, "llc": 1 << 16}
 PATTERNS = ("read", "copy")
-KERNEL = KeptKernel(variant="a", rival="b", seconds=1.0, scatter=None)
+KERNEL = CachedKernel(variant="a", rival="b", seconds=1.0, scatter=None)
 
 
 def bandwidth(level, pattern, rate, size=None):
@@ -95,12 +101,12 @@ def path(tmp_path):
 def clock(monkeypatch):
     """The time of day as a list of one number, in seconds."""
     now = [1e9]
-    monkeypatch.setattr("pydlbench.devices.kept.time.time", lambda: now[0])
+    monkeypatch.setattr("pydlbench.devices.probe_cache.time.time", lambda: now[0])
     return now
 
 
 def test_what_is_written_is_read_by_the_same_machine_only(path):
-    here, there = Kept(path, "here"), Kept(path, "there")
+    here, there = ProbeCache(path, "here"), ProbeCache(path, "there")
     here.write_peak("fp32", 32.0)
     here.write(KEPT[:2])
     there.write(KEPT[2:])
@@ -116,7 +122,7 @@ def test_what_is_written_is_read_by_the_same_machine_only(path):
 
 
 def test_the_file_is_parsed_once_until_somebody_else_has_written_it(path, monkeypatch):
-    Kept(path, "here").write_kernel("conv", KERNEL)
+    ProbeCache(path, "here").write_kernel("conv", KERNEL)
     parsed = []
     decode = msgspec.json.decode
 
@@ -124,12 +130,12 @@ def test_the_file_is_parsed_once_until_somebody_else_has_written_it(path, monkey
         parsed.append(text)
         return decode(text)
 
-    kept = Kept(path, "here")
-    monkeypatch.setattr("pydlbench.devices.kept.msgspec.json.decode", counted)
+    kept = ProbeCache(path, "here")
+    monkeypatch.setattr("pydlbench.devices.probe_cache.msgspec.json.decode", counted)
     assert [kept.read_kernel("conv") for _ in range(2)] == [KERNEL] * 2
     assert len(parsed) == 1
     other = dataclasses.replace(KERNEL, variant="c")
-    Kept(path, "here").write_kernel("conv", other)
+    ProbeCache(path, "here").write_kernel("conv", other)
     parsed.clear()
     assert [kept.read_kernel("conv") for _ in range(2)] == [other] * 2
     assert len(parsed) == 1
@@ -146,7 +152,7 @@ def test_the_file_is_parsed_once_until_somebody_else_has_written_it(path, monkey
 def test_a_damaged_file_is_no_file(path, text):
     path.parent.mkdir()
     path.write_text(text)
-    kept = Kept(path, "here")
+    kept = ProbeCache(path, "here")
     assert (kept.read(), kept.read_peaks(), kept.read_kernel("conv")) == ((), {}, None)
     kept.write(KEPT)
     assert kept.read() == KEPT
@@ -154,15 +160,15 @@ def test_a_damaged_file_is_no_file(path, text):
 
 @pytest.mark.parametrize("rate", [0, -1.0, float("inf"), float("nan"), "fast", None])
 def test_a_rate_that_is_none_is_probed_anew(path, rate):
-    Kept(path, "here").write(KEPT)
+    ProbeCache(path, "here").write(KEPT)
     document = json.loads(path.read_text())
     document["machines"]["here"]["bandwidths"][0]["bytes_per_s"] = rate
     path.write_text(json.dumps(document))
-    assert Kept(path, "here").read() == ()
+    assert ProbeCache(path, "here").read() == ()
 
 
 def test_a_part_that_is_older_than_a_day_costs_all_of_it(path, clock):
-    kept = Kept(path, "here")
+    kept = ProbeCache(path, "here")
     kept.write(KEPT)
     clock[0] += 23 * 3600
     assert kept.read() == KEPT
@@ -172,7 +178,7 @@ def test_a_part_that_is_older_than_a_day_costs_all_of_it(path, clock):
 
 
 def test_readings_of_everything_begin_a_new_day(path, clock):
-    kept = Kept(path, "here")
+    kept = ProbeCache(path, "here")
     for _ in range(2):
         kept.write(KEPT)
         clock[0] += 23 * 3600
@@ -183,7 +189,7 @@ def test_readings_of_everything_begin_a_new_day(path, clock):
 def test_where_nothing_can_be_written_nothing_is_kept(tmp_path, name):
     (tmp_path / "taken").mkdir()
     (tmp_path / "file").touch()
-    kept = Kept(None if name is None else tmp_path / name, "here")
+    kept = ProbeCache(None if name is None else tmp_path / name, "here")
     kept.write(KEPT)
     kept.write_peak("fp32", 1.0)
     kept.write_burst(63.5)
@@ -195,18 +201,18 @@ def test_where_nothing_can_be_written_nothing_is_kept(tmp_path, name):
 
 def test_the_file_can_be_named_or_left_out(monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, str(tmp_path / "own.json"))
-    assert kept_path() == tmp_path / "own.json"
+    assert probe_cache_path() == tmp_path / "own.json"
     monkeypatch.setenv(VARIABLE, "none")
-    assert kept_path() is None
+    assert probe_cache_path() is None
 
 
 def test_processes_share_the_best_burst_of_a_day(path, clock):
-    Kept(path, "bandwidths").write(KEPT)
-    first, second = Kept(path, "bursts"), Kept(path, "bursts")
+    ProbeCache(path, "bandwidths").write(KEPT)
+    first, second = ProbeCache(path, "bursts"), ProbeCache(path, "bursts")
     assert second.read_burst() == 0
     first.write_burst(63.5)
     assert second.read_burst() == 63.5
-    assert Kept(path, "bandwidths").read() == KEPT
-    assert Kept(path, "another").read_burst() == 0
+    assert ProbeCache(path, "bandwidths").read() == KEPT
+    assert ProbeCache(path, "another").read_burst() == 0
     clock[0] += 25 * 3600
     assert second.read_burst() == 0

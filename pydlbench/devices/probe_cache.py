@@ -39,7 +39,7 @@ _AGE_S: Final = 24 * 3600.0
 _MOST_KERNELS: Final = 5000
 
 
-def kept_path() -> Path | None:
+def probe_cache_path() -> Path | None:
     """Return ``$PYDLBENCH_PROBES``, or a file in the user's cache folder; None to keep nothing."""
     named = os.environ.get(VARIABLE)
     if named:
@@ -70,7 +70,7 @@ def machine_key(facts: CpuFacts, cpus: Sequence[int], library: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class KeptKernel:
+class CachedKernel:
     """The fastest verified kernel of a problem.
 
     Attributes:
@@ -86,7 +86,7 @@ class KeptKernel:
     scatter: float | None
 
 
-class Kept:
+class ProbeCache:
     """The file of kept results of one machine.
 
     Args:
@@ -97,7 +97,7 @@ class Kept:
     def __init__(self, path: Path | None, key: str) -> None:
         self._path = path
         self._key = key
-        # What was read last: hundreds of kernels take milliseconds to parse.
+        # The content is parsed only if the file changed: hundreds of kernels take milliseconds.
         self._version: tuple[int, ...] = ()
         self._content: dict[str, Any] = {}
 
@@ -155,7 +155,7 @@ class Kept:
         """Keep the highest throughput of an FMA burst, in FLOP per cycle."""
         self._update(renewed=True, burst=per_cycle)
 
-    def read_kernel(self, problem: str) -> KeptKernel | None:
+    def read_kernel(self, problem: str) -> CachedKernel | None:
         """Return the kernel of a problem that an earlier run selected, or None.
 
         Args:
@@ -163,11 +163,11 @@ class Kept:
         """
         kernel = self._read().get("kernels", {}).get(self._key, {}).get(problem)
         try:
-            return msgspec.convert(kernel, KeptKernel | None)
+            return msgspec.convert(kernel, CachedKernel | None)
         except msgspec.ValidationError:  # written by another version
             return None
 
-    def write_kernel(self, problem: str, kernel: KeptKernel | None) -> None:
+    def write_kernel(self, problem: str, kernel: CachedKernel | None) -> None:
         """Keep the kernel of a problem, or remove it.
 
         Args:
