@@ -52,8 +52,6 @@ DIRECTIONS: Final = ("forward", "loss", "backward", "optimizer")
 FRAMEWORKS: Final = ("torch", "tensorflow")
 #: The framework whose steps on a GPU are recorded and timed call by call.
 GPU_FRAMEWORK: Final = "torch"
-#: The framework whose recorded steps contain the data flow between calls.
-RECORDED_FRAMEWORK: Final = "torch"
 #: The only backend that runs ``FILE.onnx``.
 ONNX_FRAMEWORK: Final = "onnxruntime"
 #: The modes in which each framework runs a step.

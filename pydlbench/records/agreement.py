@@ -15,8 +15,6 @@ TOLERANCE = 1e-3
 #: Relative change of the weights by which the effect of rounding is measured: a ReLU that opens in
 #: only one of two computations changes all gradients before it.
 DISTURBANCE = 1e-6
-#: Subfolder for the outputs of a framework with such weights.
-DISTURBED = "disturbed"
 _MAX_FLOORS = 2.0
 _MAX_LISTED_TENSORS = 3
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from pydlbench.records.agreement import DISTURBANCE, DISTURBED, Agreement
+from pydlbench.records.agreement import DISTURBANCE, Agreement
 from pydlbench.records.step import StepPreparation
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.words import FRAMEWORKS
@@ -33,35 +33,16 @@ def agree(step: StepSpec, session: Session, frameworks: tuple[str, str] = FRAMEW
     Raises:
         PydlbenchError: a framework is missing or refuses.
     """
-    first, other = frameworks
     with tempfile.TemporaryDirectory() as name:
-        second = Path(name) / other
-        _saved(step, other, session, second)
-        return agree_with(second, step, first, session)
-
-
-def agree_with(saved: Path, step: StepSpec, framework: str, session: Session) -> Agreement:
-    """Compare the saved results of a step with those of a framework, whole tensors.
-
-    Args:
-        saved: folder with output and gradients, named after their framework; files are deleted.
-        step: the step; see :func:`agree`.
-        framework: errors are relative to its results.
-        session: provides the workers.
-
-    Raises:
-        PydlbenchError: the framework is missing or refuses.
-    """
-    with tempfile.TemporaryDirectory() as name:
-        reference, disturbed = Path(name) / framework, Path(name) / DISTURBED
-        _saved(step, framework, session, reference)
-        agreement = compare(reference, saved)
+        first, second = (Path(name) / framework for framework in frameworks)
+        for folder in (second, first):
+            _saved(step, folder.name, session, folder)
+        agreement = compare(first, second)
         if agreement.check.status != "ok":
-            _saved(step, framework, session, reference)
-            _saved(step, framework, session, disturbed, DISTURBANCE)
-            agreement = msgspec.structs.replace(
-                agreement, floors=compare(reference, disturbed).norms
-            )
+            disturbed = Path(name) / "disturbed"
+            _saved(step, first.name, session, first)
+            _saved(step, first.name, session, disturbed, DISTURBANCE)
+            agreement = msgspec.structs.replace(agreement, floors=compare(first, disturbed).norms)
         return agreement
 
 
@@ -77,13 +58,12 @@ def _saved(
     prepare_step(own, session, preparation=how).release()
 
 
-def compare(first: Path, second: Path, *, again: bool = False) -> Agreement:
+def compare(first: Path, second: Path) -> Agreement:
     """Compare the results of two frameworks in folders, and delete each file once it is read.
 
     Args:
         first: errors are relative to it.
         second: the other folder; folders are named after their frameworks.
-        again: keep the files of the first one for another comparison.
     """
     names = [(folder / "names.txt").read_text().splitlines() for folder in (first, second)]
     assert names[0] == names[1], (names[0], names[1])
@@ -91,7 +71,7 @@ def compare(first: Path, second: Path, *, again: bool = False) -> Agreement:
     for number, name in enumerate(names[0]):
         files = first / f"{number}.npy", second / f"{number}.npy"
         errors[name], norms[name] = _errors(*files)
-        for file in files[1:] if again else files:
+        for file in files:
             file.unlink()
     gradients = {name: error for name, error in errors.items() if name != "output"}
     ranked = sorted(gradients, key=lambda name: gradients[name])
