@@ -21,7 +21,7 @@ CAPABILITIES = Capabilities(
     },
     start_s=(4.0, 25.0),
     fresh_results=True,
-    # Its oneDNN reports kernels only if it was told to when it was loaded.
+    # Its oneDNN logs kernels only if this is set when it is loaded.
     log_environment={"ONEDNN_VERBOSE": "1"},
     settings=(
         "TF_ENABLE_ONEDNN_",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.frameworks.backend import FrameworkBackend, rename_algorithm, resolve_mode
+from pydlbench.backends.frameworks.backend import HostTimedBackend, rename_algorithm, resolve_mode
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.tensorflow.layers.layer_pass import (
     FunctionOperator,
@@ -14,7 +14,7 @@ from pydlbench.backends.tensorflow.layers.layer_pass import (
     upload,
     variants_of,
 )
-from pydlbench.backends.tensorflow.settings import Tracer, arithmetic, choose, in_words, tf
+from pydlbench.backends.tensorflow.settings import Tracer, arithmetic, build_facts, choose, tf
 from pydlbench.backends.tensorflow.steps.trace import calls_for, kernels_behind, trace
 from pydlbench.devices.cpu.affinity import process_cpus
 from pydlbench.devices.cpu.facts import read_cpu_facts
@@ -31,11 +31,7 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
 
 
-#: How TensorFlow runs a function; the first is what a case without a mode gets.
-MODES = ("graph", "xla")
-
-
-class TensorflowBackend(FrameworkBackend):
+class TensorflowBackend(HostTimedBackend):
     """TensorFlow on one device.
 
     Args:
@@ -47,6 +43,7 @@ class TensorflowBackend(FrameworkBackend):
     """
 
     name = "tensorflow"
+    modes = ("graph", "xla")
 
     def __init__(self, device: str, cpus: Sequence[int]) -> None:
         super().__init__(device, cpus)
@@ -54,106 +51,95 @@ class TensorflowBackend(FrameworkBackend):
         self._place = choose(device, len(self.cpus))
         self._isa = frozenset(read_cpu_facts().isa)
 
-    @property
-    def _on_gpu(self) -> bool:
-        return self.device != "cpu"
-
     def describe(self) -> dict[str, Any]:
-        """Return version, threads, settings, and what it can do here."""
-        precisions: dict[str, str | None] = {}
-        for precision in GPU_PRECISIONS if self._on_gpu else CPU_PRECISIONS:
+        """Return version, threads, settings, modes and precisions."""
+        supported, refused = [], {}
+        for precision in GPU_PRECISIONS if self.on_gpu else CPU_PRECISIONS:
             try:
-                arithmetic(precision, self._on_gpu, self._isa)
-                precisions[precision] = None
+                arithmetic(precision, self.on_gpu, self._isa)
+                supported.append(precision)
             except UnsupportedError as error:
-                precisions[precision] = str(error)
+                refused[precision] = str(error)
         return {
             "name": self.name,
-            **in_words(),
+            **build_facts(),
             "threads": tf.config.threading.get_intra_op_parallelism_threads(),
             "device": self.device,
             "numpy": np.__version__,
-            "modes": list(MODES),
-            "precisions": [name for name, reason in precisions.items() if reason is None],
-            "refused": {name: reason for name, reason in precisions.items() if reason},
-            "timing": self._timing,
+            "modes": list(self.modes),
+            "precisions": supported,
+            "refused": refused,
+            "timing": self.timing,
         }
-
-    @property
-    def _timing(self) -> str:
-        return "host-sync" if self._on_gpu else "steady"
 
     def variants(self, spec: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see :class:`FrameworkBackend`."""
-        mode = resolve_mode(self.name, MODES, spec.mode)
+        mode = resolve_mode(self.name, self.modes, spec.mode)
         if spec.fuse not in ("none", "bias"):
             raise UnsupportedError(f"tensorflow: no --fuse {spec.fuse}; nearest: bias")
-        if spec.timing != "auto":
-            raise UnsupportedError(
-                f"tensorflow: its runtime takes no stream of ours, so no --timing {spec.timing}"
-            )
-        numbers = arithmetic(spec.precision, self._on_gpu, self._isa)
+        self.check_timing(spec)
+        numbers = arithmetic(spec.precision, self.on_gpu, self._isa)
         return variants_of(spec, Tracer(self._place, mode), numbers)
 
     def empty(self, mode: str | None) -> Operator:
-        """Return a function of a scalar that returns it, called as the others are."""
-        traced = Tracer(self._place, resolve_mode(self.name, MODES, mode))
+        """Return the identity of a scalar, called as other operators are."""
+        tracer = Tracer(self._place, resolve_mode(self.name, self.modes, mode))
         scalar = upload(np.ones((), np.float32), "float32", self._place)
 
         def results(returned: Any) -> dict[str, Any]:
             return {"dst": np.atleast_1d(as_array(returned))}
 
-        numbers = arithmetic("fp32", self._on_gpu, self._isa)
-        operator = FunctionOperator(tf.identity, [scalar], results, traced, numbers)
+        numbers = arithmetic("fp32", self.on_gpu, self._isa)
+        operator = FunctionOperator(tf.identity, [scalar], results, tracer, numbers)
         operator.call()
         operator.wait()
         return operator
 
     def clock(self, operator: Operator, cache: str = "hot") -> HostClock:
-        """Return what times an operator: the host's clock, behind its switches."""
-        del cache  # there is one state
+        """Return the host's clock, within the operator's guard."""
+        del cache  # there is only one
         assert isinstance(operator, FunctionOperator)
         return HostClock(operator, self.cpus, operator.guard)
 
     def complete_facts(
         self, facts: KernelFacts, operator: Operator, spec: KernelSpec
     ) -> KernelFacts:
-        """Return the facts with the kernel behind the function."""
+        """Return facts with the kernels of the function, and their times."""
         assert isinstance(operator, FunctionOperator)
-        notes = list(facts.notes)
+        notes = [*facts.notes, *self.tf32_notes(spec.precision)]
         algorithm = facts.algorithm
-        behind, detail = kernels_behind(operator)
-        if behind and behind != algorithm:
-            algorithm = f"{algorithm}: {behind}"
+        kernels, detail = kernels_behind(operator)
+        if kernels and kernels != algorithm:
+            algorithm = f"{algorithm}: {kernels}"
         stored = spec.precision.removesuffix("-tc")
-        if self._on_gpu and spec.precision in ("fp32", "tf32"):
-            notes.append(f"TF32 switched {'on' if spec.precision == 'tf32' else 'off'}")
-        if spec.mode == "xla" and stored in ("bf16", "fp16") and behind and "f32" in behind:
+        if spec.mode == "xla" and stored in ("bf16", "fp16") and kernels and "f32" in kernels:
             notes.append(f"XLA converts {stored} operands to float32 and computes in that")
-        evidence = self._evidence(operator, behind, detail)
+        evidence = self._evidence(operator, kernels, detail)
         return rename_algorithm(
-            facts, algorithm, notes=notes, timing=self._timing, evidence=evidence
+            facts, algorithm, notes=notes, timing=self.timing, evidence=evidence
         )
 
     def _evidence(
-        self, operator: FunctionOperator, behind: str | None, detail: str
+        self, operator: FunctionOperator, kernels: str | None, detail: str
     ) -> dict[str, Any]:
-        """What tells why a call takes so long, see ``KernelFacts``."""
-        if behind is None:
+        """Return evidence on why a call is slow, see ``KernelFacts``."""
+        if kernels is None:
             return {}
-        seen: dict[str, Any] = {"kernel": f"XLA {behind}" if operator.mode == "xla" else behind}
+        evidence: dict[str, Any] = {
+            "kernel": f"XLA {kernels}" if operator.mode == "xla" else kernels
+        }
         if detail:
-            seen["detail"] = detail
-        if not self._on_gpu:
+            evidence["detail"] = detail
+        if not self.on_gpu:
             (once,) = self.clock(operator).sample(ChunkRequest(samples=1)).seconds
             traced = trace(operator.call, calls_for(once))
             if traced is not None:
-                seen["alone_s"], seen["call_s"] = traced.kernel_s, traced.call_s
-                seen["alone_reorder_s"] = traced.reorder_s
-                seen["alone_by"] = "by TensorFlow's own trace"
-        return seen
+                evidence["alone_s"], evidence["call_s"] = traced.kernel_s, traced.call_s
+                evidence["alone_reorder_s"] = traced.reorder_s
+                evidence["alone_by"] = "by TensorFlow's own trace"
+        return evidence
 
 
 def create(device: str) -> TensorflowBackend:
-    """Make the backend on the CPUs that this process is pinned to."""
+    """Create the backend for a device, on the CPUs of this process."""
     return TensorflowBackend(device, process_cpus())

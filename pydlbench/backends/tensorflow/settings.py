@@ -1,6 +1,6 @@
-"""TensorFlow itself: imported quietly, its threads, devices and precisions as we set them.
+"""TensorFlow with its threads, devices and precisions.
 
-The other modules take ``tf`` from here, so that what TensorFlow reads when it is imported is set.
+The other modules import ``tf`` from here, so that its environment is set before.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pydlbench.errors import (
 )
 from pydlbench.words import FP8_PRECISIONS
 
-# Read when TensorFlow is imported: its C++ side reports every refusal on stderr too, although the
-# exception says the same.
+# Read when TensorFlow is imported. Its C++ code otherwise prints on stderr what exceptions say as
+# well.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
@@ -33,32 +33,32 @@ __all__ = [
     "TensorFlowArithmetic",
     "Tracer",
     "arithmetic",
+    "build_facts",
     "choose",
-    "in_words",
     "tf",
     "translate_error",
 ]
 
 
 def choose(device: str, threads: int) -> str:
-    """Set threads, devices and synchronous execution; before anything is computed.
+    """Set threads, devices and synchronous execution, before anything is computed.
 
-    On a CPU a call then returns when its result is there. One thread runs operators
-    (``inter_op``), ``threads`` share the work of one (``intra_op``). Operators that a device lacks
-    are refused: TensorFlow would else run them on the CPU without a word.
+    On a CPU a call then returns with its result. One thread runs operators (``inter_op``), and
+    ``threads`` threads compute one operator (``intra_op``). Operators that a device lacks are
+    refused; otherwise TensorFlow silently runs them on the CPU.
 
     Args:
         device: ``cpu`` or ``cuda:N``.
-        threads: how many threads compute.
+        threads: number of threads.
 
     Returns:
-        The device by TensorFlow's name.
+        TensorFlow's name of the device.
 
     Raises:
         UnsupportedError: there is no such GPU, or TensorFlow cannot use it.
         PrimitiveError: TensorFlow is already running in this process, with other settings.
     """
-    tf.get_logger().setLevel("ERROR")  # advice about functions that are traced again and again
+    tf.get_logger().setLevel("ERROR")  # no warnings on functions that are traced repeatedly
     gpus = tf.config.list_physical_devices("GPU")
     wanted = int(device.removeprefix("cuda:")) if device != "cpu" else None
     if wanted is not None and wanted >= len(gpus):
@@ -70,7 +70,7 @@ def choose(device: str, threads: int) -> str:
         if gpus:
             tf.config.set_visible_devices(visible, "GPU")
         for gpu in visible:
-            # Else all of the card's memory is taken at once, from the other workers too.
+            # By default all memory of the GPU is allocated, and other workers have none.
             tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError as error:
         raise PrimitiveError(f"TensorFlow already runs with other settings: {error}") from error
@@ -79,8 +79,8 @@ def choose(device: str, threads: int) -> str:
     return "/CPU:0" if wanted is None else "/GPU:0"  # the only visible one
 
 
-def in_words() -> dict[str, Any]:
-    """Return version, threads and what the library was built and started with."""
+def build_facts() -> dict[str, Any]:
+    """Return version, threads, libraries of the build, and settings."""
     build = tf.sysconfig.get_build_info()
     return {
         "version": tf.__version__,
@@ -95,7 +95,7 @@ def in_words() -> dict[str, Any]:
 
 
 def _onednn() -> bool | None:
-    """Whether graphs are rewritten to oneDNN's operators; None where this version cannot tell."""
+    """Whether graphs are rewritten to oneDNN's operators; None if this version does not say."""
     try:
         from tensorflow.python.util import _pywrap_util_port as port
 
@@ -111,7 +111,7 @@ def _why_no_gpu(count: int) -> str:
 
 
 # -----------------------------------------------------------------------------
-# What TensorFlow stores and computes in: which precisions it has on which device.
+# Precisions on CPUs and GPUs.
 
 #: Data type of all tensors by precision.
 DTYPES = {
@@ -130,7 +130,7 @@ class TensorFlowArithmetic:
 
     Attributes:
         dtype: TensorFlow's name of the storage type.
-        tf32: whether float32 products may be rounded to TF32; None where that switch has no effect.
+        tf32: whether float32 products may be rounded to TF32; None if the switch has no effect.
         accumulate: format of the sums of products.
     """
 
@@ -138,22 +138,21 @@ class TensorFlowArithmetic:
     tf32: bool | None
     accumulate: str
 
-    def settle(self) -> None:
-        """Compute in TF32 where that is meant: the process has the switch, and keeps it."""
+    def apply(self) -> None:
+        """Set the switch for TF32, which holds for the whole process."""
         if self.tf32 is not None:
             tf.config.experimental.enable_tensor_float_32_execution(self.tf32)
 
     def accumulator(self, sums: str, mode: str) -> str:
-        """Return what a pass sums in, in a mode.
+        """Return the accumulator of a pass.
+
+        Eigen's kernel of ``BiasAddGrad``, which graphs run, sums bfloat16 in bfloat16, one row of
+        pixels after the other: a gradient over 13,000 pixels has an error of a seventh. XLA sums in
+        float32.
 
         Args:
-            sums: ``products`` as the arithmetic says, ``float32``, ``stored``: in the storage type,
-                or ``BiasAddGrad``: as that operator does.
+            sums: ``products``, ``float32``, ``stored`` (the storage type), or ``BiasAddGrad``.
             mode: ``graph`` or ``xla``.
-
-        Eigen's kernel of ``BiasAddGrad``, which graphs run, sums bfloat16 in bfloat16 (channels
-        last, one row of pixels after the other: a gradient over 13 000 pixels is off by a seventh);
-        XLA sums in float32.
         """
         return {
             "products": self.accumulate,
@@ -164,11 +163,11 @@ class TensorFlowArithmetic:
 
 
 def arithmetic(precision: str, on_gpu: bool, isa: Collection[str]) -> TensorFlowArithmetic:
-    """Return how TensorFlow computes in a precision.
+    """Return the arithmetic of a precision.
 
     Args:
         precision: one of ``pydlbench.words.PRECISIONS``.
-        on_gpu: whether a GPU computes.
+        on_gpu: whether the device is a GPU.
         isa: instruction sets of the CPU, by the kernel's names.
 
     Raises:
@@ -189,15 +188,15 @@ def arithmetic(precision: str, on_gpu: bool, isa: Collection[str]) -> TensorFlow
 
 
 # -----------------------------------------------------------------------------
-# Where and how functions are run.
+# Functions.
 
 
 @dataclass(frozen=True, slots=True)
 class Tracer:
-    """Makes functions of tensors as a mode has them: a graph, or XLA's program.
+    """Makes functions of tensors in a mode: a graph, or a program of XLA.
 
     Attributes:
-        device: by TensorFlow's name.
+        device: TensorFlow's name of the device.
         mode: ``graph`` or ``xla``.
     """
 
@@ -205,20 +204,20 @@ class Tracer:
     mode: str
 
     def __call__(self, body: Callable[..., Any]) -> Any:
-        """Return a ``tf.function``; it is traced when it is first called."""
+        """Return a ``tf.function``, which is traced at its first call."""
 
         def placed(*tensors: Any) -> Any:
             with tf.device(self.device):
                 return body(*tensors)
 
-        # Autograph translates Python's `if` and `for`; here they are the graph's making.
+        # Autograph would translate `if` and `for`, which here build the graph.
         return tf.function(placed, autograph=False, jit_compile=self.mode == "xla")
 
     def wait(self) -> None:
-        """Return when all calls are done.
+        """Return when all calls have finished.
 
-        On a CPU each call returns with its result: execution is synchronous, XLA's too, and
-        :func:`choose` sees to it. A GPU's stream is waited for by an operator of its own.
+        On a CPU each call returns with its result, as :func:`choose` makes execution synchronous,
+        also for XLA. On a GPU an operator waits for the stream.
         """
         if self.device != "/CPU:0":
             with tf.device(self.device):
@@ -226,16 +225,16 @@ class Tracer:
 
 
 # -----------------------------------------------------------------------------
-# What TensorFlow raises, as errors of ours with its reason in one sentence.
+# Errors of TensorFlow, translated; the message is its reason in one sentence.
 
-# Kernels that are missing, or that say while they are built or first run what they cannot do.
+# Kernels that are missing, or that fail when they are built or first run.
 _REFUSALS = (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
 
 
 def reason_of(message: str) -> str:
-    """Return the one sentence of a message of TensorFlow's that gives the reason.
+    """Return the sentence of a message that has the reason.
 
-    Around it stand the functions and nodes of the graph, and sometimes a trace of Python's.
+    The message also has functions and nodes of the graph, and sometimes a Python traceback.
     """
     text = re.sub(r"\{\{\w+ [^}]*\}\}", "", message.split("[[", 1)[0])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -244,11 +243,11 @@ def reason_of(message: str) -> str:
 
 
 def translate_error(error: Exception, what: str) -> PydlbenchError:
-    """Return the error of ours that says the same.
+    """Return pydlbench's error for an error of TensorFlow.
 
     Args:
         error: one of ``tf.errors``.
-        what: operator, mode and what is special about the problem.
+        what: operator, mode and special features of the problem.
     """
     reason = reason_of(getattr(error, "message", None) or str(error))
     if isinstance(error, tf.errors.ResourceExhaustedError):

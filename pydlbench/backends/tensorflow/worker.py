@@ -1,4 +1,4 @@
-"""What TensorFlow's worker is asked for; see ``steps.registry.FrameworkWorker``."""
+"""Requests that TensorFlow's worker serves; see ``steps.registry.FrameworkWorker``."""
 
 from __future__ import annotations
 
@@ -23,21 +23,17 @@ __all__ = [
     "user_model",
 ]
 
-#: Whether files are run, and no modules.
+#: Whether the worker runs model files.
 runs_files: Final = False
 catalogue_model: Final = TensorflowModel
 user_model: Final = UserTensorflowModel
 
 
 def serve_call_list(backend: FrameworkBackend, spec: StepSpec) -> OperatorsKernel:
-    """List the nodes of a step's graph as it is run, or the groups that XLA makes of them."""
-    made = model_of(backend, spec)
-    assert isinstance(made, TracedModel), "all models of this worker are"
-    with made:
-        calls = made.record()
-    facts = OperatorsFacts(
-        calls=calls,
-        batch=made.batch,
-        notes=tuple(made.notes),
-    )
+    """List the nodes of a step's optimized graph, or the groups that XLA compiles."""
+    model = model_of(backend, spec)
+    assert isinstance(model, TracedModel), "all models of this worker are"
+    with model:
+        calls = model.record()
+    facts = OperatorsFacts(calls=calls, batch=model.batch, notes=tuple(model.notes))
     return OperatorsKernel([], facts, backend.cpus)

@@ -56,14 +56,14 @@ def test_padding_has_a_word_where_it_means_the_same(layer, word):
 def test_explicit_padding_follows_the_format():
     from pydlbench.backends.tensorflow.layers.forward import TensorFlowForwardOptions, padding_of
 
-    nhwc = TensorFlowForwardOptions(word="nhwc")
+    nhwc = TensorFlowForwardOptions(layout="nhwc")
     padding = padding_of(conv(8, 4, 1, (1, 2, 3, 0)))
     assert padding.explicit(nhwc) == [0, 0, 1, 2, 3, 0, 0, 0]
-    assert padding.explicit(TensorFlowForwardOptions(word="nchw")) == [0, 0, 0, 0, 1, 2, 3, 0]
-    assert padding.spoken(nhwc) == [(0, 0), (1, 2), (3, 0), (0, 0)]
+    assert padding.explicit(TensorFlowForwardOptions(layout="nchw")) == [0, 0, 0, 0, 1, 2, 3, 0]
+    assert padding.argument(nhwc) == [(0, 0), (1, 2), (3, 0), (0, 0)]
     same = padding_of(conv(8, 3, 1, 1))
     assert same.explicit(nhwc) == []
-    assert same.spoken(nhwc) == "SAME"
+    assert same.argument(nhwc) == "SAME"
     assert same.pairs == ((1, 1), (1, 1))
 
 

@@ -1,8 +1,8 @@
-"""What TensorFlow calls for each op, forward: the one thing that is said of it here.
+"""Forward functions of TensorFlow for each op.
 
-:data:`FORWARD` has a function of a layer and of how it is called; it returns a function of the
-layer's tensors, in the order of the roles that its forward pass reads. Gradients are TensorFlow's
-(:mod:`pydlbench.backends.tensorflow.layers.gradients`). Networks call their layers the same way.
+:data:`FORWARD` has a function of a layer and of options, which returns a function of the layer's
+tensors, in the order of the roles that its forward pass reads. TensorFlow derives the gradients
+(:mod:`pydlbench.backends.tensorflow.layers.gradients`). Networks use the same functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pydlbench.backends.frameworks.operands import axes_of, shape_in
+from pydlbench.backends.frameworks.operands import ForwardOptions, always, axes_of, shape_in
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.ops.axis import extent
 from pydlbench.verification.inputs import kept_elements
@@ -30,51 +30,32 @@ _FLOAT32: Final = "float32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorFlowForwardOptions:
+class TensorFlowForwardOptions(ForwardOptions):
     """How a layer is called, besides its sizes.
 
     Attributes:
-        word: how tensors lie: ``nhwc`` or ``nchw`` for images; of products ``transposed`` if the
-            weights are stored with their columns as rows.
-        training: whether for a training: normalisations take the minibatch's statistics then.
-        padded: whether images are padded by an operator of its own; else the layer's pads.
-        depthwise: whether through the operator for one group per channel.
-        split: whether groups are split, convolved and joined, as AlexNet's ports did; else the
-            operator knows groups.
+        padded: whether images are padded by an operator of their own, and not by the layer's.
+        depthwise: whether to use the operator for one group per channel.
+        split: whether groups are split, convolved and concatenated, as AlexNet's ports did; else
+            the operator computes them.
     """
 
-    word: str = "nhwc"
-    training: bool = False
     padded: bool = False
     depthwise: bool = False
     split: bool = False
 
-    @property
-    def images(self) -> str:
-        """The layout of images."""
-        return "nhwc" if self.word == "nhwc" else "nchw"
-
     def data_format(self, sides: int = 2) -> str:
-        """Return the layout by TensorFlow's word."""
+        """Return the layout in TensorFlow's notation."""
         return axes_of(self.images, sides).upper()
 
     @property
     def channels(self) -> int:
-        """Where images of two sides have their channels."""
+        """The axis of the channels of images with two sides."""
         return self.data_format().index("C")
-
-    def around(self, values: Sequence[Any], others: Any) -> list[Any]:
-        """Return what holds for each side in its place, with ``others`` for images and channels."""
-        return [others, *values, others] if self.images == "nhwc" else [others, others, *values]
-
-
-def _always(function: Function) -> Callable[[Any, TensorFlowForwardOptions], Function]:
-    """Return the entry of what is called the same way for any layer."""
-    return lambda _layer, _options: function
 
 
 # -----------------------------------------------------------------------------
-# Padding in TensorFlow's words: ``VALID``, ``SAME``, or numbers.
+# Padding in TensorFlow's terms: ``VALID``, ``SAME``, or numbers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +63,29 @@ class Padding:
     """Padding of one layer.
 
     Attributes:
-        word: ``VALID``, ``SAME`` or ``EXPLICIT``: a word means what the numbers say, exactly.
-        pairs: padding before and behind each side.
+        word: ``VALID`` or ``SAME`` if they are equal to the numbers, else ``EXPLICIT``.
+        pairs: padding before and after, for each side.
     """
 
     word: str
     pairs: tuple[tuple[int, int], ...]
 
     def explicit(self, options: TensorFlowForwardOptions) -> list[int]:
-        """Return the pads of all dimensions one after the other; empty with a word."""
+        """Return the pads of all axes in one list; empty unless padding is explicit."""
         if self.word != "EXPLICIT":
             return []
         return [pad for pair in options.around(self.pairs, (0, 0)) for pad in pair]
 
-    def spoken(self, options: TensorFlowForwardOptions) -> str | list[tuple[int, int]]:
-        """Return what ``tf.nn.conv2d`` takes: the word, or the pairs where there is none."""
-        return options.around(self.pairs, (0, 0)) if self.word == "EXPLICIT" else self.word
+    def argument(self, options: TensorFlowForwardOptions) -> str | list[tuple[int, int]]:
+        """Return the argument of ``tf.nn.conv2d``: the word, or the pairs of all axes."""
+        return list(options.around(self.pairs, (0, 0))) if self.word == "EXPLICIT" else self.word
 
 
 def padding_of(layer: Any) -> Padding:
-    """Return a layer's padding, by a word where one says the same.
+    """Return a layer's padding.
 
-    Outputs and leading pads decide which element meets which tap; what is left over at the end is
-    padding in either case.
+    A word is used if outputs and leading pads are equal: these define which element meets which
+    tap, and the rest at the end is padding in any case.
     """
     words = []
     windows = [extent(*pair) for pair in zip(layer.kernel, layer.dilation, strict=True)]
@@ -122,21 +103,21 @@ def padding_of(layer: Any) -> Padding:
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """How windows slide, and how images are padded beforehand.
+    """Padding of a layer with windows: by its operator, or beforehand.
 
     Attributes:
-        padding: what the operator pads.
-        pads: what is padded before, for each dimension; empty if the operator pads.
-        shape: of the images, as they lie.
+        padding: padding by the operator.
+        pads: padding beforehand, for each axis; empty if the operator pads.
+        shape: shape of the images, in their layout.
     """
 
     padding: Padding
-    pads: list[tuple[int, int]]
+    pads: tuple[tuple[int, int], ...]
     shape: tuple[int, ...]
 
     @classmethod
     def for_layer(cls, layer: Any, options: TensorFlowForwardOptions) -> _Windows:
-        padding, pads = padding_of(layer), []
+        padding, pads = padding_of(layer), ()
         if options.padded:
             pads = options.around(padding.pairs, (0, 0))
             padding = Padding("VALID", ((0, 0),) * len(padding.pairs))
@@ -149,16 +130,17 @@ class _Windows:
 
     @property
     def padded_shape(self) -> list[int]:
-        """The shape of images that are padded."""
-        pads = self.pads or [(0, 0)] * len(self.shape)
+        """The shape of padded images."""
+        pads = self.pads or ((0, 0),) * len(self.shape)
         return [size + sum(pair) for size, pair in zip(self.shape, pads, strict=True)]
 
 
 # -----------------------------------------------------------------------------
-# Convolutions, products, poolings, images in another size.
+# Convolutions, products, poolings, resizing.
 
 
-_FIRST: Final = {
+# Values of an additional first side of height one.
+_UNIT_SIDE: Final = {
     **dict.fromkeys(("in_size", "out_size", "kernel", "stride", "dilation"), 1),
     **dict.fromkeys(("pad_before", "pad_after"), 0),
 }
@@ -167,33 +149,36 @@ _FIRST: Final = {
 def _of_one_side_too(
     entry: Callable[[Any, TensorFlowForwardOptions], Function],
 ) -> Callable[[Any, TensorFlowForwardOptions], Function]:
-    """Return an entry that takes images of one side as rows of height one, as tf.nn.conv1d does."""
+    """Return an entry that also takes images of one side, as images of height one.
 
-    def widened(layer: Any, options: TensorFlowForwardOptions) -> Function:
+    ``tf.nn.conv1d`` does the same.
+    """
+
+    def any_sides(layer: Any, options: TensorFlowForwardOptions) -> Function:
         if layer.sides > 1:
             return entry(layer, options)
-        kept = layer.independent_fields.items()
-        wide = {name: (_FIRST[name], *value) for name, value in kept if name in _FIRST}
+        fields = layer.independent_fields.items()
+        wide = {name: (_UNIT_SIDE[name], *value) for name, value in fields if name in _UNIT_SIDE}
         function, axis = entry(layer.replace(**wide), options), 1 if options.images == "nhwc" else 2
 
         def forward(source: Any, *weights: Any) -> Any:
-            filters = [tf.expand_dims(each, 0) for each in weights]
+            filters = [tf.expand_dims(tensor, 0) for tensor in weights]
             return tf.squeeze(function(tf.expand_dims(source, axis), *filters), [axis])
 
         return forward
 
-    return widened
+    return any_sides
 
 
 def is_depthwise(layer: Any) -> bool:
-    """Whether each channel is convolved by itself, which TensorFlow has an operator for."""
+    """Whether each channel is convolved by itself, as TensorFlow's depthwise operators do."""
     return bool(layer.groups == layer.in_channels > 1)
 
 
 def _convolution(layer: Any, options: TensorFlowForwardOptions) -> Function:
     windows, format_ = _Windows.for_layer(layer, options), options.data_format(layer.sides)
     stride, dilation = layer.stride, layer.dilation
-    strides, pads = options.around(stride, 1), windows.padding.spoken(options)
+    strides, pads = options.around(stride, 1), windows.padding.argument(options)
 
     def convolve(source: Any, weights: Any) -> Any:
         if options.depthwise:
@@ -214,7 +199,7 @@ def _convolution(layer: Any, options: TensorFlowForwardOptions) -> Function:
 
 
 def _transposed_convolution(layer: Any, options: TensorFlowForwardOptions) -> Function:
-    # What tf.nn.conv2d_transpose calls: the gradient of a convolution of the result.
+    # As tf.nn.conv2d_transpose does, call the gradient of a convolution of the result.
     convolution = layer.convolution
     windows = _Windows.for_layer(convolution, options)
     words = {
@@ -243,19 +228,19 @@ def _transposed_convolution(layer: Any, options: TensorFlowForwardOptions) -> Fu
 
 
 def _product(_layer: Any, options: TensorFlowForwardOptions) -> Function:
-    return partial(tf.linalg.matmul, transpose_b=options.word == "transposed")
+    return partial(tf.linalg.matmul, transpose_b=options.layout == "transposed")
 
 
 def _attention(layer: Any, _options: TensorFlowForwardOptions) -> Function:
-    # TensorFlow has no operator of its own for it: what Keras's layers write.
+    # TensorFlow has no operator for it; Keras's layers are written like this.
     shared = layer.heads // layer.kv_heads
-    seen = np.arange(layer.keys) <= np.arange(layer.queries)[:, None]
+    mask = np.arange(layer.keys) <= np.arange(layer.queries)[:, None]
 
     def forward(query: Any, key: Any, value: Any) -> Any:
         if shared > 1:
-            key, value = (tf.repeat(each, shared, 1) for each in (key, value))
+            key, value = (tf.repeat(tensor, shared, 1) for tensor in (key, value))
         scores = tf.matmul(query * layer.size**-0.5, key, transpose_b=True)
-        scores = tf.where(seen, scores, scores.dtype.min) if layer.causal else scores
+        scores = tf.where(mask, scores, scores.dtype.min) if layer.causal else scores
         return tf.matmul(tf.nn.softmax(scores), value)
 
     return forward
@@ -269,20 +254,20 @@ def _pooling(layer: Any, options: TensorFlowForwardOptions) -> Function:
         "padding": windows.padding.word,
         "data_format": options.data_format(layer.sides),
     }
-    name, whole = {"max": "MaxPool", "avg": "AvgPool"}[layer.mode], layer.sides == 3
-    pool = getattr(tf.raw_ops, f"{name}3D" if whole else name)
+    name, is_3d = {"max": "MaxPool", "avg": "AvgPool"}[layer.mode], layer.sides == 3
+    pool = getattr(tf.raw_ops, f"{name}3D" if is_3d else name)
     if layer.mode == "max":
-        if not whole:
+        if not is_3d:
             words["explicit_paddings"] = windows.padding.explicit(options)
         return lambda source: pool(input=windows.pad(source, source.dtype.min), **words)
 
     def average(source: Any) -> Any:
-        result = pool(**{"input" if whole else "value": windows.pad(source)}, **words)
+        result = pool(**{"input" if is_3d else "value": windows.pad(source)}, **words)
         if not windows.pads or layer.count_include_pad:
             return result
         scale = np.prod(layer.kernel) / reduce(np.multiply.outer, layer.elements_inside)
-        placed = scale if options.images == "nchw" else scale[..., None]
-        return result * tf.cast(placed.astype(np.float32), source.dtype)
+        scale = scale if options.images == "nchw" else scale[..., None]
+        return result * tf.cast(scale.astype(np.float32), source.dtype)
 
     return average
 
@@ -294,11 +279,11 @@ def _resizing(layer: Any, _options: TensorFlowForwardOptions) -> Function:
 
 
 # -----------------------------------------------------------------------------
-# Normalisations: what is stored in a narrow type is converted to float32, and converted back.
+# Normalisations: narrow types are converted to float32 and back.
 
 
 def _local_response(layer: Any, options: TensorFlowForwardOptions) -> Function:
-    # TensorFlow's alpha applies to the sum of what is around, not to the mean.
+    # TensorFlow's alpha is a factor of the sum, not of the mean.
     words = {
         "depth_radius": layer.local_size // 2,
         "bias": layer.k,
@@ -308,10 +293,10 @@ def _local_response(layer: Any, options: TensorFlowForwardOptions) -> Function:
 
     def forward(images: Any) -> Any:
         exact = tf.cast(images, _FLOAT32)
-        outside = options.images == "nchw"  # there is none but with channels as the last dimension
-        exact = tf.transpose(exact, [0, 2, 3, 1]) if outside else exact
+        transposed = options.images == "nchw"  # the operator supports nhwc only
+        exact = tf.transpose(exact, [0, 2, 3, 1]) if transposed else exact
         result = tf.nn.local_response_normalization(exact, **words)
-        result = tf.transpose(result, [0, 3, 1, 2]) if outside else result
+        result = tf.transpose(result, [0, 3, 1, 2]) if transposed else result
         return tf.cast(result, images.dtype)
 
     return forward
@@ -320,15 +305,13 @@ def _local_response(layer: Any, options: TensorFlowForwardOptions) -> Function:
 def normalised(
     layer: Any, options: TensorFlowForwardOptions, *operands: Any, share: float = 1.0
 ) -> Any:
-    """Return all that the operator of a batch normalisation gives.
+    """Return all results of the operator of a batch normalisation.
 
     Args:
         layer: the normalisation.
-        options: whether it takes the minibatch's own statistics.
-        operands: images, factor, offset, and mean and variance: those to normalise by, or the
-            running ones.
-        share: how far the statistics that it returns are from the running ones to those of the
-            minibatch, in training.
+        options: training uses the statistics of the batch.
+        operands: images, factor, offset, and running mean and variance.
+        share: weight of the batch's statistics in the running statistics that training returns.
     """
     names = ("x", "scale", "offset", "mean", "variance")
     return tf.raw_ops.FusedBatchNormV3(
@@ -345,10 +328,10 @@ def _batch_normalisation(layer: Any, options: TensorFlowForwardOptions) -> Funct
         if not options.training:
             return normalised(layer, options, *operands).y
         result = normalised(layer, options, *operands, share=layer.momentum)
-        # The operator moves the running statistics; their variables are assigned, as Keras does.
-        for running, moved in zip(operands[-2:], result[1:3], strict=True):
+        # The operator updates running statistics; they are assigned to variables, as in Keras.
+        for running, updated in zip(operands[-2:], result[1:3], strict=True):
             if isinstance(running, tf.Variable):
-                running.assign(moved)
+                running.assign(updated)
         return result.y, result.reserve_space_1, result.reserve_space_2
 
     return forward
@@ -377,12 +360,12 @@ def _root_mean_square(layer: Any, _options: TensorFlowForwardOptions) -> Functio
 
 
 # -----------------------------------------------------------------------------
-# The loss, whose operator gives the loss of each row and, at once, the gradient of the logits; and
-# optimizers, by the operators that update a variable in one kernel.
+# The loss, whose operator returns the loss of each row and the gradient of the logits; and
+# optimizers, with operators that update a variable in one kernel.
 
 
 def _loss(_layer: Any, _options: TensorFlowForwardOptions) -> Function:
-    # Half precisions are converted to float32, as Keras's mixed precision wants it.
+    # Half precisions are converted to float32, as in Keras's mixed precision.
     def forward(x: Any, labels: Any) -> Any:
         logits = tf.cast(x, _FLOAT32)
         loss = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=labels)
@@ -392,14 +375,14 @@ def _loss(_layer: Any, _options: TensorFlowForwardOptions) -> Function:
 
 
 def descend(weights: Any, gradient: Any, rate: Any) -> None:
-    """Move weights, a variable, against their gradient."""
+    """Update weights, a variable, by gradient descent."""
     tf.raw_ops.ResourceApplyGradientDescent(var=weights.handle, alpha=rate, delta=gradient)
 
 
 def descend_with_momentum(
     weights: Any, velocity: Any, gradient: Any, rate: Any, *, mu: float
 ) -> None:
-    """Move weights by their velocity, both variables, after the gradient has been added to that."""
+    """Update weights and velocity, both variables, by gradient descent with momentum."""
     tf.raw_ops.ResourceApplyMomentum(
         var=weights.handle,
         accum=velocity.handle,
@@ -410,19 +393,19 @@ def descend_with_momentum(
 
 
 def _decay(layer: Any) -> Function:
-    # The gradient of an L2 loss and the sum of gradients, as TensorFlow's gradients have them.
+    # The gradient of an L2 loss, and the sum of gradients, as TensorFlow derives them.
     return lambda w, g: tf.add_n([g, w * tf.cast(layer.decay, w.dtype)])
 
 
 # -----------------------------------------------------------------------------
-# The table. What Keras has no operator for is a chain, each of which rounds what it writes.
+# The table. Ops without an operator are chains of operators, each of which rounds its result.
 
 
 def _hard_sigmoid(x: Any) -> Any:
     return tf.nn.relu6(x + 3) * (1 / 6)
 
 
-#: What is called for a layer, by :func:`~pydlbench.backends.frameworks.backend.op_of` it.
+#: Forward functions by :func:`~pydlbench.backends.frameworks.backend.op_of` a layer.
 FORWARD: Final[Mapping[str, Callable[[Any, TensorFlowForwardOptions], Function]]] = {
     "conv": _of_one_side_too(_convolution),
     "deconv": _of_one_side_too(_transposed_convolution),
@@ -431,41 +414,41 @@ FORWARD: Final[Mapping[str, Callable[[Any, TensorFlowForwardOptions], Function]]
     "pool": _of_one_side_too(_pooling),
     "resize": _of_one_side_too(_resizing),
     "bias": lambda _, options: partial(tf.nn.bias_add, data_format=options.data_format()),
-    "relu": _always(tf.nn.relu),
-    "relu6": _always(tf.nn.relu6),
-    "hardsigmoid": _always(_hard_sigmoid),
-    "hardswish": _always(lambda x: x * _hard_sigmoid(x)),
-    "sigmoid": _always(tf.sigmoid),
-    "tanh": _always(tf.tanh),
-    "softplus": _always(tf.nn.softplus),
-    "elu": _always(tf.nn.elu),
-    "silu": _always(tf.nn.silu),
-    "mish": _always(lambda x: x * tf.tanh(tf.nn.softplus(x))),
-    "gelu": _always(tf.nn.gelu),
-    "gelu-tanh": _always(partial(tf.nn.gelu, approximate=True)),
-    "scale": _always(operator.mul),
-    "add": _always(operator.add),
+    "relu": always(tf.nn.relu),
+    "relu6": always(tf.nn.relu6),
+    "hardsigmoid": always(_hard_sigmoid),
+    "hardswish": always(lambda x: x * _hard_sigmoid(x)),
+    "sigmoid": always(tf.sigmoid),
+    "tanh": always(tf.tanh),
+    "softplus": always(tf.nn.softplus),
+    "elu": always(tf.nn.elu),
+    "silu": always(tf.nn.silu),
+    "mish": always(lambda x: x * tf.tanh(tf.nn.softplus(x))),
+    "gelu": always(tf.nn.gelu),
+    "gelu-tanh": always(partial(tf.nn.gelu, approximate=True)),
+    "scale": always(operator.mul),
+    "add": always(operator.add),
     "concat": lambda _, options: lambda *images: tf.concat(images, options.channels),
     "dropout": lambda layer, _: partial(tf.nn.dropout, rate=1 - layer.keep),
     "lrn": _local_response,
     "batchnorm": _batch_normalisation,
     "layernorm": _layer_normalisation,
     "rmsnorm": _root_mean_square,
-    "softmax": _always(tf.nn.softmax),
-    "log-softmax": _always(tf.nn.log_softmax),
+    "softmax": always(tf.nn.softmax),
+    "log-softmax": always(tf.nn.log_softmax),
     "softmax-xent": _loss,
-    "l2": _always(lambda w: tf.nn.l2_loss(tf.cast(w, _FLOAT32))),
-    "sgd": _always(descend),
+    "l2": always(lambda w: tf.nn.l2_loss(tf.cast(w, _FLOAT32))),
+    "sgd": always(descend),
     "momentum": lambda layer, _: partial(descend_with_momentum, mu=layer.mu),
 }
 
-#: Gradients that are none of the forward pass alone.
+#: Gradients that cannot be derived from the forward pass.
 GRADIENT: Final[Mapping[str, Callable[[Any], Function]]] = {"l2": _decay}
 
 
 # -----------------------------------------------------------------------------
-# What a gradient reads of its forward pass where our inputs have it: the reference computes with
-# these. By op, the tensors of the graph by the role that has their values.
+# Tensors of the forward pass that gradients read, and that the inputs of a case define, so that the
+# reference uses the same values.
 
 
 def _mask(layer: Any, _inputs: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
@@ -492,7 +475,7 @@ def _rows(role: str) -> Callable[[Any, Mapping[str, NDArray[Any]]], NDArray[Any]
     return lambda layer, inputs: inputs[role].reshape(*layer.shapes()["src"][:-1], 1)
 
 
-#: See above: tensors by name, and what makes their values of a layer and its inputs.
+#: By op and name of the tensor, functions of the layer and its inputs that return the values.
 KEPT: Final[Mapping[str, Mapping[str, Callable[[Any, Any], NDArray[Any]]]]] = {
     "softmax": {"Softmax:0": _input("result")},
     "log-softmax": {"LogSoftmax:0": _input("result")},
@@ -507,19 +490,19 @@ KEPT: Final[Mapping[str, Mapping[str, Callable[[Any, Any], NDArray[Any]]]]] = {
 
 
 # -----------------------------------------------------------------------------
-# Several results, where a function returns others than the layer writes.
+# Results of functions that return others than the layer writes.
 
 
 def _probabilities_and_loss(
     layer: Any, results: Sequence[NDArray[Any]], operands: Sequence[Any]
 ) -> Sequence[NDArray[Any]]:
     mean, rows, gradient = results
-    # At the label, adding the one again would lose the digits of a small probability.
+    # Adding one to the gradient at the label would lose digits of a small probability.
     chosen = _one_hot(layer, operands[1].numpy())
     return np.where(chosen, np.exp(-rows)[:, None], gradient), mean
 
 
-#: See above: of a layer, of what was returned and of the operands.
+#: By op, functions of the layer, the returned results and the operands.
 RESULTS: Final[Mapping[str, Callable[..., Sequence[NDArray[Any]]]]] = {
     "softmax-xent": _probabilities_and_loss,
 }

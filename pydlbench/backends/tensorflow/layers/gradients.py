@@ -1,8 +1,8 @@
-"""A layer's gradient as TensorFlow has it: the part of a graph behind its forward pass.
+"""Gradients of layers: the part of a TensorFlow graph after the forward pass.
 
-A forward pass is traced together with its gradients; what they read of it (a result, a mask,
-statistics) is where the graph is cut. Those tensors are operands of the gradients then, as they are
-in a step, where they are kept.
+A forward pass is traced together with its gradients. The graph is cut at the tensors of the forward
+pass that the gradients read (a result, a mask, statistics). These become operands of the gradients,
+as in a step, which keeps them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.backends.tensorflow.settings import tf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-# Operators that compute nothing: constants, views, what reads and assigns variables.
+# Operators that compute nothing: constants, views, reads and assignments of variables.
 _PLUMBING: Final = (
     *("Const", "Placeholder", "Identity", "StopGradient", "PreventGradient", "Reshape", "Squeeze"),
     *("ExpandDims", "ReadVariableOp", "AssignVariableOp", "Fill"),
@@ -22,20 +22,21 @@ _PLUMBING: Final = (
 
 
 class TracedGraph:
-    """A forward pass as a graph, and its gradients if they are wanted.
+    """The graph of a forward pass, and of its gradients if they are requested.
 
     Attributes:
-        sources: what the function takes.
-        result: what it returns, or the first of several.
+        sources: operands of the function.
+        result: its first result.
         incoming: the gradient of the result.
-        kept: what the gradients read of the forward pass: where the graph is cut.
-        names: of the operators, each once; of gradients theirs.
+        kept: tensors of the forward pass that the gradients read, where the graph is cut.
+        names: names of the operators, each once: of the gradients, or of the forward pass if no
+            gradients are requested.
 
     Args:
         function: the forward pass.
-        operands: shape and type of what it takes.
-        wanted: places of those whose gradients are wanted; None is the forward pass alone.
-        variables: places of those that are variables.
+        operands: shapes and types of its operands.
+        wanted: positions of operands to differentiate by; None traces the forward pass alone.
+        variables: positions of operands that are variables.
     """
 
     def __init__(
@@ -48,29 +49,28 @@ class TracedGraph:
         self._graph = tf.Graph()
         with self._graph.as_default():
             self.sources = [tf.compat.v1.placeholder(kind, shape) for shape, kind in operands]
-            taken = list(self.sources)
-            for place in variables:
-                shape, kind = operands[place]
-                taken[place] = tf.Variable(tf.zeros(shape, kind), trainable=False)
+            arguments = list(self.sources)
+            for index in variables:
+                shape, kind = operands[index]
+                arguments[index] = tf.Variable(tf.zeros(shape, kind), trainable=False)
             before = self._graph.get_operations()
-            returned = function(*taken)
+            returned = function(*arguments)
             self.result = tf.nest.flatten(returned)[0]
             forward = self._graph.get_operations()
             self.names = _names(forward[len(before) :])
             if wanted is None:
                 return
             self.incoming = tf.compat.v1.placeholder(self.result.dtype, self.result.shape)
-            sources = [self.sources[place] for place in wanted]
+            sources = [self.sources[index] for index in wanted]
             self._gradients = tf.gradients(self.result, sources, self.incoming)
-        own, self.kept = self._behind(self._gradients, frozenset(forward))
-        self.names = _names(own)
+        self.kept = self._cut(frozenset(forward))
 
     def tensor(self, name: str) -> Any:
         """Return a tensor of the graph by its name."""
         return self._graph.get_tensor_by_name(name)
 
     def gradients(self) -> Callable[..., list[Any]]:
-        """Return the gradients as a function of what is kept and the incoming gradient."""
+        """Return the gradients as a function of the kept tensors and the incoming gradient."""
         return self.part([*self.kept, self.incoming], self._gradients)
 
     def gradients_from_result(self) -> Callable[..., list[Any]]:
@@ -81,77 +81,83 @@ class TracedGraph:
         """Return a part of the graph as a function.
 
         Args:
-            given: tensors that the function takes; nothing behind them is computed.
-            wanted: tensors that it returns.
+            given: operands of the function; the operators that compute them are left out.
+            wanted: results of the function.
         """
-        names = [each.name for each in given]
-        known = frozenset(names)
-        needed = self._needed([each for each in wanted if each.name not in known], known)
+        names = [tensor.name for tensor in given]
+        fetched = [tensor.name for tensor in wanted if tensor.name not in names]
+        needed = {
+            operator.name
+            for operator in reached_operators(
+                (self.tensor(name).op for name in fetched),
+                lambda operator: (x.op for x in operator.inputs if x.name not in names),
+            )
+        }
         nodes = tf.compat.v1.GraphDef()
         whole = self._graph.as_graph_def()
         nodes.versions.CopyFrom(whole.versions)
         nodes.node.extend(node for node in whole.node if node.name in needed)
         for node in nodes.node:
-            node.attr.pop("_class", None)  # where it stands: beside operators that are cut off
-        fetched = [each.name for each in wanted if each.name not in known]
+            node.attr.pop("_class", None)  # colocation with operators that are left out
 
         def function(*tensors: Any) -> list[Any]:
             by_name = dict(zip(names, tensors, strict=True))
-            # Nothing may be mapped that nobody reads.
+            # TensorFlow refuses to map tensors that are not read.
             read = {
                 name if ":" in name else f"{name}:0" for node in nodes.node for name in node.input
             }
             mapped = {name: tensor for name, tensor in by_name.items() if name in read}
-            made = tf.graph_util.import_graph_def(
+            results = tf.graph_util.import_graph_def(
                 nodes, input_map=mapped, return_elements=fetched, name=""
             )
-            by_name |= dict(zip(fetched, made, strict=True))
-            return [by_name[each.name] for each in wanted]
+            by_name |= dict(zip(fetched, results, strict=True))
+            return [by_name[tensor.name] for tensor in wanted]
 
         return function
 
-    def _needed(self, wanted: Sequence[Any], known: frozenset[str]) -> set[str]:
-        """Return the operators behind tensors, up to those that are known."""
-        reached: set[str] = set()
-        waiting = [each.op for each in wanted]
-        while waiting:
-            operator = waiting.pop()
-            if operator.name not in reached:
-                reached.add(operator.name)
-                waiting += [each.op for each in operator.inputs if each.name not in known]
-        return reached
+    def _cut(self, forward: frozenset[Any]) -> list[Any]:
+        """Return the tensors of the forward pass that gradients read; name their operators."""
 
-    def _behind(
-        self, wanted: Sequence[Any], forward: frozenset[Any]
-    ) -> tuple[list[Any], list[Any]]:
-        """Return the operators behind a forward pass in their order, and what they read of it."""
-        kept: dict[str, Any] = {}
-        reached: set[Any] = set()
-        waiting = [each.op for each in wanted]
-        while waiting:
-            operator = waiting.pop()
-            if operator in reached:
-                continue
-            reached.add(operator)
-            for each in operator.inputs:
-                # Constants of the forward pass stay constants: a compiler may know them.
-                if each.op in forward and each.op.type != "Const":
-                    kept[each.name] = each
-                else:
-                    waiting.append(each.op)
-        kept.pop(self.incoming.name, None)
-        return [each for each in self._graph.get_operations() if each in reached], list(
-            kept.values()
+        def is_kept(tensor: Any) -> bool:
+            # Constants of the forward pass stay constants, which a compiler may fold.
+            return tensor.op in forward and tensor.op.type != "Const"
+
+        reached = reached_operators(
+            (tensor.op for tensor in self._gradients),
+            lambda operator: (x.op for x in operator.inputs if not is_kept(x)),
         )
+        self.names = _names([op for op in self._graph.get_operations() if op in reached])
+        read = (tensor for operator in reached for tensor in operator.inputs)
+        kept = {tensor.name: tensor for tensor in read if is_kept(tensor)}
+        return list(kept.values())
+
+
+def reached_operators(
+    operators: Iterable[Any], inputs: Callable[[Any], Iterable[Any]]
+) -> dict[Any, None]:
+    """Return operators and all that they depend on, as the keys of a dictionary.
+
+    Args:
+        operators: where to start.
+        inputs: returns the operators that an operator depends on.
+    """
+    waiting = list(operators)
+    reached: dict[Any, None] = {}
+    while waiting:
+        operator = waiting.pop()
+        if operator not in reached:
+            reached[operator] = None
+            waiting += inputs(operator)
+    return reached
 
 
 def _names(operators: Sequence[Any]) -> tuple[str, ...]:
-    """Return the operators that compute; what gives integers counts and measures shapes."""
+    """Return names of operators, without those that only move data or compute integers."""
     return tuple(
         dict.fromkeys(
-            each.type
-            for each in operators
-            if each.type not in _PLUMBING
-            and not (each.outputs and all(output.dtype.is_integer for output in each.outputs))
+            operator.type
+            for operator in operators
+            if operator.type not in _PLUMBING
+            and not (operator.outputs and all(item.dtype.is_integer for item in operator.outputs))
         )
     )

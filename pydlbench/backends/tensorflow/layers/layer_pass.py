@@ -1,4 +1,4 @@
-"""A layer's pass as TensorFlow runs it, from its forward function, with its operands in place.
+"""Passes of layers in TensorFlow, from their forward functions, with operands.
 
 A new op is an entry in :data:`~pydlbench.backends.tensorflow.layers.forward.FORWARD`.
 """
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 # The ways to run a pass.
 
 
-def variants_of(spec: KernelSpec, traced: Tracer, numbers: TensorFlowArithmetic) -> list[Variant]:
+def variants_of(spec: KernelSpec, tracer: Tracer, numbers: TensorFlowArithmetic) -> list[Variant]:
     """List the ways to run a pass of a layer.
 
     Args:
-        spec: what is computed.
-        traced: makes functions.
-        numbers: how it is computed.
+        spec: the case.
+        tracer: makes functions.
+        numbers: the arithmetic of the precision.
 
     Raises:
         UnsupportedError: TensorFlow has no such layers, or not this one.
@@ -59,40 +59,40 @@ def variants_of(spec: KernelSpec, traced: Tracer, numbers: TensorFlowArithmetic)
     training = spec.pass_ != "forward" or spec.propagation == "training"
     ways = [dataclasses.replace(options, training=training) for options in _ways(spec.layer)]
     return [
-        _TensorFlowPass(spec, entry(spec.layer, options), options).variant(traced, numbers)
+        _TensorFlowPass(spec, entry(spec.layer, options), options).variant(tracer, numbers)
         for options in ways
     ]
 
 
 def _ways(layer: Any) -> list[TensorFlowForwardOptions]:
-    """Return how a layer can be called.
+    """Return the options that a layer can be called with.
 
-    Where no word describes the padding, the images may also be padded first, as models written for
-    TensorFlow do: its gradients with explicit padding are not oneDNN's, sum bfloat16 in bfloat16,
-    and know neither groups nor dilation.
+    If the padding is neither ``SAME`` nor ``VALID``, images may also be padded first, as models
+    written for TensorFlow do: its gradients with explicit padding do not use oneDNN, sum bfloat16
+    in bfloat16, and support neither groups nor dilation.
 
-    A convolution with one group per channel also goes through TensorFlow's operators for just that;
-    these have one stride for both directions and, on CPUs, no dilation.
+    A convolution with one group per channel can also use TensorFlow's depthwise operators, which
+    have one stride for both directions and, on CPUs, no dilation.
     """
-    op, words = op_of(layer), layouts_of(layer)
-    if op in ("lrn", "resize"):  # neither has operators for other images
-        words = ("nhwc",)
+    op, layouts = op_of(layer), layouts_of(layer)
+    if op in ("lrn", "resize"):  # there are no operators for nchw
+        layouts = ("nhwc",)
     ways: list[dict[str, bool]] = [{}]
-    whole = layer.sides == 3  # whose operators pad by a word only
-    if op == "pool" and whole and padding_of(layer).word == "EXPLICIT":
+    is_3d = layer.sides == 3  # 3-D operators have no explicit padding
+    if op == "pool" and is_3d and padding_of(layer).word == "EXPLICIT":
         ways = [{"padded": True}]
     if op in ("conv", "deconv"):
         convolution = layer.convolution if op == "deconv" else layer
         if padding_of(convolution).word == "EXPLICIT":
-            ways = [{"padded": True}] if whole else [{}, {"padded": True}]
+            ways = [{"padded": True}] if is_3d else [{}, {"padded": True}]
         alike = len(set(convolution.stride)) == 1 and set(convolution.dilation) == {1}
         if is_depthwise(convolution) and alike and layer.sides == 2:
             ways.append({"depthwise": True})
-    return [TensorFlowForwardOptions(word=word, **way) for way in ways for word in words]
+    return [TensorFlowForwardOptions(layout=layout, **way) for way in ways for layout in layouts]
 
 
 def _check(layer: Any, spec: KernelSpec) -> None:
-    """Refuse what TensorFlow's operators do not compute."""
+    """Refuse layers that TensorFlow's operators do not support."""
     op = op_of(layer)
     if layer.kind == "pointwise" and spec.on_gpu:
         raise UnsupportedError("tensorflow: memory-bound layers are run on CPUs so far")
@@ -118,7 +118,7 @@ def _check(layer: Any, spec: KernelSpec) -> None:
         raise UnsupportedError("TensorFlow's ResizeBilinear gives float32 only; nearest: fp32")
 
 
-# What sums in the type that is stored though it is one operator: the rest is exact, or a chain.
+# Single operators that compute in the storage type; others compute in float32, or are chains.
 _ROUNDING: Final = (
     *(("sigmoid", "backward-data"), ("tanh", "backward-data"), ("elu", "backward-data")),
     *(("softplus", "forward"), ("softplus", "backward-data")),
@@ -128,9 +128,9 @@ _ROUNDING: Final = (
 
 
 def _sums(layer: Any, pass_: str, names: Sequence[str]) -> str:
-    """Return the accumulator of a pass; each operator of a chain rounds its result."""
+    """Return the kind of accumulator of a pass; each operator of a chain rounds its result."""
     op = op_of(layer)
-    if op == "gemm" and "Sum" in names:  # of products that are rounded to storage
+    if op == "gemm" and "Sum" in names:  # products are rounded to the storage type
         return "stored"
     if op in ("conv", "deconv", "gemm"):
         return "products"
@@ -143,8 +143,8 @@ def _sums(layer: Any, pass_: str, names: Sequence[str]) -> str:
 
 
 def layout_of(layer: Layer, options: TensorFlowForwardOptions) -> LayerLayout:
-    """Return how the tensors of a layer lie that is called in a way."""
-    return LayerLayout(layer, options.word, "hwcm" if options.depthwise else "hwio")
+    """Return the layouts of a layer's tensors."""
+    return LayerLayout(layer, options.layout, "hwcm" if options.depthwise else "hwio")
 
 
 # -----------------------------------------------------------------------------
@@ -152,12 +152,12 @@ def layout_of(layer: Layer, options: TensorFlowForwardOptions) -> LayerLayout:
 
 
 class _TensorFlowPass(FrameworkLayerPass):
-    """A pass of a layer, traced: as a gradient, the part of a graph behind the forward pass.
+    """A traced pass of a layer; a gradient is the part of the graph after the forward pass.
 
     Args:
-        spec: says which pass.
+        spec: the case.
         forward: the function of the layer's tensors.
-        options: of the forward function.
+        options: options of the forward function.
     """
 
     def __init__(
@@ -168,11 +168,11 @@ class _TensorFlowPass(FrameworkLayerPass):
         if spec.fuse == "bias":
             self.function = _with_bias(self.function, spec.layer, options)
         operands = [(self.layout.stored_shape(role), self._type(role)) for role in roles.reads]
-        turn = [((), self._stored)] * bool(self.turns)
+        rate = [((), self._stored)] * bool(self.turns)
         wanted = [*map(roles.reads.index, roles.writes)] if roles.derived else None
-        self._graph = TracedGraph(self.function, [*operands, *turn], wanted, self.changed)
+        self._graph = TracedGraph(self.function, [*operands, *rate], wanted, self.changed)
 
-    def variant(self, traced: Tracer, numbers: TensorFlowArithmetic) -> Variant:
+    def variant(self, tracer: Tracer, numbers: TensorFlowArithmetic) -> Variant:
         """Return it as a way to run the case."""
         algorithm = ", ".join(self._graph.names)
         if self._options.padded and self.spec.pass_ != "forward":
@@ -181,42 +181,42 @@ class _TensorFlowPass(FrameworkLayerPass):
 
         def build(inputs: Mapping[str, Array]) -> FunctionOperator:
             try:
-                return self._built(inputs, traced, numbers)
+                return self._build(inputs, tracer, numbers)
             except tf.errors.OpError as error:
-                what = " ".join(filter(None, (algorithm, self._detail, f"({traced.mode})")))
+                what = " ".join(filter(None, (algorithm, self._detail, f"({tracer.mode})")))
                 raise translate_error(error, what) from error
 
         return Variant(
             algorithm=algorithm,
             layout=self.layout.text(self.spec.pass_),
-            variant=self._options.word,
+            variant=self._options.layout,
             build=build,
-            accumulate=numbers.accumulator(sums, traced.mode),
-            bias_accumulate=numbers.accumulator("BiasAddGrad", traced.mode),
+            accumulate=numbers.accumulator(sums, tracer.mode),
+            bias_accumulate=numbers.accumulator("BiasAddGrad", tracer.mode),
         )
 
     @property
     def _detail(self) -> str:
-        """What is special about the problem, for refusals: ``with 2 groups``."""
+        """Special features of the problem, for error messages: ``with 2 groups``."""
         details = []
         if self.op in ("conv", "deconv"):
             details = [f"{self.layer.groups} groups"] * (self.layer.groups > 1)
             details += ["dilation"] * (max(self.layer.dilation) > 1)
         return f"with {' and '.join(details)}" if details else ""
 
-    def _built(
-        self, inputs: Mapping[str, Array], traced: Tracer, numbers: TensorFlowArithmetic
+    def _build(
+        self, inputs: Mapping[str, Array], tracer: Tracer, numbers: TensorFlowArithmetic
     ) -> FunctionOperator:
-        """Make the operator; it has run once, so it is traced and compiled."""
-        device = traced.device
+        """Build the operator, and run it once, so that it is traced and compiled."""
+        device = tracer.device
         operands = [
             upload(self.layout.array(role, inputs), self._type(role), device)
             for role in self.roles.reads
         ]
         function = self.function
         with tf.device(device):
-            for place in self.changed:
-                operands[place] = tf.Variable(operands[place], trainable=False)
+            for index in self.changed:
+                operands[index] = tf.Variable(operands[index], trainable=False)
             if self.roles.derived:
                 function = self._graph.gradients()
                 operands = self._kept(operands, inputs, device)
@@ -228,9 +228,9 @@ class _TensorFlowPass(FrameworkLayerPass):
                 several = RESULTS[self.op](self.layer, [*map(as_array, several)], operands)
             return self.plain(self.by_role(several, operands), as_array)
 
-        turns = [upload(np.asarray(each), self._stored, device) for each in self.turns]
+        turns = [upload(np.asarray(value), self._stored, device) for value in self.turns]
         operator = FunctionOperator(
-            function, operands, results, traced, numbers, changed=self.changed, turns=turns
+            function, operands, results, tracer, numbers, changed=self.changed, turns=turns
         )
         with operator.guard():
             operator.call()
@@ -238,15 +238,15 @@ class _TensorFlowPass(FrameworkLayerPass):
         return operator
 
     def _kept(self, operands: list[Any], inputs: Mapping[str, Array], device: str) -> list[Any]:
-        """Return the operands of the gradients: what they read of the forward pass, and theirs."""
+        """Return the operands of the gradients: kept tensors, and the incoming gradient."""
         graph, kept = self._graph, KEPT.get(self.op, {})
         given = [graph.tensor(name) for name in kept]
         values = [
-            upload(self.layout.arrange("src", make(self.layer, inputs)), each.dtype.name, device)
-            for make, each in zip(kept.values(), given, strict=True)
+            upload(self.layout.arrange("src", make(self.layer, inputs)), tensor.dtype.name, device)
+            for make, tensor in zip(kept.values(), given, strict=True)
         ]
         keep = tf.function(graph.part([*graph.sources, *given], graph.kept), autograph=False)
-        incoming = np.ones((), np.float32)  # of a number: the loss
+        incoming = np.ones((), np.float32)  # gradient of a loss, which is a scalar
         if graph.incoming.shape.rank:
             incoming = self.layout.array("dst", inputs)
         last = upload(incoming, graph.incoming.dtype.name, device)
@@ -261,10 +261,10 @@ class _TensorFlowPass(FrameworkLayerPass):
 def _with_bias(
     function: Callable[..., Any], layer: Layer, options: TensorFlowForwardOptions
 ) -> Callable[..., Any]:
-    """Return a function that adds a bias too, which TensorFlow may fuse.
+    """Return a function with an addition of a bias, which TensorFlow may fuse.
 
-    In graph mode Grappler makes one kernel of ``Conv2D`` or ``MatMul`` and ``BiasAdd``; XLA fuses
-    on its own. The gradient of the bias is an operator of its own beside that of the weights.
+    In graph mode Grappler fuses ``Conv2D`` or ``MatMul`` with ``BiasAdd``; XLA has its own fusions.
+    The gradient of the bias is a separate operator.
     """
     # Columns of a product are its last dimension.
     data_format = "NHWC" if layer.op == "gemm" else options.data_format()
@@ -276,32 +276,32 @@ def _with_bias(
 
 
 # -----------------------------------------------------------------------------
-# A traced function with its operands in place.
+# Traced functions with their operands.
 
 
 def upload(array: NDArray[Any], dtype: str, device: str) -> Any:
-    """Return a tensor on the device; nothing is converted or copied when it is used."""
+    """Return a tensor on the device, which is neither converted nor copied in calls."""
     with tf.device(device):
         return tf.identity(tf.constant(array.astype(tf.as_dtype(dtype).as_numpy_dtype)))
 
 
 def as_array(tensor: Any) -> NDArray[Any]:
-    """Return a tensor's (or variable's) values as float32, in memory of their own."""
+    """Return a copy of the values of a tensor or variable, as float32."""
     array: NDArray[Any] = np.array(tensor).astype(np.float32)
     return array
 
 
 class FunctionOperator(FrameworkOperator):
-    """What ``tf.function`` makes of a function of tensors.
+    """A ``tf.function`` with its operands.
 
     Args:
-        body: what is traced; takes the operands as tensors, so that none becomes a constant that
-            could be folded away, and returns a result, several, or nothing.
-        operands: its arguments, on the device; without what takes turns.
+        body: the function to trace. It takes operands as tensors, so that none is a constant that
+            could be folded, and returns a result, several, or nothing.
+        operands: its arguments on the device, without the alternating one.
         results: see :class:`FrameworkOperator`.
-        traced: makes the function, in its mode and on its device.
-        numbers: has the process-wide switch that is set when the function is called.
-        changed: places of operands that it overwrites, which are variables.
+        tracer: makes the function, in its mode and on its device.
+        numbers: has the process-wide switch that is set for calls.
+        changed: positions of operands that it overwrites, which are variables.
         turns: see :class:`FrameworkOperator`; on the device.
     """
 
@@ -310,17 +310,17 @@ class FunctionOperator(FrameworkOperator):
         body: Callable[..., Any],
         operands: Sequence[Any],
         results: Callable[[Any], Mapping[str, NDArray[Any]]],
-        traced: Tracer,
+        tracer: Tracer,
         numbers: TensorFlowArithmetic,
         *,
         changed: Sequence[int] = (),
         turns: Sequence[Any] = (),
     ) -> None:
-        self._body, self._tracer, self._numbers = body, traced, numbers
-        self.mode = traced.mode
-        self.function = self.traced()
-        variables = [operands[place] for place in changed]
-        before = [tf.identity(each) for each in variables]
+        self._body, self._tracer, self._numbers = body, tracer, numbers
+        self.mode = tracer.mode
+        self.function = self.new_function()
+        variables = [operands[index] for index in changed]
+        before = [tf.identity(variable) for variable in variables]
 
         def restore() -> None:
             for variable, value in zip(variables, before, strict=True):
@@ -330,17 +330,17 @@ class FunctionOperator(FrameworkOperator):
             self.function,
             operands,
             results,
-            guard=self._settled,
-            wait=traced.wait,
+            guard=self._apply_settings,
+            wait=tracer.wait,
             turns=turns,
             restore=restore,
         )
 
-    def traced(self) -> Any:
-        """Return the function anew: it is traced when it is called."""
+    def new_function(self) -> Any:
+        """Return another ``tf.function`` of the same body, which is not yet traced."""
         return self._tracer(self._body)
 
     @contextlib.contextmanager
-    def _settled(self) -> Iterator[None]:
-        self._numbers.settle()
+    def _apply_settings(self) -> Iterator[None]:
+        self._numbers.apply()
         yield

@@ -1,6 +1,6 @@
-"""Nodes of TensorFlow's steps in functions of their own, on operands that are made up.
+"""Nodes of TensorFlow's steps, timed alone in functions of their own on random operands.
 
-Where XLA compiles a step, groups of nodes that it joins.
+If XLA compiles the step, groups of nodes are timed.
 """
 
 from __future__ import annotations
@@ -39,83 +39,83 @@ if TYPE_CHECKING:
 # Nodes in functions of their own.
 
 
-def repeated(
-    traced: Tracer,
+def repeat(
+    tracer: Tracer,
     body: Callable[..., list[Any]],
     sets: Sequence[Sequence[Any]],
     costs: CallCosts | None = None,
 ) -> RepeatedOperator:
-    """Return a function of TensorFlow that holds an operator several times.
+    """Return a function that executes an operator several times.
 
     Args:
-        traced: traces as the steps are traced.
+        tracer: makes functions as steps are made.
         body: returns an operator's results for one set of operands.
-        sets: of operands; the operator is executed once for each.
-        costs: of calls, which are taken off; None leaves them in.
+        sets: sets of operands; the operator is executed once for each.
+        costs: costs of calls, which are subtracted; None subtracts nothing.
     """
     width = len(sets[0])
-    operands = [item for each in sets for item in each]
+    operands = [tensor for items in sets for tensor in items]
 
-    def all_of(*tensors: Any) -> list[Any]:
+    def repetitions(*tensors: Any) -> list[Any]:
         results: list[Any] = []
-        for number in range(len(sets)):  # an operand there need not be
+        for number in range(len(sets)):  # sets may be empty
             results += body(*tensors[number * width : (number + 1) * width])
-        # A compiler would compute no more than these elements.
-        return results if traced.mode == "xla" else [_first(item) for item in results]
+        # XLA would compute nothing but the first elements.
+        return results if tracer.mode == "xla" else [_first(item) for item in results]
 
-    function = traced(all_of)
+    function = tracer(repetitions)
     results = len(function(*operands))
     cost = costs.at(len(operands), results) if costs else None
     return RepeatedOperator(partial(function, *operands), len(sets), cost)
 
 
 class ProducedOperator(RepeatedOperator):
-    """An operator of a forward pass that reads what was written just before, as it does in a step.
+    """An operator of a forward pass that reads operands which were just written, as in a step.
 
-    Each operand is a product by one, made in the same function. What these products take alone, in
-    a function of their own, is taken off, and what a call costs with it.
+    Each operand is a product with one, computed in the same function. The time of these products in
+    a function of their own is subtracted, which includes the cost of a call.
 
     Args:
-        traced: see :func:`repeated`.
-        body: likewise.
-        sets: likewise; no integers.
+        tracer: see :func:`repeat`.
+        body: see :func:`repeat`.
+        sets: see :func:`repeat`; floating-point operands.
     """
 
     def __init__(
-        self, traced: Tracer, body: Callable[..., list[Any]], sets: Sequence[Sequence[Any]]
+        self, tracer: Tracer, body: Callable[..., list[Any]], sets: Sequence[Sequence[Any]]
     ) -> None:
         with tf.device("/CPU:0"):
             ones = {item.dtype: tf.constant(1, item.dtype) for item in sets[0]}
 
-        def produced(*tensors: Any) -> list[Any]:
-            # By operands, which no optimiser knows to be one.
-            *given, unit = tensors
-            return [each * unit for each in given]
+        def products(*tensors: Any) -> list[Any]:
+            # The factor is an operand, which optimizers do not know to be one.
+            *operands, one = tensors
+            return [operand * one for operand in operands]
 
-        def together(*tensors: Any) -> list[Any]:
-            return body(*produced(*tensors))
+        def produced(*tensors: Any) -> list[Any]:
+            return body(*products(*tensors))
 
         full = [[*item, ones[item[0].dtype]] for item in sets]
-        super().__init__(repeated(traced, together, full).call, len(sets))
-        self._products = repeated(traced, produced, full)
+        super().__init__(repeat(tracer, produced, full).call, len(sets))
+        self._products = repeat(tracer, products, full)
 
     def run(self) -> float:
-        """Call it once, and what only makes its operands; seconds of one execution."""
+        """Call it and the products once; return the seconds of one execution."""
         return max(0.0, super().run() - self._products.run())
 
 
 def _first(tensor: Any) -> Any:
-    """Return an element, so that the rest is given back as soon as it is there.
+    """Return the first element, so that the memory of the tensor is freed immediately.
 
-    In a step the next operator's result comes to lie where one before it was, in the caches; what a
-    function returns stays until it ends.
+    In a step results reuse the memory of earlier ones, which is in the caches; results of a
+    function are kept until it ends.
     """
-    # What has no elements by its shape is a number from some kernels of oneDNN's.
+    # Some kernels of oneDNN return a number where the shape has no elements.
     return tf.reshape(tensor, [-1])[:1] if tensor.shape.num_elements() else tensor
 
 
-def copied(tensor: Any, device: str) -> Any:
-    """Return a tensor of the same values in memory of its own; a variable stays the same one."""
+def copy_tensor(tensor: Any, device: str) -> Any:
+    """Return a copy of a tensor; variables are not copied."""
     if tensor.dtype == tf.resource:
         return tensor
     with tf.device(device):
@@ -123,7 +123,7 @@ def copied(tensor: Any, device: str) -> Any:
 
 
 # -----------------------------------------------------------------------------
-# TensorFlow's operators, prepared: traced, repeated where they are short, calibrated.
+# Requests.
 
 _CPU = "/CPU:0"
 
@@ -131,27 +131,27 @@ _CPU = "/CPU:0"
 def serve_calls(
     backend: FrameworkBackend, spec: StepSpec, signatures: Sequence[str]
 ) -> OperatorsKernel:
-    """Make nodes and groups of them ready; see ``requests.request_calls``."""
+    """Prepare nodes and groups of them; see ``requests.request_calls``."""
     check_on_cpu(spec)
-    traced = Tracer("/GPU:0" if spec.on_gpu else _CPU, str(spec.mode))
-    # One for all: it depends on numbers of operands and results only.
-    costs = CallCosts(partial(_empty, traced))
+    tracer = Tracer("/GPU:0" if spec.on_gpu else _CPU, str(spec.mode))
+    # Shared by all nodes, as costs depend on numbers of operands and results only.
+    costs = CallCosts(partial(_empty, tracer))
     ready, refused = prepare_operators(
         signatures,
-        lambda text: _operator(text, spec, traced, costs, among=len(signatures)),
+        lambda text: _operator(text, spec, tracer, costs, among=len(signatures)),
     )
-    facts = OperatorsFacts(names=tuple(ready), dispatch_s=_dispatch_s(traced), refused=refused)
+    facts = OperatorsFacts(names=tuple(ready), dispatch_s=_dispatch_s(tracer), refused=refused)
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
 
 def _operator(
-    signature: str, spec: StepSpec, traced: Tracer, costs: CallCosts, among: int
+    signature: str, spec: StepSpec, tracer: Tracer, costs: CallCosts, among: int
 ) -> TimedCall:
     """Return a node of a recorded graph, or a group of nodes."""
     if is_feed(signature):
         model = build_model(spec.model, batch=spec.batch, **spec.options)
         host = host_arrays(make_batch(model, spec.seed), spec.layout)
-        return TimedCall(lambda: [tf.convert_to_tensor(each) for each in host])
+        return TimedCall(lambda: [tf.convert_to_tensor(array) for array in host])
     alone: Replayed | ReplayedGroup
     if is_group(signature):
         group = CallGroup.read(signature)
@@ -160,40 +160,37 @@ def _operator(
         node = TensorFlowNode.read(signature)
         name, alone = node.op, Replayed(node)
     with framework_errors(name):
-        operands = alone.operands(traced.device)
-        make: Callable[..., RepeatedOperator] = partial(repeated, traced, alone, costs=costs)
+        operands = alone.operands(tracer.device)
+        make: Callable[..., RepeatedOperator] = partial(repeat, tracer, alone, costs=costs)
         if spec.phase == "forward" and alone.plain:
-            make = partial(ProducedOperator, traced, alone)
-        # XLA takes a variable once only.
-        once = traced.mode == "xla" and any(each.dtype == tf.resource for each in operands)
+            make = partial(ProducedOperator, tracer, alone)
+        # In XLA a variable can be an operand only once.
+        once = tracer.mode == "xla" and any(tensor.dtype == tf.resource for tensor in operands)
         return long_enough(
             make,
             operands,
-            partial(copied, device=_CPU),
-            size=sum(each.dtype.size * each.shape.num_elements() for each in operands),
+            partial(copy_tensor, device=_CPU),
+            size=sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in operands),
             among=among,
             **({"most": 1} if once else {}),
         )
 
 
-def _empty(traced: Tracer, operands: int, results: int) -> RepeatedOperator:
-    """Return a call that computes nothing, with so many operands and results."""
+def _empty(tracer: Tracer, operands: int, results: int) -> RepeatedOperator:
+    """Return a call with given numbers of operands and results that computes nothing."""
     with tf.device(_CPU):
         scalar = tf.constant(1.0)
 
     def body(*tensors: Any) -> list[Any]:
         return [tf.identity(tensors[i % len(tensors)]) for i in range(results)]
 
-    return repeated(traced, body, [[scalar] * operands])
+    return repeat(tracer, body, [[scalar] * operands])
 
 
-def _dispatch_s(traced: Tracer) -> float:
-    """Return what an operator costs that computes nothing, in seconds.
-
-    Softmax is joined with nothing.
-    """
-    if traced.mode == "xla":
-        return 0.0  # a compiled program has no operators any more
+def _dispatch_s(tracer: Tracer) -> float:
+    """Return the seconds of dispatching an operator: a softmax, which is never fused."""
+    if tracer.mode == "xla":
+        return 0.0  # a compiled program does not dispatch single operators
     with tf.device(_CPU):
         source = tf.ones([1, 2])
 
@@ -203,6 +200,6 @@ def _dispatch_s(traced: Tracer) -> float:
                 value = tf.nn.softmax(value)
             return [value]
 
-        return repeated(traced, body, [[source]])
+        return repeat(tracer, body, [[source]])
 
     return dispatch_s(chain)

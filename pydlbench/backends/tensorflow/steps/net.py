@@ -1,7 +1,7 @@
-"""A model's graph as a function of TensorFlow on NHWC images (or NCHW ones on a GPU).
+"""Networks of the catalogue as functions in TensorFlow, on NHWC images (on a GPU also NCHW).
 
-Convolutions and poolings are padded first where no word says the same, and other groups than one
-per channel are split: TensorFlow's gradients know none on a CPU.
+Images are padded before convolutions and poolings unless their padding is ``SAME`` or ``VALID``.
+Groups are split unless there is one per channel, as TensorFlow's gradients support none on a CPU.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class TensorFlowNet(Network):
     Args:
         model: the graph.
         weights: float32 arrays by ``<node>/<role>``.
-        images: their layout: ``nhwc`` or ``nchw``.
+        images: layout of the images: ``nhwc`` or ``nchw``.
         stored: type of the variables; those of normalisations are float32.
         computed: type of activations.
-        device: TensorFlow's name of it.
+        device: TensorFlow's name of the device.
 
     Raises:
-        UnsupportedError: TensorFlow has not one of the layers.
+        UnsupportedError: TensorFlow lacks one of the layers.
     """
 
     arrays: ClassVar[Any] = tf
@@ -77,7 +77,7 @@ class TensorFlowNet(Network):
         self.trained = [self.variables[name] for name in to_train]
 
     def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Take over weights by name."""
+        """Copy weights by name."""
         for name, variable in self.variables.items():
             variable.assign(tf.cast(self.arrange(name, weights[name]), variable.dtype))
 
@@ -86,7 +86,7 @@ class TensorFlowNet(Network):
         return tf.cast(tensor, self.computed)
 
     def function(self, layer: Layer) -> Callable[..., Any]:
-        """Return what is called for a layer."""
+        """Return the forward function of a layer."""
         return FORWARD[op_of(layer)](layer, self._options(layer))
 
     def biased(self, result: Any, bias: Any) -> Any:
@@ -98,43 +98,43 @@ class TensorFlowNet(Network):
         return layout_of(layer, self._options(layer))
 
     def pad(self, images: Any, pads: Sequence[tuple[int, int]]) -> Any:
-        """Return images in another frame."""
+        """Return images that are padded with zeros, or cropped."""
         sizes = zip(images.shape, pads, strict=True)
-        kept = images[tuple(slice(max(-a, 0), size - max(-b, 0)) for size, (a, b) in sizes)]
-        added = [(max(before, 0), max(behind, 0)) for before, behind in pads]
-        return tf.pad(kept, added) if any(map(any, added)) else kept
+        cropped = images[tuple(slice(max(-a, 0), size - max(-b, 0)) for size, (a, b) in sizes)]
+        added = [(max(before, 0), max(after, 0)) for before, after in pads]
+        return tf.pad(cropped, added) if any(map(any, added)) else cropped
 
     def dropped(self, node: GraphNode, images: Any, run: NetworkRun) -> Any:
-        """Return images of which a dropout has dropped some elements."""
+        """Return the images after dropout."""
         del run
         assert node.layer is not None, "a dropout is a layer"
         return self.function(node.layer)(images)
 
     def normalised(
-        self, node: GraphNode, images: Any, own: Mapping[str, Any], run: NetworkRun
+        self, node: GraphNode, images: Any, tensors: Mapping[str, Any], run: NetworkRun
     ) -> Any:
         """Return normalised images.
 
-        In training the running statistics, which are variables, are moved as the scripts of version
-        1 did, by operators of their own.
+        In training the running statistics, which are variables, are updated by operators of their
+        own, as in scripts for TensorFlow 1.
         """
         layer: Any = node.layer
-        factor = own["weights"] if "weights" in own else tf.ones([layer.channels])
-        running = own["running_mean"], own["running_variance"]
-        nothing = tf.constant([], tf.float32)
-        by_batch = run.definition.batch_statistics
-        given = (nothing, nothing) if by_batch else running
-        options = TensorFlowForwardOptions(word=self.images, training=by_batch)
-        result, *batch, _, _, _ = normalised(layer, options, images, factor, own["bias"], *given)
-        if by_batch:
+        factor = tensors["weights"] if "weights" in tensors else tf.ones([layer.channels])
+        running = tensors["running_mean"], tensors["running_variance"]
+        empty = tf.constant([], tf.float32)
+        training = run.definition.batch_statistics
+        operands = images, factor, tensors["bias"], *((empty, empty) if training else running)
+        options = TensorFlowForwardOptions(layout=self.images, training=training)
+        result, *batch, _, _, _ = normalised(layer, options, *operands)
+        if training:
             # The operator's variance is unbiased already.
-            for variable, new in zip(running, batch, strict=True):
-                variable.assign_sub(layer.momentum * (variable - new))
+            for variable, statistic in zip(running, batch, strict=True):
+                variable.assign_sub(layer.momentum * (variable - statistic))
         return result
 
     def _options(self, layer: Any) -> TensorFlowForwardOptions:
-        """Return how a layer is called in the way that models call it."""
-        options, op = TensorFlowForwardOptions(word=self.images), op_of(layer)
+        """Return the options that models call a layer with."""
+        options, op = TensorFlowForwardOptions(layout=self.images), op_of(layer)
         if op in ("conv", "pool"):
             word = padding_of(layer).word
             counted = op == "pool" and layer.count_include_pad and word == "SAME"

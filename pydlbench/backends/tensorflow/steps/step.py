@@ -1,4 +1,4 @@
-"""A model in TensorFlow and its steps: each one ``tf.function`` from images to what is wanted."""
+"""Models of the catalogue in TensorFlow; a step is one ``tf.function``."""
 
 from __future__ import annotations
 
@@ -6,28 +6,36 @@ import abc
 import contextlib
 import functools
 import math
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from pydlbench.backends.frameworks.backend import op_of
-from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays, product_flops
+from pydlbench.backends.steps.catalogue import host_arrays, product_flops
 from pydlbench.backends.steps.definition import Outcome, StepDefinition, StepModel
 from pydlbench.backends.steps.inputs import trained
-from pydlbench.backends.steps.network import LOSS, OPTIMIZER, FunctionStep, NetworkRun, scope_of
+from pydlbench.backends.steps.network import (
+    LOSS,
+    OPTIMIZER,
+    FunctionStep,
+    NetworkModel,
+    NetworkRun,
+    scope_of,
+)
 from pydlbench.backends.steps.trace import StepTracer
 from pydlbench.backends.steps.user_model import UserLosses
 from pydlbench.backends.tensorflow.layers.forward import descend, descend_with_momentum
-from pydlbench.backends.tensorflow.layers.gradients import TracedGraph
+from pydlbench.backends.tensorflow.layers.gradients import TracedGraph, reached_operators
 from pydlbench.backends.tensorflow.settings import Tracer, arithmetic, tf, translate_error
 from pydlbench.backends.tensorflow.steps.graph import (
     calls_of,
-    controls,
-    executed,
     grouped_nodes,
-    in_order,
-    inlined,
-    listed,
+    has_control_flow,
+    inlined_graph,
+    list_calls,
+    ordered_calls,
+    run_graphs,
 )
 from pydlbench.backends.tensorflow.steps.net import TensorFlowNet
 from pydlbench.backends.tensorflow.steps.trace import StepProfiles, node_runs
@@ -49,19 +57,19 @@ if TYPE_CHECKING:
 
 def _cross_entropy(logits: Any, labels: Any) -> Any:
     """Classes are the last dimension."""
-    each = tf.nn.sparse_softmax_cross_entropy_with_logits(
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
         labels=labels, logits=tf.cast(logits, tf.float32)
     )
-    return tf.reduce_mean(each)
+    return tf.reduce_mean(losses)
 
 
 def _random_labels(logits: Any) -> Any:
-    *places, classes = logits.shape
-    return tf.constant(np.random.default_rng(0).integers(0, classes, places), tf.int32)
+    *shape, classes = logits.shape
+    return tf.constant(np.random.default_rng(0).integers(0, classes, shape), tf.int32)
 
 
 class TracedModel(StepModel):
-    """A model in TensorFlow whose step is one function, whoever has written it.
+    """A model in TensorFlow whose step is one function: of the catalogue, or a user model.
 
     Args:
         spec: the step.
@@ -84,14 +92,14 @@ class TracedModel(StepModel):
         self._precision = arithmetic(spec.precision, spec.on_gpu, frozenset(read_cpu_facts().isa))
         self.device = "/GPU:0" if spec.on_gpu else "/CPU:0"  # the only visible one
         #: Makes functions of tensors.
-        self.traced = Tracer(self.device, str(spec.mode))
+        self.make_function = Tracer(self.device, str(spec.mode))
 
     def synchronize(self) -> None:
-        """Return when all calls are done; on a CPU each returns with its results."""
-        self.traced.wait()
+        """Wait until the device has finished; on a CPU calls return with their results."""
+        self.make_function.wait()
 
     def gpu(self) -> dict[str, Any]:
-        """Return what is known of the only visible GPU."""
+        """Return TensorFlow's description of the only visible GPU."""
         (device,) = tf.config.get_visible_devices("GPU")
         facts = tf.config.experimental.get_device_details(device)
         return {
@@ -101,37 +109,31 @@ class TracedModel(StepModel):
 
     @abc.abstractmethod
     def body(self, *operands: Any) -> dict[str, Any]:
-        """Return what the step computes, as a part of a graph."""
+        """Return the results of the step, as a part of a graph."""
 
     @abc.abstractmethod
     def operands(self) -> Sequence[Any]:
-        """Return what the step is called with."""
+        """Return the operands of the step."""
 
     @property
     @abc.abstractmethod
     def scopes(self) -> dict[str, str]:
-        """The names of the model's layers by the scopes that their nodes are in."""
+        """The names of the model's layers by the scopes of their nodes."""
 
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
-        """Return what runs the case's step traced; see ``steps.definition.StepModel``."""
+        """Return the tracer of the case's step; see ``steps.definition.StepModel``."""
         if self.spec.mode != "graph":
             raise UnsupportedError(
                 f"tensorflow {self.spec.mode}: its kernels are XLA's own, of several nodes each; "
                 "nearest: --mode graph"
             )
-        if self.spec.on_gpu:
-            raise UnsupportedError(
-                "tensorflow: on a GPU nodes return before their kernels run; nearest: --framework "
-                "torch"
-            )
-        # A function that has run before tells nothing any more.
-        graphs = executed(Tracer(self.device, "graph")(self.body), self.operands())
-        if controls(graphs):
+        graphs = run_graphs(self._new_function(), self.operands())
+        if has_control_flow(graphs):
             raise UnsupportedError(
                 "tensorflow graph: there are loops or branches in the step, whose nodes run "
                 "several times or not at all"
             )
-        calls = in_order(graphs, self.scopes)
+        calls = ordered_calls(graphs, self.scopes)
         profiles = StepProfiles(run, {name: call.operator for name, call in calls.items()})
         return StepTracer(
             calls=tuple(calls.values()),
@@ -141,29 +143,31 @@ class TracedModel(StepModel):
         )
 
     def record(self) -> tuple[RecordedCall, ...]:
-        """Return the nodes of the step's graph as it is run; of a compiled one their groups."""
-        operands = self.operands()
-        if self.spec.on_gpu:
-            raise UnsupportedError(
-                "tensorflow: on a GPU nodes return before their kernels run; nearest: --framework "
-                "torch"
-            )
-        # A function that has run before tells nothing any more.
-        function = Tracer(self.device, "graph")(self.body)
+        """Return the nodes of the step's optimized graph; if XLA compiles it, their groups."""
+        operands, function = self.operands(), self._new_function()
         if self.spec.mode == "xla":
-            return grouped_nodes(*inlined(function, operands), self.scopes)
-        graphs = executed(function, operands)
+            return grouped_nodes(*inlined_graph(function, operands), self.scopes)
+        graphs = run_graphs(function, operands)
         runs = None
-        if controls(graphs):
+        if has_control_flow(graphs):
             runs = node_runs(lambda: function(*operands))
             self.notes.append(
                 "nodes in loops and branches count as often as TensorFlow's own trace of a step "
                 "has them; which run may depend on data"
             )
-        return listed(graphs, self.scopes, runs)
+        return list_calls(graphs, self.scopes, runs)
+
+    def _new_function(self) -> Any:
+        """Return the step as a function that has not run: graphs are recorded in its first run."""
+        if self.spec.on_gpu:
+            raise UnsupportedError(
+                "tensorflow: on a GPU nodes return before their kernels run; nearest: --framework "
+                "torch"
+            )
+        return Tracer(self.device, "graph")(self.body)
 
 
-class TensorflowModel(CatalogueModel, TracedModel):
+class TensorflowModel(NetworkModel, TracedModel):
     """A model with its variables and a minibatch."""
 
     def _build(self, batch: Batch, *, separate: bool) -> None:
@@ -180,12 +184,12 @@ class TensorflowModel(CatalogueModel, TracedModel):
         self._passes: _TensorFlowPasses | None = None
 
     def guards(self) -> Iterator[contextlib.AbstractContextManager[None]]:
-        """Yield the process-wide switch for TF32, and what says in one line what was refused."""
-        yield self._switched()
+        """Yield the context that sets the switch for TF32, and translates errors."""
+        yield self._guard()
 
     @contextlib.contextmanager
-    def _switched(self) -> Iterator[None]:
-        self._precision.settle()
+    def _guard(self) -> Iterator[None]:
+        self._precision.apply()
         try:
             yield
         except tf.errors.OpError as error:
@@ -193,7 +197,7 @@ class TensorflowModel(CatalogueModel, TracedModel):
 
     @property
     def net(self) -> TensorFlowNet:
-        """The network; its variables are made where the first step wants them."""
+        """The network; its variables are created where the first step needs them."""
         if self._net is None:
             precision = self._precision.dtype
             self._net = TensorFlowNet(
@@ -210,7 +214,7 @@ class TensorflowModel(CatalogueModel, TracedModel):
         """Build and trace a step.
 
         Raises:
-            UnsupportedError: TensorFlow cannot do what is defined.
+            UnsupportedError: the step has parts that are not supported in TensorFlow.
             UsageError: training without an optimizer.
         """
         if definition.zero_fill:
@@ -233,12 +237,12 @@ class TensorflowModel(CatalogueModel, TracedModel):
         return step
 
     def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Take over weights by name."""
-        if self._net is not None:  # else they are about to be made with these values
+        """Copy weights by name."""
+        if self._net is not None:  # else variables are created with these values
             self._net.load(weights)
 
     def body(self, *operands: Any) -> dict[str, Any]:
-        """Return what the case's step computes."""
+        """Return the results of the case's step."""
         return self._recorded.body(*operands)
 
     @functools.cached_property
@@ -246,8 +250,8 @@ class TensorflowModel(CatalogueModel, TracedModel):
         return TensorflowStep(self, self.definition)
 
     def operands(self) -> Sequence[Any]:
-        """Return images and labels; the step has its variables then, which no function makes."""
-        assert self._recorded is not None, "it has been made"
+        """Return images and labels, after creating variables, which a function must not do."""
+        assert self._recorded is not None, "it creates the variables"
         return self.resident
 
     @property
@@ -256,12 +260,12 @@ class TensorflowModel(CatalogueModel, TracedModel):
         return {scope_of(node.name): node.name for node in self.model}
 
     # -------------------------------------------------------------------------
-    # What a step says of itself, to be checked before it is timed.
+    # Properties of the step, which are checked before it is timed.
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each node's output, NCHW or (batch, features)."""
-        self._graph()
-        return dict(self.net.shapes)
+        self._graph()  # traces the step
+        return super().shapes()
 
     def elements(self) -> int:
         """Return the number of trained elements."""
@@ -269,11 +273,7 @@ class TensorflowModel(CatalogueModel, TracedModel):
 
     def flops(self) -> int:
         """Return the FLOPs of all convolutions and products in the step's graph."""
-        return product_flops(calls_of(_reached(self._graph())))
-
-    def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
-        """Return values as they are by name."""
-        return self.net.plain(name, array.astype(np.float32, copy=False))
+        return product_flops(calls_of(_products(self._graph())))
 
     def subtract_gradients(self, rate: float) -> None:
         """Run the step, and subtract its gradients times the rate from the weights."""
@@ -285,9 +285,11 @@ class TensorflowModel(CatalogueModel, TracedModel):
         return self.step.function.get_concrete_function(*self.resident).graph
 
     def _prepare_pass(self, definition: StepDefinition) -> FrameworkStep:
-        """Return a pass through all nodes of one kind of gradient."""
+        """Return a pass that computes one kind of gradient of all nodes."""
         if self._passes is None:
-            self._passes = _TensorFlowPasses(self.net, definition, self.resident[0], self.traced)
+            self._passes = _TensorFlowPasses(
+                self.net, definition, self.resident[0], self.make_function
+            )
         run = self._passes.data if definition.phase == "backward-data" else self._passes.weights
 
         def step(batch: Batch | None = None, rate: float | None = None) -> Outcome:
@@ -298,23 +300,17 @@ class TensorflowModel(CatalogueModel, TracedModel):
         return step
 
 
-def _reached(graph: Any) -> list[Any]:
+def _products(graph: Any) -> list[Any]:
     """Return convolutions and products that results or updates depend on.
 
-    The runtime drops all others.
-
-    The gradient of a convolution, say, is written down for its images and its filter, whether
-    anybody asks for both or not.
+    The runtime drops all others: a graph has both gradients of a convolution, by its images and by
+    its filter, even if only one is read.
     """
-    waiting = [*(tensor.op for tensor in graph.outputs), *graph.control_outputs]
-    reached: dict[str, Any] = {}
-    while waiting:
-        operation = waiting.pop()
-        if operation.name not in reached:
-            reached[operation.name] = operation
-            waiting += [tensor.op for tensor in operation.inputs]
-            waiting += operation.control_inputs
-    return [node for node in reached.values() if "Conv" in node.type or "MatMul" in node.type]
+    reached = reached_operators(
+        [*(tensor.op for tensor in graph.outputs), *graph.control_outputs],
+        lambda operator: [*(tensor.op for tensor in operator.inputs), *operator.control_inputs],
+    )
+    return [operator for operator in reached if re.search("Conv|MatMul", operator.type)]
 
 
 class TensorflowStep(FunctionStep):
@@ -328,27 +324,27 @@ class TensorflowStep(FunctionStep):
         variables = self._net.trained
         momentum = self.updates and optimizer.kind == "momentum"
         self._velocity = [
-            _near(variable, tf.zeros_like(variable)) for variable in variables if momentum
+            _variable_like(variable, tf.zeros_like(variable)) for variable in variables if momentum
         ]
         averaged = definition.averages is not None
-        self._averages = [_near(variable, variable) for variable in variables if averaged]
+        self._averages = [_variable_like(variable, variable) for variable in variables if averaged]
         with tf.device(owner.device):
             self._rate = tf.Variable(optimizer.rate, dtype="float32", trainable=False)
-        self.function = owner.traced(self.body)
+        self.function = owner.make_function(self.body)
 
     def run(self, host: tuple[NDArray[Any], ...] | None = None) -> dict[str, Any]:
-        """Run it once and return its results where they are."""
+        """Run it once and return its results on the device."""
         results: dict[str, Any] = self.function(*(self.owner.resident if host is None else host))
         return results
 
     def trace(self) -> None:
-        """Build the graph: scripts have done so before they look at the clock."""
+        """Build the graph, as scripts do before they start their clock."""
         self.function.get_concrete_function(
             *(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self.owner.resident)
         )
 
     def reset(self) -> None:
-        """Forget what training has left: velocities, averages, the rate."""
+        """Reset the state of training: velocities, averages, the rate."""
         for velocity in self._velocity:
             velocity.assign(tf.zeros_like(velocity))
         for average, variable in zip(self._averages, self._net.trained, strict=False):
@@ -364,11 +360,11 @@ class TensorflowStep(FunctionStep):
         return tf.nn.softmax(tf.cast(output, tf.float32))
 
     def _fetched(self, result: Any) -> list[NDArray[Any]]:
-        # Copies, as session.run made them: a result of a CPU's would be a view.
+        # Copies, as session.run returned them; without one the result on a CPU is a view.
         return [np.array(tensor) for tensor in tf.nest.flatten(result)]
 
     def update(self, gradients: list[Any]) -> None:
-        """Apply the gradients of all weights as the optimizers of version 1 did."""
+        """Apply the gradients of all weights, as the optimizers of TensorFlow 1 did."""
         mu = self.owner.model.optimizer.mu
         pairs = zip(self._net.trained, gradients, strict=True)
         for number, (variable, gradient) in enumerate(pairs):
@@ -382,10 +378,10 @@ class TensorflowStep(FunctionStep):
             average.assign_sub((average - variable) * tf.cast(share, variable.dtype))
 
     def body(self, images: Any, labels: Any = None) -> dict[str, Any]:
-        """Return what must be computed; what nobody asks for, the graph drops as session.run did.
+        """Return the results; everything else is dropped from the graph, as by session.run.
 
-        Gradients of a sum do not depend on the loss, so the last layer's forward pass is dropped
-        too, unless the loss is kept.
+        Gradients of a sum do not depend on its value, so that the last layer's forward pass is
+        dropped, too, unless the loss is kept.
         """
         definition = self.definition
         if not definition.backward:
@@ -403,7 +399,7 @@ class TensorflowStep(FunctionStep):
                 loss = self.loss(output, labels, self._net.variables)
         gradients = tape.gradient(loss, sources)
         count = len(variables)
-        # The images' gradient too has to be returned, or the graph would drop it.
+        # The gradient of the images is returned, or the graph would drop it.
         results: dict[str, Any] = {"images": gradients[count:]}
         if definition.optimizer == "model":
             with tf.name_scope(OPTIMIZER):
@@ -413,38 +409,38 @@ class TensorflowStep(FunctionStep):
         return self.add_results(results, output, lambda: loss)
 
 
-def _near(variable: Any, value: Any) -> Any:
-    """Return another variable in the same place."""
+def _variable_like(variable: Any, value: Any) -> Any:
+    """Return another variable on the same device."""
     with tf.device(variable.device):
         return tf.Variable(value, trainable=False)
 
 
 # -----------------------------------------------------------------------------
-# Backward passes of one kind: data gradients, or weight gradients, of all nodes.
+# Backward passes that compute the gradients of one kind, by data or by weights, of all nodes.
 #
-# Two graphs that take the activations as they lie there. A graph computes what its results depend
-# on: asked for a convolution's gradient of data alone, it runs neither the convolution nor the
-# other gradient. Where a gradient reads the node's own output (ReLU, maxima), it is given the one
-# that is there, so that nothing is computed forward again.
+# Two graphs take the activations of a forward pass as operands. A graph computes only what its
+# results depend on: for a convolution's gradient by data it runs neither the convolution nor the
+# other gradient. Gradients that read the node's output (ReLU, maxima) take it from the activations,
+# so that no forward pass is repeated.
 
 
-# Whose gradients read what only the forward pass leaves behind.
-_ENTANGLED: Final = ("lrn", "batchnorm")
-# Whose gradients read the result: they are given the one that is there.
-_OF_RESULT: Final = ("relu", "relu6", "pool")
+# Ops whose gradients read more of their forward pass than its result.
+_NEEDING_FORWARD: Final = ("lrn", "batchnorm")
+# Ops whose gradients read the result.
+_NEEDING_RESULT: Final = ("relu", "relu6", "pool")
 
 
 class _TensorFlowPasses:
-    """The passes of a network, its activations and gradients kept between them.
+    """The backward passes of a network, with its activations and gradients.
 
     Args:
-        net: with its variables.
-        definition: of one of the passes.
-        images: on the device.
-        traced: makes a graph (or XLA's function) of a Python function of tensors.
+        net: the network with its variables.
+        definition: the definition of one of the passes.
+        images: images on the device.
+        make_function: makes a ``tf.function`` of a Python function of tensors.
 
     Raises:
-        UnsupportedError: a node whose gradient cannot be had without its forward pass.
+        UnsupportedError: the gradient of a node needs its forward pass.
     """
 
     def __init__(
@@ -452,41 +448,41 @@ class _TensorFlowPasses:
         net: TensorFlowNet,
         definition: StepDefinition,
         images: Any,
-        traced: Callable[[Callable[..., Any]], Any],
+        make_function: Callable[[Callable[..., Any]], Any],
     ) -> None:
         self._net, self._run, self._images = net, NetworkRun(net.variables, definition), images
         for node in net.model:
-            if node.op in _ENTANGLED:
+            if node.op in _NEEDING_FORWARD:
                 raise UnsupportedError(
                     f"{net.model.name}/{node.name}: TensorFlow has the gradient of {node.op} only "
                     "together with its forward pass; nearest: --framework torch"
                 )
         self._tensors = trained(net.model)
-        self._behind = self._behind_weights()
-        self._activations = traced(self._forward)(images)
-        self._data = traced(self._data_gradients)
-        self._weights = traced(self._weight_gradients)
+        self._after_weights = self._nodes_after_weights()
+        self._activations = make_function(self._forward)(images)
+        self._data = make_function(self._data_gradients)
+        self._weights = make_function(self._weight_gradients)
         self._sums = [
             tf.Variable(tf.zeros_like(variable), trainable=False) for variable in net.trained
         ]
         self._gradients = self._data(self._images, self._activations)
 
     def data(self) -> None:
-        """Compute the gradients of all nodes' outputs, the last one taken as its own."""
+        """Compute the gradients of all nodes' outputs; the last output is its own gradient."""
         self._gradients = self._data(self._images, self._activations)
 
     def weights(self) -> None:
-        """Add the gradients of all weights to those that are there."""
+        """Compute the gradients of all weights, and accumulate them."""
         self._weights(self._images, self._activations, self._gradients)
 
-    def _behind_weights(self) -> set[str]:
-        """Return the nodes whose outputs depend on weights: gradients of others are of no use."""
+    def _nodes_after_weights(self) -> set[str]:
+        """Return nodes whose outputs depend on weights; gradients of others are not needed."""
         owners = {name.rpartition("/")[0] for name in self._tensors}
-        behind: set[str] = set()
+        names: set[str] = set()
         for node in self._net.model:
-            if node.name in owners or behind.intersection(node.inputs):
-                behind.add(node.name)
-        return behind
+            if node.name in owners or names.intersection(node.inputs):
+                names.add(node.name)
+        return names
 
     def _forward(self, images: Any) -> dict[str, Any]:
         values = self._net.values(images, self._run)
@@ -498,10 +494,10 @@ class _TensorFlowPasses:
         last = self._net.model.output.name
         summed = {last: activations[last]}
         for node in reversed(self._net.model.nodes):
-            wanted = [name for name in node.inputs if name in self._behind]
+            wanted = [name for name in node.inputs if name in self._after_weights]
             if not wanted:
                 continue
-            gradients = self._through(node, values, wanted, summed[node.name])
+            gradients = self._input_gradients(node, values, wanted, summed[node.name])
             for name, gradient in zip(wanted, gradients, strict=True):
                 summed[name] = summed[name] + gradient if name in summed else gradient
         return summed
@@ -512,30 +508,30 @@ class _TensorFlowPasses:
         values = {INPUT: self._net.cast(images), **activations}
         names = dict(zip(self._tensors, self._sums, strict=True))
         for node in self._net.model:
-            own = [name for name in names if name.rpartition("/")[0] == node.name]
-            if not own:
+            trained_names = [name for name in names if name.rpartition("/")[0] == node.name]
+            if not trained_names:
                 continue
-            variables = [self._net.variables[name] for name in own]
+            variables = [self._net.variables[name] for name in trained_names]
             with tf.GradientTape() as tape:
                 inputs = [values[name] for name in node.inputs]
                 output = self._net.apply(node, inputs, self._run)
             added = tape.gradient(output, variables, gradients[node.name])
-            for name, gradient in zip(own, added, strict=True):
+            for name, gradient in zip(trained_names, added, strict=True):
                 names[name].assign_add(gradient)
 
-    def _through(
+    def _input_gradients(
         self, node: GraphNode, values: dict[str, Any], wanted: list[str], given: Any
     ) -> Any:
         """Return the gradients of a node's inputs from that of its output."""
         inputs = [values[name] for name in node.inputs]
-        if node.layer is not None and op_of(node.layer) in _OF_RESULT:
+        if node.layer is not None and op_of(node.layer) in _NEEDING_RESULT:
             (source,) = inputs
             function = self._net.function(node.layer)
-            traced = TracedGraph(function, [(source.shape, source.dtype.name)], [0])
-            return traced.gradients_from_result()(source, values[node.name], given)
+            graph = TracedGraph(function, [(source.shape, source.dtype.name)], [0])
+            return graph.gradients_from_result()(source, values[node.name], given)
         sources = [values[name] for name in wanted]
         with tf.GradientTape() as tape:
             for source in sources:
                 tape.watch(source)
-            again = self._net.apply(node, inputs, self._run)
-        return tape.gradient(again, sources, given)
+            output = self._net.apply(node, inputs, self._run)
+        return tape.gradient(output, sources, given)

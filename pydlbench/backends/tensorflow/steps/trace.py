@@ -1,4 +1,4 @@
-"""TensorFlow's own trace of its calls: the kernels behind a function, and their times."""
+"""Traces of TensorFlow's profiler, and names of the kernels that a function runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydlbench.backends.frameworks import hlo
 from pydlbench.backends.steps.trace import StepTrace
 from pydlbench.backends.tensorflow.settings import tf
-from pydlbench.backends.tensorflow.steps.graph import executed
+from pydlbench.backends.tensorflow.steps.graph import run_graphs
 from pydlbench.errors import PrimitiveError
 from pydlbench.timing.statistics import median
 
@@ -24,33 +24,31 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# TensorFlow's own trace of its calls: how long the kernels behind a function took.
-#
-# Its profiler records when each node of a graph begins and ends, each program of XLA's and each
-# instruction in it. That is a measurement of its own, beside the time of the call: what TensorFlow
-# does around its kernels is not in it.
+# Times of kernels. The profiler records start and end of each node of a graph, and of XLA's
+# programs and instructions. The difference to the time of the call is TensorFlow's overhead.
 
-# The whole program that XLA compiled, its threads waited for.
+# The whole program that XLA compiled, including the wait for its threads.
 _PROGRAM = "CpuExecutable::ExecuteAsyncOnStream"
-# An instruction goes on in other threads after its own event: this one marks that it is done.
+# Instructions continue in other threads after their events; these events mark their ends.
 _END = "end: "
-# A node of a graph, by its name and its operator: Conv2D:_MklNativeConv2D.
+# A node of a graph with its name and operator: Conv2D:_MklNativeConv2D.
 _NODE = re.compile(r"([\w./-]+):([A-Za-z_]\w*)")
-# What brings tensors in and out, and calls.
+# Operators that pass tensors in and out, and calls.
 _TRACE_PLUMBING = ("_Arg", "_Retval", "Const", "NoOp", "__inference")
-# Brings operands into another order: transpose_copy_fusion.1.
+# Reorders of operands: transpose_copy_fusion.1.
 _CONVERTS = re.compile(r"transpose|copy", re.IGNORECASE)
-_CALLS = 7
-_LONG_S = 0.5
-# How often a trace is taken until the profiler has lost too little to matter.
+# Calls in a trace; one if a call takes longer than the limit.
+_TRACED_CALLS = 7
+_MAX_CALL_S = 0.5
+# The profiler drops an event now and then, so that traces are repeated.
 _ATTEMPTS = 3
-#: The threads of its pools have their lines in the host's plane too.
+#: Plane of the host, which has the threads of TensorFlow's pools, too.
 _HOST = "/host:CPU"
 
 
 @dataclass(frozen=True, slots=True)
 class TensorFlowEvent:
-    """An event of a trace: its name, when it began and how long it took, in seconds."""
+    """An event of a trace: its name, start and duration in seconds."""
 
     name: str
     start_s: float
@@ -59,12 +57,12 @@ class TensorFlowEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedFunction:
-    """What a call's time went into, in seconds per call.
+    """The times of a traced function, in seconds per call.
 
     Attributes:
-        kernel_s: kernels, without conversions.
-        reorder_s: operands brought into another order.
-        call_s: the traced call as a whole, by our clock.
+        kernel_s: kernels, without reorders.
+        reorder_s: reorders of operands.
+        call_s: the whole traced call, by pydlbench's clock.
     """
 
     kernel_s: float
@@ -73,15 +71,15 @@ class TracedFunction:
 
 
 def kernels_in(events: Sequence[TensorFlowEvent], calls: int) -> tuple[float, float] | None:
-    """Return the seconds per call of kernels, and of conversions, from a trace's events.
+    """Return the seconds per call of kernels, and of reorders, from a trace's events.
 
     Args:
-        events: of so many equal calls, in any order.
-        calls: how many.
+        events: events of equal calls, in any order.
+        calls: number of calls.
 
     Returns:
-        Of XLA's program where there is one, else of the graph's nodes; each in the middle of its
-        calls. None if the events do not belong to so many equal calls; one in ten may be lost.
+        Medians over calls, of XLA's program if there is one, else of the graph's nodes. None if
+        events are missing; one in ten may be lost.
     """
     times: dict[str, list[float]] = defaultdict(list)
     for event in events:
@@ -108,12 +106,12 @@ def kernels_in(events: Sequence[TensorFlowEvent], calls: int) -> tuple[float, fl
 
 
 def _complete(taken: Sequence[float], calls: int) -> bool:
-    """Whether there is an event for each call; of many, the profiler may have dropped some."""
+    """Whether there is an event for each call; the profiler may have dropped a tenth."""
     return calls - calls // 10 <= len(taken) <= calls
 
 
 def _until_end(events: Sequence[TensorFlowEvent], name: str) -> list[float]:
-    """Seconds from each beginning of an instruction until it was done; nothing if unknown."""
+    """Return the seconds of each execution of an instruction; empty if they are unknown."""
     starts = sorted(event.start_s for event in events if event.name == name)
     ends = sorted(event.start_s for event in events if event.name == _END + name)
     if len(starts) != len(ends):
@@ -122,8 +120,8 @@ def _until_end(events: Sequence[TensorFlowEvent], name: str) -> list[float]:
 
 
 def calls_for(seconds: float) -> int:
-    """Return how many calls are traced: one where a call takes long."""
-    return _CALLS if seconds < _LONG_S else 1
+    """Return the number of calls to trace, given the seconds of one."""
+    return _TRACED_CALLS if seconds < _MAX_CALL_S else 1
 
 
 def trace(call: Callable[[], Any], calls: int) -> TracedFunction | None:
@@ -131,17 +129,19 @@ def trace(call: Callable[[], Any], calls: int) -> TracedFunction | None:
 
     Args:
         call: runs it once.
-        calls: how often.
+        calls: number of calls.
 
     Returns:
-        None where the trace tells nothing of the kernels.
+        None if the trace lacks kernels.
     """
     try:
-        # The profiler drops an event now and then; half a trace tells nothing.
-        whole = (_trace(call, calls) for _ in range(_ATTEMPTS))
-        return next((each for each in whole if each is not None), None)
+        for _ in range(_ATTEMPTS):
+            events, seconds = _recorded(call, calls)
+            if times := kernels_in(events, calls):
+                return TracedFunction(kernel_s=times[0], reorder_s=times[1], call_s=median(seconds))
     except Exception:  # noqa: BLE001 - a trace is not worth a row, and its format is not stable
         return None
+    return None
 
 
 def node_runs(call: Callable[[], Any]) -> dict[str, int]:
@@ -151,37 +151,37 @@ def node_runs(call: Callable[[], Any]) -> dict[str, int]:
         call: runs it once; it has run before.
 
     Returns:
-        Nothing of nodes that did not run, nor of those that only hand on what they are given.
+        Nodes that run, without those that only forward their operands.
     """
     counts: Counter[str] = Counter()
-    for _ in range(_ATTEMPTS):  # the profiler drops an event now and then
+    for _ in range(_ATTEMPTS):
         events = _recorded(call, 1)[0]
-        matches = (_NODE.fullmatch(each.name) for each in events)
+        matches = (_NODE.fullmatch(event.name) for event in events)
         counts |= Counter(match[1] for match in matches if match)
     return dict(counts)
 
 
-# Nodes that hand on what they are given: TensorFlow runs them without an event.
-_HANDS_ON = ("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "Snapshot")
+# Nodes that forward their operands, for which TensorFlow records no event.
+_FORWARDING = ("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "Snapshot")
 
 
 class StepProfiles:
     """Profiles of a step, one execution each.
 
-    TensorFlow stops recording a node once its running estimate of the kernel is below 8,000 cycles
-    (``KernelStats`` in its executor). The estimate begins far above, so that the first executions
-    are recorded whole: a node that was recorded then, and is missing in several profiles in a row,
-    is cheap. Its seconds are 0 from then on, and stay between the calls.
+    TensorFlow does not record nodes whose estimated cost is below 8,000 cycles (``KernelStats`` in
+    its executor). The first estimate is far above, so that the first executions are recorded
+    completely. A node that was recorded then, and is missing in several consecutive profiles, is
+    cheap: its seconds are 0 from then on, and count as time between calls.
 
     Args:
         call: runs the step once; it has run before.
-        nodes: of its graph: operators by name, in an order in which they can run.
+        nodes: operators of the step's graph by name, in an order in which they can run.
     """
 
     def __init__(self, call: Callable[[], Any], nodes: Mapping[str, str]) -> None:
         self._call, self._nodes = call, nodes
         self._recorded: set[str] = set()
-        self._optional = {name for name, operator in nodes.items() if operator in _HANDS_ON}
+        self._optional = {name for name, operator in nodes.items() if operator in _FORWARDING}
 
     def take(self) -> StepTrace:
         """Run the step once under TensorFlow's profiler.
@@ -190,7 +190,7 @@ class StepProfiles:
             PrimitiveError: the profile has other nodes; with the first that differs.
         """
         missing = set(self._nodes)
-        for _ in range(_ATTEMPTS):  # the profiler drops an event now and then
+        for _ in range(_ATTEMPTS):
             events, (step_s,) = _recorded(self._call, 1)
             seconds = self.seconds(events)
             lacking = {name for name, taken in seconds.items() if taken is None} - self._optional
@@ -199,22 +199,21 @@ class StepProfiles:
             missing &= lacking
         else:
             self._optional |= missing & self._recorded
-            for place, name in enumerate(self._nodes, start=1):
+            for number, name in enumerate(self._nodes, start=1):
                 if name in lacking - self._optional:
-                    self._refuse(place, name, "is not in the profile")
+                    self._refuse(number, name, "is not in the profile")
         return StepTrace(step_s, [taken or 0.0 for taken in seconds.values()])
 
     def seconds(self, events: Sequence[TensorFlowEvent]) -> dict[str, float | None]:
-        """Return the seconds of each node of the step, from a profile of one execution of it.
+        """Return the seconds of each node, from a profile of one execution of the step.
 
-        A node's name is its own, so that the order in which nodes run, which may be another one
-        each time, tells nothing.
+        Names of nodes are unique, so that their order, which may vary, does not matter.
 
         Args:
-            events: of a profile.
+            events: events of the profile.
 
         Returns:
-            By name, in the order of the nodes; None of one that is not in the profile.
+            Seconds by name, in the order of the nodes; None for nodes that were not recorded.
 
         Raises:
             PrimitiveError: a node ran several times, or is not in the graph.
@@ -230,27 +229,19 @@ class StepProfiles:
                     f"{event.name}, which is no node of its graph"
                 )
             times[match[1]].append(event.seconds)
-        for place, (name, seconds) in enumerate(times.items(), start=1):
+        for number, (name, seconds) in enumerate(times.items(), start=1):
             if len(seconds) > 1:
-                self._refuse(place, name, f"is in the profile {len(seconds)} times")
+                self._refuse(number, name, f"is in the profile {len(seconds)} times")
         self._recorded |= {name for name, seconds in times.items() if seconds}
         return {name: seconds[0] if seconds else None for name, seconds in times.items()}
 
-    def _refuse(self, place: int, name: str, why: str) -> None:
-        node = f"node {place} of {len(self._nodes)}, {name}:{self._nodes[name]}"
+    def _refuse(self, number: int, name: str, why: str) -> None:
+        node = f"node {number} of {len(self._nodes)}, {name}:{self._nodes[name]}"
         raise PrimitiveError(f"the profile is not of the recorded step: {node}, {why}")
 
 
-def _trace(call: Callable[[], Any], calls: int) -> TracedFunction | None:
-    events, whole = _recorded(call, calls)
-    kernels = kernels_in(events, calls)
-    if kernels is None:
-        return None
-    return TracedFunction(kernel_s=kernels[0], reorder_s=kernels[1], call_s=median(whole))
-
-
 def _recorded(call: Callable[[], Any], calls: int) -> tuple[list[TensorFlowEvent], list[float]]:
-    """Return the events of some calls, and the seconds of each by our clock."""
+    """Return the events of some calls, and the seconds of each call by pydlbench's clock."""
     profiler = tf.profiler.experimental
     options = profiler.ProfilerOptions(
         host_tracer_level=2, python_tracer_level=0, device_tracer_level=0
@@ -278,7 +269,7 @@ def _events(folder: Path) -> list[TensorFlowEvent]:
         for plane in space.planes:
             if plane.name != _HOST:
                 continue
-            names = {number: each.name for number, each in plane.event_metadata.items()}
+            names = {number: item.name for number, item in plane.event_metadata.items()}
             recorded += [
                 TensorFlowEvent(
                     names[event.metadata_id],
@@ -292,34 +283,30 @@ def _events(folder: Path) -> list[TensorFlowEvent]:
 
 
 # -----------------------------------------------------------------------------
-# The kernel behind an operator: what TensorFlow or XLA made of the function that was traced.
+# Names of kernels, from the graph or the program that TensorFlow made of a function.
 
-# Nodes that only bring tensors in and out.
+# Nodes that only pass tensors in and out.
 _PLUMBING = {"_Arg", "_DeviceArg", "_Retval", "_DeviceRetval", "Const", "_EagerConst", "NoOp"}
 _PLUMBING |= {"Identity", "_HostSend", "_HostRecv", "_Send", "_Recv"}
 
 
 def kernels_behind(operator: FunctionOperator) -> tuple[str | None, str]:
-    """Return the names of the kernels that compute an operator, and what else is known of them.
+    """Return the names of an operator's kernels, and details; None and empty if unknown.
 
-    The names are None, the rest is empty, where they are not known.
-
-    In graph mode the function is traced and run anew, with TensorFlow's record of the graph that it
-    makes of it.
+    In graph mode the function is traced again and run, and TensorFlow's optimized graph is read.
     """
     try:
         if operator.mode == "xla":
             program = operator.function.experimental_get_compiler_ir(*operator.operands)
             text = program(stage="optimized_hlo")
             return hlo.kernels(text), hlo.detail(text)
-        # A graph is recorded when it is made, so one that has run before would not be.
-        graphs = executed(operator.traced(), operator.operands)
+        graphs = run_graphs(operator.new_function(), operator.operands)
         return graph_kernels(node.op for graph in graphs for node in graph.node), ""
     except Exception:  # noqa: BLE001 - a name is not worth a row, and none of this is stable
         return None, ""
 
 
 def graph_kernels(nodes: Iterable[str]) -> str | None:
-    """Return the operators among a graph's nodes: ``_MklNativeConv2D`` is oneDNN's."""
+    """Return the names of operators that compute: ``_MklNativeConv2D`` is oneDNN's."""
     names = dict.fromkeys(name for name in nodes if name not in _PLUMBING)
     return ", ".join(names) or None

@@ -1,7 +1,7 @@
-"""A model of the user's own in TensorFlow: built by the user's code, fed, run and recorded.
+"""User models in TensorFlow: built by the user's code.
 
-Its step is one ``tf.function``, as a script's training loop has it: forward, loss, gradients,
-optimizer, on inputs that lie there already.
+A step is one ``tf.function``, as in a script's training loop: forward, loss, gradients and
+optimizer, on inputs that are on the device already.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class UserTensorflowModel(UserModel, TracedModel):
         super().__init__(spec)
         keras.utils.set_random_seed(spec.seed)
         with user_code_errors(spec.model):
-            with self._policy(), _counting_anew(spec.model):
+            with self._policy(), _layer_numbers_reset(spec.model):
                 given = self.call()
             if tf.config.functions_run_eagerly():
                 tf.config.run_functions_eagerly(False)
@@ -75,19 +75,19 @@ class UserTensorflowModel(UserModel, TracedModel):
             self._modes = self._training_words()
             self.output = self._first_step()
         self._optimizer = self._made_optimizer()
-        self._function = self.traced(self.body)
+        self._function = self.make_function(self.body)
 
     def guards(self) -> Iterable[contextlib.AbstractContextManager[Any]]:
-        """Return what it is run in: the switch for TF32, and what tells whose error it was."""
-        self._precision.settle()
+        """Return the context for errors of the user's code, and set the switch for TF32."""
+        self._precision.apply()
         return [user_code_errors(self.spec.model)]
 
     def run(self) -> Any:
-        """Run the step once; return output, gradients and loss, or what of these the phase has."""
+        """Run the step once; return those of output, gradients and loss that the phase has."""
         return self._function(*self.operands())
 
     def results(self, result: Any) -> Mapping[str, Mapping[str, Any]]:
-        """Return what the step returns, and the trained weights."""
+        """Return the results of the step, and the trained weights."""
         trained = {"weights": self.weights} if self.spec.phase == "training" else {}
         flat = {name: tf.nest.flatten(values) for name, values in {**result, **trained}.items()}
         return {
@@ -96,17 +96,17 @@ class UserTensorflowModel(UserModel, TracedModel):
         }
 
     def facts(self, result: Any) -> dict[str, Any]:
-        """Return what is known of the model; not all steps have the output as a result."""
+        """Return facts on the model, from the first output: not all steps return it."""
         del result
         return super().facts(self.tensors.floating(self.output))
 
     @property
     def scopes(self) -> dict[str, str]:
-        """The names of the layers, which are the scopes of their nodes."""
+        """The names of the layers, which are also the scopes of their nodes."""
         return {layer: layer for layer in _layers(self.model)}
 
     def inputs(self) -> Iterable[tuple[str | None, Any]]:
-        """Return the inputs as ``--input`` gives them; Keras models of layers have them in one."""
+        """Return the inputs as for ``--input``; functional Keras models have them in one object."""
         for name, value in super().inputs():
             if name is None and isinstance(value, Mapping):
                 yield from value.items()
@@ -116,11 +116,11 @@ class UserTensorflowModel(UserModel, TracedModel):
                 )
 
     # -------------------------------------------------------------------------
-    # From what the user's code gives to what is run.
+    # Building the step.
 
     @contextlib.contextmanager
     def _policy(self) -> Iterator[None]:
-        """Let layers that are made meanwhile compute in the case's precision."""
+        """Set Keras's policy for layers that are created within: the case's precision."""
         if not self._is_narrow:
             yield
             return
@@ -141,7 +141,7 @@ class UserTensorflowModel(UserModel, TracedModel):
         return self._precision.dtype != "float32"
 
     def _check_policy(self) -> None:
-        """Make sure that there is a layer that computes in the case's precision."""
+        """Check that a layer computes in the case's precision."""
         types = {getattr(layer, "compute_dtype", None) for layer in _flat(self.model)}
         if self._is_narrow and self._precision.dtype not in types:
             raise UnsupportedError(
@@ -150,12 +150,12 @@ class UserTensorflowModel(UserModel, TracedModel):
             )
 
     def likely_input(self) -> str:
-        """Return what ``--input`` would take for a model that says its inputs."""
+        """Return a suggestion for ``--input``."""
         inputs = getattr(self.model, "inputs", None)
         known = (
             (sizes, dtype)
             for layer in _flat(self.model)
-            for kind, sizes, dtype in _LIKELY
+            for kind, sizes, dtype in _LIKELY_INPUTS
             if isinstance(layer, kind)
         )
         shape: tuple[int, ...]
@@ -169,7 +169,7 @@ class UserTensorflowModel(UserModel, TracedModel):
     def indexed_rows(
         self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Mapping[int | str, int]:
-        """Return the rows of the model's smallest table for each input: any may index it."""
+        """Return the rows of the model's smallest table for each input, which may be an index."""
         tables = [layer for layer in _flat(self.model) if isinstance(layer, keras.layers.Embedding)]
         rows = min((int(table.input_dim) for table in tables), default=0)
         places = (*range(len(arguments)), *keywords)
@@ -178,7 +178,7 @@ class UserTensorflowModel(UserModel, TracedModel):
     def _placed(
         self, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return inputs on the device; Keras models of layers are called with all as one."""
+        """Return inputs on the device; functional Keras models are called with one object."""
         if self.user_spec.inputs and arguments and keywords:
             raise UsageError(
                 f"{self.spec.model}: inputs by place and by name; nearest: a name for each --input"
@@ -190,7 +190,7 @@ class UserTensorflowModel(UserModel, TracedModel):
         return arguments, keywords
 
     def _training_words(self) -> dict[str, bool]:
-        """Return the keyword that says whether the model trains, where it takes one."""
+        """Return the keyword ``training``, if the model takes it."""
         if isinstance(self.model, keras.Layer):
             return {"training": self.trains}
         called = getattr(self.model, "python_function", None) or self._called()
@@ -203,10 +203,10 @@ class UserTensorflowModel(UserModel, TracedModel):
         return {"training": self.trains} if known else {}
 
     def _called(self) -> Callable[..., Any]:
-        """Return what is called: the model.
+        """Return the model as a function.
 
         Raises:
-            UsageError: a module that cannot be called.
+            UsageError: it cannot be called.
         """
         if not callable(self.model):
             raise UsageError(
@@ -222,12 +222,12 @@ class UserTensorflowModel(UserModel, TracedModel):
         return self._called()(*arguments, **keywords, **self._modes)
 
     def operands(self) -> list[Any]:
-        """Return the inputs, one after the other."""
+        """Return the inputs as a flat list."""
         operands: list[Any] = tf.nest.flatten((self.arguments, self.keywords))
         return operands
 
     def _first_step(self) -> Any:
-        """Run the model as it is written, choose loss and weights by that; return its output."""
+        """Run the model eagerly, choose loss and weights from that; return its output."""
         with tf.device(self.device), tf.GradientTape() as tape:
             output = self._forward(self.operands())
         self.weights = self._trained(tape)
@@ -242,7 +242,7 @@ class UserTensorflowModel(UserModel, TracedModel):
         return output
 
     def _trained(self, tape: Any) -> list[Any]:
-        """Return the weights that are trained: the model's own, or those that a function read."""
+        """Return the trained weights: the model's, or variables that a function has read."""
         variables = getattr(self.model, "trainable_variables", None)
         return list(tape.watched_variables() if variables is None else variables)
 
@@ -267,7 +267,7 @@ class UserTensorflowModel(UserModel, TracedModel):
         return optimizer
 
     def body(self, *operands: Any) -> dict[str, Any]:
-        """Return what the phase computes, as a part of a graph."""
+        """Return the results of the phase, as a part of a graph."""
         if not self.spec.backward:
             return {"output": tf.nest.flatten(self._forward(operands))}
         with tf.GradientTape() as tape:
@@ -297,29 +297,30 @@ class UserTensorflowModel(UserModel, TracedModel):
 # -----------------------------------------------------------------------------
 # Layers and tensors.
 
-# Keras' numbers of layers without a name, by their word, once a user's file was imported; by file.
-_COUNTED: Final[dict[str, dict[str, int]]] = {}
-# What Keras keeps them as.
+# Keras's numbers of unnamed layers after the import of a user's file, by file and kind of layer.
+_NUMBERS_AFTER_IMPORT: Final[dict[str, dict[str, int]]] = {}
+# Keras's name of the attribute.
 _UIDS: Final = "object_name_uids"
 
 
 @contextlib.contextmanager
-def _counting_anew(name: str) -> Iterator[None]:
-    """Let Keras number layers without a name as in a process that builds a model only once.
+def _layer_numbers_reset(name: str) -> Iterator[None]:
+    """Let Keras number unnamed layers as in a process that builds only one model.
 
-    Otherwise the second ``dense`` of a process is ``dense_1``, in each further model another one.
+    Otherwise the second ``dense`` of a process is ``dense_1``, and names differ between models.
 
     Args:
-        name: of the model.
+        name: name of the model.
     """
     before = dict(global_state.get_global_attribute(_UIDS) or {})
-    place = os.path.realpath(name.rpartition(":")[0])
+    path = os.path.realpath(name.rpartition(":")[0])
     try:
-        if place not in _COUNTED:
+        if path not in _NUMBERS_AFTER_IMPORT:
             global_state.set_global_attribute(_UIDS, defaultdict(int))
             load_user_object(name)
-            _COUNTED[place] = dict(global_state.get_global_attribute(_UIDS) or {})
-        global_state.set_global_attribute(_UIDS, defaultdict(int, _COUNTED[place]))
+            _NUMBERS_AFTER_IMPORT[path] = dict(global_state.get_global_attribute(_UIDS) or {})
+        numbers = defaultdict(int, _NUMBERS_AFTER_IMPORT[path])
+        global_state.set_global_attribute(_UIDS, numbers)
         yield
     finally:
         after = dict(global_state.get_global_attribute(_UIDS) or {})
@@ -327,8 +328,8 @@ def _counting_anew(name: str) -> Iterator[None]:
         global_state.set_global_attribute(_UIDS, defaultdict(int, most))
 
 
-# Sizes behind the batch, and type, of what a model likely takes, by its first layer that tells.
-_LIKELY: Final = (
+# Likely shapes (without the batch) and types of a model's input, by kinds of its layers.
+_LIKELY_INPUTS: Final = (
     (keras.layers.Embedding, (128,), ":int64"),
     (keras.layers.Conv2D, (224, 224, 3), ""),
     ((keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN, keras.layers.RNN), (32, 64), ""),
@@ -337,14 +338,14 @@ _LIKELY: Final = (
 
 
 def _flat(model: Any) -> list[Any]:
-    """Return a model's layers, at any depth; of what is none of Keras', those within."""
+    """Return a model's layers at any depth, also of modules that contain Keras's layers."""
     if isinstance(model, keras.Layer):
         return list(model._flatten_layers())  # noqa: SLF001 - no public name has those at any depth
     return [layer for layer in getattr(model, "submodules", ()) if isinstance(layer, keras.Layer)]
 
 
 def _layers(model: Any) -> Iterable[str]:
-    """Return the names of a Keras model's layers, its own left out."""
+    """Return the names of a Keras model's layers, without its own."""
     if not isinstance(model, keras.Layer):
         return ()
     return [layer.name for layer in _flat(model) if layer is not model]

@@ -30,7 +30,7 @@ def test_right(backend, monkeypatch, step, precision, mode):
     layer, pass_, propagation = step
     words = {"layer": layer, "pass_": pass_, "propagation": propagation}
     monkeypatch.setattr(backend, "_isa", frozenset({"avx512_bf16"}))
-    monkeypatch.setattr(backend, "completed", lambda facts, *_: facts)
+    monkeypatch.setattr(backend, "complete_facts", lambda facts, *_: facts)
     seen = []
     for variant, facts in problems.every_variant(
         backend, monkeypatch, precision=precision, mode=mode, **words

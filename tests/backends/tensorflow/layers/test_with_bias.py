@@ -35,7 +35,7 @@ BATCHED = build_layer("gemm", m=4, k=3, n=5, src_batch=(2, 1), weights_batch=(1,
 @pytest.mark.parametrize("layer", [CONV, UNEVEN, GEMM, BATCHED], ids=lambda layer: layer.problem)
 def test_right(backend, monkeypatch, layer, pass_, precision, mode):
     monkeypatch.setattr(backend, "_isa", frozenset({"avx512_bf16"}))
-    monkeypatch.setattr(backend, "completed", lambda facts, *_: facts)
+    monkeypatch.setattr(backend, "complete_facts", lambda facts, *_: facts)
     case = KernelSpec(layer=layer, pass_=pass_, precision=precision, mode=mode, fuse="bias")
     facts = backend.prepare(case, THOROUGH).facts
     assert facts.correct.status == "ok"

@@ -12,7 +12,7 @@ with warnings.catch_warnings():
 
     from pydlbench.backends.tensorflow.backend import create
     from pydlbench.backends.tensorflow.settings import Tracer
-    from pydlbench.backends.tensorflow.steps.graph import executed, listed
+    from pydlbench.backends.tensorflow.steps.graph import list_calls, run_graphs
     from pydlbench.backends.tensorflow.steps.user_model import UserTensorflowModel
 
 from pydlbench.backends.steps import requests
@@ -42,7 +42,7 @@ CONVOLVED = """
         return net, tf.random.normal([2, 8, 8, 3])
 """
 MODULE = """
-    class TensorFlowNet(tf.Module):
+    class Net(tf.Module):
         def __init__(self):
             super().__init__()
             self.weights = tf.Variable(tf.ones([4, 3]))
@@ -52,7 +52,7 @@ MODULE = """
             return {"loss": tf.reduce_sum(tf.nn.relu(rows @ self.weights)), "rows": rows}
 
     def build():
-        return TensorFlowNet()
+        return Net()
 """
 FUNCTION = """
     def build():
@@ -83,12 +83,12 @@ STOPPED = """
         return tf.function(lambda x: tf.stop_gradient(x @ weights)), tf.ones([3, 4])
 """
 EAGER = """
-    class TensorFlowNet(keras.Model):
+    class Net(keras.Model):
         def call(self, rows):
             return float(tf.reduce_sum(rows)) * rows
 
     def build():
-        return TensorFlowNet(), tf.ones([3, 4])
+        return Net(), tf.ones([3, 4])
 """
 REPEATED = """
     def build():
@@ -295,8 +295,8 @@ def test_nodes_in_loops_and_branches_count_as_often_as_they_run(
 
 def test_a_loop_that_nobody_has_counted_is_refused(own, backend):
     with UserTensorflowModel(backend, StepSpec.from_dict(own(REPEATED))) as made:
-        graphs = executed(Tracer("/CPU:0", "graph")(made.body), made.operands())
-    products = [one for one in listed(graphs, {}) if "MatMul" in one.operator]
+        graphs = run_graphs(Tracer("/CPU:0", "graph")(made.body), made.operands())
+    products = [one for one in list_calls(graphs, {}) if "MatMul" in one.operator]
     assert [one.count for one in products] == [1]
     ready = requests.request_calls(backend, made.spec.to_dict(), [products[0].signature])
     assert "in a loop" in ready.facts.refused[products[0].signature]
