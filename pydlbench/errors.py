@@ -62,16 +62,16 @@ def nearest(word: str, choices: Iterable[str], count: int = 3) -> list[str]:
 
 
 def _sound(word: str) -> str:
-    """Return how a word is compared: without case, and with ``f`` for ``ph``."""
+    """Return a word as it is compared: in lower case, with ``f`` for ``ph``."""
     return word.lower().replace("ph", "f")
 
 
 def nearest_file(path: Path, ending: str = "") -> str:
-    """Return ``; nearest: FILE``, of a path's folder; empty where none there resembles it.
+    """Return ``; nearest: FILE`` for a similar file of the same folder; empty without one.
 
     Args:
-        path: what is not there.
-        ending: of the names that count.
+        path: a path that does not exist.
+        ending: ending of the names that are considered.
     """
     names = [file.name for file in path.parent.glob(f"*{ending}")] if path.parent.is_dir() else []
     alike = nearest(path.name, names, 1)

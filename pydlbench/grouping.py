@@ -1,4 +1,4 @@
-"""Items by what they have in common, and amounts."""
+"""Grouping items, and summing amounts, by keys."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Key = TypeVar("Key", bound="Hashable")
 
 
 def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Return items by their keys, in the order of the first item of each.
+    """Return lists of items by key, in the order of first occurrence.
 
     Args:
-        items: any, not necessarily sorted by the key.
-        key: returns what an item is grouped by.
+        items: the items, not necessarily sorted by key.
+        key: returns the key of an item.
     """
     groups: dict[Key, list[Item]] = {}
     for item in items:
@@ -25,7 +25,7 @@ def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, lis
 
 
 def sum_by(amounts: Iterable[tuple[Key, float]]) -> dict[Key, float]:
-    """Return the sums of amounts by their keys, in the order of the first one of each.
+    """Return the sums of amounts by key, in the order of first occurrence.
 
     Args:
         amounts: pairs of a key and an amount.

@@ -1,6 +1,6 @@
-"""What other packages add to this one: modules that they name as entry points.
+"""Plugins: modules that other packages declare as entry points.
 
-A package that cannot be imported, or does not hold what it is to hold, costs itself only.
+A package that cannot be imported, or whose module lacks the expected names, is left out.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Broken:
 
     Attributes:
         group: one of :data:`BACKENDS` and :data:`MODELS`.
-        name: of the entry point.
-        distribution: the package that has it, with its version.
-        reason: one line.
+        name: name of the entry point.
+        distribution: the package that declares it, with its version.
+        reason: the reason, in one line.
     """
 
     group: str
@@ -35,13 +35,13 @@ class Broken:
     reason: str
 
 
-#: By group and name, what was left out so far.
+#: Entry points left out so far, by group and name.
 _broken: Final[dict[tuple[str, str], Broken]] = {}
 
 
 @functools.cache
 def modules(group: str) -> dict[str, ModuleType]:
-    """Return the modules that other packages name in a group, by their entry points' names."""
+    """Return the modules of a group's entry points, by name."""
     imported = {}
     for entry in sorted(entry_points(group=group), key=lambda entry: (entry.name, entry.value)):
         try:
@@ -52,12 +52,12 @@ def modules(group: str) -> dict[str, ModuleType]:
 
 
 def leave_out(group: str, name: str, reason: str) -> None:
-    """Remember that an entry point is of no use.
+    """Record that an entry point is left out.
 
     Args:
         group: see :class:`Broken`.
-        name: likewise.
-        reason: likewise; line ends become blanks.
+        name: name of the entry point.
+        reason: the reason; line ends become blanks.
     """
     entries = entry_points(group=group, name=name)
     packages = ", ".join(

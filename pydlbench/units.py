@@ -27,7 +27,7 @@ _PREFIXES = (
 
 
 def per_second(rate: float) -> str:
-    """Format what is done in a second, without a prefix: ``16.04``, ``34697``."""
+    """Format a rate per second, without a prefix: ``16.04``, ``34697``."""
     return f"{rate:.0f}" if rate >= 9999.5 else f"{rate:.4g}"
 
 
@@ -97,10 +97,10 @@ def percent(fraction: float | None, *, decimal: bool = False, signed: bool = Fal
     if fraction is None or not math.isfinite(fraction):
         return "-"
     value = 100 * fraction
-    added_up = decimal or signed
-    if 0 < value < 0.05 and not added_up:
+    keep_decimal = decimal or signed
+    if 0 < value < 0.05 and not keep_decimal:
         return "<0.1 %"
-    decimals = 1 if abs(value) < (99.95 if added_up else 9.95) else 0
+    decimals = 1 if abs(value) < (99.95 if keep_decimal else 9.95) else 0
     text = _unsigned_zero(f"{value:.{decimals}f} %")
     return _with_sign(text) if signed else text
 
@@ -111,7 +111,7 @@ def quantity(count: int, noun: str) -> str:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Return names as a sentence has them: ``a, b and c``; at least one."""
+    """Return one or more names as a list in a sentence: ``a, b and c``."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
@@ -188,7 +188,7 @@ def _unsigned_zero(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text without characters that steer a terminal; tabs and line ends stay."""
+    """Return a text without terminal control characters; tabs and line ends stay."""
     return text.translate(_CONTROLS)
 
 

@@ -1,8 +1,8 @@
-"""The version of the package: that of the tag that it was built from, or of what follows one."""
+"""The version of the package, derived from the tag that it was built from."""
 
 from importlib.metadata import PackageNotFoundError, version
 
 try:
     __version__ = version("pydlbench")
-except PackageNotFoundError:  # a source tree that nobody has installed
+except PackageNotFoundError:  # a source tree that is not installed
     __version__ = "0+uninstalled"

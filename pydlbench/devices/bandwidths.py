@@ -128,7 +128,7 @@ class _Prober:
         assert bandwidth is not None
         return bandwidth
 
-    def mistaken(self) -> Iterator[tuple[Bandwidth, Bandwidth]]:
+    def inconsistent(self) -> Iterator[tuple[Bandwidth, Bandwidth]]:
         """Yield readings that are slower than a farther level, with the reading of that level."""
         for pattern in dict.fromkeys(pattern for _, pattern in self.known):
             items = (self.known.get((level, pattern)) for level in self._sizes)
@@ -187,7 +187,7 @@ def probe_levels(
     prober = _Prober(known, sizes, ask, kept, windows)
     prober.extend(levels, patterns)
     for _ in range(_MAX_REPEATS):
-        for near in dict.fromkeys(near for near, _ in prober.mistaken()):
+        for near in dict.fromkeys(near for near, _ in prober.inconsistent()):
             prober.repeat(near.level, near.pattern)
     slower = tuple(
         DeviceAdvice(
@@ -196,7 +196,7 @@ def probe_levels(
             "a nearer level cannot be slower, so roofs based on it are unreliable",
             remedy="stop other load and measure again",
         )
-        for near, far in prober.mistaken()
+        for near, far in prober.inconsistent()
     )
     bandwidths = tuple(prober.known.values())
     new = [item for item in bandwidths if (item.level, item.pattern) in prober.new]

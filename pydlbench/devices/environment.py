@@ -128,8 +128,10 @@ def _code() -> str:
         spec = importlib.util.find_spec(name)
         files += [] if spec is None or spec.origin is None else [Path(spec.origin)]
     # By content and name, so that the folder of the installation does not matter.
-    each = sorted(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files)
-    return hashlib.sha256("\n".join(each).encode()).hexdigest()[:12]
+    digests = sorted(
+        f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files
+    )
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:12]
 
 
 def _build() -> dict[str, str]:

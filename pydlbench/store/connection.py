@@ -151,9 +151,9 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 #: Seconds to wait for the transaction of another process.
 BUSY_S: Final = 15.0
-_ELSE: Final = "name another file with --store"
+_OTHER_FILE: Final = "name another file with --store"
 # SQLite's messages quote damaged files.
-_LONGEST: Final = 200
+_MAX_MESSAGE_CHARACTERS: Final = 200
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
@@ -213,37 +213,42 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
     code = getattr(error, "sqlite_errorcode", 0)
     kind = code & 0xFF  # without the extended part of the code
     where = f"store {path}"
-    text = " ".join(str(error).split())[:_LONGEST]
+    text = " ".join(str(error).split())[:_MAX_MESSAGE_CHARACTERS]
     if path.is_dir():
         return StoreError(f"{where}: is a directory; nearest: --store {path / 'store.sqlite'}")
     if kind in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
         why = "the disk is full" if kind == sqlite3.SQLITE_FULL else f"writing failed ({text})"
-        return StoreError(f"{where}: not written, {why}; make room for it, or {_ELSE}")
+        return StoreError(f"{where}: not written, {why}; make room for it, or {_OTHER_FILE}")
     if kind in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
-        return StoreError(f"{where}: is read-only; make it writable, or {_ELSE}")
+        return StoreError(f"{where}: is read-only; make it writable, or {_OTHER_FILE}")
     if kind == sqlite3.SQLITE_CANTOPEN:
         if not path.parent.is_dir():
-            return StoreError(f"{where}: no such directory: {path.parent}; make it, or {_ELSE}")
-        return StoreError(f"{where}: cannot be opened, no permission; change that, or {_ELSE}")
+            return StoreError(
+                f"{where}: no such directory: {path.parent}; make it, or {_OTHER_FILE}"
+            )
+        return StoreError(
+            f"{where}: cannot be opened, no permission; change that, or {_OTHER_FILE}"
+        )
     if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(
-            f"{where}: another process has locked it for {BUSY_S:g} s; wait for that, or {_ELSE}"
+            f"{where}: another process has locked it for {BUSY_S:g} s; wait for that, "
+            f"or {_OTHER_FILE}"
         )
     if kind == sqlite3.SQLITE_NOTADB:
-        return StoreError(f"{where}: not an SQLite file; {_ELSE}")
+        return StoreError(f"{where}: not an SQLite file; {_OTHER_FILE}")
     if kind == sqlite3.SQLITE_CORRUPT or "decode" in text:
         file = shlex.quote(str(path))
         # The sqlite3 of Linux distributions is often built without .recover.
         return StoreError(
             f"{where}: is damaged ({text}); save what can be read, run by run with: pydlbench "
             f"export RUN --format json --samples --store {file}, or all with the sqlite3 of "
-            f"sqlite.org: sqlite3 {file} .recover | sqlite3 recovered.sqlite; or {_ELSE}"
+            f"sqlite.org: sqlite3 {file} .recover | sqlite3 recovered.sqlite; or {_OTHER_FILE}"
         )
     if kind == sqlite3.SQLITE_CONSTRAINT:
         gone = "FOREIGN" in text
         why = "its run was deleted" if gone else "it has a run of this id already"
-        return StoreError(f"{where}: not written, {why} ({text}); {_ELSE}")
-    return StoreError(f"{where}: {text}; {_ELSE}")
+        return StoreError(f"{where}: not written, {why} ({text}); {_OTHER_FILE}")
+    return StoreError(f"{where}: {text}; {_OTHER_FILE}")
 
 
 def _use_log(connection: sqlite3.Connection) -> None:
@@ -265,7 +270,7 @@ def _read_only(path: Path) -> sqlite3.Connection:
     if not path.exists() and path.parent.is_dir():
         raise StoreError(f"store {path}: no such file; create it with: pydlbench layers")
     try:
-        return _checked(path, "mode=ro")
+        return _open_uri(path, "mode=ro")
     except sqlite3.OperationalError as error:
         kind = error.sqlite_errorcode & 0xFF
         if kind not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) or not path.is_file():
@@ -273,13 +278,13 @@ def _read_only(path: Path) -> sqlite3.Connection:
     log = path.with_name(f"{path.name}-wal")
     with contextlib.suppress(OSError):
         if log.stat().st_size:
-            return _copied(path, log)
-    return _checked(path, "mode=ro&immutable=1")
+            return _merge_copy(path, log)
+    return _open_uri(path, "mode=ro&immutable=1")
 
 
-def _checked(path: Path, how: str) -> sqlite3.Connection:
+def _open_uri(path: Path, query: str) -> sqlite3.Connection:
     # Absolute: ":memory:" is not a file for SQLite, and two slashes precede a host.
-    address = f"{path.absolute().as_uri()}?{how}"
+    address = f"{path.absolute().as_uri()}?{query}"
     connection = sqlite3.connect(address, uri=True, timeout=BUSY_S, isolation_level=None)
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -289,7 +294,7 @@ def _checked(path: Path, how: str) -> sqlite3.Connection:
     return connection
 
 
-def _copied(path: Path, log: Path) -> sqlite3.Connection:
+def _merge_copy(path: Path, log: Path) -> sqlite3.Connection:
     """Return the file merged with its log, in memory; the merge is done in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="pydlbench-") as folder:
         copy = Path(folder) / path.name

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from pydlbench.store.reader import Reader
 
 # A run of 100,000 layers with their candidates is smaller than this.
-_MOST_BYTES = 1 << 28
+_MAX_BYTES = 1 << 28
 
 # The first of these fields that a document has identifies the command that wrote it.
-_TELLING = {
+_COMMAND_BY_FIELD = {
     "findings": "diagnose",
     "protocol": "step",
     "steps": "step",
@@ -35,9 +35,9 @@ _TELLING = {
 
 
 # Commands that write a list, with the field of that list.
-_SEVERAL = {"forecast": "forecasts", "breakdown": "breakdowns"}
+_LIST_FIELDS = {"forecast": "forecasts", "breakdown": "breakdowns"}
 # Commands whose document is a single entry, with its table; for others it is ``findings``.
-_ALONE = {"estimate": "estimate", "fleet": "fleet"}
+_SINGLE_TABLES = {"estimate": "estimate", "fleet": "fleet"}
 
 
 class Loaded:
@@ -65,7 +65,7 @@ class Loaded:
 
     @property
     def store(self) -> Reader | None:
-        """The store that has it; None of a file."""
+        """The store of the run; None for a file."""
         return None if isinstance(self._source, list) else self._source
 
     def table(
@@ -121,9 +121,9 @@ def load(text: str, store: Reader | None) -> Loaded:
 def _from_file(path: Path, text: str) -> Loaded:
     try:
         with path.open("rb") as stream:
-            data = stream.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise UsageError(f"{text}: more than {_MOST_BYTES >> 20} MiB; nearest: the run itself")
+            data = stream.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise UsageError(f"{text}: more than {_MAX_BYTES >> 20} MiB; nearest: the run itself")
         document = without_controls(
             json.loads(data.decode("utf-8-sig"))
         )  # some editors put a mark in front
@@ -180,7 +180,7 @@ def _kind(document: Mapping[str, Any]) -> str:
     """Return the command that wrote a document, from the fields of the document."""
     if isinstance(document.get("kind"), str):  # a sweep, or what export wrote
         return str(document["kind"])
-    for name, kind in _TELLING.items():
+    for name, kind in _COMMAND_BY_FIELD.items():
         if name in document:
             return kind
     return "layers"
@@ -204,11 +204,11 @@ def _entries(document: Mapping[str, Any]) -> Iterator[Entry]:
             yield Entry("step", dict(row), Entry.from_document("step", row).samples)
         for plain in document.get("agreements", ()):
             yield Entry.from_document("agreement", plain)
-    elif kind in _SEVERAL:
-        for plain in document.get(_SEVERAL[kind], [rest]):
+    elif kind in _LIST_FIELDS:
+        for plain in document.get(_LIST_FIELDS[kind], [rest]):
             yield Entry.from_document(kind, plain)
     elif kind != "layers":
-        yield Entry(_ALONE.get(kind, "findings"), rest)
+        yield Entry(_SINGLE_TABLES.get(kind, "findings"), rest)
 
 
 def _swept(document: Mapping[str, Any]) -> Iterator[Entry]:

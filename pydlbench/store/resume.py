@@ -148,25 +148,25 @@ def _each(device: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def _same_use(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two records of a device with the same number of threads."""
-    joined = _union(before, now)
+    merged = _union(before, now)
     for name, keys in _NAMED.items():
         if before.get(name) and now.get(name):
-            joined[name] = _items(before[name], now[name], keys)
+            merged[name] = _items(before[name], now[name], keys)
     if "host" in before and "host" in now:
-        joined["host"] = _same_use(before["host"], now["host"])
-    return joined
+        merged["host"] = _same_use(before["host"], now["host"])
+    return merged
 
 
 def _union(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two mappings: later values have precedence unless empty; nested ones are merged."""
-    joined = dict(before)
+    merged = dict(before)
     for name, value in now.items():
-        old = joined.get(name)
+        old = merged.get(name)
         if isinstance(old, dict) and isinstance(value, dict):
-            joined[name] = {**old, **value}
-        elif name not in joined or value not in (None, [], (), {}, ""):
-            joined[name] = value
-    return joined
+            merged[name] = {**old, **value}
+        elif name not in merged or value not in (None, [], (), {}, ""):
+            merged[name] = value
+    return merged
 
 
 def _items(before: Any, now: Any, keys: tuple[str, ...]) -> list[Any]:

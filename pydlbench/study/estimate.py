@@ -1,21 +1,19 @@
-"""The one estimator: the paired value of each round, its median, and an interval that holds.
+"""The estimator of all results: the median of the rounds' values, with an interval.
 
-A row is the contrast of a subject with nothing: its value in a round is its time. The contrast of
-two subjects is the ratio of their times in the rounds that both were in, so that whatever the
-machine did to both cancels. The interval is that of the median of the rounds
-(:func:`pydlbench.timing.statistics.median_interval`), which takes fewer than six for normal and
-assumes nothing about the distribution of more.
+The value of a row in a round is its time. The contrast of two subjects is the ratio of their times
+in the rounds that both were in, so that the state of the machine cancels. The interval is that of
+the median (:func:`pydlbench.timing.statistics.median_interval`): it assumes that fewer than six
+values are normally distributed, and assumes no distribution for six or more.
 
-Interference is a covariate and never a reason to leave a round out. It widens the interval in two
-ways, and moves nothing:
+Interference is a covariate; no round is left out because of it. It never moves the median, but it
+widens the interval to include
 
-- What the rounds without interference say for themselves is inside. Where a neighbour had the
-  memory for half of the rounds, the interval reaches to where the other half lies.
-- What the median would be, had each round been slowed by as much as its cores were used by others,
-  is inside: where FMA bursts did half beside all rounds, the time may be half of what was measured.
+- the median of the undisturbed rounds;
+- the median after each round's time is scaled by the share of the cores that the subject had: if
+  all FMA bursts reached half of their throughput, the true time may be half of the measured one.
 
-Where it was seen in half of the rounds or more, the time is an upper bound, unless the median of
-the other rounds is no more than 2 % below it: then what was seen made no difference here.
+If half of the rounds or more were disturbed, the time is an upper bound, unless the median of the
+undisturbed rounds is at most 2 % lower: the interference made no difference then.
 """
 
 from __future__ import annotations
@@ -47,13 +45,13 @@ class Estimate:
     """A median over rounds.
 
     Attributes:
-        median: of the rounds' values.
-        interval: of that median, widened by interference; None of a single round.
-        rounds: how many values these are of.
-        disturbed: beside how many of them somebody else used the machine.
-        undisturbed: of times the median of the other rounds; None where there are none.
-        reason: what was seen there, in words; empty without any.
-        again: how many of its rounds were taken again, because others disturbed the first try.
+        median: median of the rounds' values.
+        interval: interval of the median, widened by interference; None for a single round.
+        rounds: number of rounds.
+        disturbed: number of disturbed rounds.
+        undisturbed: median of the undisturbed rounds, for times only; None without any.
+        reason: description of the interference; empty without any.
+        again: number of rounds that were repeated because the first try was disturbed.
     """
 
     median: float
@@ -66,38 +64,35 @@ class Estimate:
 
     @property
     def contended(self) -> bool:
-        """Whether half of the rounds or more were disturbed, and the others were shorter.
-
-        Then there is no verdict.
-        """
+        """Whether there is no verdict: most rounds were disturbed, and the others were faster."""
         if self.rounds == 0 or 2 * self.disturbed < self.rounds:
             return False
         return self.undisturbed is None or self.undisturbed < _MIN_UNDISTURBED_RATIO * self.median
 
     @property
     def second_tries(self) -> tuple[str, ...]:
-        """A sentence on the rounds that were taken a second time; none where none was."""
+        """A sentence on the repeated rounds; empty if none was repeated."""
         if not self.again:
             return ()
         return (f"disturbed by others and taken once more: {self.again} of {self.rounds} rounds",)
 
     @property
     def disturbances(self) -> tuple[str, ...]:
-        """A sentence on what others did beside its rounds; none where nothing was seen."""
+        """A sentence on the disturbed rounds; empty if none was disturbed."""
         if not self.disturbed:
             return ()
         return (f"disturbed rounds: {self.disturbed} of {self.rounds}: {self.reason}",)
 
     def above(self, limit: float) -> bool:
-        """Whether it is above a limit beyond doubt."""
+        """Whether the whole interval is above a limit."""
         return self.interval is not None and self.interval.low > limit
 
 
 def estimate(series: Series) -> Estimate:
-    """Return a subject's time, in seconds: the median over its repetitions.
+    """Return a subject's time in seconds: the median of its repetitions.
 
     Args:
-        series: its visits.
+        series: visits of the subject.
     """
     disturbances = _Disturbances(series)
     values = series.by_round()
@@ -107,11 +102,11 @@ def estimate(series: Series) -> Estimate:
 
 
 def contrast(own: Series, other: Series) -> Estimate | None:
-    """Return the ratio of two subjects' times over the rounds that both were in; None without any.
+    """Return the ratio of two subjects' times in the rounds of both; None without a common round.
 
     Args:
-        own: one of them.
-        other: whom it is compared with.
+        own: visits of the subject in the numerator.
+        other: visits of the subject in the denominator.
     """
     first, second = own.by_round(), other.by_round()
     shared = first.keys() & second.keys()
@@ -132,12 +127,12 @@ def contrast(own: Series, other: Series) -> Estimate | None:
 def estimate_values(
     values: Mapping[int, float], subjects: Collection[Series], *, signed: bool = False
 ) -> Estimate:
-    """Return the median of values that were made of several subjects' visits, round by round.
+    """Return the median of values that were computed from several subjects, round by round.
 
     Args:
-        values: by round; at least one.
-        subjects: that they were made of: what disturbed one of them disturbed the value.
-        signed: the values are differences.
+        values: at least one value, by round.
+        subjects: visits of the subjects; interference with one of them disturbs the value.
+        signed: whether the values are differences.
     """
     words = {
         number: seen for number, seen in disturbances_by_round(subjects).items() if number in values
@@ -178,16 +173,15 @@ def _estimate(
 
 
 class _Disturbances:
-    """What others did beside each of a subject's rounds.
+    """Interference in each round of a subject.
 
     Attributes:
-        shares: by round, the least share of the cores that the subject had; 1 where nobody else
-            was seen on them.
-        words: what was seen, of the rounds that were disturbed.
+        shares: by round the smallest share of the cores that the subject had; 1 if undisturbed.
+        words: description of the interference in each disturbed round.
     """
 
     def __init__(self, series: Series) -> None:
-        foreign = _foreign(series)
+        foreign = _waits_for_others(series)
         best = {
             level: _second_best([getattr(visit.interference, level) for visit in series])
             for level in ("llc", "memory")
@@ -210,11 +204,11 @@ class _Disturbances:
                 self.words[visit.round] = words
 
 
-def _foreign(series: Series) -> bool:
-    """Whether waits are others' doing: threads of a process wait for each other, too.
+def _waits_for_others(series: Series) -> bool:
+    """Whether waits are due to other processes and not to the subject's own threads.
 
-    Where all others together took less of the CPUs than ticks at both ends of some visits can hide,
-    the process has more threads than CPUs. Only the sum over all visits can tell.
+    If all other processes together used less CPU time than the ticks at both ends of some visits
+    can hide, the process has more threads than CPUs. Only the sum over all visits shows that.
     """
     taken = [visit.others_s for visit in series if visit.others_s is not None]
     wall_s = sum(visit.wall_s for visit in series)
@@ -232,7 +226,7 @@ def _share(visit: Visit, wait_s: float) -> float:
 
 
 def _second_best(rates: Collection[float | None]) -> float | None:
-    """The rate that two bursts have reached: one alone may have been lucky."""
+    """Return the second highest rate: a single burst may be an outlier."""
     known = sorted(rate for rate in rates if rate is not None)
     return known[-2] if len(known) > 1 else None
 

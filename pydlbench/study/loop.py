@@ -1,8 +1,8 @@
-"""The one loop: subjects in random order, round by round, each with what was read beside it.
+"""The measuring loop: rounds over all subjects in random order.
 
-It runs nothing by itself and reads no clock: a subject's ``sample`` does, so that tests feed it
-with invented numbers. Whoever is sampled has the machine for itself
-(:meth:`pydlbench.workers.host.RemoteKernel.sample`): all other workers are stopped meanwhile.
+The loop runs no kernel and reads no clock; a subject's ``sample`` does, so that tests can feed it
+numbers. All other workers are stopped while a subject is sampled
+(:meth:`pydlbench.workers.host.RemoteKernel.sample`).
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _MAX_VAIN_REPETITIONS: Final = 3
 
 
 def random_order(seed: int) -> random.Random:
-    """Return the source of the orders in which subjects take their turns in each round."""
+    """Return the random generator for the order of the subjects in each round."""
     return random.Random(seed)  # noqa: S311 - an order, not a secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How long a subject runs, as far as a visit's size depends on it.
+    """The time of a subject's execution, which determines the number of samples of a visit.
 
     Attributes:
-        execution_s: seconds of one execution, of the fastest chunk so far: others only make it
-            slower, and a visit beside them is to have as many samples as one without.
-        wall_s: wall seconds of one execution, whatever they were spent on; likewise.
-        process: the number of the process in which that was found, and it was warmed up.
+        execution_s: seconds of one execution in the fastest chunk so far: interference only slows
+            it, and disturbed visits shall have as many samples as others.
+        wall_s: wall seconds of one execution including overhead, of the fastest chunk so far.
+        process: number of the process in which it was measured and warmed up.
     """
 
     execution_s: float
@@ -59,16 +59,16 @@ class Size:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Subject:
-    """Somebody who is sampled.
+    """Something that is sampled.
 
     Attributes:
-        key: its name in the table.
+        key: its key in the table.
         sample: times the samples of a request.
-        policy: how large its visits are.
-        process: the number of the process that holds it.
-        preparation: how often it was made ready before.
-        size: what is known of it; None before it was first sampled. A later one of the same kernel
-            may be given that of an earlier one.
+        policy: determines the size of its visits.
+        process: number of the process that holds it.
+        preparation: number of its preparation, counted from 0.
+        size: time of its executions; None until it is first sampled. A new preparation of the same
+            kernel can start with the size of an earlier one.
     """
 
     key: Hashable
@@ -80,12 +80,12 @@ class Subject:
 
 
 class Study:
-    """Takes rounds of visits and keeps them in a table; an interrupted round as far as it came.
+    """Takes rounds of visits and adds them to a table, also those of an interrupted round.
 
     Args:
-        order: seeded source of the order in each round. With a fixed one each subject would always
-            follow the same other, and inherit its caches and its temperature.
-        interference: reads bursts while nobody is timed; None where nobody can.
+        order: seeded generator of the order in each round. In a fixed order each subject would
+            always inherit the caches and the temperature of the same other one.
+        interference: runs bursts between the rounds; None without bursts.
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class Study:
         """Take rounds over all subjects, and add their visits to the table.
 
         Args:
-            subjects: with different keys; each is sized and warmed up before the first round where
-                its process has not yet sampled it.
+            subjects: subjects with different keys; each is sized and warmed up before the first
+                round unless its process has already sampled it.
             first: number of the first round.
-            rounds: how many.
+            rounds: number of rounds.
 
         Returns:
-            By key, why somebody has visits no more: the others have gone on.
+            Errors of subjects that failed, by key; the other subjects continued.
         """
         errors: dict[Hashable, PydlbenchError] = {}
         waiting = list(subjects)
@@ -149,16 +149,16 @@ class Study:
         return errors
 
     def _is_worth_another(self, chunk: Chunk, policy: Policy) -> bool:
-        """Whether others disturbed a visit, and a second one is likely to be without them."""
+        """Whether a visit was disturbed, and a second one is likely to be undisturbed."""
         quiet_expected = self._in_vain < _MAX_VAIN_REPETITIONS
         return quiet_expected and chunk_interference(chunk, policy) is not None
 
     def _better(self, chunk: Chunk, subject: Subject, request: ChunkRequest) -> Chunk:
-        """Take a visit again; return the one that others disturbed less, whatever its time."""
+        """Repeat a visit; return the less disturbed one of the two, whatever its time."""
         policy = subject.policy
 
-        def loss(each: Chunk) -> tuple[bool, float]:
-            return each.disturbance is not None, waited_for_others_s(each, policy) + each.steal_s
+        def loss(visit: Chunk) -> tuple[bool, float]:
+            return visit.disturbance is not None, waited_for_others_s(visit, policy) + visit.steal_s
 
         second = subject.sample(request)
         self._in_vain = 0 if chunk_interference(second, policy) is None else self._in_vain + 1
@@ -195,10 +195,10 @@ def sample_pair(
     """Return the visits of two subjects that were sampled in alternation.
 
     Args:
-        samplers: time the samples of a request, for each of the two.
-        policies: how large the visits of each are.
-        order: seeded source of the order in each round.
-        rounds: how many.
+        samplers: for each subject the function that times the samples of a request.
+        policies: for each subject the policy of its visits.
+        order: seeded generator of the order in each round.
+        rounds: number of rounds.
 
     Raises:
         PydlbenchError: one of them could not be sampled in all rounds.
@@ -241,7 +241,7 @@ def request_for(subject: Subject, *, alone: bool = False) -> ChunkRequest:
 
 
 def _warm_up(subject: Subject) -> None:
-    """Find a subject's size, and warm it up, where its process has not sampled it before."""
+    """Find a subject's size and warm it up, unless its process has already sampled it."""
     policy, size = subject.policy, subject.size
     known = size is not None and size.execution_s >= policy.ready_limit_s
     if known or (size is not None and size.process == subject.process):
@@ -253,21 +253,21 @@ def _warm_up(subject: Subject) -> None:
     for _ in range(policy.max_calibrations):
         chunk = subject.sample(request)
         subject.size = _sized(subject, request, chunk)
-        # A first reading may be all noise: it is believed to a factor of a hundred.
+        # A first reading may be all noise: trust it up to a factor of a hundred.
         inner = min(request_for(subject).inner, 100 * request.inner)
         if inner <= request.inner or min(chunk.seconds) * request.inner >= policy.min_sample_s:
             break
         request = ChunkRequest(samples=1, inner=inner)
     assert subject.size is not None, "sampled at least once"
     if subject.size.execution_s < policy.warm_limit_s:
-        # As long as a visit, but of what is longer than that one more sample will do.
+        # As long as a visit; a single sample if that alone takes longer.
         policy = replace(policy, least_samples=1)
         request = request_for(replace(subject, policy=policy))
         subject.size = _sized(subject, request, subject.sample(request))
 
 
 def _sized(subject: Subject, request: ChunkRequest, chunk: Chunk) -> Size:
-    """Return a subject's size with one more chunk."""
+    """Return a subject's size, updated by a chunk."""
     whole_s = max(chunk.wall_s, request.inner * sum(chunk.seconds))
     execution_s = median(chunk.seconds)
     wall_s = whole_s / len(chunk.seconds) / request.inner
@@ -278,7 +278,7 @@ def _sized(subject: Subject, request: ChunkRequest, chunk: Chunk) -> Size:
 
 
 def _slower(before: Interference | None, after: Interference | None) -> Interference:
-    """Return the slower one of two readings in each of their columns."""
+    """Return the slower one of two readings of each burst."""
     both = [reading for reading in (before, after) if reading is not None]
 
     def slowest(name: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Who of several subjects is the fastest, and how much slower the others are."""
+"""The fastest of several subjects, and the ratios of the others to it."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 def ratios(
     series: Mapping[int, Series], eligible: Collection[int] | None = None
 ) -> tuple[int, dict[int, Estimate]]:
-    """Return which subject is the fastest, and each one's ratio to it.
+    """Return the fastest subject, and the ratio of each subject's time to it.
 
-    Ratios are of rounds that both were in; the fastest one's own is 1.
+    Ratios are over common rounds; that of the fastest subject is 1.
 
     Args:
-        series: of one problem's subjects, by index.
-        eligible: who may be the one that others are compared with, at least one of them; None is
-            all.
+        series: visits of the subjects of one problem, by index.
+        eligible: indices of the subjects that may be the fastest, at least one; None is all.
     """
     able = sorted(index for index in series if eligible is None or index in eligible)
     estimates = {
-        best: {index: ratio(own, series[best]) for index, own in series.items()} for best in able
+        best: {index: ratio(visits, series[best]) for index, visits in series.items()}
+        for best in able
     }
     fastest = max(able, key=lambda best: (*_rank(estimates[best], able), -series[best].median))
     return fastest, estimates[fastest]
 
 
 def ratio(own: Series, best: Series) -> Estimate:
-    """Return a subject's ratio to another; without a common round that of their medians.
+    """Return the ratio of two subjects' times; without a common round that of their medians.
 
     Args:
-        own: a subject's visits.
-        best: the other one's.
+        own: visits of the subject in the numerator.
+        best: visits of the subject in the denominator.
     """
     paired = contrast(own, best)
     if paired is not None:
@@ -49,27 +49,27 @@ def ratio(own: Series, best: Series) -> Estimate:
 
 
 def _rank(estimates: Mapping[int, Estimate], able: Sequence[int]) -> tuple[bool, float]:
-    """How well somebody serves as the fastest: best is whom nobody else has a ratio below 1 to.
+    """Return the rank of a subject as the fastest, given the ratios of all subjects to it.
 
-    Neither medians of all rounds tell (whoever ran on while the machine was fast has the smaller
-    one, and yet is not faster), nor always the rounds' ratios: of three kernels that are as good as
-    equal, each may be faster than the next in the rounds that the two of them were in. Then it is
-    whom nobody is faster than beyond an interval, and of these whose least ratio is nearest to 1.
+    Medians of all rounds mislead: a subject with more rounds while the machine was fast has a
+    smaller median without being faster. The ratios may be cyclic: of three equally fast kernels
+    each may beat the next in their common rounds. Therefore a subject ranks higher if no other is
+    faster beyond its interval, then by its smallest ratio.
     """
     others = [estimates[index] for index in able]
-    beyond = any((each.interval.high if each.interval else each.median) < 1 for each in others)
-    return not beyond, min(1.0, *(each.median for each in others))
+    beaten = any((other.interval.high if other.interval else other.median) < 1 for other in others)
+    return not beaten, min(1.0, *(other.median for other in others))
 
 
 def clock_beside(own: Series, other: Series) -> float | None:
     """Return the core clock in Hz that was read beside another subject in the same rounds.
 
     Args:
-        own: of a subject whose process reads no clock.
-        other: of one on the same cores, whose process does.
+        own: visits of a subject whose process reads no clock.
+        other: visits of a subject on the same cores whose process reads it.
     """
-    mine = own.by_round()
-    clocks = [clock for number, clock in other.clocks_by_round().items() if number in mine]
+    rounds = own.by_round()
+    clocks = [clock for number, clock in other.clocks_by_round().items() if number in rounds]
     return median(clocks) if clocks else None
 
 

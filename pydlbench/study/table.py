@@ -1,9 +1,9 @@
-"""The table of visits: one row for each turn that a subject had, with all that was counted beside.
+"""The table of visits: one row per turn of a subject, with the counters read during it.
 
-A subject is whatever can be sampled: a kernel, a call, a step. A round goes once through
-all subjects, so that visits of one round share what the machine did then. A preparation is a
-subject made ready anew, with new memory, mostly in a process of its own: what is timed twice within
-one shares what another process tomorrow does not.
+A subject is anything that can be sampled: a kernel, a call, a step. A round visits each subject
+once, so that the visits of a round share the state of the machine. Each preparation of a subject
+allocates new memory, usually in a new process: times within a single preparation share a memory
+placement that another process does not have.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interference:
-    """What bursts beside a visit have reached; None where nobody measured it.
+    """Rates of the bursts before and after a visit; None if not measured.
 
     Attributes:
-        fma: FMA throughput of all cores over what they do when nobody else uses them.
-        llc: bytes per second read from a buffer of half of the last-level cache.
+        fma: FMA throughput of all cores over that of idle cores.
+        llc: bytes per second read from a buffer of half the last-level cache.
         memory: bytes per second read from memory.
     """
 
@@ -42,28 +42,28 @@ class Visit:
     """A subject's turn in a round. Times in seconds.
 
     Attributes:
-        subject: who had it.
-        preparation: which of its preparations was sampled, counted from 0.
-        process: the number of the process that held it.
+        subject: key of the subject.
+        preparation: number of its preparation, counted from 0.
+        process: number of the process that held it.
         round: number of the round; two subjects' visits of one round are a pair.
         seconds: samples, seconds per execution.
-        parts: of each sample the seconds of what it consists of; empty where nobody timed them.
+        parts: for each sample the seconds of its parts; empty if not timed.
         inner: executions per sample.
-        clock_hz: median core clock; None where nobody read it.
-        faults: page faults per execution; None where nobody counted.
-        voluntary: voluntary context switches of all threads; likewise.
-        involuntary: involuntary ones; likewise.
-        run_delay_s: how long the thread that waited most was kept from a CPU.
-        others_s: CPU time of others on the same CPUs; None where nobody counted.
+        clock_hz: median core clock; None if not read.
+        faults: page faults per execution; None if not counted.
+        voluntary: voluntary context switches of all threads; None if not counted.
+        involuntary: involuntary context switches; None if not counted.
+        run_delay_s: upper bound of the time that a thread waited for a CPU.
+        others_s: CPU time of other processes on the same CPUs; None if not counted.
         steal_s: CPU time that the hypervisor took.
-        wall_s: of the visit.
-        busy: share of the threads' time in which they had a CPU or waited for one; None likewise.
-        interference: bursts before and after it, the slower one of each.
-        disturbance: what the backend saw that speaks against it, in words.
-        gpu: what was read from a GPU meanwhile.
+        wall_s: wall time of the visit.
+        busy: share of the threads' time in which they ran or waited for a CPU; None if not counted.
+        interference: bursts before and after the visit, the slower one of each.
+        disturbance: interference that the backend observed; None without any.
+        gpu: readings of the GPU during the visit.
         gate_timeouts: see :class:`~pydlbench.timing.chunk.Chunk`.
-        again: others disturbed a visit of it in this round, so that there was a second one; this is
-            the one beside which they took less of the CPUs.
+        again: whether the visit was repeated because of interference; this is the less disturbed
+            one of the two.
     """
 
     subject: Hashable
@@ -108,13 +108,13 @@ def visit_of(
     """Return a chunk of samples as a visit.
 
     Args:
-        subject: whose it is.
-        chunk: the samples, with what was counted around them.
+        subject: key of the subject.
+        chunk: the samples with their counters.
         inner: executions per sample.
-        number: of the round.
-        preparation: which of the subject's was sampled.
-        process: that held it.
-        interference: bursts before and after the round; one of the backend's own counts before.
+        number: number of the round.
+        preparation: number of the preparation.
+        process: number of the process.
+        interference: bursts before and after the round; the chunk's own bursts have precedence.
         again: see :class:`Visit`.
     """
     fma = min(chunk.bursts) if chunk.bursts else interference.fma
@@ -146,8 +146,8 @@ def visit_of(
 def _busy(chunk: Chunk) -> float | None:
     if chunk.cpu_s is None or chunk.wall_s <= 0:
         return None
-    # How long the others waited nobody knows; counted as the longest, no thread is called idle
-    # that was only kept from its CPU.
+    # Only the longest wait is known. Charging it to all threads never counts a waiting thread as
+    # idle.
     waited = min(chunk.run_delay_s, chunk.wall_s) * chunk.threads
     return min(1.0, (chunk.cpu_s + waited) / (chunk.wall_s * chunk.threads))
 
@@ -156,10 +156,10 @@ class Series:
     """The visits of one subject, in the order of their rounds.
 
     Args:
-        visits: at least one.
+        visits: at least one visit.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there are no visits.
     """
 
     def __init__(self, visits: Sequence[Visit]) -> None:
@@ -175,12 +175,12 @@ class Series:
 
     @property
     def median(self) -> float:
-        """Median over the rounds of their medians, in seconds."""
+        """Median of the rounds' medians, in seconds."""
         return median(self.by_round().values())
 
     @property
     def seconds(self) -> Sequence[float]:
-        """All samples, in seconds. Packed: those of all rows of a run are in memory together."""
+        """All samples, in seconds. A packed array: all rows of a run are in memory together."""
         return array("d", (x for visit in self.visits for x in visit.seconds))
 
     @property
@@ -190,17 +190,17 @@ class Series:
 
     @property
     def preparations(self) -> int:
-        """How often it was made ready anew."""
+        """Number of preparations."""
         return len({visit.preparation for visit in self.visits})
 
     @property
     def processes(self) -> int:
-        """How many processes held it."""
+        """Number of processes that held the subject."""
         return len({visit.process for visit in self.visits})
 
     @property
     def spent_s(self) -> float:
-        """Wall seconds of its visits."""
+        """Wall time of all visits, in seconds."""
         return sum(visit.wall_s for visit in self.visits)
 
     @property
@@ -210,27 +210,27 @@ class Series:
 
     @property
     def again(self) -> int:
-        """How many of its visits were taken again, see :class:`Visit`."""
+        """Number of repeated visits, see :class:`Visit`."""
         return sum(visit.again for visit in self.visits)
 
     @property
     def clock_hz(self) -> float | None:
-        """Median core clock over the rounds; None where nobody read it."""
-        return _middle(visit.clock_hz for visit in self.visits)
+        """Median core clock of the rounds; None if not read."""
+        return _median_known(visit.clock_hz for visit in self.visits)
 
     @property
     def faults(self) -> float | None:
-        """Page faults per execution, in the median of the rounds; None where nobody counted."""
-        return _middle(visit.faults for visit in self.visits)
+        """Page faults per execution, median of the rounds; None if not counted."""
+        return _median_known(visit.faults for visit in self.visits)
 
     @property
     def busy(self) -> float | None:
-        """See :class:`Visit`; the median of the rounds."""
-        return _middle(visit.busy for visit in self.visits)
+        """See :class:`Visit`; median of the rounds."""
+        return _median_known(visit.busy for visit in self.visits)
 
     @property
     def gpu(self) -> GpuReadings | None:
-        """What was read from a GPU during all rounds."""
+        """Readings of the GPU during all rounds, merged."""
         return merge_readings(visit.gpu for visit in self.visits if visit.gpu is not None)
 
     def by_round(self) -> dict[int, float]:
@@ -242,7 +242,7 @@ class Series:
         return {visit.round: visit.clock_hz for visit in self.visits if visit.clock_hz is not None}
 
     def cycles_by_round(self) -> dict[int, float]:
-        """Return core cycles of an execution by round; likewise."""
+        """Return the core cycles of an execution by round; rounds without a clock are left out."""
         return {
             visit.round: visit.median * visit.clock_hz
             for visit in self.visits
@@ -252,16 +252,16 @@ class Series:
     def preparations_s(self) -> tuple[float, ...]:
         """Return the median of each preparation's rounds, in seconds, in their order."""
         preparations = group_by(self.visits, lambda visit: visit.preparation)
-        return tuple(median(visit.median for visit in own) for own in preparations.values())
+        return tuple(median(visit.median for visit in visits) for visits in preparations.values())
 
 
-def _middle(values: Iterator[float | None]) -> float | None:
+def _median_known(values: Iterator[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
 
 class SampleTable:
-    """All visits of a study so far. Whenever it is interrupted, it has an answer."""
+    """All visits of a study so far; complete up to any interruption."""
 
     def __init__(self) -> None:
         self._visits: dict[Hashable, list[Visit]] = {}
@@ -277,19 +277,19 @@ class SampleTable:
         """Return a subject's visits.
 
         Raises:
-            ValueError: it had none.
+            ValueError: the subject had no visit.
         """
         return Series(self._visits.get(subject, ()))
 
     @property
     def again(self) -> int:
-        """How many visits of all were taken again, see :class:`Visit`."""
+        """Number of repeated visits of all subjects, see :class:`Visit`."""
         return sum(visit.again for visits in self._visits.values() for visit in visits)
 
     def rounds(self, subject: Hashable) -> int:
-        """Return how many visits a subject had."""
+        """Return the number of a subject's visits."""
         return len(self._visits.get(subject, ()))
 
     def forget(self, subject: Hashable) -> None:
-        """Drop a subject's visits, once an answer is made of them."""
+        """Drop the visits of a subject that are no longer needed."""
         self._visits.pop(subject, None)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # -----------------------------------------------------------------------------
 # Interference. No sample is dropped because of its time: a kernel's times may be bimodal by nature.
-# Of a visit that counters call disturbed there is a second one; counters choose between the two.
+# A disturbed visit is repeated, and the counters choose between the two.
 #
 # No counter shows a neighbour on the same physical core outside the virtual machine. It slows all
 # samples alike, without a switch, a wait or (mostly) a tick of steal. Bursts of FMAs detect it.

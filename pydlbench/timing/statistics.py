@@ -46,7 +46,7 @@ def median(values: Iterable[float]) -> float:
 
 
 def sum_known(values: Iterable[Number | None]) -> Number | None:
-    """Return the sum of values; None where one of them is not known."""
+    """Return the sum of values; None if one of them is None."""
     every = list(values)
     return None if None in every else sum(value for value in every if value is not None)
 
@@ -72,7 +72,7 @@ def middle_rounds(seconds: Sequence[float], width: int) -> list[float]:
     rounds = sorted((seconds[i * width : (i + 1) * width] for i in range(count)), key=sum)
     outside = (count + 1) // 4
     middle = rounds[outside : count - outside]
-    return [sum(each) / len(middle) for each in zip(*middle, strict=True)]
+    return [sum(times) / len(middle) for times in zip(*middle, strict=True)]
 
 
 def _lower_tail(n: int, k: int) -> float:
@@ -118,14 +118,14 @@ _OF_RANGE: Final = {2: 6.35, 3: 1.34, 4: 0.74, 5: 0.56}
 
 
 def median_interval(values: Iterable[float], *, signed: bool = False) -> Interval | None:
-    """Return the 95 % interval of the median; None of a single value, or of none.
+    """Return the 95 % interval of the median; None for fewer than two values.
 
-    From six values on it assumes nothing about their distribution. Two to five have no such
-    interval: they are taken for normal.
+    For six or more values it assumes no distribution. Two to five values are assumed to be normally
+    distributed.
 
     Args:
         values: times, ratios or shares; or differences.
-        signed: the values are differences. The interval of others begins at 0 at the least.
+        signed: whether the values are differences; otherwise the interval is cut off at 0.
     """
     ordered = sorted(values)
     ranks = interval_ranks(len(ordered), CONFIDENCE)

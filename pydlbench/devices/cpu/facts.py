@@ -148,11 +148,11 @@ class CpuFacts:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts for JSON: sizes in bytes, clocks in Hz, caches grouped by kind."""
-        own = ("cpus", "caches", "numa_nodes")
+        grouped = ("cpus", "caches", "numa_nodes")
         plain = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
-            if field.name not in own
+            if field.name not in grouped
         }
         return {
             key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()
@@ -322,8 +322,8 @@ def _cpus(root: Path, blocks: Sequence[Mapping[str, str]]) -> tuple[LogicalCpu, 
         # the socket from /proc/cpuinfo; without either, every CPU is a core.
         key = (-1 if siblings else sockets[index], index if core is None else core)
         cores.setdefault(key, []).append(index)
-    together = {index: tuple(members) for members in cores.values() for index in members}
-    return tuple(LogicalCpu(index=i, socket=sockets[i], siblings=together[i]) for i in online)
+    siblings_of = {index: tuple(members) for members in cores.values() for index in members}
+    return tuple(LogicalCpu(index=i, socket=sockets[i], siblings=siblings_of[i]) for i in online)
 
 
 def _caches(root: Path, cpus: Sequence[LogicalCpu]) -> tuple[Cache, ...]:

@@ -1,4 +1,4 @@
-"""What is known about a CPU and what probes found on it: one record of each run."""
+"""The record of a CPU: its facts and the results of the probes, one per run."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRecord(ProbedDevice):
-    """A CPU as one run used and found it.
+    """A CPU with the results of a run's probes.
 
     Attributes:
-        facts: what the system tells.
-        cpus: the logical CPUs used, one pinned thread each.
-        launch_s: seconds to start and join all threads; None while not probed, 0 if unknown.
+        facts: facts of the CPU.
+        cpus: the logical CPUs in use, one pinned thread each.
+        launch_s: seconds to start and join all threads; None until probed, 0 if unknown.
     """
 
     kind: ClassVar[str] = "cpu"
@@ -61,9 +61,9 @@ class DeviceRecord(ProbedDevice):
     launch_s: float | None = None
 
     def caches(self) -> dict[str, int | None]:
-        """Return the bytes of the levels of caches behind the CPUs that are used.
+        """Return the size of each cache level behind the CPUs in use, in bytes.
 
-        All that are nearer than the level before the last one count as ``l1``, which has no probe.
+        All levels nearer than the last two count as ``l1``, which has no probe.
         """
         return {
             "l1": nearer_level_bytes(self.facts, self.cpus),
@@ -87,20 +87,17 @@ class DeviceRecord(ProbedDevice):
 def precision_peak(
     facts: CpuFacts, precision: str, cpus: tuple[int, ...], reading: Reading | str
 ) -> PrecisionPeak:
-    """Set a probe's reading beside the theory.
-
-    A theory that is only assumed, because the core is unknown, is dropped where the reading
-    exceeds it.
+    """Combine the reading of a probe with the theoretical peak, see :func:`peak_beside_theory`.
 
     Args:
-        facts: of the CPU.
+        facts: facts of the CPU.
         precision: ``fp32``, ``bf16`` or ``fp16``.
         cpus: the CPUs that the probe ran on.
-        reading: the probe's, or why there is none.
+        reading: the reading, or the reason why there is none.
 
     Raises:
-        ImpossiblePeakError: The probe measured more than 1.03 x the theoretical peak of a known
-            core at the clock it ran at.
+        ImpossiblePeakError: the reading is more than 1.03 x the theoretical peak of a known core
+            at its clock.
     """
     cores = physical_cores(facts, cpus)
     nominal = None
@@ -115,21 +112,21 @@ def precision_peak(
 
 
 # -----------------------------------------------------------------------------
-# Which probes fill a device record; the caller runs them, in the native worker.
+# Selection of the probes; the caller runs them in the native worker.
 
-# Every run that times layers pays for these, so they are short; the best round counts.
+# Short, since every run that times layers runs them; the best round counts.
 _FMA_SECONDS = 0.03
 
 
 def start_record(facts: CpuFacts, cpus: Sequence[int], own: int = 0) -> DeviceRecord:
-    """Return the record of a device on which nothing was probed yet.
+    """Return the record of a CPU before any probe.
 
-    Taken before any worker starts: later, our own threads would look like other load.
+    Call it before any worker starts: later, our own threads would count as other load.
 
     Args:
-        facts: of the CPU.
+        facts: facts of the CPU.
         cpus: the logical CPUs in use, one pinned thread each.
-        own: processes of ours that are starting.
+        own: number of our own processes that are starting.
     """
     return DeviceRecord(facts=facts, cpus=tuple(cpus), warnings=cpu_advice(facts, cpus, own=own))
 
@@ -144,21 +141,21 @@ def extend_record(
     kept: ProbeCache | None = None,
     take_over: bool = True,
 ) -> DeviceRecord:
-    """Return ``record`` with the bandwidths and the peaks of ``precisions``, probing what it lacks.
+    """Return ``record`` with bandwidths and peaks; those it lacks are probed.
 
     Args:
-        record: what is known so far.
-        precisions: which compute peaks are needed; one that the CPU lacks gets a reason instead.
-        library: what the native worker says of its library: ``name``, ``version`` and more.
+        record: the record so far.
+        precisions: precisions whose peaks are needed; one that the CPU lacks gets a reason instead.
+        library: ``name``, ``version`` and more of the native worker's library.
         probe: runs a native probe: ``probe("fma_peak", precision=..., cpus=..., seconds=...)``.
-        patterns: which bandwidths are needed.
-        levels: of which levels: ``memory``, ``llc`` (the last cache), ``l2`` (the one before it).
-        kept: bandwidths of earlier runs, which are checked, and kept anew where they do not agree.
-        take_over: believe them where a reading agrees; else everything is probed, and kept.
+        patterns: patterns whose bandwidths are needed.
+        levels: levels whose bandwidths are needed: ``memory``, ``llc`` (the last cache), ``l2``
+            (the one before it).
+        kept: results of earlier runs; replaced if a new reading disagrees.
+        take_over: use results of earlier runs that a reading confirms; otherwise probe everything.
 
     Raises:
-        ImpossiblePeakError: A probe measured more than 1.03 x the theoretical peak of a CPU whose
-            core is known.
+        ImpossiblePeakError: a reading is more than 1.03 x the theoretical peak of a known core.
     """
     known = kept.read_peaks() if kept is not None and take_over else {}
     peaks = [
@@ -170,7 +167,7 @@ def extend_record(
         record,
         lambda: probe_bandwidths(before, patterns, levels, probe, earlier),
     )
-    # Only what was probed just now: another process may have kept its own readings meanwhile.
+    # Only new readings: another process may have written its own ones meanwhile.
     fresh = [item for item in record.bandwidths if item not in (*earlier, *before.bandwidths)]
     _keep(kept, fresh, record.bandwidths)
     return record.extend(
@@ -182,39 +179,39 @@ def extend_record(
 
 
 def _keep(kept: ProbeCache | None, fresh: Sequence[Bandwidth], every: Sequence[Bandwidth]) -> None:
-    """Keep what can be believed: nothing was seen beside it, and no farther level reads faster."""
+    """Store the undisturbed bandwidths that are not below that of a farther level."""
     rates = {(item.level, item.pattern): item.bytes_per_s for item in every}
 
-    def outrun(item: Bandwidth) -> bool:
+    def plausible(item: Bandwidth) -> bool:
         farther = LEVELS[: LEVELS.index(item.level)]
-        return any(rates.get((far, item.pattern), 0.0) > item.bytes_per_s for far in farther)
+        return all(rates.get((far, item.pattern), 0.0) <= item.bytes_per_s for far in farther)
 
-    believed = [item for item in fresh if item.disturbance is None and not outrun(item)]
-    if kept is not None and believed:
-        kept.write(believed)
+    reliable = [item for item in fresh if item.disturbance is None and plausible(item)]
+    if kept is not None and reliable:
+        kept.write(reliable)
 
 
 def revisit(record: DeviceRecord, probe: Probe, kept: ProbeCache | None = None) -> DeviceRecord:
-    """Return ``record`` with one more window of each bandwidth and one more try of each peak.
+    """Return ``record`` with one more window of each level and one more try of each peak.
 
-    Those at the start of a run lie within a second or two; whoever was on the machine then is
-    gone later. Roofs of later rows count on all of them.
+    The probes at the start of a run lie within a second or two, so that the same interference may
+    have disturbed all of them. Roofs of later rows use the new ones as well.
 
     Args:
-        record: with what was probed so far.
+        record: the record so far.
         probe: runs a native probe.
-        kept: where bandwidths are kept.
+        kept: stores the bandwidths.
     """
 
-    def again(peak: PrecisionPeak) -> PrecisionPeak:
+    def retried(peak: PrecisionPeak) -> PrecisionPeak:
         try:
             return better_of(peak, _peak_once(record, peak.precision, probe))
         except ImpossiblePeakError:
             return dataclasses.replace(peak, impossible=peak.impossible + 1)
 
-    bandwidths = probe_once_more(record, probe)
+    bandwidths = add_windows(record, probed_sizes(record), _ask_of(record, probe))
     _keep(kept, [item for item in bandwidths if item not in record.bandwidths], bandwidths)
-    peaks = tuple(again(peak) if peak.measured is not None else peak for peak in record.peaks)
+    peaks = tuple(retried(peak) if peak.measured is not None else peak for peak in record.peaks)
     return dataclasses.replace(record, bandwidths=bandwidths, peaks=peaks)
 
 
@@ -225,7 +222,7 @@ def _peak(
     known_per_cycle: float | None,
     kept: ProbeCache | None,
 ) -> PrecisionPeak:
-    """Return a peak that is kept, confirmed by one try; else that of several, which is kept."""
+    """Return the stored peak if a try confirms it, else the best of several tries, and store it."""
 
     def once() -> PrecisionPeak:
         return _peak_once(record, precision, probe)
@@ -259,7 +256,7 @@ def _launch(probe: Probe) -> float:
     try:
         return float(probe("launch")["seconds"])
     except UnsupportedError:
-        return 0.0  # no thread pool that could be asked: no claim about its cost
+        return 0.0  # without a probe nothing is claimed
 
 
 def _peak_warning(record: DeviceRecord, peak: PrecisionPeak) -> DeviceAdvice | None:
@@ -280,17 +277,17 @@ def _peak_warning(record: DeviceRecord, peak: PrecisionPeak) -> DeviceAdvice | N
 
 
 def _libraries(library: Mapping[str, Any]) -> dict[str, str]:
-    """The library by its name, everything else that is said of it, as text."""
+    """Return the library's version by its name, and its further properties as text."""
     texts = {key: str(value) for key, value in library.items() if value is not None}
     name, version = texts.pop("name", None), texts.pop("version", None)
     return ({name: version} if name and version else {}) | texts
 
 
 # -----------------------------------------------------------------------------
-# The bandwidths of a CPU's levels of memory.
+# Bandwidths of the levels of memory.
 
-# Every run that times layers pays for these, so they are short; the best round of all counts.
-_SECONDS = 0.02
+# Short, since every run that times layers runs them; the best round counts.
+_BANDWIDTH_SECONDS = 0.02
 
 
 def probe_bandwidths(
@@ -301,15 +298,15 @@ def probe_bandwidths(
     kept: Sequence[Bandwidth] = (),
     windows: int = ROUNDS,
 ) -> tuple[tuple[Bandwidth, ...], tuple[DeviceAdvice, ...]]:
-    """Return all bandwidths of a CPU's record and those it lacks; see :func:`probe_levels`.
+    """Return the bandwidths of a CPU; those that its record lacks are probed.
 
     Args:
-        record: what is known so far.
-        patterns: which bandwidths are needed.
-        levels: of which levels; one that the machine lacks is left out.
+        record: the record so far.
+        patterns: patterns that are needed.
+        levels: levels that are needed; levels that the machine lacks are left out.
         probe: runs a native probe.
-        kept: what an earlier run has probed; believed where one reading of the level agrees.
-        windows: of each reading at least.
+        kept: bandwidths of an earlier run, used if one reading of the level agrees.
+        windows: minimum number of windows of each reading.
 
     Raises:
         UnsupportedError: the probe cannot run on this machine.
@@ -319,20 +316,8 @@ def probe_bandwidths(
     return probe_levels(record.bandwidths, sizes, patterns, levels, ask, kept, windows)
 
 
-def probe_once_more(record: DeviceRecord, probe: Probe) -> tuple[Bandwidth, ...]:
-    """Return a CPU's bandwidths with one more window of each level's fastest pattern.
-
-    The windows at the start of a run lie within a second; what they missed shows later.
-
-    Args:
-        record: with its bandwidths.
-        probe: runs a native probe.
-    """
-    return add_windows(record, probed_sizes(record), _ask_of(record, probe))
-
-
 def probed_sizes(record: DeviceRecord) -> dict[str, int | None]:
-    """Return the bytes that probes of each level span on a CPU; None of one that it lacks."""
+    """Return the working set of the probes of each level, in bytes; None for a missing level."""
     facts, cpus = record.facts, record.cpus
     return {
         "memory": memory_working_set(facts, cpus),
@@ -348,8 +333,8 @@ def _ask_of(record: DeviceRecord, probe: Probe) -> Callable[[str, str, int], Map
             kind=pattern,
             bytes=size,
             cpus=list(record.cpus),
-            seconds=_SECONDS,
-            # Non-temporal stores would send to memory what is to stay in the cache.
+            seconds=_BANDWIDTH_SECONDS,
+            # Non-temporal stores would bypass the cache.
             streaming=level == "memory",
         )
 

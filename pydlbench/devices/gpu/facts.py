@@ -1,4 +1,4 @@
-"""What is known about a GPU. Everything that the driver does not tell is None."""
+"""Facts about a GPU. Facts that the driver does not report are None."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
-    """Facts about one GPU, as the CUDA runtime tells them.
+    """Facts about one GPU, as reported by the CUDA runtime.
 
     Attributes:
         index: N of ``cuda:N``.
-        name: of the product, as the driver spells it.
-        uuid: what stays the same when indices change.
-        pci: its place on the bus.
+        name: name of the product, in the driver's spelling.
+        uuid: identifies the GPU even if indices change.
+        pci: its address on the bus.
         capability: compute capability, ``9.0``.
-        multiprocessors: how many of them this process may use; a MIG slice has fewer.
-        memory_bytes: device memory.
-        l2_bytes: second-level cache.
-        shared_bytes_per_block: shared memory that one block may ask for.
-        threads_per_multiprocessor: resident threads at most.
-        clock_hz: the rated maximum of the multiprocessors' clock.
-        memory_clock_hz: the rated maximum of the memory's clock.
+        multiprocessors: number that this process may use; a MIG slice has fewer.
+        memory_bytes: size of the device memory.
+        l2_bytes: size of the second-level cache.
+        shared_bytes_per_block: maximum shared memory of a block.
+        threads_per_multiprocessor: maximum number of resident threads.
+        clock_hz: rated maximum clock of the multiprocessors.
+        memory_clock_hz: rated maximum clock of the memory.
         memory_bus_bits: width of the memory bus.
-        ecc: whether the memory is protected.
-        integrated: it shares the memory of the host.
-        driver_version: the newest CUDA that the driver can run, ``13.0``.
-        runtime_version: the CUDA that this package was built with, ``13.0``.
+        ecc: whether the memory has error correction.
+        integrated: whether it shares the memory of the host.
+        driver_version: the newest CUDA version that the driver supports, ``13.0``.
+        runtime_version: the CUDA version that this package was built with, ``13.0``.
     """
 
     index: int = 0
@@ -53,10 +53,9 @@ class GpuFacts:
 
     @classmethod
     def from_driver(cls, reply: Mapping[str, Any]) -> Self:
-        """Read what ``_cuda.device_facts`` tells; what else is in it is left out.
+        """Return the facts in a reply of ``_cuda.device_facts``; further fields are ignored.
 
-        Clocks and sizes of zero mean that the driver did not tell; versions such as 13000 are
-        written 13.0.
+        Clocks and sizes of zero are unknown; versions such as 13000 are written 13.0.
         """
         known: dict[str, Any] = {
             field.name: reply[field.name]
@@ -73,7 +72,7 @@ class GpuFacts:
 
     @property
     def device(self) -> str:
-        """How the command line calls it: ``cuda:0``."""
+        """Name on the command line: ``cuda:0``."""
         return f"cuda:{self.index}"
 
     @property
@@ -84,9 +83,9 @@ class GpuFacts:
 
     @property
     def memory_bytes_per_s(self) -> float | None:
-        """Theoretical bandwidth of the memory in B/s: two transfers per clock of the driver's.
+        """Theoretical bandwidth of the memory in B/s: two transfers per reported clock.
 
-        None of a MIG slice: the driver tells the width of the whole bus, and the slice has a part.
+        None for a MIG slice: the driver reports the width of the whole bus.
         """
         if self.memory_clock_hz is None or self.memory_bus_bits is None or " MIG " in self.name:
             return None

@@ -45,8 +45,8 @@ class _Multiprocessor:
     Attributes:
         fp32: float32 lanes.
         fp16: float16 results outside the tensor cores, two of them from one half2 instruction.
-        tensor_cores: how many there are.
-        tensor: multiply-adds of one tensor core by mode, float16 or narrower accumulation allowed.
+        tensor_cores: number of tensor cores.
+        tensor: multiply-adds of one tensor core by mode, with float16 or narrower accumulation.
     """
 
     fp32: int
@@ -92,7 +92,7 @@ _WITHOUT_TENSOR_CORES = re.compile(r"\bGTX 16\d\d\b|\bMX\d{3}\b|\bT(400|500|550|
 
 
 def on_tensor_cores(precision: str) -> bool:
-    """Whether a mode is one of the tensor cores'."""
+    """Whether a mode runs on tensor cores."""
     return precision == "tf32" or "-tc" in precision
 
 
@@ -106,7 +106,7 @@ def accumulator(precision: str) -> str:
 
 
 def unknown_capability(facts: GpuFacts) -> bool:
-    """Whether the table of FLOP rates does not hold a GPU's compute capability."""
+    """Whether a GPU's compute capability is missing in the table of FLOP rates."""
     return facts.capability not in _TABLE
 
 
@@ -130,12 +130,12 @@ def lacks(facts: GpuFacts, precision: str) -> str | None:
 
 
 def flop_rate(facts: GpuFacts, precision: str, accumulate: str = "float32") -> FlopRate | None:
-    """Return the FLOP per clock and multiprocessor, or None where :func:`lacks` says why not.
+    """Return the FLOP per clock and multiprocessor; None with a reason from :func:`lacks`.
 
     Args:
-        facts: of the GPU.
+        facts: facts of the GPU.
         precision: one of :data:`PRECISIONS`.
-        accumulate: ``float32`` or ``float16``; counts for ``fp16``, ``fp16-tc`` and ``fp8-tc``.
+        accumulate: ``float32`` or ``float16``; matters for ``fp16``, ``fp16-tc`` and ``fp8-tc``.
     """
     if lacks(facts, precision) is not None:
         return None
@@ -149,13 +149,14 @@ def flop_rate(facts: GpuFacts, precision: str, accumulate: str = "float32") -> F
         if precision == "fp16":
             text += ", which float32 accumulation needs"
         return FlopRate(flop_per_clock=2 * unit.fp32, derivation=text, assumed=assumed)
-    each = unit.tensor[precision]
-    text = f"{unit.tensor_cores} tensor cores x {each} multiply-adds x 2 FLOP"
+    per_core = unit.tensor[precision]
+    text = f"{unit.tensor_cores} tensor cores x {per_core} multiply-adds x 2 FLOP"
     narrow = accumulate == "float16" and precision in ("fp16-tc", *FP8_PRECISIONS)
     if _halved(facts) and not narrow:
-        each //= 2
+        per_core //= 2
         text += ", half of it with float32 accumulation"
-    return FlopRate(flop_per_clock=2 * unit.tensor_cores * each, derivation=text, assumed=assumed)
+    flops = 2 * unit.tensor_cores * per_core
+    return FlopRate(flop_per_clock=flops, derivation=text, assumed=assumed)
 
 
 def _halved(facts: GpuFacts) -> bool:
@@ -169,15 +170,15 @@ def _no_tensor_cores(facts: GpuFacts) -> bool:
     return facts.capability == "7.5" and bool(_WITHOUT_TENSOR_CORES.search(facts.name))
 
 
-# Modes that some products know with another accumulator too, at another rate.
-_OTHERS = (("fp16", "float32"), ("fp16-tc", "float16"), ("fp8-tc", "float16"))
+# Modes that some products have with another accumulator, at another rate.
+_OTHER_ACCUMULATORS = (("fp16", "float32"), ("fp16-tc", "float16"), ("fp8-tc", "float16"))
 
 
 def rated_clock(facts: GpuFacts, precision: str) -> float | None:
-    """Return the clock in Hz that the product's published figures are given at.
+    """Return the clock of the product's published figures in Hz; None if unknown.
 
-    Datasheets of some cards imply another one for the tensor cores (H200: 1.98 GHz for fp32, 1.83
-    GHz for the tensor modes). A card that is not in the table has the driver's one, if it tells.
+    Datasheets of some cards imply another clock for the tensor cores (H200: 1.98 GHz for fp32, 1.83
+    GHz for the tensor modes). A card that is not in the table has the driver's clock.
     """
     card = find_card(facts)
     if card is None:
@@ -216,13 +217,13 @@ def theoretical_peak(
 
 
 def other_accumulators(facts: GpuFacts) -> dict[str, TheoreticalPeak]:
-    """Return the peaks at the rated clock with the accumulator that a mode does not stand for.
+    """Return the peaks at the rated clock with the other accumulator of a mode, where they differ.
 
-    By precision; only where it makes a difference. Kernels of ours accumulate the tensor modes in
-    float32, but published figures of GeForce cards often count float16.
+    Our kernels accumulate the tensor modes in float32, but published figures of GeForce cards often
+    assume float16.
     """
     peaks = {}
-    for precision, accumulate in _OTHERS:
+    for precision, accumulate in _OTHER_ACCUMULATORS:
         usual = theoretical_peak(facts, precision, accumulate=accumulator(precision))
         other = theoretical_peak(facts, precision, accumulate=accumulate)
         if usual and other and usual.flops_per_s != other.flops_per_s:

@@ -1,4 +1,4 @@
-"""What is known about a GPU and what probes found on it: one record of each run."""
+"""The record of a GPU: its facts and the results of the probes, one per run."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchCost:
-    """What it takes to start a kernel that does nothing, in seconds.
+    """The cost of launching an empty kernel, in seconds.
 
     Attributes:
-        single_kernel_s: on the device, of one launch alone between two events: all that a sample
-            with flushed caches is.
-        empty_kernel_s: on the device, of launches back to back.
-        host_s: of the host's thread, per launch.
-        graph_node_s: on the device, of one node in a CUDA graph.
+        single_kernel_s: device time of a single launch between two events, as in a sample with
+            flushed caches.
+        empty_kernel_s: device time per launch, back to back.
+        host_s: host time per launch.
+        graph_node_s: device time of a node in a CUDA graph.
     """
 
     single_kernel_s: float
@@ -63,18 +63,18 @@ class LaunchCost:
 
     @classmethod
     def from_reply(cls, reply: Mapping[str, Any]) -> Self:
-        """Read a probe's reply; what else is in it is left out."""
+        """Return the cost in a probe's reply; further fields are ignored."""
         return cls(**{field.name: float(reply[field.name]) for field in dataclasses.fields(cls)})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRecord(ProbedDevice):
-    """A GPU as one run used and found it.
+    """A GPU with the results of a run's probes.
 
     Attributes:
-        facts: what the driver tells.
-        launch: cost of starting a kernel; None while not probed.
-        nvml: what NVML told before anything was measured.
+        facts: facts of the GPU.
+        launch: cost of a launch; None until probed.
+        nvml: NVML's state before the run.
     """
 
     kind: ClassVar[str] = "cuda"
@@ -85,15 +85,15 @@ class GpuRecord(ProbedDevice):
 
     @property
     def launch_s(self) -> float | None:
-        """Seconds that an empty kernel takes on the device; None while not probed."""
+        """Device time of an empty kernel in seconds; None until probed."""
         return None if self.launch is None else self.launch.empty_kernel_s
 
     def launch_in(self, timing: str, *, alone: bool = False) -> float:
-        """Return the seconds that a kernel takes at least, whatever it does; 0 while not probed.
+        """Return the least time of any kernel, in seconds; 0 until probed.
 
         Args:
-            timing: ``cuda-graph``, where a node starts sooner than a launch, or ``events``.
-            alone: a sample is one execution, as with caches that are flushed before each.
+            timing: ``events``, or ``cuda-graph``, whose nodes start sooner than a launch.
+            alone: whether a sample is a single execution, as with caches flushed before each.
         """
         if self.launch is None:
             return 0.0
@@ -107,13 +107,13 @@ class GpuRecord(ProbedDevice):
         """Return the compute limits in ``precision``, scaled to a clock: arithmetic follows it.
 
         Args:
-            precision: one that was probed.
-            clock_hz: core clock in Hz; the probe's own by default.
-            accumulate: of the kernel; one that accumulates ``fp16`` in float32 on CUDA cores is
-                held against what these do in fp32.
+            precision: a probed precision.
+            clock_hz: core clock in Hz; that of the probe by default.
+            accumulate: the kernel's accumulator; ``fp16`` with float32 accumulation on CUDA cores
+                is compared with the peak of fp32.
 
         Raises:
-            UnsupportedError: There is no measured peak in this precision; says why.
+            UnsupportedError: there is no measured peak in this precision, with the reason.
         """
         if precision == "fp16" and accumulate == "float32":
             precision = "fp32"
@@ -121,7 +121,7 @@ class GpuRecord(ProbedDevice):
         return ProbedDevice.limits(self, precision, clock_hz)
 
     def caches(self) -> dict[str, int | None]:
-        """Return the bytes of the second level, the only cache that all multiprocessors share."""
+        """Return the size of L2 in bytes, the only cache that all multiprocessors share."""
         return {"l2": self.facts.l2_bytes or None}
 
     def to_dict(self) -> dict[str, Any]:
@@ -143,19 +143,16 @@ class GpuRecord(ProbedDevice):
 
 
 def gpu_peak(facts: GpuFacts, precision: str, reading: Reading | str) -> PrecisionPeak:
-    """Set a probe's reading beside the theory.
-
-    A theory that is only assumed, because the product is unknown, is dropped where the reading
-    exceeds it.
+    """Combine the reading of a probe with the theoretical peak, see :func:`peak_beside_theory`.
 
     Args:
-        facts: of the GPU.
+        facts: facts of the GPU.
         precision: ``fp32``, ``tf32``, ``fp16``, ``fp16-tc``, ``bf16-tc`` or ``fp8-tc``.
-        reading: the probe's, or why there is none.
+        reading: the reading, or the reason why there is none.
 
     Raises:
-        ImpossiblePeakError: The probe measured more than 1.03 x the theoretical peak of a known
-            product at the clock it ran at.
+        ImpossiblePeakError: the reading is more than 1.03 x the theoretical peak of a known product
+            at its clock.
     """
     accumulate = accumulator(precision)
     nominal = theoretical_peak(facts, precision, accumulate=accumulate)
@@ -169,24 +166,24 @@ def gpu_peak(facts: GpuFacts, precision: str, reading: Reading | str) -> Precisi
 
 
 # -----------------------------------------------------------------------------
-# Which probes fill a GPU's record; the caller runs them, in the native worker.
+# Selection of the probes; the caller runs them in the native worker.
 
 PATTERNS = ("read", "write", "copy")
 #: From the farthest to the nearest.
 LEVELS = ("memory", "l2")
 
-# Every run that times layers pays for these, so they are short; the best round counts.
-_SECONDS = 0.05
+# Short, since every run that times layers runs them; the best round counts.
+_PROBE_SECONDS = 0.05
 _PAGE = 1 << 16
 _LIBRARIES = {"cudnn": "cuDNN", "cublaslt": "cuBLASLt"}
 
 
 def start_record(facts: GpuFacts, nvml: Mapping[str, Any] | None = None) -> GpuRecord:
-    """Return the record of a GPU on which nothing was probed yet.
+    """Return the record of a GPU before any probe.
 
     Args:
-        facts: of the GPU.
-        nvml: what NVML tells before anything runs, see :func:`~.advice.gpu_advice`.
+        facts: facts of the GPU.
+        nvml: NVML's state before the run, see :func:`~.advice.gpu_advice`.
     """
     return GpuRecord(facts=facts, nvml=dict(nvml or {}), warnings=gpu_advice(facts, nvml))
 
@@ -199,16 +196,16 @@ def extend_record(
     patterns: Sequence[str] = PATTERNS,
     levels: Sequence[str] = LEVELS,
 ) -> GpuRecord:
-    """Return ``record`` with the bandwidths and the peaks of ``precisions``, probing what it lacks.
+    """Return ``record`` with bandwidths and peaks; those it lacks are probed.
 
     Args:
-        record: what is known so far.
-        precisions: which compute peaks are needed; one that the GPU lacks gets a reason instead.
-        library: the libraries that are loaded, name to ``version`` and ``path``, or to a version.
+        record: the record so far.
+        precisions: precisions whose peaks are needed; one that the GPU lacks gets a reason instead.
+        library: version, or ``version`` and ``path``, of each loaded library by name.
         probe: runs a native probe: ``fma_peak`` (``precision``, ``seconds``), ``gemm_peak``
             (``precision``), ``bandwidth`` (``kind``, ``bytes``, ``seconds``), ``launch``.
-        patterns: which bandwidths are needed; what GPUs have no probe for is left out.
-        levels: of which levels: ``memory``, ``l2``.
+        patterns: patterns whose bandwidths are needed; those without a probe are left out.
+        levels: levels whose bandwidths are needed: ``memory``, ``l2``.
     """
     facts = record.facts
     peaks = [_peak(facts, name, probe) for name in record.lacking(precisions)]
@@ -226,17 +223,17 @@ def extend_record(
 
 
 def memory_working_set(facts: GpuFacts) -> int:
-    """Return the bytes that cannot stay in L2: 4 x L2 and at least 1 GiB.
+    """Return a size that does not fit into L2: 4 x L2 and at least 1 GiB.
 
-    Never more than a quarter of the memory.
+    At most a quarter of the memory.
     """
     return min(max(4 * facts.l2_bytes, 1 << 30), facts.memory_bytes // 4)
 
 
 def l2_working_set(facts: GpuFacts) -> int | None:
-    """Return the bytes that stay in L2: a third of it, in whole pages; None if it is not told.
+    """Return a size that fits into L2: a third of it, in whole pages; None if L2 is unknown.
 
-    An L2 in two halves keeps some lines in both, so more than half would not stay.
+    An L2 in two halves keeps some lines in both, so more than half of it would not fit.
     """
     third = facts.l2_bytes // 3 // _PAGE * _PAGE
     return third or None
@@ -246,13 +243,13 @@ def _peak(facts: GpuFacts, precision: str, probe: Probe) -> PrecisionPeak:
     missing = lacks(facts, precision)
     if missing is not None and not unknown_capability(facts):
         return gpu_peak(facts, precision, missing)
-    # A product has fifteen samples and a search behind it, which takes seconds: one try will do,
-    # and more only where it exceeded the theory.
+    # A matrix product is the best of a search with fifteen samples, which takes seconds: one try
+    # is enough unless it exceeds the theoretical peak.
     least = 1 if on_tensor_cores(precision) else 2
     try:
         return try_peak(lambda: _peak_once(facts, precision, probe), lambda _: False, least)
     except ImpossiblePeakError as error:
-        # A wrong table or probe of one mode: all others keep their roofs, and this one says why.
+        # The table or the probe is wrong for this mode only: the others keep their roofs.
         return gpu_peak(facts, precision, str(error))
 
 
@@ -261,7 +258,7 @@ def _peak_once(facts: GpuFacts, precision: str, probe: Probe) -> PrecisionPeak:
         if on_tensor_cores(precision):
             reply = probe("gemm_peak", precision=precision)
         else:
-            reply = probe("fma_peak", precision=precision, seconds=_SECONDS)
+            reply = probe("fma_peak", precision=precision, seconds=_PROBE_SECONDS)
         reading: Reading | str = Reading.from_reply(reply)
     except (UnsupportedError, PrimitiveError, InsufficientMemoryError) as error:
         # A mode that cannot be probed must not cost the others their roofs.
@@ -294,7 +291,7 @@ def revisit(record: GpuRecord, probe: Probe) -> GpuRecord:
     """Return ``record`` with one more window of each level's fastest bandwidth.
 
     Args:
-        record: with what was probed so far.
+        record: the record so far.
         probe: runs a native probe.
     """
     bandwidths = add_windows(record, _sizes(record.facts), _ask_of(probe))
@@ -307,7 +304,7 @@ def _sizes(facts: GpuFacts) -> dict[str, int | None]:
 
 def _ask_of(probe: Probe) -> Callable[[str, str, int], Mapping[str, Any]]:
     def ask(_level: str, pattern: str, size: int) -> Mapping[str, Any]:
-        return probe("bandwidth", kind=pattern, bytes=size, seconds=_SECONDS)
+        return probe("bandwidth", kind=pattern, bytes=size, seconds=_PROBE_SECONDS)
 
     return ask
 
@@ -316,11 +313,11 @@ def _launch(probe: Probe) -> LaunchCost | None:
     try:
         return LaunchCost.from_reply(probe("launch"))
     except (UnsupportedError, PrimitiveError, InsufficientMemoryError):
-        return None  # no claim about its cost
+        return None  # without a probe nothing is claimed
 
 
 def _libraries(library: Mapping[str, Any]) -> dict[str, str]:
-    """Versions by name, and where each library was found."""
+    """Return the versions and paths of the libraries by name."""
     texts: dict[str, str] = {}
     for key, value in library.items():
         name = _LIBRARIES.get(key, key)
