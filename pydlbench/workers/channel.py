@@ -49,7 +49,7 @@ class Build(_Operation, frozen=True):
 
 
 class CallFunction(_Operation, frozen=True):
-    """CallFunction a function that may send messages before it returns.
+    """Call a function that may send messages before it returns.
 
     Attributes:
         function: ``module:function``; called with the backend, a function that sends a message to

@@ -198,7 +198,7 @@ class Worker:
     def build(
         self, builder: Callable[..., Any], facts: type[Facts], **arguments: Any
     ) -> RemoteKernel[Facts]:
-        """CallFunction a function in the worker that prepares a kernel.
+        """Call a function in the worker that prepares a kernel.
 
         Args:
             builder: called with the backend and the arguments; imported there by its name, so that
@@ -221,7 +221,7 @@ class Worker:
         on_message: Callable[[dict[str, Any]], None],
         **arguments: Any,
     ) -> Any:
-        """CallFunction a function in the worker, and receive its messages meanwhile.
+        """Call a function in the worker, and receive its messages meanwhile.
 
         Args:
             function: called with the backend, a function that sends a message to the host, and the
