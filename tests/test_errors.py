@@ -21,24 +21,23 @@ def test_each_error_can_be_caught_as_ours_and_as_a_builtin(kind, builtin):
             raise kind("what and why")
 
 
-def test_nearest_is_what_looks_alike_best_first():
-    names = ("conv1", "conv3", "conv3_3", "fc6", "pool5")
-    assert errors.nearest("conv33", names) == ["conv3_3", "conv3", "conv1"]
-    assert errors.nearest("conv33", names, count=1) == ["conv3_3"]
+LAYERS = ("conv1", "conv3", "conv3_3", "fc6", "pool5")
 
 
-def test_nearest_does_not_mind_case_and_returns_the_choices_spelling():
-    assert errors.nearest("FP32", ("fp32", "bf16")) == ["fp32"]
-    assert errors.nearest("l1", ("L1", "L2")) == ["L1", "L2"]
-
-
-def test_nearest_goes_by_sound():
-    assert errors.nearest("--faze", ("--feed", "--phase"))[0] == "--phase"
-
-
-def test_nearest_finds_nothing_in_what_is_unlike():
-    assert errors.nearest("zzz", ("conv1", "fc6")) == []
-    assert errors.nearest("conv1", ()) == []
+@pytest.mark.parametrize(
+    ("word", "choices", "count", "similar"),
+    [
+        ("conv33", LAYERS, 3, ["conv3_3", "conv3", "conv1"]),
+        ("conv33", LAYERS, 1, ["conv3_3"]),
+        ("FP32", ("fp32", "bf16"), 3, ["fp32"]),
+        ("l1", ("L1", "L2"), 3, ["L1", "L2"]),
+        ("--faze", ("--feed", "--phase"), 1, ["--phase"]),  # by sound
+        ("zzz", ("conv1", "fc6"), 3, []),
+        ("conv1", (), 3, []),
+    ],
+)
+def test_nearest_choices_come_best_first(word, choices, count, similar):
+    assert errors.nearest(word, choices, count) == similar
 
 
 def test_a_file_that_is_not_there_has_those_beside_it(tmp_path):

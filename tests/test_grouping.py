@@ -1,4 +1,4 @@
-"""Items by what they have in common, and amounts."""
+"""Grouping items, and summing amounts, by keys."""
 
 from pydlbench.grouping import group_by, sum_by
 
@@ -8,10 +8,6 @@ def test_groups_and_their_items_keep_their_order():
     groups = group_by(words, len)
     assert list(groups) == [4, 3, 5]
     assert groups == {4: ["pear", "plum", "kiwi"], 3: ["fig", "nut"], 5: ["apple"]}
-
-
-def test_nothing_has_no_groups():
-    assert group_by([], len) == {}
 
 
 def test_amounts_are_summed_in_the_order_of_their_keys():

@@ -29,23 +29,18 @@ def test_the_record_is_json_and_names_this_python():
     assert "numpy" in found["packages"]
 
 
-def test_settings_of_the_system_that_move_times_are_recorded(tmp_path):
-    def write(path, text):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-
-    write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
-    write("proc/sys/kernel/randomize_va_space", "2\n")
-    write("proc/cpuinfo", "processor\t: 0\nmicrocode\t: 0xa101144\n\nprocessor\t: 1\n")
-    write("sys/devices/system/cpu/vulnerabilities/spectre_v2", "Mitigation: Retpolines\n")
-    write("sys/devices/system/cpu/vulnerabilities/meltdown", "Not affected\n")
-    assert read_environment(root=tmp_path)["settings"] == {
+def test_settings_of_the_system_that_move_times_are_recorded(tmp_path, tree):
+    assert read_environment(root=tmp_path)["settings"] == {}
+    files = {
+        "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
+        "proc/sys/kernel/randomize_va_space": "2",
+        "proc/cpuinfo": "processor\t: 0\nmicrocode\t: 0xa101144\n\nprocessor\t: 1",
+        "sys/devices/system/cpu/vulnerabilities/spectre_v2": "Mitigation: Retpolines",
+        "sys/devices/system/cpu/vulnerabilities/meltdown": "Not affected",
+    }
+    assert read_environment(root=tree(files))["settings"] == {
         "huge pages": "madvise",
         "address randomisation": "2",
         "microcode": "0xa101144",
         "mitigations": "spectre_v2",
     }
-
-
-def test_a_system_that_tells_nothing_has_no_settings(tmp_path):
-    assert read_environment(root=tmp_path)["settings"] == {}

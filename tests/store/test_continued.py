@@ -1,4 +1,4 @@
-"""A run that was gone on with has in its record what both attempts found."""
+"""The record of a resumed run merges those of both attempts."""
 
 import pytest
 

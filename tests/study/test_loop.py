@@ -248,15 +248,14 @@ def test_a_disturbed_visit_is_taken_again(study, chunks, seconds, again):
     assert series.again == study.table.again == again
 
 
-def test_on_a_machine_that_stays_busy_visits_are_not_taken_again(study):
-    study.take([long_subject(in_turn(chunk(0.5)))], rounds=9)
-    assert study.table.rounds("a") == 9
-    assert study.table.again == 3
-
-
-def test_a_neighbour_who_has_gone_costs_no_later_second_try(study):
-    study.take([long_subject(in_turn(*[chunk(0.5), chunk()] * 9))], rounds=9)
-    assert study.table.again == 9
+@pytest.mark.parametrize(
+    ("chunks", "again"),
+    [([chunk(0.5)], 3), ([chunk(0.5), chunk()] * 9, 9)],
+    ids=["busy for good", "quiet at once"],
+)
+def test_visits_are_repeated_until_repetitions_are_in_vain(study, chunks, again):
+    study.take([long_subject(in_turn(*chunks))], rounds=9)
+    assert (study.table.rounds("a"), study.table.again) == (9, again)
 
 
 @pytest.mark.parametrize("kind", [WorkerError, KeyboardInterrupt])

@@ -58,33 +58,29 @@ def test_without_a_common_round_medians_are_compared(series):
     assert (found[1].median, found[1].interval, found[1].rounds) == (3, None, 0)
 
 
-def test_kept_pages_save_what_the_rounds_agree_on(series):
-    drift = [1 + 0.1 * i for i in range(9)]
-    default = series([10 * x for x in drift], faults=5000)
-    kept = series([7 * x for x in drift], faults=2)
-    assert saved_s(default, kept) == pytest.approx(0.3 * 14)
+DRIFT = [1 + 0.1 * i for i in range(9)]
 
 
-@pytest.mark.parametrize("rounds", [3, 12])
-def test_rounds_that_disagree_save_nothing(series, rounds):
-    default = series([10.0] * rounds, faults=5000)
-    kept = series([[9.0, 9.8, 10.5][i % 3] for i in range(rounds)], faults=2)
-    assert saved_s(default, kept) == 0
-
-
-def test_without_fewer_faults_another_process_was_faster_by_chance(series):
-    assert saved_s(series([10.0] * 9, faults=0), series([7.0] * 9, faults=0)) == 0
-    assert saved_s(series([10.0] * 9), series([7.0] * 9)) == pytest.approx(3)
-
-
-def test_without_a_common_round_nothing_is_saved(series):
-    assert saved_s(series({0: 10.0}), series({1: 1.0})) == 0
-
-
-def test_three_rounds_that_are_faster_by_chance_save_nothing(series):
-    default = series([10.0] * 3)
-    assert saved_s(default, series([9.9, 9.5, 9.8])) == 0
-    assert saved_s(default, series([7.0, 7.1, 7.2])) == pytest.approx(2.9)
+@pytest.mark.parametrize(
+    ("default", "kept", "faults", "saved"),
+    [
+        ([10 * x for x in DRIFT], [7 * x for x in DRIFT], (5000, 2), 0.3 * 14),
+        # Rounds that disagree.
+        ([10.0] * 3, [9.0, 9.8, 10.5], (5000, 2), 0),
+        ([10.0] * 12, [9.0, 9.8, 10.5] * 4, (5000, 2), 0),
+        # Without fewer faults the other process is faster for another reason.
+        ([10.0] * 9, [7.0] * 9, (0, 0), 0),
+        ([10.0] * 9, [7.0] * 9, (None, None), 3),
+        # No common round.
+        ({0: 10.0}, {1: 1.0}, (None, None), 0),
+        # Three rounds that are faster by chance, and three that are much faster.
+        ([10.0] * 3, [9.9, 9.5, 9.8], (None, None), 0),
+        ([10.0] * 3, [7.0, 7.1, 7.2], (None, None), 2.9),
+    ],
+)
+def test_kept_pages_save_time_if_the_rounds_agree(series, default, kept, faults, saved):
+    pair = series(default, faults=faults[0]), series(kept, faults=faults[1])
+    assert saved_s(*pair) == pytest.approx(saved)
 
 
 def test_the_clock_is_that_of_the_rounds_that_both_were_in(series):

@@ -37,10 +37,6 @@ def test_reasons_are_named(bits, names):
     assert reasons_of(bits) == names
 
 
-def test_a_power_cap_is_held_against_nobody():
-    assert gpu_disturbance(GpuReadings(reasons=("power cap",), power_w=700.0, readings=3)) is None
-
-
 @pytest.mark.parametrize(
     ("readings", "text"),
     [
@@ -64,9 +60,12 @@ def test_heat_and_other_processes_speak_against_samples(readings, text):
     assert describe_interference(disturbance=text, policy=POLICY, **beside) == text
 
 
-def test_no_readings_say_nothing():
-    assert gpu_disturbance(None) is None
-    assert gpu_disturbance(GpuReadings()) is None
+@pytest.mark.parametrize(
+    "readings",
+    [None, GpuReadings(), GpuReadings(reasons=("power cap",), power_w=700.0, readings=3)],
+)
+def test_a_power_cap_is_no_disturbance(readings):
+    assert gpu_disturbance(readings) is None
 
 
 def test_readings_of_several_chunks_make_one_account():

@@ -22,11 +22,8 @@ def invented(flops_per_s):
     )
 
 
-def test_three_per_cent_above_are_let_pass():
-    check_peak("fp32", 1.029e12, invented(1e12))
-
-
 def test_an_impossible_peak_names_both_numbers():
+    check_peak("fp32", 1.029e12, invented(1e12))  # three per cent above are tolerated
     with pytest.raises(ImpossiblePeakError, match=r"2\.00 TFLOP/s.*2\.00 x.*1\.00 TFLOP/s"):
         check_peak("fp32", 2e12, invented(1e12))
     assert issubclass(ImpossiblePeakError, PydlbenchError)
