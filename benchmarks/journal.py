@@ -1,4 +1,4 @@
-"""What is finished: a JSON line per task; a run that is cut off goes on where it stopped."""
+"""Journal of finished tasks, a JSON line each, so that an interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["Journal"]
 
 
 class Journal:
-    """The finished tasks of a run, in a file that is only ever appended to.
+    """The finished tasks of a run, in an append-only file.
 
-    A line that was cut off by a crash is ignored; its task runs again.
+    A line that a crash truncated is ignored; its task runs again.
 
     Args:
-        path: the file; made with the first entry.
-        sources: further journals to read (an earlier machine's), oldest first.
+        path: the file, created with the first entry.
+        sources: further journals to read (of an earlier machine), oldest first.
     """
 
     def __init__(self, path: Path, sources: tuple[Path, ...] = ()) -> None:
@@ -30,7 +30,7 @@ class Journal:
                 self._append(task, entry)
 
     def reload(self) -> None:
-        """Read what another process has added."""
+        """Read the entries that other processes have added."""
         self._entries |= _read(self.path)
 
     def __contains__(self, task: str) -> bool:
@@ -55,7 +55,7 @@ class Journal:
     def _append(self, task: str, entry: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab+") as file:
-            # After a line that a crash has cut off, a fresh one.
+            # Start a new line after one that a crash truncated.
             if file.seek(0, os.SEEK_END):
                 file.seek(-1, os.SEEK_END)
                 if file.read() != b"\n":

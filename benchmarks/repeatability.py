@@ -1,4 +1,4 @@
-"""Whether what is expected of a row's next time holds: the same rows, measured again and again.
+"""Checks the prediction intervals of rows by measuring the same rows several times.
 
     python benchmarks/repeatability.py --stage 1 --folder repeatability
     python benchmarks/repeatability.py --stage 2 --folder repeatability     # half an hour later
@@ -44,7 +44,7 @@ class Interval(NamedTuple):
         return self.low <= seconds <= self.high
 
     def half_width(self, middle: float) -> float:
-        """Return half of its width over a time."""
+        """Return half of the width, relative to a time."""
         return (self.high - self.low) / 2 / middle
 
 
@@ -52,10 +52,10 @@ class Row(NamedTuple):
     """A row's time in one stage, in seconds.
 
     Attributes:
-        median: of its repetitions.
-        within: the interval of that median; None where there is none.
-        expected: that of medians of later stages; None before the third.
-        contended: whether the row itself says that it was disturbed.
+        median: median of the repetitions.
+        within: 95 % interval of the median; None without one.
+        expected: prediction interval of later stages' medians; None before the third stage.
+        contended: whether the row is marked as disturbed.
         algorithm: the kernel.
     """
 
@@ -68,7 +68,7 @@ class Row(NamedTuple):
 
 #: A stage's rows by layer and pass.
 Rows = Mapping[tuple[str, str], Row]
-#: What ``layers --json`` wrote.
+#: A document written by ``layers --json``.
 Document = Mapping[str, Any]
 
 

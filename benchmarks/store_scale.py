@@ -1,15 +1,15 @@
-"""Whether a store of 100,000 measurements is as quick to use as one of ten.
+"""Times the use of a store of 100,000 measurements.
 
     python benchmarks/store_scale.py [--runs 200] [--rows 500] [--store FILE]
 
-Fills a temporary store with invented runs of every layer of the catalog that fits into a run, and
-times what users wait for: `runs`, `compare` and `report`, each in a process of its own, with the
-start-up that `pydlbench --version` has as well taken off, and of `report` the first figure's time.
-The same number of rows in a single run shows what `columns` takes, and its page (no limit). Ends
-with 1 if anything else takes a second or more on top of start-up.
+Fills a temporary store with invented runs of layers of the catalog, and times `runs`, `compare` and
+`report`, each in a new process. The start-up time of `pydlbench --version` is subtracted, for
+`report` also the time of the first figure. The exit code is 1 if a command takes a second or more
+on top of that. A single run with the same number of rows shows the time of `columns`, and that of
+its page, which has no limit.
 
-Then an invented fleet of 1,000 nodes, 20 metrics and three rounds, some nodes 5 % slower: `fleet
-verdict` and `report` of it have two seconds each, start-up included.
+Then `fleet verdict` and `report` of an invented fleet (1,000 nodes, 20 metrics, three rounds, some
+nodes 5 % slower) may take two seconds each, including start-up.
 """
 
 from __future__ import annotations

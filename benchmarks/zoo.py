@@ -1,10 +1,10 @@
-"""Models of other people's libraries, built without their weights, as a user would hand them over.
+"""Models of public libraries, built without weights, in the form of a user's model.
 
     pydlbench breakdown benchmarks/zoo.py:vision --set name=resnet50 --input 4x3x224x224
     pydlbench step benchmarks/zoo.py:language --set name=gpt2 --phase training
 
-torchvision, timm and transformers are needed by what is built from them only; nothing of this
-project depends on them. Their weights are random, and nothing is downloaded.
+Each function needs only its own library: torchvision, timm or transformers. Weights are random, and
+nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ def vision(name: str) -> nn.Module:
     """Return an image classifier of torchvision.
 
     Args:
-        name: as ``torchvision.models.list_models`` has it.
+        name: a name of ``torchvision.models.list_models``.
     """
     from torchvision import models
 
-    # Two of them warn, and fill their weights for minutes, unless they are told.
-    more = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
-    made: nn.Module = models.get_model(name, weights=None, **more)
-    return made
+    # By default these two warn, and initialise their weights for minutes.
+    options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    model: nn.Module = models.get_model(name, weights=None, **options)
+    return model
 
 
-#: One small model each of 60 families of timm.
+#: A small model of each of 60 families of timm.
 PICTURES: Final = (
     *("botnet26t_256", "cait_xxs24_224", "coat_lite_tiny", "coatnet_pico_rw_224", "convit_tiny"),
     *("convmixer_768_32", "convnextv2_atto", "crossvit_tiny_240", "cs3darknet_s", "davit_tiny"),
@@ -50,12 +50,12 @@ PICTURES: Final = (
 
 
 def pictures(name: str, batch: int = 2, small: bool = False) -> tuple[nn.Module, torch.Tensor]:
-    """Return an image classifier of timm, and images of the size that it is made for.
+    """Return an image classifier of timm, and images of its default size.
 
     Args:
-        name: as ``timm.list_models`` has it.
-        batch: images.
-        small: of 96 x 96 pixels where the model takes any size, for trying out.
+        name: a name of ``timm.list_models``.
+        batch: number of images.
+        small: use 96 x 96 pixels if the model takes any size, for quick trials.
     """
     import timm
 
