@@ -59,10 +59,10 @@ def pictures(name: str, batch: int = 2, small: bool = False) -> tuple[nn.Module,
     """
     import timm
 
-    made: Any = timm.create_model(name, pretrained=False)
-    usual = made.pretrained_cfg
-    size = (3, 96, 96) if small and not usual["fixed_input_size"] else usual["input_size"]
-    return made, torch.randn(batch, *size)
+    model: Any = timm.create_model(name, pretrained=False)
+    default = model.pretrained_cfg
+    size = (3, 96, 96) if small and not default["fixed_input_size"] else default["input_size"]
+    return model, torch.randn(batch, *size)
 
 
 _SMALL: Final = {
@@ -87,8 +87,8 @@ _SPECIAL: Final = {
     "decoder_start_token_id": 1,
 }
 
-#: Architectures of transformers by model type: the class that builds it, what it is fed with, and
-#: what makes it small; without that it is the one of its paper, as transformers has it.
+#: Architectures of transformers by model type: the class that builds it, the kind of its inputs,
+#: and the settings of a small variant; without these it has the library's default size.
 ARCHITECTURES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "albert": ("AutoModelForMaskedLM", "tokens", {**_SMALL, "embedding_size": 32}),
     "bart": ("AutoModelForSeq2SeqLM", "pairs", {**_BOTH_SIDES, **_SPECIAL}),
@@ -162,15 +162,15 @@ def language(
 
     Args:
         name: one of :data:`ARCHITECTURES`.
-        batch: sequences.
-        length: of a sequence of words.
-        small: two narrow layers, for trying out.
+        batch: number of sequences.
+        length: tokens of a sequence.
+        small: use two narrow layers, for quick trials.
     """
     import transformers
 
     builder, fed, narrow = ARCHITECTURES[name]
     config = transformers.AutoConfig.for_model(name, **(narrow if small else {}))
-    # A step keeps nothing for a next word, and a decoder begins somewhere.
+    # No cache for the next token; decoders need a start token.
     config.use_cache = False
     if fed == "pairs":
         config.decoder_start_token_id = 0

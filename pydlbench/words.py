@@ -66,7 +66,7 @@ FRAMEWORK_MODES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 #: Below fp32: weights stay in float32, or the whole model is cast.
 CASTS: Final = ("mixed", "whole")
 IMAGE_LAYOUTS: Final = ("nhwc", "nchw")
-#: The layouts of a model of the user's own, unless it is asked to take ``nhwc``.
+#: The layout of a user's model, unless ``nhwc`` is requested.
 AS_BUILT: Final = "as-built"
 FEEDS: Final = ("resident", "host")
 

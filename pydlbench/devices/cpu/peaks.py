@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydlbench.devices.findings import FlopRate, TheoreticalPeak
 from pydlbench.units import format_hz
+from pydlbench.words import CPU_PRECISIONS
 
 if TYPE_CHECKING:
     from pydlbench.devices.cpu.facts import CpuFacts
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 # Sources: the vendors' optimisation guides (AMD 56305 "Zen 2", 56665 "Zen 3", 57647 "Zen 4", 58455
 # "Zen 5"; Intel 248966), uops.info for throughputs, WikiChip for model numbers. The table holds
 # what the pipes can do; it is never fitted to measurements, which are checked against it.
-
-PRECISIONS = ("fp32", "bf16", "fp16")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +142,7 @@ def flop_rate(facts: CpuFacts, precision: str) -> FlopRate | None:
         precision: ``fp32``, ``bf16`` or ``fp16``; the result is None for any other.
     """
     isa = set(facts.isa)
-    if "sse2" not in isa or precision not in PRECISIONS:
+    if "sse2" not in isa or precision not in CPU_PRECISIONS:
         return None
     if precision != "fp32":
         tiles = f"amx_{precision}"
