@@ -48,7 +48,7 @@ class CupyBackend(FrameworkBackend):
 
     def __init__(self, device: str, cpus: Sequence[int]) -> None:
         super().__init__(device, cpus)
-        # Only now: on a machine without a GPU the import may fail, and that is one sentence.
+        # Imported here, as the import may fail on machines without a GPU.
         try:
             import cupy
 
@@ -70,11 +70,11 @@ class CupyBackend(FrameworkBackend):
         self.watcher: Monitor = Monitor(_uuid(bytes(facts["uuid"])))
 
     def check_clock(self) -> None:
-        """Make sure that the native sampler is there."""
+        """Check that the native sampler can be loaded."""
         sampler_module()
 
     def describe(self) -> dict[str, Any]:
-        """Return versions of CuPy and of what it stands on, and the GPU's capability."""
+        """Return versions of CuPy, CUDA and cuBLAS, and the GPU's compute capability."""
         import cupy
 
         cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
@@ -114,16 +114,14 @@ class CupyBackend(FrameworkBackend):
         return CupyOperator(fill, "dst", lambda result: result, "fp32")
 
     def clock(self, operator: Operator, cache: str = "hot") -> HostClock:
-        """Return what times an operator: the native sampler, around launches."""
-        settled = cast("CupyOperator", operator).settled
-        return DeviceClock(
-            operator, self._runtime, watcher=self.watcher, guard=settled, cache=cache
-        )
+        """Return a clock that times launches with the native sampler."""
+        guard = cast("CupyOperator", operator).guard
+        return DeviceClock(operator, self._runtime, watcher=self.watcher, guard=guard, cache=cache)
 
     def complete_facts(
         self, facts: KernelFacts, operator: Operator, spec: KernelSpec
     ) -> KernelFacts:
-        """Return the facts with how its time is taken."""
+        """Return facts with the way in which time is measured."""
         facts = super().complete_facts(facts, operator, spec)
         return dataclasses.replace(
             facts, timing="events", accumulate=facts.accumulate.removesuffix("-tensor")
@@ -141,7 +139,7 @@ def _gemm_variant(spec: KernelSpec) -> Variant:
     layer, type_ = spec.layer, element_type(spec.precision)
     copies = layer.batch_count > 1
     variant = layer.variant or "plain"
-    # Products are rounded to storage before those of one matrix are added up.
+    # Products are rounded to the storage type before those of a broadcast matrix are summed.
     whole, result = layer.shapes(), layer.result(spec.pass_)
     rounded = type_ == "float16" and whole[result][:-2] != whole["dst"][:-2]
     return Variant(
@@ -158,8 +156,8 @@ def _conv_variant(spec: KernelSpec) -> Variant:
     from pydlbench.backends.cupy.operators import build_conv
 
     layer, type_ = spec.layer, element_type(spec.precision)
-    together = _together(layer, 4 if type_ == "float32" else 2)
-    # A chunk's part of the gradient is rounded to storage before it is added.
+    together = _images_per_chunk(layer, 4 if type_ == "float32" else 2)
+    # A chunk's part of the gradient is rounded to the storage type before it is added.
     rounded = type_ == "float16" and spec.pass_ == "backward-weights" and together < layer.batch
     return Variant(
         algorithm="im2col + cuBLAS",
@@ -174,8 +172,8 @@ def _conv_variant(spec: KernelSpec) -> Variant:
 _VARIANTS = {"conv": _conv_variant, "gemm": _gemm_variant}
 
 
-def _together(layer: Layer, itemsize: int) -> int:
-    """Return how many images are lowered at a time: one at least, else what memory is meant for."""
+def _images_per_chunk(layer: Layer, itemsize: int) -> int:
+    """Return the number of images lowered at a time, whose columns fit in the workspace."""
     taps, pixels = math.prod(layer.kernel), math.prod(layer.out_size)
     columns: int = layer.in_channels * taps * pixels * itemsize
     return max(1, min(int(layer.batch), DEFAULT_WORKSPACE // columns))
@@ -200,7 +198,7 @@ def create(device: str) -> FrameworkBackend:
 
 
 def element_type(precision: str) -> str:
-    """Return the type in which a precision is stored."""
+    """Return the storage type of a precision."""
     return "float32" if precision in ("fp32", "tf32") else "float16"
 
 
@@ -209,10 +207,10 @@ def check(precision: str, capability: int) -> None:
 
     Args:
         precision: storage and arithmetic.
-        capability: of the GPU, ten times: 90.
+        capability: compute capability of the GPU times ten: 90.
 
     Raises:
-        UnsupportedError: it has none; says why.
+        UnsupportedError: it is not supported; has the reason.
     """
     if precision == "fp16":
         raise UnsupportedError(

@@ -1,8 +1,8 @@
-"""CuPy's operators: each computes into a result, which a call allocates from CuPy's pool.
+"""CuPy's operators; each call allocates its result from CuPy's memory pool.
 
-A convolution is lowered to products, as Caffe did it: what its taps meet is copied to columns.
+A convolution is lowered to products, as in Caffe: elements under its taps are copied to columns.
 
-Only this module imports CuPy, which may fail on a machine without a GPU.
+Only this module imports CuPy at the top, which may fail on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ linalg = importlib.import_module("cupy._core._routines_linalg")
 cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
 
 
-def settle(precision: str) -> None:
-    """Allow TF32 or forbid it, whatever ``CUPY_TF32`` says.
+def set_precision(precision: str) -> None:
+    """Allow or forbid TF32, independent of ``CUPY_TF32``.
 
     Single products follow CuPy's compute type, batches of them the math mode of the handle.
     """
@@ -51,13 +51,13 @@ def settle(precision: str) -> None:
 
 
 class CupyOperator:
-    """One line of CuPy, or a few.
+    """An operator of CuPy.
 
     Args:
-        compute: what is timed; takes a result to write into, or None.
-        role: what the result is.
-        plain: turns the result into its plain layout.
-        precision: what cuBLAS is allowed.
+        compute: the function to time; takes a result to write into, or None.
+        role: role of the result.
+        plain: converts the result to its plain layout.
+        precision: precision of cuBLAS.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class CupyOperator:
         self._role = role
         self._plain = plain
         self._precision = precision
-        with self.settled():
+        with self.guard():
             self.call()  # compiles kernels and fills the pool
         self.wait()
 
     @contextlib.contextmanager
-    def settled(self) -> Iterator[None]:
-        """Set what cuBLAS is allowed, for all calls until the next operator's."""
-        settle(self._precision)
+    def guard(self) -> Iterator[None]:
+        """Set the precision of cuBLAS, until the next operator sets it."""
+        set_precision(self._precision)
         yield
 
     def call(self) -> Any:
@@ -86,12 +86,12 @@ class CupyOperator:
         return self._compute(None)
 
     def wait(self) -> None:
-        """Return when everything that was called is done."""
+        """Return when all calls have finished."""
         cupy.cuda.get_current_stream().synchronize()
 
     def outputs(self) -> dict[str, NDArray[Any]]:
-        """Run it once into a result full of NaN and return that one as float32."""
-        with self.settled():
+        """Run it once into a result filled with NaN, and return it as float32."""
+        with self.guard():
             result = self.call()
             result.fill(np.nan)
             result = self._compute(result)
@@ -99,10 +99,10 @@ class CupyOperator:
 
 
 class CupyRuntime:
-    """CuPy's CUDA runtime on one stream, which becomes this thread's current one.
+    """CuPy's CUDA runtime on one stream, which becomes the current one of this thread.
 
     Args:
-        index: of the device.
+        index: index of the device.
     """
 
     def __init__(self, index: int) -> None:
@@ -115,13 +115,13 @@ class CupyRuntime:
         return Sampler(self._index)
 
     def call_work(self, call: Callable[[], Any], cache: str = "hot") -> DeviceWork:
-        """Return a call as work, made in the sampler's stream."""
+        """Return a call as work in the sampler's stream."""
 
         def enqueue(stream: int) -> None:
             with cupy.cuda.ExternalStream(stream):
                 call()
 
-        self.wait()  # operands are there
+        self.wait()  # for the operands
         return self._sampler.call_work(enqueue, cache)
 
     def graph_work(self, call: Callable[[], Any], times: int) -> DeviceWork:  # noqa: ARG002 - refuses
@@ -138,18 +138,18 @@ class CupyRuntime:
 
 
 # -----------------------------------------------------------------------------
-# Layers, each a function that computes a pass into a result, or into a new one from CuPy's pool.
+# Passes of layers, each a function that computes into a given result, or into a new one.
 
 
 def build_gemm(spec: KernelSpec, type_: str, inputs: dict[str, NDArray[Any]]) -> CupyOperator:
-    """Return a product, whose weights lie as the layer says, else as (terms, columns).
+    """Return a product; weights have the layer's layout, by default (terms, columns).
 
-    A single product is one of plain matrices, whose transposes cuBLAS reads in place. CuPy copies
-    the transposes of a batch before each product.
+    cuBLAS reads transposes of single matrices in place. CuPy copies transposes of batches before
+    each product.
 
     Args:
-        spec: the product, its pass and its precision.
-        type_: of the elements.
+        spec: the case.
+        type_: type of the elements.
         inputs: plain arrays by role.
     """
     layer = spec.layer
@@ -191,8 +191,8 @@ def build_conv(
     """Return a convolution, lowered to products.
 
     Args:
-        spec: the convolution, its pass and its precision.
-        type_: of the elements.
+        spec: the case.
+        type_: type of the elements.
         together: images whose columns are in memory at a time.
         inputs: plain arrays by role.
     """
@@ -216,14 +216,14 @@ def build_conv(
 
 
 class _Lowering:
-    """A convolution as a product of its weights with columns: what their taps meet, by pixel.
+    """A convolution as a product of its weights with columns: the elements under taps, by pixel.
 
     Args:
         layer: the convolution.
-        together: images whose columns are in memory at a time.
-        src: plain, where the pass reads it; the others likewise.
-        weights: see ``src``.
-        dst: see ``src``.
+        together: number of images whose columns are in memory at a time.
+        src: the source, in the plain layout, if the pass reads it.
+        weights: the weights, likewise.
+        dst: the gradient of the result, likewise.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class _Lowering:
     ) -> None:
         self._layer = layer
         self._src, self._dst = src, dst
-        # A group of one would make every product a batch, and cuBLAS picks others for those.
+        # With a dimension for one group products would be batches, for which cuBLAS has others.
         self._groups = () if layer.groups == 1 else (layer.groups,)
         self._outs = layer.out_channels // layer.groups
         self._filters = math.prod(layer.shapes()["weights"][1:])
@@ -249,7 +249,7 @@ class _Lowering:
             cupy.matmul(self._weights, columns, out=self._by_pixel(result[chunk]))
 
     def backward_data(self, result: Any) -> None:
-        """Compute the gradient of ``src``: columns are weights.T @ gradient, added up by tap."""
+        """Compute the gradient of ``src``: columns are weights.T @ gradient, summed by tap."""
         layer = self._layer
         turned = self._weights.swapaxes(-1, -2)
         inside = [
@@ -257,19 +257,19 @@ class _Lowering:
             for pad, size in zip(layer.pad_before, layer.in_size, strict=True)
         ]
         for chunk in self._chunks:
-            # Sums of float16 products are added up in float32.
+            # Products in float16 are accumulated in float32.
             padded = self._padded(cupy.zeros(result[chunk].shape, np.float32))
             taps = self._taps(padded)
             columns = cupy.matmul(turned, self._by_pixel(self._dst[chunk])).reshape(taps.shape)
             for row, column in np.ndindex(*layer.kernel):
-                # No two pixels meet the same element by the same tap.
+                # Elements under one tap of all pixels are distinct.
                 met = taps[:, :, :, row, column]
                 met += columns[:, :, :, row, column]
             result[chunk] = padded[(..., *inside)]
 
     def backward_weights(self, result: Any) -> None:
         """Compute the gradient of the weights as gradient @ columns.T, over pixels and images."""
-        # Sums of float16 products are added up over chunks in float32.
+        # Products in float16 are accumulated over chunks in float32.
         total = cupy.zeros((*self._groups, self._outs, self._filters), np.float32)
         for chunk in self._chunks:
             taps = self._taps(self._padded(self._src[chunk]))
@@ -288,7 +288,7 @@ class _Lowering:
         return cupy.pad(images, ((0, 0), (0, 0), *pads))
 
     def _taps(self, padded: Any) -> Any:
-        """Return a view of padded images of ``src`` as what each tap meets.
+        """Return a view of padded images of ``src``: the elements under each tap.
 
         Returns:
             Shape (image, group, channel of the group, kernel row, kernel column, row, column).

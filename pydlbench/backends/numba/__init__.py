@@ -19,7 +19,7 @@ CAPABILITIES = Capabilities(
     start_s=(2.0, 25.0),
     fresh_results=True,
     settings=("NUMBA_",),
-    # Where the GPU's driver is, and how Numba reaches it: not what it computes.
+    # Paths of the GPU's driver, which do not affect results.
     kept_settings=("NUMBA_CUDA_",),
     code_folder="NUMBA_CACHE_DIR",
 )

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# What LLVM made of a kernel: how wide its arithmetic is, and where it takes its operands from.
+# Machine code of a kernel: the width of its vectors, and operands from memory.
 
 _numba: Any = numba  # partly without types
 
-# Packed arithmetic in single precision: fused multiply-adds count before anything else.
+# Packed arithmetic in single precision; fused multiply-adds are described first.
 _PACKED = {
     "packed multiply-adds": r"vfn?m(?:add|sub)\d+ps",
     "packed instructions": r"v(?:add|sub|mul|max|min|cmp\w+)ps",
@@ -47,19 +47,19 @@ _BITS = {"z": 512, "y": 256, "x": 128}
 
 
 def compiled_code(kernel: Any, arguments: Sequence[Any]) -> str:
-    """Return the assembly of all that a compiled function of Numba's consists of.
+    """Return the assembly of a compiled function.
 
     Args:
-        kernel: what ``numba.njit`` made; it has been called with arguments of these types.
-        arguments: operands of the call in question.
+        kernel: a result of ``numba.njit`` that was called with arguments of these types.
+        arguments: arguments of the call.
 
     Returns:
-        Nothing where it has not been compiled for them.
+        Empty if it was not compiled for them.
     """
     types = tuple(_numba.typeof(argument) for argument in arguments)
     if not kernel.stats.cache_path:
         return str(kernel.inspect_asm().get(types, ""))
-    # Numba keeps no assembly beside what it keeps: that is kept beside it, by source and types.
+    # Numba's cache has no assembly, which is therefore stored next to it, by source and types.
     source = Path(kernel.py_func.__code__.co_filename)
     key = hashlib.sha256(f"{source.stat().st_mtime_ns} {types}".encode()).hexdigest()[:16]
     kept = Path(kernel.stats.cache_path) / f"{kernel.py_func.__name__}-{key}.s"
@@ -71,14 +71,14 @@ def compiled_code(kernel: Any, arguments: Sequence[Any]) -> str:
     return code
 
 
-def in_words(code: str) -> str | None:
-    """Say how wide the vectors of a kernel are and how often they are fed from memory.
+def describe_code(code: str) -> str | None:
+    """Describe the width of a kernel's vectors, and how many operands come from memory.
 
     Args:
         code: assembly, in AT&T syntax.
 
     Returns:
-        None where it has no packed arithmetic in single precision.
+        None if there is no packed arithmetic in single precision.
     """
     for what, instruction in _PACKED.items():
         packed = re.findall(rf"\s{instruction}{_OPERANDS}", code)
@@ -94,22 +94,23 @@ def in_words(code: str) -> str | None:
 
 
 # -----------------------------------------------------------------------------
-# The backend: the CPU through compiled parallel loops.
+# The backend.
 
 _llvm = importlib.import_module("llvmlite.binding")
-_LACKING = {
+_REFUSED_PRECISIONS = {
     "bf16": "Numba has no bf16 on the CPU",
     "fp16": "Numba has no fp16 arithmetic on the CPU",
 }
-# The kernel alone is timed up to so often, for at least so long; once if it takes long.
-_SAMPLES = 7
-_SAMPLE_S = 1e-3
-_LONG_S = 0.5
+# The kernel alone is timed in at most this many samples of at least this length, and for this time
+# in total.
+_MAX_SAMPLES = 7
+_MIN_SAMPLE_S = 1e-3
+_TOTAL_S = 0.5
 
 
 @parallel
 def _touch(y: NDArray[np.float32]) -> None:
-    """Do next to nothing, on all threads."""
+    """Write one element on each thread."""
     for i in prange(y.size):
         y[i] = 0
 
@@ -134,13 +135,13 @@ class NumbaBackend(FrameworkBackend):
             raise UnsupportedError(
                 f"NUMBA_NUM_THREADS={allowed} is fewer than the {len(self.cpus)} CPUs: unset it"
             )
-        # OpenMP first: its threads are pinned by the worker's environment.
+        # OpenMP is preferred, as its threads are pinned by the worker's environment.
         _numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
         _numba.set_num_threads(len(self.cpus))
         _touch(np.empty(len(self.cpus), np.float32))  # starts the threads
 
     def describe(self) -> dict[str, Any]:
-        """Return versions, threads and their layer, and what LLVM compiles for."""
+        """Return versions, threads and their layer, and LLVM's name of the CPU."""
         return {
             "name": "Numba",
             "version": numba.__version__,
@@ -155,7 +156,7 @@ class NumbaBackend(FrameworkBackend):
     def variants(self, spec: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see the base class."""
         if spec.precision != "fp32":
-            raise UnsupportedError(_LACKING[spec.precision])
+            raise UnsupportedError(_REFUSED_PRECISIONS[spec.precision])
         if spec.mode is not None:
             raise UnsupportedError(
                 f"numba has no mode {spec.mode}: its functions are always compiled"
@@ -167,27 +168,28 @@ class NumbaBackend(FrameworkBackend):
     def complete_facts(
         self, facts: KernelFacts, operator: Operator, spec: KernelSpec
     ) -> KernelFacts:
-        """Return the facts with the time of the kernel alone and what its machine code is like."""
+        """Return facts with the time of the kernel alone, and a description of its code."""
         facts = super().complete_facts(facts, operator, spec)
         assert isinstance(operator, HostOperator)
-        alone = operator.with_kept_results()
+        alone = operator.with_reused_results()
         clock, whole = self.clock(alone), self.clock(operator)
         (first,) = clock.sample(ChunkRequest(samples=1)).seconds
-        # In turn: the machine may change its pace between the first and the last.
-        request = ChunkRequest(samples=1, inner=max(1, round(_SAMPLE_S / first)), untimed=1)
+        # Alternating, as clocks may change meanwhile.
+        request = ChunkRequest(samples=1, inner=max(1, round(_MIN_SAMPLE_S / first)), untimed=1)
         pairs = [
             (clock.sample(request).seconds[0], whole.sample(request).seconds[0])
-            for _ in range(max(1, min(_SAMPLES, int(_LONG_S / (4 * first)))))
+            for _ in range(max(1, min(_MAX_SAMPLES, int(_TOTAL_S / (4 * first)))))
         ]
-        seen: dict[str, Any] = {
+        evidence: dict[str, Any] = {
+            **facts.evidence,
             "kernel": facts.algorithm,
             "alone_s": median([kept for kept, _ in pairs]),
             "call_s": median([fresh for _, fresh in pairs]),
             "alone_by": "with its results allocated beforehand",
         }
-        if code := in_words(compiled_code(alone.kernel, alone.arguments)):
-            seen["detail"] = code
-        return dataclasses.replace(facts, evidence={**facts.evidence, **seen})
+        if code := describe_code(compiled_code(alone.kernel, alone.arguments)):
+            evidence["detail"] = code
+        return dataclasses.replace(facts, evidence=evidence)
 
     def empty(self, mode: str | None) -> Operator:  # noqa: ARG002 - there is one way to call
         """Return a parallel loop of one element per thread."""
@@ -196,7 +198,7 @@ class NumbaBackend(FrameworkBackend):
 
 
 def create(device: str) -> NumbaBackend:
-    """Create the backend for the CPUs that this process may use.
+    """Create the backend for the CPUs of this process.
 
     Raises:
         UnsupportedError: on GPUs, for which there are no kernels.

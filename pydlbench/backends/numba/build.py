@@ -1,4 +1,4 @@
-"""From a layer to its compiled kernel with its operands."""
+"""Layers as compiled kernels with their operands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class HostOperator:
-    """A compiled kernel with its operands, called as a user's line would call it.
+    """A compiled kernel with its operands, called as in a user's code.
 
     Args:
         kernel: Takes the results, then the operands.
@@ -52,16 +52,13 @@ class HostOperator:
         self._results = tuple(results)
         self._role = role
         self._plain = plain
-        self._kept: tuple[Array, ...] | None = None
+        self._reused_results: tuple[Array, ...] | None = None
         self.call()  # compiles
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """What the kernel is called with: its results, new ones unless they are kept, and the rest.
-
-        New memory holds anything.
-        """
-        kept = self._kept
+        """The arguments of the kernel: its results, newly allocated unless reused, and operands."""
+        kept = self._reused_results
         results = kept or tuple(np.empty(shape, kind) for shape, kind in self._results)
         return *results, *self._operands
 
@@ -72,16 +69,16 @@ class HostOperator:
         return arguments[: len(self._results)]
 
     def wait(self) -> None:
-        """Return at once: calls return when they are done."""
+        """Return immediately, as calls return with their results."""
 
-    def with_kept_results(self) -> Self:
-        """Return the same kernel, which fills the same results in each call."""
+    def with_reused_results(self) -> Self:
+        """Return an operator of the same kernel that writes the same results in each call."""
         other = copy.copy(self)
-        other._kept = self.call()  # noqa: SLF001 - of its own class
+        other._reused_results = self.call()  # noqa: SLF001 - of its own class
         return other
 
     def outputs(self) -> dict[str, Array]:
-        """Run it once on a main result full of NaN and return that one."""
+        """Run it once on a main result filled with NaN, and return that result."""
         main, *others = self.arguments
         main.fill(np.nan)
         self.kernel(main, *others)
@@ -89,36 +86,36 @@ class HostOperator:
 
 
 # -----------------------------------------------------------------------------
-# Which elements the taps of a window meet.
+# Elements under the taps of a window.
 
 
-def inputs_met(axis: Axis) -> NDArray[np.int64]:
+def inputs_by_tap(axis: Axis) -> NDArray[np.int64]:
     """Return the input element by tap and output, shape (taps, outputs); -1 is padding."""
     taps, outputs = np.arange(axis.kernel)[:, None], np.arange(axis.out)
     met = outputs * axis.stride + taps * axis.dilation - axis.pad
     return np.where((met >= 0) & (met < axis.size), met, -1)
 
 
-def outputs_met(axis: Axis) -> NDArray[np.int64]:
+def outputs_by_tap(axis: Axis) -> NDArray[np.int64]:
     """Return the output by tap and input element, shape (taps, inputs); -1 where there is none."""
-    met = inputs_met(axis)
+    met = inputs_by_tap(axis)
     back = np.full((axis.kernel, axis.size), -1)
     tap, output = np.nonzero(met >= 0)
     back[tap, met[tap, output]] = output
     return back
 
 
-def spans_met(axis: Axis, part: int) -> NDArray[np.int64]:
-    """Return which outputs have a tap on the input, part by part.
+def spans_by_tap(axis: Axis, part: int) -> NDArray[np.int64]:
+    """Return the ranges of outputs whose taps are not on padding.
 
     Args:
-        axis: whose outputs they are.
-        part: outputs in each.
+        axis: the axis.
+        part: number of outputs in each part of the axis.
 
     Returns:
-        First output, its input element, and how many outputs; shape (parts, taps, 3).
+        First output, its input element, and number of outputs; shape (parts, taps, 3).
     """
-    met = inputs_met(axis)
+    met = inputs_by_tap(axis)
     starts = range(0, axis.out, part)
     spans = np.zeros((len(starts), axis.kernel, 3), np.int64)
     for number, start in enumerate(starts):
@@ -130,22 +127,22 @@ def spans_met(axis: Axis, part: int) -> NDArray[np.int64]:
 
 
 # -----------------------------------------------------------------------------
-# A layer's operands as the kernels read them.
+# Operators, with operands in the layouts of the kernels.
 
-#: Outputs of a row that are summed up together.
-_PART = 28
+#: Outputs of a row that are accumulated together.
+_OUTPUTS_PER_SPAN = 28
 
 
 def _conv(layer: Layer, pass_: str, inputs: Inputs) -> HostOperator:
-    """Build a convolution; groups lie before their channels."""
+    """Build a convolution; groups precede their channels."""
     kernel: Callable[..., None]
     groups, role = layer.groups, layer.result(pass_)
-    # Of weights as (group, output channel, input channel, row, column).
+    # Axes of weights that are (group, output channel, input channel, row, column).
     order = (0, 3, 4, 1, 2) if pass_ == "backward-data" else (0, 3, 4, 2, 1)
     outs, *others = layer.shapes()["weights"]
     sizes = groups, outs // groups, *others
 
-    def laid(name: str) -> Array:
+    def arranged(name: str) -> Array:
         tensor = inputs[name]
         if name == "weights":
             return np.ascontiguousarray(tensor.reshape(sizes).transpose(order))
@@ -163,48 +160,62 @@ def _conv(layer: Layer, pass_: str, inputs: Inputs) -> HostOperator:
     if role == "weights":
         kernel = kernels.convolve_for_weights
         shape: tuple[int, ...] = tuple(sizes[axis] for axis in order)
-        spans = spans_met(across, across.out)
-        operands = laid("src"), laid("dst"), inputs_met(down), spans, across.stride
+        spans = spans_by_tap(across, across.out)
+        operands = arranged("src"), arranged("dst"), inputs_by_tap(down), spans, across.stride
     else:
         kernel = kernels.convolve
         batch, channels, rows, columns = layer.shapes()[role]
         shape = batch, rows, columns * groups, channels // groups
-        spans = spans_met(across, _PART)
+        spans = spans_by_tap(across, _OUTPUTS_PER_SPAN)
         if pass_ == "forward":
-            operands = laid("src"), laid("weights"), inputs_met(down), spans, 1, across.stride
+            operands = (
+                arranged("src"),
+                arranged("weights"),
+                inputs_by_tap(down),
+                spans,
+                1,
+                across.stride,
+            )
         else:
-            turned = np.ascontiguousarray(spans[..., [1, 0, 2]])
-            operands = laid("dst"), laid("weights"), outputs_met(down), turned, across.stride, 1
+            swapped = np.ascontiguousarray(spans[..., [1, 0, 2]])
+            operands = (
+                arranged("dst"),
+                arranged("weights"),
+                outputs_by_tap(down),
+                swapped,
+                across.stride,
+                1,
+            )
     return HostOperator(kernel, operands, [(shape, np.float32)], role, plain_result)
 
 
 def _gemm(layer: Layer, pass_: str, transposed: bool, inputs: Inputs) -> HostOperator:
-    """Build a product whose weights lie as (terms, columns), or the other way round."""
+    """Build a product whose weights are stored as (terms, columns), or transposed."""
     role = layer.result(pass_)
-    turned = transposed and role == "weights"
-    # Several dimensions of a batch are one to the kernels.
-    matrices = {name: each.reshape(-1, *each.shape[-2:]) for name, each in inputs.items()}
+    swapped = transposed and role == "weights"
+    # The kernels have one batch dimension.
+    matrices = {name: array.reshape(-1, *array.shape[-2:]) for name, array in inputs.items()}
     if role == "weights":
-        a, b = _turned(matrices["src"]), matrices["dst"]
-        if turned:
-            a, b = _turned(b), _turned(a)
+        a, b = _transposed(matrices["src"]), matrices["dst"]
+        if swapped:
+            a, b = _transposed(b), _transposed(a)
     else:
         weights = matrices["weights"]
         if transposed:
-            weights = _turned(np.ascontiguousarray(_turned(weights)))
+            weights = _transposed(np.ascontiguousarray(_transposed(weights)))
         forward = pass_ == "forward"
-        a, b = (matrices["src"], weights) if forward else (matrices["dst"], _turned(weights))
+        a, b = (matrices["src"], weights) if forward else (matrices["dst"], _transposed(weights))
     whole = layer.shapes()[role]
     rows, columns = whole[-2:]
-    shape = (layer.batch_count, columns, rows) if turned else (layer.batch_count, rows, columns)
+    shape = (layer.batch_count, columns, rows) if swapped else (layer.batch_count, rows, columns)
 
     def plain_result(result: Array) -> Array:
-        return (_turned(result) if turned else result).reshape(whole)
+        return (_transposed(result) if swapped else result).reshape(whole)
 
     by_rows = transposed == (pass_ == "forward") and role != "weights"
     return HostOperator(
         kernels.product_of_rows if by_rows else kernels.product,
-        (a, _turned(b) if by_rows else b),
+        (a, _transposed(b) if by_rows else b),
         [(shape, np.float32)],
         role,
         plain_result,
@@ -212,15 +223,15 @@ def _gemm(layer: Layer, pass_: str, transposed: bool, inputs: Inputs) -> HostOpe
 
 
 def _pool(layer: Layer, pass_: str, propagation: str, inputs: Inputs) -> HostOperator:
-    """Build a pooling; one for training keeps where the maxima are, as its backward pass needs."""
+    """Build a pooling; in training it also writes the positions of maxima."""
     role, forward = layer.result(pass_), pass_ == "forward"
     shapes = {
         name: (images, rows, columns, channels)
         for name, (images, channels, rows, columns) in layer.shapes().items()
     }
     given = arrange(inputs["src" if forward else "dst"], "nhwc")
-    met = [inputs_met(axis) for axis in layer.axes]
-    read = met if forward else [outputs_met(axis) for axis in layer.axes]
+    met = [inputs_by_tap(axis) for axis in layer.axes]
+    read = met if forward else [outputs_by_tap(axis) for axis in layer.axes]
     results: list[Result] = [(shapes[role], np.float32)]
     if layer.mode == "avg":
         kernel: Callable[..., None] = kernels.average
@@ -246,12 +257,12 @@ def _pool(layer: Layer, pass_: str, propagation: str, inputs: Inputs) -> HostOpe
     return HostOperator(kernel, operands, results, role, lambda result: plain(result, "nhwc"))
 
 
-def _turned(matrices: Array) -> Array:
+def _transposed(matrices: Array) -> Array:
     return matrices.swapaxes(1, 2)
 
 
 # -----------------------------------------------------------------------------
-# The way to compute a case.
+# Variants.
 
 
 def _conv_variant(spec: KernelSpec) -> Variant:
@@ -270,7 +281,7 @@ def _gemm_variant(spec: KernelSpec) -> Variant:
             f"numba: the kernel here multiplies two batches of as many matrices, not "
             f"{spec.layer.problem}"
         )
-    # Unless somebody asks, weights lie as the pass reads them fastest: terms innermost.
+    # By default weights have the fastest layout for the pass: terms innermost.
     order = wanted_variant(spec) or ("transposed" if spec.pass_ == "forward" else "plain")
     transposed = order == "transposed"
     return Variant(
@@ -290,5 +301,5 @@ def _pool_variant(spec: KernelSpec) -> Variant:
     )
 
 
-#: By kind of layer; images have two sides.
+#: Variants by kind of layer, for images with two sides.
 VARIANTS = {"conv": _conv_variant, "gemm": _gemm_variant, "pool": _pool_variant}

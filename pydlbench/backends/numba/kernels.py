@@ -1,9 +1,9 @@
-"""The kernels: parallel loops over float32, compiled when they are first called.
+"""Kernels: parallel loops over float32, compiled at their first call.
 
-Images are (image, row, column, channel), with channels innermost, so that vectors are of channels.
-Which elements a window's taps meet is looked up: ``rows[tap, row]`` is the row that is read for a
-row that is written, or -1 where that is padding, and ``columns`` likewise. So one kernel goes both
-ways: a gradient gathers from the results that its element had a part in.
+Images are (image, row, column, channel), so that loops over channels are vectorised. Tables define
+the elements under a window's taps: ``rows[tap, row]`` is the row that is read for a written row, or
+-1 for padding; ``columns`` is the same for columns. A gradient uses the same kernel with other
+tables, and gathers from all results that its element contributed to.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float32]
     Indices = NDArray[np.integer[Any]]
-    #: Where to begin, and how far it is to the next.
+    #: First index, and step.
     Walk = tuple[int, int]
 
 _numba: Any = numba  # partly without types
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
-# Compiled code is kept for later processes where a folder is named: a kernel takes seconds.
-_KEPT = "NUMBA_CACHE_DIR" in os.environ
+# Compiled code is cached for later processes if a folder is set, as compilation takes seconds.
+_IS_CACHED = "NUMBA_CACHE_DIR" in os.environ
 
 #: A block of a product, rows x columns: 32 KB, half a first-level cache.
 ROWS = 32
@@ -38,22 +38,22 @@ COLUMNS = 256
 DEPTH = 512
 #: Input channels per task of a gradient of weights.
 CHANNELS = 8
-#: Less than whatever is pooled; fast mathematics knows no infinity.
-LEAST = np.finfo(np.float32).min
+#: Lowest value for maxima; infinity is not allowed with ``fastmath``.
+LOWEST_VALUE = np.finfo(np.float32).min
 
 
 def parallel(function: _Function) -> _Function:
-    """Compile a kernel when it is first called; its ``prange`` loop runs on all threads.
+    """Compile a kernel at its first call; its ``prange`` loop runs on all threads.
 
-    ``fastmath`` lets sums be reordered, so that they are vectorised. It also promises that nothing
-    is infinite or NaN, so kernels may write over such values but never read them.
+    ``fastmath`` allows sums to be reordered, and thus vectorised. It assumes that no value is
+    infinite or NaN: kernels may overwrite such values, but must not read them.
     """
-    return cast("_Function", _numba.njit(parallel=True, fastmath=True, cache=_KEPT)(function))
+    return cast("_Function", _numba.njit(parallel=True, fastmath=True, cache=_IS_CACHED)(function))
 
 
 def inner(function: _Function) -> _Function:
-    """Compile what runs inside of a parallel loop."""
-    return cast("_Function", _numba.njit(fastmath=True, cache=_KEPT)(function))
+    """Compile a function that is called within a parallel loop."""
+    return cast("_Function", _numba.njit(fastmath=True, cache=_IS_CACHED)(function))
 
 
 # -----------------------------------------------------------------------------
@@ -74,20 +74,20 @@ def _add_product(
 ) -> None:
     """Add ``a @ b`` to ``c``, for some rows, terms and columns of three matrices.
 
-    Four terms are added at a time: one load and one store of a sum for four multiply-adds.
+    Four terms are added at a time, with one load and one store for four multiply-adds.
 
     Args:
         c: Sums, columns innermost.
-        a: Factors in any order: they are read one by one.
+        a: Factors in any order, which are read as scalars.
         b: Factors, columns innermost.
         c_rows: Rows of ``c``.
         a_rows: Rows of ``a``.
         a_terms: Columns of ``a``.
         b_terms: Rows of ``b``.
-        sizes: How many rows, and how many terms.
-        columns: The first one, and how many; of ``b`` and of ``c``.
+        sizes: Numbers of rows and of terms.
+        columns: First column of ``b`` and ``c``, and number of columns.
     """
-    # Unsigned: an index that might count from the end keeps the loop from being vectorised.
+    # Unsigned, as indices that may be negative prevent vectorisation.
     start, width = np.uint64(columns[0]), np.uint64(columns[1])
     count, terms = sizes
     whole = terms // 4 * 4
@@ -151,10 +151,10 @@ def product_of_rows(c: Array, a: Array, b: Array) -> None:
         top, first = task // across % down * ROWS, task % across * ROWS
         bottom, last = min(top + ROWS, rows), min(first + ROWS, columns)
         c[t, top:bottom, first:last] = 0
-        for some in range(0, terms, DEPTH):
-            start, count = np.uint64(some), np.uint64(min(DEPTH, terms - some))
+        for first_term in range(0, terms, DEPTH):
+            start, count = np.uint64(first_term), np.uint64(min(DEPTH, terms - first_term))
             for j in range(first, last, 4):
-                # Beyond the last row it is taken again.
+                # After the last row, it is repeated.
                 j1, j2, j3 = min(j + 1, last - 1), min(j + 2, last - 1), min(j + 3, last - 1)
                 for i in range(top, bottom):
                     s0 = s1 = s2 = s3 = np.float32(0)
@@ -190,17 +190,17 @@ def convolve(
         given: Source, or gradient of the result, likewise.
         weights: (group, kernel row, kernel column, channel read, channel written).
         rows: Row that is read, by kernel row and row written.
-        spans: By part of a row and kernel column: first column written, first column read, and how
-            many. A part stays in the cache while all taps are added to it.
-        to_step: Columns from one that is written to the next.
-        given_step: Columns from one that is read to the next.
+        spans: By part of a row and kernel column: first column written, first column read, and
+            number of columns. A part stays in the cache while all taps are added to it.
+        to_step: Distance of written columns.
+        given_step: Distance of read columns.
     """
     images, height = to.shape[:2]
     groups, kernel_height, kernel_width, channels, results = weights.shape
     for task in prange(images * height * groups):
         image, row, group = task // groups // height, task // groups % height, task % groups
-        own = to[image, row]
-        own[group::groups] = 0
+        target = to[image, row]
+        target[group::groups] = 0
         for part in range(spans.shape[0]):
             for kh in range(kernel_height):
                 from_row = rows[kh, row]
@@ -209,7 +209,7 @@ def convolve(
                 for kw in range(kernel_width):
                     column, from_column, count = spans[part, kw]
                     _add_product(
-                        own,
+                        target,
                         given[image, from_row],
                         weights[group, kh, kw],
                         (column * groups + group, to_step * groups),
@@ -227,15 +227,15 @@ def convolve_for_weights(
 ) -> None:
     """Compute the gradient of the weights.
 
-    A task has one tap and some input channels, so no two tasks add to the same weight.
+    A task has one tap and some input channels, so that no two tasks add to the same weight.
 
     Args:
         dw: Result, (group, kernel row, kernel column, input channel, output channel).
         x: Source, (image, row, column and group, channel).
         dy: Gradient of the result, likewise.
         rows: Row of the source by kernel row and row of the result.
-        spans: As of :func:`convolve`, from the source to the result.
-        stride: Columns of the source from one that is read to the next.
+        spans: As in :func:`convolve`, from the source to the result.
+        stride: Distance of the columns of the source that are read.
     """
     groups, kernel_height, kernel_width, channels, results = dw.shape
     blocks = (channels + CHANNELS - 1) // CHANNELS
@@ -243,9 +243,9 @@ def convolve_for_weights(
         start, tap = task % blocks * CHANNELS, task // blocks
         kw, kh = tap % kernel_width, tap // kernel_width % kernel_height
         group = tap // kernel_width // kernel_height
-        own = dw[group, kh, kw]
-        some = min(CHANNELS, channels - start)
-        own[start : start + some] = 0
+        target = dw[group, kh, kw]
+        width = min(CHANNELS, channels - start)
+        target[start : start + width] = 0
         for image in range(dy.shape[0]):
             for row in range(dy.shape[1]):
                 from_row = rows[kh, row]
@@ -254,14 +254,14 @@ def convolve_for_weights(
                 for part in range(spans.shape[0]):
                     column, from_column, count = spans[part, kw]
                     _add_product(
-                        own,
+                        target,
                         x[image, from_row].T,
                         dy[image, row],
                         (start, 1),
                         (start, 1),
                         (from_column * groups + group, stride * groups),
                         (column * groups + group, groups),
-                        (some, count),
+                        (width, count),
                         (0, results),
                     )
 
@@ -272,19 +272,19 @@ def convolve_for_weights(
 
 @parallel
 def maximum(y: Array, places: Indices, x: Array, rows: Indices, columns: Indices) -> None:
-    """Write the maximum of each window, and where it is.
+    """Write the maximum of each window, and its position.
 
     Args:
         y: Maxima.
-        places: Number of the first tap that has it; empty if that is not wanted.
+        places: Number of the first tap with the maximum; empty if positions are not needed.
         x: Source.
         rows: Row of the source by tap and row of the result.
-        columns: Likewise.
+        columns: Column of the source, in the same way.
     """
     images, height, width, channels = y.shape
     for task in prange(images * height):
         image, row = task // height, task % height
-        y[image, row] = LEAST
+        y[image, row] = LOWEST_VALUE
         for column in range(width):
             for kh in range(rows.shape[0]):
                 for kw in range(columns.shape[0]):
@@ -309,14 +309,14 @@ def maximum(y: Array, places: Indices, x: Array, rows: Indices, columns: Indices
 def maximum_backward(
     dx: Array, dy: Array, places: Indices, rows: Indices, columns: Indices
 ) -> None:
-    """Gather the gradients of those windows whose maximum is here.
+    """Gather gradients from the windows that have their maximum at an element.
 
     Args:
         dx: Gradient of the source.
         dy: Gradient of the result.
-        places: As :func:`maximum` wrote them.
+        places: Positions, as written by :func:`maximum`.
         rows: Row of the result by tap and row of the source.
-        columns: Likewise.
+        columns: Column of the result, in the same way.
     """
     images, height, width, channels = dx.shape
     for task in prange(images * height):
@@ -346,13 +346,13 @@ def average(
     to_shares: Array,
     given_shares: Array,
 ) -> None:
-    """Average over windows, or hand out the gradients of averages.
+    """Average over windows, or compute the gradient of averages.
 
     Args:
         to: Result.
-        given: What is read.
-        rows: Row that is read by tap and row written.
-        columns: Likewise.
+        given: Source, or gradient of the result.
+        rows: Row that is read, by tap and row written.
+        columns: Column that is read, in the same way.
         to_shares: Factor by row and column written.
         given_shares: Factor by row and column read.
     """

@@ -15,7 +15,7 @@ CAPABILITIES = Capabilities(
     requires="onnxruntime",
     tested="1.32",
     modes={"cpu": ("optimized", "unoptimized")},
-    # The types of the tensors are the file's.
+    # The file defines the types of its tensors.
     precisions={"cpu": ("fp32",)},
     start_s=(0.5, 5.0),
     layers=False,

@@ -1,7 +1,7 @@
-"""The onnxruntime backend: ONNX files in sessions that share threads, each on a CPU of the process.
+"""The onnxruntime backend: ONNX files in sessions that share one pool of pinned threads.
 
-Threads go on spinning for a while behind a run. Those of another session would take the CPUs from
-the one that computes next, so that all sessions have the same.
+After a run threads spin for a while. Threads of one session would disturb runs of another, so that
+all sessions share them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pydlbench.backends.host_clock import Operator
     from pydlbench.records.specs import KernelSpec
 
-# Of onnxruntime's log: errors, which it raises as well.
-_ERRORS: Final = 3
+# Level of onnxruntime's log: errors only, which are raised as well.
+_LOG_LEVEL: Final = 3
 
 
 class OnnxruntimeBackend(FrameworkBackend):
@@ -46,7 +46,7 @@ class OnnxruntimeBackend(FrameworkBackend):
                 "use_per_session_threads": False,
                 "intra_op_num_threads": len(self.cpus),
                 "inter_op_num_threads": 1,
-                # onnxruntime's default: threads wait for the next operator without sleeping.
+                # onnxruntime's default: threads spin until the next operator.
                 "allow_spinning": True,
             },
         }
@@ -55,7 +55,7 @@ class OnnxruntimeBackend(FrameworkBackend):
         """Return the settings of a session.
 
         Args:
-            mode: ``optimized`` (onnxruntime's default: all its rewriting of the graph) or
+            mode: ``optimized`` (onnxruntime's default: all optimizations of the graph) or
                 ``unoptimized``.
         """
         levels = onnxruntime.GraphOptimizationLevel
@@ -65,27 +65,27 @@ class OnnxruntimeBackend(FrameworkBackend):
         )
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         options.use_per_session_threads = False
-        options.log_severity_level = _ERRORS
+        options.log_severity_level = _LOG_LEVEL
         return options
 
     def variants(self, spec: KernelSpec) -> list[Variant]:
-        """Refuse: a layer would have to be written into a file first."""
+        """Refuse all layers, as onnxruntime runs whole files."""
         raise UnsupportedError(
             f"{self.name} runs whole ONNX files, not {spec.layer.kind} layers; nearest: "
             "pydlbench step FILE.onnx"
         )
 
     def empty(self, mode: str | None) -> Operator:
-        """Refuse, as for layers."""
+        """Refuse, as onnxruntime runs whole files."""
         del mode
         raise UnsupportedError(f"{self.name} runs whole ONNX files: it has no empty call")
 
 
 def create(device: str) -> OnnxruntimeBackend:
-    """Create the backend for the CPUs that this process may use.
+    """Create the backend for the CPUs of this process.
 
     Raises:
-        UnsupportedError: on GPUs, and with an onnxruntime that is too old.
+        UnsupportedError: the device is a GPU, or onnxruntime is too old.
     """
     if device != "cpu":
         raise UnsupportedError("onnxruntime is run on CPUs so far; ask for --device cpu")
@@ -96,10 +96,10 @@ def create(device: str) -> OnnxruntimeBackend:
 
 @functools.cache
 def _share_threads(cpus: tuple[int, ...]) -> None:
-    """Make the threads that all sessions of this process share, each on a CPU; the caller has one.
+    """Create the threads that all sessions share, each pinned to a CPU; the caller is one of them.
 
     Raises:
-        UnsupportedError: this onnxruntime has none that sessions share.
+        UnsupportedError: this version of onnxruntime has no shared threads.
     """
     make = getattr(onnxruntime, "set_global_thread_pool_sizes", None)
     if make is None:
@@ -114,6 +114,6 @@ def _share_threads(cpus: tuple[int, ...]) -> None:
 
 
 def _threads() -> set[int]:
-    """Return the threads of this process, where the system tells them."""
+    """Return the threads of this process; empty if the system does not list them."""
     folder = Path("/proc/self/task")
-    return {int(each.name) for each in folder.iterdir()} if folder.is_dir() else set()
+    return {int(path.name) for path in folder.iterdir()} if folder.is_dir() else set()

@@ -1,8 +1,8 @@
-"""The nodes that onnxruntime runs in a step, with their shapes and their share of its own profile.
+"""The nodes that onnxruntime runs in a step, with their shapes and shares of its own profile.
 
-A session writes the graph that it has made of the file. That graph, its nodes numbered, runs once
-more as it is, and the profile of that run tells the shapes of all that its nodes write. What
-onnxruntime fused is one node; a loop or a branch is one, whatever is in it.
+A session writes its optimized graph. This graph, with numbered nodes, runs again without further
+optimization, and the profile of that run has the shapes of all outputs. A fused operator is one
+node; so is a loop or a branch, with everything in it.
 """
 
 from __future__ import annotations
@@ -41,38 +41,38 @@ if TYPE_CHECKING:
     from pydlbench.records.trace import ProgramCall
 
 
-#: Runs before those that count, and those.
-_UNTIMED: Final = 2
-_STEPS: Final = 5
-#: Behind the name of a node in a profile.
+#: Runs under the profiler: untimed, and timed.
+_UNTIMED_RUNS: Final = 2
+_PROFILED_RUNS: Final = 5
+#: Suffix of a node's name in a profile.
 SUFFIX: Final = "_kernel_time"
-#: Before the number of a node, where its name stood: no file has such names by chance.
+#: Prefix of a node's number, which replaces its name; files do not have such names.
 PREFIX: Final = "pydlbench."
-#: What onnxruntime puts behind the name of a node whose maps it lays out in blocks of channels.
-_BLOCKED: Final = "_nchwc"
-#: onnxruntime's names of types that NumPy calls otherwise.
-_NAMES: Final = {"float": "float32", "double": "float64"}
-#: Types of values that say what is computed: shapes, axes, indices, conditions.
-_WHOLE: Final = ("int64", "int32", "bool")
-#: So many values stand in a signature: of whole numbers, and of others (a limit, a scale).
-_VALUES: Final = 64
-_SCALARS: Final = 8
-#: A larger constant among the attributes is not in it.
-_LARGE: Final = 4096
-#: Kinds of attributes that are kept as they are: numbers, texts, and lists of them.
+#: Suffix of nodes whose images onnxruntime stores in blocks of channels.
+_BLOCKED_SUFFIX: Final = "_nchwc"
+#: NumPy's names of types, where onnxruntime's differ.
+_NUMPY_NAMES: Final = {"float": "float32", "double": "float64"}
+#: Types of operands whose values affect the computation: shapes, axes, indices, conditions.
+_INTEGER_TYPES: Final = ("int64", "int32", "bool")
+#: Numbers of values in a signature: of integers, and of others (a limit, a scale).
+_MAX_SIGNATURE_INTEGERS: Final = 64
+_MAX_SIGNATURE_VALUES: Final = 8
+#: Larger constants among the attributes are not in the signature.
+_MAX_CONSTANT_BYTES: Final = 4096
+#: Kinds of attributes: numbers and lists of numbers; texts, tensors and graphs.
 _FLOAT, _INT = 1, 2
-_PLAIN: Final = (_FLOAT, _INT, 6, 7)
+_NUMERIC_KINDS: Final = (_FLOAT, _INT, 6, 7)
 _TEXT, _TEXTS, _TENSOR, _GRAPHS = 3, 8, 4, (5, 10)
-_TOO_LARGE: Final = "a large constant is among its attributes"
-#: Constants of so many bytes lie beside the written graph: it may be larger than a file can be.
+_LARGE_CONSTANT: Final = "a large constant is among its attributes"
+#: Larger constants are stored beside the written graph, as files of graphs are limited in size.
 _EXTERNAL_BYTES: Final = "1024"
 
 
 class Sessions(Protocol):
-    """A file that sessions are made of; see ``onnxruntime.step.OnnxModel``.
+    """A file from which sessions are created; see ``onnxruntime.step.OnnxModel``.
 
     Attributes:
-        session: that of the step.
+        session: session of the step.
         feeds: its inputs by name.
     """
 
@@ -83,109 +83,110 @@ class Sessions(Protocol):
         """Return the settings of a session in a mode; None is the step's."""
         ...
 
-    def opened(
+    def open_session(
         self, options: onnxruntime.SessionOptions, path: Path | None = None
     ) -> onnxruntime.InferenceSession:
-        """Return a session of the file, or of one that was made of it."""
+        """Return a session of the file, or of a file that was derived from it."""
         ...
 
 
-def record(made: Sessions) -> tuple[RecordedCall, ...]:
-    """Return the distinct nodes of a step, in the order in which the graph has them.
+def record(source: Sessions) -> tuple[RecordedCall, ...]:
+    """Return the distinct nodes of a step, in the order of the graph.
 
     Args:
-        made: the file with its inputs; it is run several times.
+        source: the file with its inputs; it is run several times.
     """
     with tempfile.TemporaryDirectory(prefix="pydlbench-graph-") as name:
-        return distinct_calls(_recorded(made, Path(name))[1])
+        return distinct_calls(_record_graph(source, Path(name))[1])
 
 
-def _recorded(made: Sessions, folder: Path) -> tuple[Graph, list[StepCall], Collection[int]]:
-    """Return a step's graph, its nodes as calls, and the numbers of those that the profile has.
+def _record_graph(source: Sessions, folder: Path) -> tuple[Graph, list[StepCall], Collection[int]]:
+    """Return a step's graph, its nodes as calls, and the numbers of profiled nodes.
 
     Args:
-        made: the file with its inputs; it is run several times.
-        folder: an empty one, for large constants.
+        source: the file with its inputs; it is run several times.
+        folder: an empty folder for large constants.
     """
-    graph = Graph(made, folder)
-    events = _profiled(graph)
-    values = _whole_numbers(graph, events)
+    graph = Graph(source, folder)
+    events = _profile_nodes(graph)
+    values = _integer_values(graph, events)
     return graph, _NodeWriter(graph, events, values).calls(), sorted(events)
 
 
 class Graph:
-    """The graph that a session has made of a file, its nodes numbered.
+    """The optimized graph of a file, with numbered nodes.
 
     Args:
-        made: the file with its inputs.
-        folder: to write it into.
+        source: the file with its inputs.
+        folder: folder to write it into.
 
     Attributes:
-        made: see above, as the folder.
-        model: the graph, large constants left where they are.
-        names: of the nodes, as the user knows them, or by their operators and numbers.
-        constants: by name.
+        source: the file with its inputs.
+        folder: the folder.
+        model: the graph, without large constants.
+        names: names of the nodes in the file, or their operators and numbers.
+        constants: constants by name.
     """
 
-    def __init__(self, made: Sessions, folder: Path) -> None:
-        self.made, self.folder = made, folder
-        options = made.options()
+    def __init__(self, source: Sessions, folder: Path) -> None:
+        self.source, self.folder = source, folder
+        options = source.options()
         options.optimized_model_filepath = str(folder / "graph.onnx")
         place = "session.optimized_model_external_initializers_"
         options.add_session_config_entry(f"{place}file_name", "weights.bin")
         options.add_session_config_entry(f"{place}min_size_in_bytes", _EXTERNAL_BYTES)
-        made.opened(options)
+        source.open_session(options)
         self.model: Any = onnx.load(folder / "graph.onnx", load_external_data=False)
         self.nodes: Sequence[Any] = self.model.graph.node
         self.names = []
         for number, node in enumerate(self.nodes):
-            own = node.name.removesuffix(_BLOCKED).strip("/")
-            self.names.append(own or f"{node.op_type}_{number}")
+            name = node.name.removesuffix(_BLOCKED_SUFFIX).strip("/")
+            self.names.append(name or f"{node.op_type}_{number}")
             node.name = f"{PREFIX}{number}"
-        self.constants = {each.name: each for each in self.model.graph.initializer}
-        self.versions = {each.domain: each.version for each in self.model.opset_import}
+        self.constants = {tensor.name: tensor for tensor in self.model.graph.initializer}
+        self.versions = {opset.domain: opset.version for opset in self.model.opset_import}
 
-    def opened(self, *, profile: bool = False) -> onnxruntime.InferenceSession:
-        """Return a session of this very graph, which writes a profile if it is asked to."""
-        options = self.made.options("unoptimized")
+    def open_session(self, *, profile: bool = False) -> onnxruntime.InferenceSession:
+        """Return a session of this graph, optionally with a profile."""
+        options = self.source.options("unoptimized")
         if profile:
             options.enable_profiling = True
             options.profile_file_prefix = str(self.folder / "profile")
         path = self.folder / "numbered.onnx"
         path.write_bytes(self.model.SerializeToString())
-        return self.made.opened(options, path)
+        return self.source.open_session(options, path)
 
 
 @dataclass(frozen=True, slots=True)
-class _Event:
-    """What a profile says of a node: seconds in a step, and type and shape of what it writes."""
+class _NodeProfile:
+    """The profile of a node: seconds in a step, and types and shapes of its outputs."""
 
     seconds: float
     outputs: tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def _profiled(graph: Graph) -> dict[int, _Event]:
-    """Run the graph and return what its profile says of each node, by number."""
-    session = graph.opened(profile=True)
-    for _ in range(_UNTIMED + _STEPS):
-        session.run(None, graph.made.feeds)
+def _profile_nodes(graph: Graph) -> dict[int, _NodeProfile]:
+    """Run the graph and return the profile of each node, by number."""
+    session = graph.open_session(profile=True)
+    for _ in range(_UNTIMED_RUNS + _PROFILED_RUNS):
+        session.run(None, graph.source.feeds)
     entries: dict[int, list[dict[str, Any]]] = {}
-    for number, item in _of_nodes(_ended(session)):
+    for number, item in _node_events(_end_profile(session)):
         entries.setdefault(number, []).append(item)
     return {
-        number: _Event(
-            seconds=statistics.median(item["dur"] for item in ran[_UNTIMED:]) / 1e6,
+        number: _NodeProfile(
+            seconds=statistics.median(item["dur"] for item in runs[_UNTIMED_RUNS:]) / 1e6,
             outputs=tuple(
-                (_NAMES.get(dtype, dtype), tuple(shape))
-                for each in ran[-1]["args"].get("output_type_shape", ())
-                for dtype, shape in each.items()
+                (_NUMPY_NAMES.get(dtype, dtype), tuple(shape))
+                for output in runs[-1]["args"].get("output_type_shape", ())
+                for dtype, shape in output.items()
             ),
         )
-        for number, ran in entries.items()
+        for number, runs in entries.items()
     }
 
 
-def _ended(session: onnxruntime.InferenceSession) -> list[dict[str, Any]]:
+def _end_profile(session: onnxruntime.InferenceSession) -> list[dict[str, Any]]:
     """End a session's profile and return its events."""
     path = Path(session.end_profiling())
     events: list[dict[str, Any]] = json.loads(path.read_bytes())
@@ -193,100 +194,102 @@ def _ended(session: onnxruntime.InferenceSession) -> list[dict[str, Any]]:
     return events
 
 
-def _of_nodes(events: Iterable[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the events that are runs of numbered nodes, with their numbers."""
-    for each in events:
-        name = each["name"].removesuffix(SUFFIX)
-        if name != each["name"] and name.startswith(PREFIX):
-            yield int(name.removeprefix(PREFIX)), each
+def _node_events(events: Iterable[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the events of numbered nodes, with their numbers."""
+    for event in events:
+        name = event["name"].removesuffix(SUFFIX)
+        if name != event["name"] and name.startswith(PREFIX):
+            yield int(name.removeprefix(PREFIX)), event
 
 
-def _written(graph: Graph, events: Mapping[int, _Event]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return type and shape of what nodes write, by name; what the profile leaves out is not."""
+def _written_tensors(
+    graph: Graph, events: Mapping[int, _NodeProfile]
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return types and shapes of profiled outputs of nodes, by name."""
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     for number, node in enumerate(graph.nodes):
-        names = [each for each in node.output if each]
+        names = [name for name in node.output if name]
         outputs = events[number].outputs if number in events else ()
-        # Of results that are no tensors, or that nobody wants, there is none.
+        # The profile lacks outputs that are not tensors, or that are not read.
         if len(names) == len(outputs):
             tensors |= dict(zip(names, outputs, strict=True))
     return tensors
 
 
-def _whole_numbers(graph: Graph, events: Mapping[int, _Event]) -> dict[str, NDArray[Any]]:
-    """Return the whole numbers that nodes read and others have computed, by name."""
+def _integer_values(graph: Graph, events: Mapping[int, _NodeProfile]) -> dict[str, NDArray[Any]]:
+    """Return integers that are computed by nodes and read by others, by name."""
     read = {name for node in graph.nodes for name in node.input}
     kinds = {
         name: dtype
-        for name, (dtype, _) in _written(graph, events).items()
-        if dtype in _WHOLE and name in read
+        for name, (dtype, _) in _written_tensors(graph, events).items()
+        if dtype in _INTEGER_TYPES and name in read
     }
     if not kinds:
         return {}
-    known = {each.name for each in graph.model.graph.output}
+    known = {output.name for output in graph.model.graph.output}
     for name, dtype in kinds.items():
         if name not in known:
             element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
             graph.model.graph.output.append(helper.make_tensor_value_info(name, element, None))
     names = list(kinds)
-    return dict(zip(names, graph.opened().run(names, graph.made.feeds), strict=True))
+    return dict(zip(names, graph.open_session().run(names, graph.source.feeds), strict=True))
 
 
 # -----------------------------------------------------------------------------
-# From nodes to their texts.
+# Signatures of nodes.
 
 
 class _NodeWriter:
     """Writes the signatures of a graph's nodes.
 
     Args:
-        graph: that has them.
-        events: what the profile says.
-        values: whole numbers that nodes read.
+        graph: the graph.
+        events: profiles of the nodes, by number.
+        values: integers that nodes read, by name.
     """
 
     def __init__(
-        self, graph: Graph, events: Mapping[int, _Event], values: Mapping[str, NDArray[Any]]
+        self, graph: Graph, events: Mapping[int, _NodeProfile], values: Mapping[str, NDArray[Any]]
     ) -> None:
-        self._graph, feeds = graph, graph.made.feeds
-        self._known = {name: (each.dtype.name, each.shape) for name, each in feeds.items()}
-        self._known |= _written(graph, events)
+        self._graph, feeds = graph, graph.source.feeds
+        self._known = {name: (array.dtype.name, array.shape) for name, array in feeds.items()}
+        self._known |= _written_tensors(graph, events)
         self._values = {**feeds, **values}
         self._events = events
 
     def node(self, number: int) -> OnnxNode:
-        """Return a node's text."""
-        each = self._graph.nodes[number]
-        names = list(each.input)
-        read = tuple(self._read(name, place, names) for place, name in enumerate(names))
-        wrote = tuple(self._plain(name) for name in each.output)
+        """Return a node with the properties that its signature has."""
+        source = self._graph.nodes[number]
+        names = list(source.input)
+        inputs = tuple(self._input(name, index, names) for index, name in enumerate(names))
+        outputs = tuple(self._tensor(name) for name in source.output)
         lacks = "" if number in self._events else "the profile has no such node"
-        for name, tensor in zip([*names, *each.output], [*read, *wrote], strict=True):
+        for name, tensor in zip([*names, *source.output], [*inputs, *outputs], strict=True):
             if name and tensor is None:
                 lacks = lacks or f"the profile tells no shape of {name}"
         attributes: dict[str, tuple[int, Any]] = {}
-        for attribute in each.attribute:
-            value = _value(attribute)
+        for attribute in source.attribute:
+            value = _attribute_value(attribute)
             if value is None:
                 graph = attribute.type in _GRAPHS
-                lacks = "it has a graph of its own" if graph else lacks or _TOO_LARGE
+                lacks = "it has a graph of its own" if graph else lacks or _LARGE_CONSTANT
                 digest = hashlib.sha256(attribute.SerializeToString(deterministic=True))
                 value = digest.hexdigest()[:16]
             attributes[attribute.name] = attribute.type, value
         return OnnxNode(
-            operator=each.op_type,
-            domain=each.domain,
-            version=self._graph.versions.get(each.domain, 1),
-            inputs=read,
-            outputs=wrote,
+            operator=source.op_type,
+            domain=source.domain,
+            version=self._graph.versions.get(source.domain, 1),
+            inputs=inputs,
+            outputs=outputs,
             attributes=attributes,
             lacks=lacks,
         )
 
     def calls(self) -> list[StepCall]:
-        """Return all nodes in the order in which the graph has them."""
-        whole = sum(each.seconds for each in self._events.values())
-        shares = {number: each.seconds / whole for number, each in self._events.items() if whole}
+        """Return all nodes as calls, in the order of the graph."""
+        whole = sum(event.seconds for event in self._events.values())
+        shares = {number: event.seconds / whole for number, event in self._events.items() if whole}
         nodes = map(self.node, range(len(self._graph.nodes)))
         return [
             StepCall(
@@ -300,121 +303,125 @@ class _NodeWriter:
             for number, node in enumerate(nodes)
         ]
 
-    def _plain(self, name: str) -> Tensor | None:
-        """Return what is written; None where that is nothing, or unknown."""
+    def _tensor(self, name: str) -> Tensor | None:
+        """Return type and shape of a tensor; None if they are unknown."""
         if name not in self._known:
             return None
         dtype, shape = self._known[name]
         return Tensor(dtype=dtype, shape=shape)
 
-    def _read(self, name: str, place: int, names: Sequence[str]) -> Tensor | None:
-        """Return what is read at a place."""
+    def _input(self, name: str, index: int, names: Sequence[str]) -> Tensor | None:
+        """Return an input of a node; None if it is unknown."""
         first = names.index(name)
-        same = first if first != place else None
+        same = first if first != index else None
         constant = self._graph.constants.get(name)
         if constant is None:
-            plain = self._plain(name)
-            if plain is None:
+            tensor = self._tensor(name)
+            if tensor is None:
                 return None
-            dtype, shape, values = plain.dtype, plain.shape, self._values.get(name)
+            dtype, shape, values = tensor.dtype, tensor.shape, self._values.get(name)
         else:
             dtype = helper.tensor_dtype_to_np_dtype(constant.data_type).name
             shape = tuple(constant.dims)
-            small = math.prod(shape) <= _SCALARS and dtype.startswith(("float", "int", "uint"))
+            small = math.prod(shape) <= _MAX_SIGNATURE_VALUES and dtype.startswith(
+                ("float", "int", "uint")
+            )
             values = None
-            if dtype in _WHOLE or small:
+            if dtype in _INTEGER_TYPES or small:
                 values = numpy_helper.to_array(constant, str(self._graph.folder))
-        how: dict[str, Any] = {}
-        # JSON has no infinity; which value it is changes no time.
+        known: dict[str, Any] = {}
+        # JSON has no infinity, whose value does not affect the time.
         if values is not None and values.size and np.isfinite(values.astype(float)).all():
-            whole = dtype in _WHOLE
-            if values.size <= (_VALUES if whole else _SCALARS) and (whole or constant is not None):
-                how["values"] = tuple(values.ravel().tolist())
+            whole = dtype in _INTEGER_TYPES
+            if values.size <= (_MAX_SIGNATURE_INTEGERS if whole else _MAX_SIGNATURE_VALUES) and (
+                whole or constant is not None
+            ):
+                known["values"] = tuple(values.ravel().tolist())
             elif whole:
-                how["bounds"] = int(values.min()), int(values.max())
-        return Tensor(dtype=dtype, shape=shape, constant=constant is not None, same=same, **how)
+                known["bounds"] = int(values.min()), int(values.max())
+        return Tensor(dtype=dtype, shape=shape, constant=constant is not None, same=same, **known)
 
 
-def _value(attribute: Any) -> Any:
-    """Return an attribute's value as JSON can have it; None of a graph, and of what is large."""
+def _attribute_value(attribute: Any) -> Any:
+    """Return an attribute's value for JSON; None for graphs and large constants."""
     value = helper.get_attribute_value(attribute)
     if attribute.type == _FLOAT:
         return float(str(np.float32(value)))  # 1e-05, and not 9.999999747378752e-06
-    if attribute.type in _PLAIN:
+    if attribute.type in _NUMERIC_KINDS:
         return value if attribute.type == _INT else list(value)
     if attribute.type == _TEXT:
         return value.decode("latin-1")
     if attribute.type == _TEXTS:
-        return [each.decode("latin-1") for each in value]
-    if attribute.type == _TENSOR and value.ByteSize() <= _LARGE:
+        return [text.decode("latin-1") for text in value]
+    if attribute.type == _TENSOR and value.ByteSize() <= _MAX_CONSTANT_BYTES:
         return base64.b64encode(value.SerializeToString(deterministic=True)).decode()
     return None
 
 
 # -----------------------------------------------------------------------------
-# A step traced: by its own profile of the graph that its session has made of the file.
+# Traced steps, from profiles of the optimized graph.
 
 
-def tracer(made: Sessions) -> StepTracer:
-    """Return what runs the step traced.
+def tracer(source: Sessions) -> StepTracer:
+    """Return the tracer of a step.
 
-    A profile is written once its session ends, so that each traced step has a session of its own,
-    of the very graph that the step's session has made of the file.
+    A profile is written when its session ends, so that each traced step has a session of its own,
+    with the optimized graph of the step's session.
 
     Args:
-        made: the file with its inputs; it is run several times.
+        source: the file with its inputs; it is run several times.
     """
-    traced = _Traced(made)
-    source = f"onnxruntime {onnxruntime.__version__}'s own profile"
+    traced = _TracedSteps(source)
+    title = f"onnxruntime {onnxruntime.__version__}'s own profile"
     return StepTracer(
         calls=tuple(traced.nodes.values()),
-        ways={"profile": (source, traced.profiled)},
-        untimed=_UNTIMED,
+        ways={"profile": (title, traced.profiled)},
+        untimed=_UNTIMED_RUNS,
     )
 
 
-class _Traced:
-    """A recorded step that is run traced; its constants lie in a folder as long as it is there."""
+class _TracedSteps:
+    """Runs of a recorded step with profiles; constants are in a folder during its lifetime."""
 
-    def __init__(self, made: Sessions) -> None:
-        # Beneath the worker's folder, which goes with its process.
-        there = os.environ.get(FOLDER_VARIABLE)
-        self._folder = Path(tempfile.mkdtemp(prefix="pydlbench-trace-", dir=there))
+    def __init__(self, source: Sessions) -> None:
+        # In the worker's folder, which is deleted with its process.
+        parent = os.environ.get(FOLDER_VARIABLE)
+        self._folder = Path(tempfile.mkdtemp(prefix="pydlbench-trace-", dir=parent))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._graph, calls, ran = _recorded(made, self._folder)
+        self._graph, calls, ran = _record_graph(source, self._folder)
         self.nodes = {number: calls[number].program_call for number in ran}
-        self._results = [each.name for each in made.session.get_outputs()]
+        self._results = [each.name for each in source.session.get_outputs()]
 
     def profiled(self) -> StepTrace:
-        """Run the step in a session that profiles itself, after runs that do not count."""
-        session = self._graph.opened(profile=True)
-        for _ in range(_UNTIMED):
-            session.run(self._results, self._graph.made.feeds)
+        """Run the step once in a session with a profile, after untimed runs."""
+        session = self._graph.open_session(profile=True)
+        for _ in range(_UNTIMED_RUNS):
+            session.run(self._results, self._graph.source.feeds)
         start = time.perf_counter()
-        outputs = session.run(self._results, self._graph.made.feeds)
+        outputs = session.run(self._results, self._graph.source.feeds)
         seconds = time.perf_counter() - start
         del outputs
-        return StepTrace(seconds, node_seconds(_ended(session), self.nodes))
+        return StepTrace(seconds, node_seconds(_end_profile(session), self.nodes))
 
 
 def node_seconds(events: Sequence[dict[str, Any]], nodes: Mapping[int, ProgramCall]) -> list[float]:
     """Return the seconds of each node in the last run of a profile.
 
     Args:
-        events: of the whole file; ``model_run`` spans a run, and nodes are numbered.
-        nodes: of the step, by number.
+        events: all events of the profile; ``model_run`` spans a run, and nodes are numbered.
+        nodes: nodes of the step, by number.
 
     Raises:
-        PrimitiveError: a node is missing, ran several times, or is not of the step.
+        PrimitiveError: a node is missing, ran several times, or is not part of the step.
     """
-    run = [each for each in events if each["name"] == "model_run"][-1]
+    run = [event for event in events if event["name"] == "model_run"][-1]
     durations: dict[int, list[float]] = {number: [] for number in nodes}
-    for number, each in _of_nodes(events):
-        if not run["ts"] <= each["ts"] <= run["ts"] + run["dur"]:
+    for number, event in _node_events(events):
+        if not run["ts"] <= event["ts"] <= run["ts"] + run["dur"]:
             continue
         if number not in durations:
             _refuse(f"the profile has node {number}, which did not run before")
-        durations[number].append(each["dur"] / 1e6)
+        durations[number].append(event["dur"] / 1e6)
     for number, seconds in durations.items():
         if len(seconds) != 1:
             node = f"node {number}, {nodes[number].operator} of {nodes[number].module}"

@@ -1,9 +1,9 @@
-"""Nodes that onnxruntime runs, each alone: a file of one node, on operands made up from its text.
+"""Nodes of onnxruntime's steps alone: a file of one node, on operands defined by its signature.
 
-Floating-point operands are uniform in [-1, 1), weights without a side or with one in [0.1, 1), for
-scales and variances are among them. What the text tells is as it tells: small whole numbers and
-limits value by value, others within their bounds. The session has the settings of the step's, but
-rewrites nothing: the node is what the step's session has made of the file.
+Floating-point operands are uniform in [-1, 1); constants with at most one dimension are in
+[0.1, 1), as scales and variances are among them. Values in the signature are used: small integers
+and limits, and bounds of other integers. The session has the settings of the step, without
+optimizations, as the node comes from the optimized graph.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from pydlbench.calls.seen.onnx import Tensor
     from pydlbench.records.step import StepSpec
 
-# What gives its input another shape, within a step in the same memory. At the ends of a file it
-# is a copy: so it stands between two operators, and those alone are taken off. By type, which.
+# Operators that only change the shape, and reuse the memory of their input in a step. At the ends
+# of a file they would copy: they are timed between two operators, whose own time is subtracted.
+# These are selected by type.
 _ALIASES: Final = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
 _NEIGHBOURS: Final = {
     **dict.fromkeys(("float32", "float64", "int64", "int32", "int8"), "Neg"),
@@ -46,9 +47,9 @@ _NEIGHBOURS: Final = {
 }
 _TENSOR: Final = 4
 _TEXT, _TEXTS = 3, 8
-#: Of files that are written here; the oldest that has all types.
-_FORMAT: Final = 10
-_ONNX: Final = 17
+#: Versions of the files' format and of ONNX: the oldest ones with all types.
+_FORMAT_VERSION: Final = 10
+_ONNX_VERSION: Final = 17
 
 
 class FileOperator:
@@ -58,7 +59,7 @@ class FileOperator:
         model: the file.
         feeds: its inputs by name.
         backend: has the settings of sessions.
-        cost: of a run without nodes, which is taken off; None leaves it in.
+        cost: cost of a run without nodes, which is subtracted; None subtracts nothing.
     """
 
     def __init__(
@@ -77,9 +78,9 @@ class FileOperator:
         self._binding = session.io_binding()
         for name, values in feeds.items():
             self._binding.bind_cpu_input(name, values)
-        for each in session.get_outputs():
-            self._binding.bind_output(each.name)
-        floats = [each for each in feeds.values() if each.dtype.kind == "f"]
+        for output in session.get_outputs():
+            self._binding.bind_output(output.name)
+        floats = [array for array in feeds.values() if array.dtype.kind == "f"]
         self._first = floats[0] if floats else None
 
     def run(self) -> float:
@@ -93,7 +94,7 @@ class FileOperator:
             return seconds if self._cost is None else seconds - self._cost.seconds()
 
     def results(self) -> list[Any]:
-        """Return what the last run has computed."""
+        """Return the results of the last run."""
         outputs: list[Any] = self._binding.copy_outputs_to_cpu()
         return outputs
 
@@ -101,46 +102,46 @@ class FileOperator:
 def node_operator(
     node: OnnxNode, backend: OnnxruntimeBackend, seed: int = 0, cost: CallCost | None = None
 ) -> FileOperator:
-    """Return a node as an operator, on operands that are made up.
+    """Return a node as an operator on random operands.
 
     Args:
         node: the node.
         backend: has the settings of sessions.
-        seed: of the operands.
-        cost: of a run without nodes, which is taken off; None leaves it in.
+        seed: seed of the operands.
+        cost: cost of a run without nodes, which is subtracted; None subtracts nothing.
 
     Raises:
-        UnsupportedError: no such node, or operand, can be made.
+        UnsupportedError: the node or one of its operands cannot be built.
     """
     if node.lacks:
         raise UnsupportedError(node.lacks)
     stream = np.random.default_rng(seed)
-    made = {
-        f"x{place}": (each, _values(each, stream))
-        for place, each in enumerate(node.inputs)
-        if each is not None and each.same is None
+    operands = {
+        f"x{index}": (tensor, _values(tensor, stream))
+        for index, tensor in enumerate(node.inputs)
+        if tensor is not None and tensor.same is None
     }
-    constants = {name: values for name, (each, values) in made.items() if each.constant}
-    feeds = {name: values for name, (each, values) in made.items() if not each.constant}
+    constants = {name: values for name, (tensor, values) in operands.items() if tensor.constant}
+    feeds = {name: values for name, (tensor, values) in operands.items() if not tensor.constant}
     neighbour = _NEIGHBOURS.get(feeds["x0"].dtype.name) if "x0" in feeds else None
     if node.operator not in _ALIASES or neighbour is None:
         return FileOperator(_file(node, feeds, constants), feeds, backend, cost)
     first = {"x0": feeds["x0"]}
     pair = [helper.make_node(neighbour, [a], [b]) for a, b in (("x0", "in"), ("in", "y0"))]
-    without = FileOperator(_file_of(pair, first, {}, ["y0"], {"": _ONNX}), first, backend)
+    without = FileOperator(_file_of(pair, first, {}, ["y0"], {"": _ONNX_VERSION}), first, backend)
     file = _file(node, feeds, constants, neighbour)
     return FileOperator(file, feeds, backend, CallCost(without.run))
 
 
 # -----------------------------------------------------------------------------
-# From a text to a file of one node.
+# Files of one node.
 
 
 def _values(tensor: Tensor, stream: np.random.Generator) -> NDArray[Any]:
-    """Return values for a tensor, as its text tells, else random.
+    """Return the values of a tensor that its signature has, else random ones.
 
     Raises:
-        UnsupportedError: a type that NumPy lacks.
+        UnsupportedError: NumPy lacks the type.
     """
     try:
         dtype = np.dtype(tensor.dtype)
@@ -149,7 +150,7 @@ def _values(tensor: Tensor, stream: np.random.Generator) -> NDArray[Any]:
     if tensor.values is not None:
         return np.array(tensor.values, dtype).reshape(tensor.shape)
     if dtype.kind == "f":
-        # Of a double each would take twice the memory.
+        # Drawing doubles would take twice the memory.
         drawn = stream.random(tensor.shape, np.float32)
         scales = tensor.constant and len(tensor.shape) < 2
         return (drawn * 0.9 + 0.1 if scales else drawn * 2 - 1).astype(dtype, copy=False)
@@ -158,7 +159,7 @@ def _values(tensor: Tensor, stream: np.random.Generator) -> NDArray[Any]:
     if dtype.kind not in "iu":
         raise UnsupportedError(f"no operand can be made up of {tensor.dtype}")
     limits = np.iinfo(dtype)
-    # Whole numbers of a few bits are weights and activations, others most often indices.
+    # Integers of few bits are weights and activations, others are mostly indices.
     low, high = tensor.bounds or ((limits.min, limits.max) if limits.bits < 16 else (0, 0))
     return stream.integers(low, high, tensor.shape, dtype=dtype, endpoint=True)
 
@@ -169,21 +170,21 @@ def _file(
     constants: Mapping[str, NDArray[Any]],
     neighbour: str = "",
 ) -> Any:
-    """Return the file of a node, between two others where a neighbour is named."""
+    """Return the file of a node, optionally between two nodes of a neighbour operator."""
     inputs = [
-        "" if each is None else f"x{place if each.same is None else each.same}"
-        for place, each in enumerate(node.inputs)
+        "" if tensor is None else f"x{index if tensor.same is None else tensor.same}"
+        for index, tensor in enumerate(node.inputs)
     ]
-    outputs = ["" if each is None else f"y{place}" for place, each in enumerate(node.outputs)]
-    made = helper.make_node(node.operator, inputs, outputs, domain=node.domain)
-    made.attribute.extend(_attribute(name, *each) for name, each in node.attributes.items())
-    opsets = {"": _ONNX, node.domain: node.version}
-    nodes = [made]
+    outputs = ["" if tensor is None else f"y{index}" for index, tensor in enumerate(node.outputs)]
+    target = helper.make_node(node.operator, inputs, outputs, domain=node.domain)
+    target.attribute.extend(_attribute(name, *item) for name, item in node.attributes.items())
+    opsets = {"": _ONNX_VERSION, node.domain: node.version}
+    nodes = [target]
     if neighbour:
-        made.input[0], made.output[0] = "in", "out"
+        target.input[0], target.output[0] = "in", "out"
         before = helper.make_node(neighbour, ["x0"], ["in"])
-        nodes = [before, made, helper.make_node(neighbour, ["out"], ["y0"])]
-    return _file_of(nodes, feeds, constants, [each for each in outputs if each], opsets)
+        nodes = [before, target, helper.make_node(neighbour, ["out"], ["y0"])]
+    return _file_of(nodes, feeds, constants, [name for name in outputs if name], opsets)
 
 
 def _file_of(
@@ -193,13 +194,13 @@ def _file_of(
     outputs: Sequence[str],
     opsets: Mapping[str, int],
 ) -> Any:
-    """Return a file of some nodes; onnxruntime infers the types of its results.
+    """Return a file of nodes; onnxruntime infers the types of its outputs.
 
     Args:
-        nodes: in their order.
-        feeds: arrays like its inputs, by name.
-        constants: by name.
-        outputs: names of its results.
+        nodes: the nodes, in their order.
+        feeds: arrays with types and shapes of the inputs, by name.
+        constants: constants by name.
+        outputs: names of the outputs.
         opsets: version of each domain.
     """
     graph = helper.make_graph(
@@ -207,73 +208,71 @@ def _file_of(
         "node",
         [
             helper.make_tensor_value_info(
-                name, helper.np_dtype_to_tensor_dtype(each.dtype), list(each.shape)
+                name, helper.np_dtype_to_tensor_dtype(array.dtype), list(array.shape)
             )
-            for name, each in feeds.items()
+            for name, array in feeds.items()
         ],
         [onnx.ValueInfoProto(name=name) for name in outputs],
-        [numpy_helper.from_array(each, name) for name, each in constants.items()],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     ids = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
-    return helper.make_model(graph, opset_imports=ids, ir_version=_FORMAT)
+    return helper.make_model(graph, opset_imports=ids, ir_version=_FORMAT_VERSION)
 
 
 def _attribute(name: str, kind: int, value: Any) -> Any:
-    """Return an attribute as its node had it."""
+    """Return an attribute from its kind and its value in a signature."""
     if kind == _TENSOR:
         value = onnx.TensorProto.FromString(base64.b64decode(value))
     elif kind == _TEXT:
         value = value.encode("latin-1")
     elif kind == _TEXTS:
-        value = [each.encode("latin-1") for each in value]
+        value = [text.encode("latin-1") for text in value]
     return helper.make_attribute(name, value, attr_type=kind)
 
 
 # -----------------------------------------------------------------------------
-# What a run costs besides its nodes, and a node that computes nothing.
+# Overhead of a run, and of a node.
 
 
-def _on_one_element(backend: OnnxruntimeBackend, length: int) -> FileOperator:
-    """Return a chain of so many nodes on one element; without any, its input is its result."""
+def _chain(backend: OnnxruntimeBackend, length: int) -> FileOperator:
+    """Return a chain of nodes on one element; with length 0 the input is the output."""
     nodes = [helper.make_node("Relu", [f"x{n}"], [f"x{n + 1}"]) for n in range(length)]
     feeds = {"x0": np.ones(1, np.float32)}
-    return FileOperator(_file_of(nodes, feeds, {}, [f"x{length}"], {"": _ONNX}), feeds, backend)
+    return FileOperator(
+        _file_of(nodes, feeds, {}, [f"x{length}"], {"": _ONNX_VERSION}), feeds, backend
+    )
 
 
 # -----------------------------------------------------------------------------
-# What a worker is asked for.
+# Requests.
 
 
 def serve_call_list(backend: OnnxruntimeBackend, spec: StepSpec) -> OperatorsKernel:
     """List the nodes of a step that is not timed; see ``requests.request_call_list``."""
-    made = OnnxModel(backend, spec)
-    with made:
-        made.run()
-        calls = record(made)
-    facts = OperatorsFacts(
-        calls=calls,
-        batch=made.batch,
-        types=types_of(made.graph()),
-    )
+    model = OnnxModel(backend, spec)
+    with model:
+        model.run()
+        calls = record(model)
+    facts = OperatorsFacts(calls=calls, batch=model.batch, types=types_of(model.graph))
     return OperatorsKernel([], facts, backend.cpus)
 
 
 def serve_calls(
     backend: OnnxruntimeBackend, spec: StepSpec, signatures: Sequence[str]
 ) -> OperatorsKernel:
-    """Make nodes ready; see ``requests.request_calls``."""
-    cost = CallCost(_on_one_element(backend, 0).run)
+    """Prepare nodes; see ``requests.request_calls``."""
+    cost = CallCost(_chain(backend, 0).run)
     cost.seconds()
 
     def make(signature: str) -> FileOperator:
-        made = node_operator(OnnxNode.read(signature), backend, spec.seed, cost)
-        made.run()
-        return made
+        operator = node_operator(OnnxNode.read(signature), backend, spec.seed, cost)
+        operator.run()
+        return operator
 
     ready, refused = prepare_operators(signatures, make, words)
     facts = OperatorsFacts(
         names=tuple(ready),
-        dispatch_s=dispatch_s(partial(_on_one_element, backend)),
+        dispatch_s=dispatch_s(partial(_chain, backend)),
         refused=refused,
     )
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)

@@ -1,6 +1,6 @@
-"""An ONNX file as a step: one run of an onnxruntime session, on inputs made up from its graph.
+"""An ONNX file as a step: one run of an onnxruntime session on random inputs.
 
-The step is what a user's loop does: ``session.run(None, inputs)``, which allocates the outputs.
+As in a user's loop, the step is ``session.run(None, inputs)``, which allocates the outputs.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from pydlbench.records.user_model import UserInput
 
 
-def _arrays(value: Any) -> list[NDArray[Any]]:
+def _output_arrays(value: Any) -> list[NDArray[Any]]:
     several = value if isinstance(value, list) else [value]
     return [each for each in several if isinstance(each, np.ndarray)]
 
 
 _TENSORS: Final = Tensors(
-    find=_arrays,
+    find=_output_arrays,
     make=lambda values, kind: values.astype(kind),
     dtype=lambda array: str(array.dtype.name),
     is_finite=lambda array: bool(np.isfinite(array).all()),
@@ -56,17 +56,17 @@ _TENSORS: Final = Tensors(
 class OnnxModel(FedModel):
     """An ONNX file in a session, with its inputs.
 
-    A context manager: within it the calling thread stays on the first of the CPUs, as the others
-    stay on theirs, and what onnxruntime raises names the file.
+    A context manager, which pins the calling thread to the first CPU, as the other threads are
+    pinned, and translates onnxruntime's errors.
 
     Args:
         backend: has the settings of sessions.
         spec: the step.
 
     Raises:
-        UsageError: the file is none, or its inputs are not those that were asked for.
-        UnsupportedError: inputs of types that no random values are made of.
-        InsufficientMemoryError: the inputs have no room.
+        UsageError: it is not an ONNX file, or the requested inputs do not match.
+        UnsupportedError: there are no random values of an input's type.
+        InsufficientMemoryError: the inputs do not fit in memory.
     """
 
     tensors = _TENSORS
@@ -75,30 +75,31 @@ class OnnxModel(FedModel):
         super().__init__(spec)
         self._backend = backend
         self._source = str(find_onnx(spec.model))
-        self.session = self.opened(self.options())
+        self.session = self.open_session(self.options())
         if not self.session.get_outputs():
             raise UsageError(f"{spec.model}: it has no outputs, so that there is nothing to run")
         if len(backend.cpus) > 1:
             self.notes.append("its threads spin between operators, as by default")
         with onnx_errors(spec.model, UsageError):
-            self.feeds = made_inputs(spec, self.session.get_inputs())
+            self.feeds = random_inputs(spec, self.session.get_inputs())
 
     def options(self, mode: str | None = None) -> onnxruntime.SessionOptions:
         """Return the settings of a session in a mode; None is the step's."""
         return self._backend.options(mode or str(self.spec.mode))
 
+    @functools.cached_property
     def graph(self) -> Any:
-        """Return the file's graph as it is written."""
+        """The file's graph."""
         return read_graph(self.spec.model, self._source)
 
-    def opened(
+    def open_session(
         self, options: onnxruntime.SessionOptions, path: Path | None = None
     ) -> onnxruntime.InferenceSession:
-        """Return a session of the file, or of one that was made of it.
+        """Return a session of the file, or of a file that was derived from it.
 
         Raises:
-            UsageError: it is no ONNX file, or needs an operator, a version or a file of weights
-                that is not there.
+            UsageError: it is not an ONNX file, or an operator, a version or a file of weights is
+                missing.
         """
         with onnx_errors(self.spec.model, UsageError):
             return onnxruntime.InferenceSession(
@@ -106,7 +107,7 @@ class OnnxModel(FedModel):
             )
 
     def guards(self) -> tuple[contextlib.AbstractContextManager[None], ...]:
-        """Tell what onnxruntime raises; pin the calling thread."""
+        """Return the contexts that translate errors, and pin the calling thread."""
         return onnx_errors(self.spec.model, ModelError), pinned(self._backend.cpus[0])
 
     def run(self) -> list[Any]:
@@ -115,13 +116,13 @@ class OnnxModel(FedModel):
         return outputs
 
     def synchronize(self) -> None:
-        """Return at once: a run returns with its results."""
+        """Return immediately, as a run returns with its results."""
 
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
-        """Return what runs the step traced; see ``steps.definition.StepModel``."""
+        """Return the tracer of the step; see ``steps.definition.StepModel``."""
         from pydlbench.backends.onnxruntime.recording import tracer
 
-        del run  # a session either profiles all of its steps or none
+        del run  # a session profiles all of its steps or none
         return tracer(self)
 
     def results(self, result: list[Any]) -> Mapping[str, Mapping[str, Any]]:
@@ -130,27 +131,23 @@ class OnnxModel(FedModel):
         return {"output": {each.name: x for each, x in pairs if isinstance(x, np.ndarray)}}
 
     def facts(self, result: list[Any]) -> dict[str, Any]:
-        """Return what is known of the file."""
+        """Return facts of the file."""
         return {
             **super().facts(result),
-            "parameters": parameters(self._graph),
-            "types": types_of(self._graph),
-            "environment": {"module": self._graph.name or "a graph"},
+            "parameters": parameters(self.graph),
+            "types": types_of(self.graph),
+            "environment": {"module": self.graph.name or "a graph"},
         }
 
     def inputs(self) -> Iterable[tuple[str | None, Any]]:
-        """Return the inputs by their places, as ``--input`` gives them."""
+        """Return the inputs by position, as for ``--input``."""
         return ((None, value) for value in self.feeds.values())
-
-    @functools.cached_property
-    def _graph(self) -> Any:
-        return self.graph()
 
 
 # -----------------------------------------------------------------------------
-# The inputs of an ONNX file: from the graph's own description, from --batch and from --input.
+# The inputs of an ONNX file, from its graph, --batch and --input.
 
-# By onnxruntime's words.
+# NumPy's types by onnxruntime's.
 _DTYPES: Final = {
     "tensor(float)": "float32",
     "tensor(double)": "float64",
@@ -163,20 +160,20 @@ _DTYPES: Final = {
 }
 
 
-def made_inputs(spec: StepSpec, wanted: Sequence[Any]) -> dict[str, NDArray[Any]]:
-    """Return random inputs by name: in [-1, 1), whole numbers 0 or 1 or as ``--input`` says.
+def random_inputs(spec: StepSpec, wanted: Sequence[Any]) -> dict[str, NDArray[Any]]:
+    """Return random inputs by name: in [-1, 1), integers 0 or 1 or below a limit of ``--input``.
 
     Args:
-        spec: with its batch, and what ``--input`` says.
-        wanted: name, shape and type of each, as onnxruntime describes them; a dimension that is no
-            number is dynamic.
+        spec: the step with its batch and inputs.
+        wanted: name, shape and type of each input, as described by onnxruntime; a dimension that is
+            not a number is dynamic.
 
     Raises:
-        UsageError: a dimension is open or nothing, or what was asked for contradicts the file.
-        UnsupportedError: a type that no random values are made of.
-        InsufficientMemoryError: they have no room.
+        UsageError: a dimension is open or zero, or the request contradicts the file.
+        UnsupportedError: there are no random values of a type.
+        InsufficientMemoryError: the inputs do not fit in memory.
     """
-    given = _by_name(spec, wanted)
+    given = _inputs_by_name(spec, wanted)
     stream = np.random.default_rng(spec.seed)
     shapes = {each.name: _shape(spec, each, given.get(each.name)) for each in wanted}
     for name, shape in list(shapes.items())[:1]:
@@ -197,10 +194,10 @@ def made_inputs(spec: StepSpec, wanted: Sequence[Any]) -> dict[str, NDArray[Any]
 def _check_room(
     spec: StepSpec, shapes: Mapping[str, Sequence[int]], dtypes: Mapping[str, str]
 ) -> None:
-    """Refuse inputs that are larger than the memory that is free.
+    """Check that inputs fit in the available memory.
 
     Raises:
-        InsufficientMemoryError: with what they would take.
+        InsufficientMemoryError: they do not; has their size.
     """
     size = sum(math.prod(shape) * np.dtype(dtypes[name]).itemsize for name, shape in shapes.items())
     available = read_cpu_facts().memory_available_bytes
@@ -211,20 +208,20 @@ def _check_room(
         )
 
 
-def _by_name(spec: StepSpec, wanted: Sequence[Any]) -> dict[str, UserInput]:
-    """Return what ``--input`` says by the graph's names; those without one go by their place."""
+def _inputs_by_name(spec: StepSpec, wanted: Sequence[Any]) -> dict[str, UserInput]:
+    """Return the inputs of ``--input`` by name; inputs without names are assigned by position."""
     names = [each.name for each in wanted]
     given: dict[str, UserInput] = {}
     inputs = (spec.own or UserModelSpec()).inputs
-    for each in inputs:
-        if each.name is None:
+    for item in inputs:
+        if item.name is None:
             continue
-        if each.name not in names:
-            near = nearest(each.name, names, 1) or names[:1]
+        if item.name not in names:
+            near = nearest(item.name, names, 1) or names[:1]
             raise UsageError(
-                f"--input {each.text}: {spec.model} has no input {each.name}; nearest: {near[0]}"
+                f"--input {item.text}: {spec.model} has no input {item.name}; nearest: {near[0]}"
             )
-        given[each.name] = each
+        given[item.name] = item
     missing = [name for name in names if name not in given]
     plain = [each for each in inputs if each.name is None]
     if len(plain) > len(missing):
@@ -252,13 +249,13 @@ def _shape(spec: StepSpec, wanted: Any, given: UserInput | None) -> tuple[int, .
     known = [size if isinstance(size, int) and size > 0 else None for size in wanted.shape]
     shape = "x".join(str(size or "?") for size in wanted.shape)
     dtype = _dtype(spec, wanted)
-    # What would do: numbers where the file has them.
+    # A suggestion, with the sizes that the file defines.
     usual = [spec.batch or 8] + [128] * len(known)
     sizes = "x".join(str(size or other) for size, other in zip(known, usual, strict=False))
     near = f"--input {sizes}" + (f":{dtype}" if dtype != "float32" else "")
     if given is not None:
         fits = len(given.shape) == len(known) and all(
-            size in (None, own) for size, own in zip(known, given.shape, strict=True)
+            expected in (None, size) for expected, size in zip(known, given.shape, strict=True)
         )
         if not fits or given.dtype != dtype:
             raise UsageError(

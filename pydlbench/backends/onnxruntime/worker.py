@@ -1,4 +1,4 @@
-"""What onnxruntime's worker is asked for; see ``steps.registry.FrameworkWorker``."""
+"""Requests that onnxruntime's worker serves; see ``steps.registry.FrameworkWorker``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ __all__ = [
     "user_model",
 ]
 
-#: Files are run, and no modules: a network of the catalogue is written as one.
+#: Whether the worker runs model files.
 runs_files: Final = True
 user_model: Final = OnnxModel

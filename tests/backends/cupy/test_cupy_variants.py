@@ -131,7 +131,7 @@ def test_parts_of_a_gradient_are_rounded_to_float16(backend, monkeypatch, worksp
 )
 def test_tf32_is_off_unless_asked_for(cupy, precision, wanted):
     module = importlib.import_module("pydlbench.backends.cupy.operators")
-    module.settle(precision)
+    module.set_precision(precision)
     assert cupy.settings == wanted
 
 

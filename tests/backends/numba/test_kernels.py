@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pydlbench.backends.numba.build import inputs_met, outputs_met, spans_met
+from pydlbench.backends.numba.build import inputs_by_tap, outputs_by_tap, spans_by_tap
 from pydlbench.ops.axis import Axis
 
 AXES = [
@@ -16,7 +16,7 @@ AXES = [
 
 @pytest.mark.parametrize("axis", AXES)
 def test_each_tap_of_each_output_meets_an_input_or_padding(axis):
-    forth, back = inputs_met(axis), outputs_met(axis)
+    forth, back = inputs_by_tap(axis), outputs_by_tap(axis)
     met = set()
     for tap, output in np.ndindex(forth.shape):
         place = output * axis.stride + tap * axis.dilation - axis.pad
@@ -31,11 +31,11 @@ def test_each_tap_of_each_output_meets_an_input_or_padding(axis):
 @pytest.mark.parametrize("part", [1, 3, 4, 28])
 @pytest.mark.parametrize("axis", AXES)
 def test_spans_hold_just_the_outputs_with_an_input(axis, part):
-    met = inputs_met(axis)
+    met = inputs_by_tap(axis)
     pairs = [
         (number, tap, output, given + index * axis.stride)
         for (number, tap), (first, given, count) in (
-            (place, spans_met(axis, part)[place])
+            (place, spans_by_tap(axis, part)[place])
             for place in np.ndindex(-(-axis.out // part), axis.kernel)
         )
         for index, output in enumerate(range(first, first + count))

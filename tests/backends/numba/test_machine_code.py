@@ -40,17 +40,17 @@ POOL = """
     ],
 )
 def test_widths_and_operands_are_counted(code, words):
-    from pydlbench.backends.numba.backend import in_words
+    from pydlbench.backends.numba.backend import describe_code
 
     expected = None if words is None else f"{words} take an operand from memory"
-    assert in_words(code) == expected
+    assert describe_code(code) == expected
 
 
 def test_one_thread_or_vector_less_shows_in_real_code():
     import numba
     import numpy as np
 
-    from pydlbench.backends.numba.backend import compiled_code, in_words
+    from pydlbench.backends.numba.backend import compiled_code, describe_code
 
     def sums(y, x):
         for i in range(y.size):
@@ -61,7 +61,7 @@ def test_one_thread_or_vector_less_shows_in_real_code():
     assert compiled_code(vectors, arrays) == ""  # not compiled yet
     vectors(*arrays)
     assert re.search(
-        "packed (multiply-adds|instructions)", in_words(compiled_code(vectors, arrays))
+        "packed (multiply-adds|instructions)", describe_code(compiled_code(vectors, arrays))
     )
 
 
@@ -77,7 +77,7 @@ def test_kept_results_are_the_same_in_each_call():
         y[:] = x
 
     operator = HostOperator(kernel, [np.ones(3)], [((3,), np.float32)], "dst", lambda y: y)
-    kept = operator.with_kept_results()
+    kept = operator.with_reused_results()
     kept.call()
     kept.call()
     assert seen[-1] is seen[-2]
@@ -88,11 +88,11 @@ def test_kept_results_are_the_same_in_each_call():
 _COMPILED = """
 import numpy as np
 from pydlbench.backends.numba import kernels
-from pydlbench.backends.numba.backend import compiled_code, in_words
+from pydlbench.backends.numba.backend import compiled_code, describe_code
 arrays = [np.ones((1, 8, 8), np.float32) for _ in range(3)]
 kernels.product(*arrays)
 hits = sum(kernels.product.stats.cache_hits.values())
-print(hits, in_words(compiled_code(kernels.product, arrays)))
+print(hits, describe_code(compiled_code(kernels.product, arrays)))
 """
 
 
