@@ -90,6 +90,15 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             sweeps=True,
             stores="breakdown",
         ),
+        "trace": Command(
+            "Where does the time of a recorded step go? A trace or log, of any machine.",
+            (
+                ("trace step.json.gz", "the card is named in the file"),
+                ("trace step.json.gz --on h100-sxm", "held against another card"),
+            ),
+            "1 an error",
+            stores="trace",
+        ),
         "forecast": Command(
             "How long will a step take? From stored measurements, without running it.",
             (

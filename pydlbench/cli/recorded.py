@@ -1,75 +1,25 @@
-"""Logs and traces as input: ``step --trace``, ``layers --shape @FILE``, ``export @FILE``."""
+"""Logs and traces as input: ``layers --shape @FILE`` and ``export @FILE``."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from pydlbench.analysis.recorded import StepProblem, describe, distinct_problems, layers_to_time
-from pydlbench.cli.output import Outputs
 from pydlbench.errors import UsageError
 from pydlbench.report.exports.tritonbench import write_calls
-from pydlbench.report.recorded import recorded_report
-from pydlbench.runner.options import RunnerOptions
-from pydlbench.runner.session import Session
-from pydlbench.steps.traced import limits_of, precision_of
+from pydlbench.steps.traced import precision_of
 from pydlbench.traces.files import is_recorded, read
-from pydlbench.units import quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Hashable, Sequence
 
     from pydlbench.calls.meaning import LayerPass
     from pydlbench.cli.options import CommandOptions
-    from pydlbench.cli.step_options import StepOptions
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.recorded import RecordedSteps
-    from pydlbench.traces.recorded import Recorded
-
-
-# -----------------------------------------------------------------------------
-# ``step --trace FILE``: the calls of a recorded step, compared with this machine's limits.
-
-_TRACE_OPTIONS: Final = ("trace", "json", "md", "format", "quiet", "verbose", "threads")
-
-
-def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = None) -> int:
-    """Read a log or a trace, and show what dominates it, without running any code.
-
-    Args:
-        args: the command's options.
-        session_factory: opens a session; its keywords are the session's options.
-
-    Returns:
-        0.
-
-    Raises:
-        UsageError: an option that has no meaning with a trace, or a file that is none.
-    """
-    args.refuse([name for name in args.given if name not in _TRACE_OPTIONS], "with --trace")
-    outputs = Outputs.from_options(args)
-    name = args.trace or ""
-    recorded = read(name)
-    problems = distinct_problems(recorded)
-    if session_factory is None:
-        opened: Any = Session(RunnerOptions(threads=args.threads))
-    else:
-        opened = session_factory(threads=args.threads)
-    with opened as session:
-        limits: dict[str, Any] = {}
-        if not recorded.on_gpu:
-            machine = f"{session.facts.name}, {quantity(len(session.cpus), 'thread')}"
-            limit_s = limits_of(recorded.rounds[0].calls, session)
-            limits = {"limit_s": limit_s, "limits_of": machine}
-        described = describe(recorded, name, problems, **limits)
-        run = session.run
-    outputs.write(
-        lambda: {"kind": "trace", "run": run.to_dict(), "recorded": described.to_dict()},
-        lambda: recorded_report(described),
-        warnings=["recorded on a GPU: its limits are not this machine's"] * recorded.on_gpu,
-    )
-    return 0
+    from pydlbench.traces.recorded import RecordedStep
 
 
 # -----------------------------------------------------------------------------
@@ -89,7 +39,7 @@ class Log:
     """
 
     file: str
-    recorded: Recorded
+    recorded: RecordedStep
     problems: Sequence[StepProblem]
     layers: Sequence[tuple[LayerPass, str]]
     notes: tuple[str, ...]
@@ -171,7 +121,7 @@ def read_log(args: CommandOptions, shapes: Sequence[str], models: Sequence[str])
         )
         raise UsageError(
             f"--shape {given}: none of its {len(problems)} problems has a native layer ({reason}); "
-            f"nearest: pydlbench step --trace {name}"
+            f"nearest: pydlbench trace {name}"
         )
     notes = recorded.notes
     if light:

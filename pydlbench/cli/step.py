@@ -43,7 +43,7 @@ __all__ = ["SUBCOMMANDS", "StepOptions", "read_tasks", "run"]
 
 
 def run(args: StepOptions, session_factory: Callable[..., Any] | None = None) -> int:
-    """Time steps, run a published protocol, or analyze a recorded step.
+    """Time steps, or run a published protocol.
 
     Args:
         args: the command's options.
@@ -55,10 +55,6 @@ def run(args: StepOptions, session_factory: Callable[..., Any] | None = None) ->
     Raises:
         UsageError: bad input; nothing was run and nothing written.
     """
-    if args.trace is not None:
-        from pydlbench.cli.recorded import run_trace
-
-        return run_trace(args, session_factory)
     if args.protocol is not None:
         from pydlbench.cli.step_protocol import run_protocol
 

@@ -94,13 +94,6 @@ class StepOptions(ModelOptions, TableOutput):
     repetitions: int | None = REPETITIONS()
     width: float | None = WIDTH()
     no_checks: bool = flag("do not check first that the steps compute the model", group=HOW)
-    trace: str | None = option(
-        "FILE",
-        "run nothing, analyze a recorded step: a trace of PyTorch's or onnxruntime's profiler, an "
-        "execution trace of PyTorch, or a log of ONEDNN_VERBOSE=1; may be compressed (.gz)",
-        group=HOW,
-        not_in_sweeps="reads a recorded step, it times nothing; nearest: pydlbench step --trace",
-    )
     no_trace: bool = flag("do not trace a step: no table of modules and calls", group=HOW)
     agree: bool = flag(
         "compare what two frameworks compute: outputs and gradients",

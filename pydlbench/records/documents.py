@@ -22,11 +22,12 @@ from pydlbench.records.estimate import StepEstimate
 from pydlbench.records.fields import shown
 from pydlbench.records.fleet import FleetComparison, FleetVerdict
 from pydlbench.records.forecast import ForecastRecord
+from pydlbench.records.ledger import LedgerDifference, StepLedger
 from pydlbench.records.measurement import Measurement, Status
 from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
 from pydlbench.records.published import PublishedDocument
 from pydlbench.records.record import Document, Record, one_of, version
-from pydlbench.records.recorded import RecordedDocument, RecordedSteps
+from pydlbench.records.recorded import RecordedSteps
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.records.specs import Framework, Phase, Precision
 from pydlbench.records.step import StepRow
@@ -164,6 +165,30 @@ class ForecastDocument(RunDocument, frozen=True, kw_only=True):
     """
 
     forecasts: tuple[ForecastStep, ...]
+
+
+class TraceDocument(RunDocument, frozen=True, kw_only=True):
+    """The ledger of a recorded step; of two steps, what differs as well. Times in seconds.
+
+    Attributes:
+        recorded: the ledger; those of both steps, if there are two; null without a result.
+        a: file of the first of two steps; see :class:`~pydlbench.records.ledger.LedgerComparison`.
+        b: file of the second.
+        a_s: time of the first step.
+        b_s: time of the second.
+        rows: differences, which add up to that of the steps.
+        difference_s: time by which the second step is longer.
+        notes: restrictions for the reader.
+    """
+
+    recorded: StepLedger | tuple[StepLedger, ...] | None
+    a: str | None = None
+    b: str | None = None
+    a_s: float | None = None
+    b_s: float | None = None
+    rows: tuple[LedgerDifference, ...] = ()
+    difference_s: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Advice(Record, frozen=True, kw_only=True):
@@ -615,8 +640,8 @@ DOCUMENTS: Final[Mapping[str, type[Document]]] = MappingProxyType(
         "shapes": ShapesDocument,
         "step": StepsDocument,
         "step-protocol": ProtocolDocument,
-        "step-trace": RecordedDocument,
         "sweep": SweepDocument,
         "sweep-plan": SweepPlanDocument,
+        "trace": TraceDocument,
     }
 )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydlbench.records.fields import shown
-from pydlbench.records.record import Document, Record, one_of
-from pydlbench.records.run import RunRecord
+from pydlbench.records.record import Record, one_of
 from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext
 from pydlbench.units import format_seconds, percent
 from pydlbench.words import DIRECTIONS
@@ -104,15 +103,3 @@ class RecordedSteps(Record, frozen=True, kw_only=True):
     def without_layer(self) -> tuple[RecordedProblem, ...]:
         """Problems without a native layer, the longest first."""
         return tuple(problem for problem in self.problems if problem.no_layer is not None)
-
-
-class RecordedDocument(Document, frozen=True, kw_only=True):
-    """The document of ``step --trace FILE``.
-
-    Attributes:
-        run: the run that measured its limits.
-        recorded: contents of the file.
-    """
-
-    run: RunRecord
-    recorded: RecordedSteps

@@ -108,7 +108,7 @@ def long_rows(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> Iterator[dic
 
 def _measured(entry: Entry) -> Iterator[tuple[dict[str, Any], list[float]]]:
     """Yield the measurements of an entry with their samples; findings and agreements have none."""
-    if entry.table in ("findings", "agreement"):
+    if entry.table in ("findings", "agreement", "trace"):
         return
     row = flat_row(entry.table, entry.document)
     if entry.table != "protocol":

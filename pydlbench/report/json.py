@@ -103,6 +103,8 @@ def run_document(
         name = LISTS.get(entry.table, entry.table)
         lists.setdefault(name, []).append(_plain(entry, samples=samples))
     head: dict[str, Any] = {"kind": kind, "interrupted": interrupted, "run": run.to_dict()}
+    if kind == "trace" and len(lists.get(kind, ())) == 1:
+        return {**head, "recorded": lists[kind][0]}
     if kind == "layers":
         return {**head, "measurements": lists["measurements"]}
     if kind in _ONLY_LIST:  # its other entries are stored rows, not results

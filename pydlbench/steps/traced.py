@@ -426,8 +426,8 @@ def limits_of(
 
     def limit_s(call: ProgramCall) -> float | None:
         meaning = meanings[call]
-        flops, peak = _executed(meaning), peaks.get(precision_of(meaning))
-        moved = _moved(meaning)
+        flops, peak = executed_flops(meaning), peaks.get(precision_of(meaning))
+        moved = moved_bytes(meaning)
         if flops is None or peak is None or moved is None:
             return None
         seconds = roof(flops, peak, *memory_time(0, moved, bandwidths)).time_s
@@ -454,7 +454,7 @@ def meaning_of_call(call: ProgramCall) -> Meaning:
     )
 
 
-def _executed(meaning: Meaning) -> float | None:
+def executed_flops(meaning: Meaning) -> float | None:
     """Return FLOPs without padded taps, as far as layers are known."""
     if meaning.flops is None:
         return None
@@ -463,7 +463,7 @@ def _executed(meaning: Meaning) -> float | None:
     return max(0, meaning.flops - (padded - executed))
 
 
-def _moved(meaning: Meaning) -> int | None:
+def moved_bytes(meaning: Meaning) -> int | None:
     """Return least bytes: those read, and those of results by their size or by layers."""
     if meaning.bytes is not None or not meaning.layers or meaning.reads is None:
         return meaning.reads if meaning.bytes is None else meaning.bytes

@@ -31,11 +31,12 @@ _COMMAND_BY_FIELD = {
     "estimate": "estimate",
     "levels": "breakdown",
     "framework": "breakdown",
+    "recorded": "trace",
 }
 
 
 # Commands that write a list, with the field of that list.
-_LIST_FIELDS = {"forecast": "forecasts", "breakdown": "breakdowns"}
+_LIST_FIELDS = {"forecast": "forecasts", "breakdown": "breakdowns", "trace": "recorded"}
 # Commands whose document is a single entry, with its table; for others it is ``findings``.
 _SINGLE_TABLES = {"estimate": "estimate", "fleet": "fleet"}
 

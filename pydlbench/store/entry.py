@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 #: page faults of a step; a breakdown. Other commands may add tables.
 TABLES: Final = (
     *("layer", "estimate", "step", "agreement", "protocol", "findings"),
-    *("forecast", "operator", "faults", "breakdown"),
+    *("forecast", "operator", "faults", "breakdown", "trace"),
 )
 #: Tables of entries that were not timed.
-UNTIMED: Final = ("estimate", "agreement", "forecast")
+UNTIMED: Final = ("estimate", "agreement", "forecast", "trace")
 #: Statuses of rows that a resumed run does not repeat.
 ANSWERED: Final = ("ok", "skipped")
 

@@ -13,8 +13,8 @@ import msgspec
 from pydlbench.calls.value import bytes_of_type
 from pydlbench.errors import UsageError
 from pydlbench.records.trace import ProgramCall
-from pydlbench.traces.outermost import Event, calls_of
-from pydlbench.traces.recorded import Recorded, Round
+from pydlbench.traces.outermost import OperatorEvent, calls_of
+from pydlbench.traces.recorded import RecordedStep, Round
 from pydlbench.traces.torch_calls import DTYPES, read_schema, tensor, write_signature
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Attribute(msgspec.Struct):
     value: Any = None
 
 
-class Node(msgspec.Struct):
+class ExecutionNode(msgspec.Struct):
     """A node of an execution trace; ``ctrl_deps`` is what called it (``parent`` in older ones)."""
 
     id: int
@@ -81,7 +81,7 @@ class Node(msgspec.Struct):
         return Values(self.outputs, self.output_shapes, self.output_types)
 
 
-def read(name: str, nodes: Sequence[Node]) -> Recorded:
+def read(name: str, nodes: Sequence[ExecutionNode]) -> RecordedStep:
     """Read an execution trace.
 
     Args:
@@ -91,8 +91,8 @@ def read(name: str, nodes: Sequence[Node]) -> Recorded:
     Raises:
         UsageError: no operators are in it.
     """
-    events = {node.id: Event(node.name, place) for place, node in enumerate(nodes)}
-    roots: list[Event] = []
+    events = {node.id: OperatorEvent(node.name, place) for place, node in enumerate(nodes)}
+    roots: list[OperatorEvent] = []
     for node in sorted(nodes, key=attrgetter("id")):
         caller = events.get(node.id if node.caller is None else node.caller)
         known = caller is not None and caller is not events[node.id]
@@ -112,7 +112,7 @@ def read(name: str, nodes: Sequence[Node]) -> Recorded:
     if seen < len(nodes):
         notes.append(f"{len(nodes) - seen} nodes that nothing calls are left out")
     on_gpu = any(map(_is_on_gpu, nodes))
-    return Recorded(
+    return RecordedStep(
         source="PyTorch execution trace",
         rounds=(Round(tuple(calls), None),),
         on_gpu=on_gpu,
@@ -120,15 +120,15 @@ def read(name: str, nodes: Sequence[Node]) -> Recorded:
     )
 
 
-def _is_on_gpu(node: Node) -> bool:
+def _is_on_gpu(node: ExecutionNode) -> bool:
     """Whether it reads a tensor of a GPU: the last of what is noted of one is its device."""
     tensors = (value for value in node.arguments.values if isinstance(value, list) and value)
     return any(str(value[-1]).startswith("cuda") for value in tensors)
 
 
-def _call_of(node: Node, direction: str) -> ProgramCall:
+def _call_of(node: ExecutionNode, direction: str) -> ProgramCall:
     overload, parameters = read_schema(node.schema)
-    writer = _Writer()
+    writer = _ExecutionWriter()
     arguments = writer.texts(node.arguments)
     writer.texts(node.results)
     return ProgramCall(
@@ -141,7 +141,7 @@ def _call_of(node: Node, direction: str) -> ProgramCall:
 
 
 @dataclass(slots=True)
-class _Writer:
+class _ExecutionWriter:
     """Writes the arguments of one call, and counts the bytes of its tensors."""
 
     bytes: int = 0

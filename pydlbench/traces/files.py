@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
+import re
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,19 +13,24 @@ import msgspec
 
 from pydlbench.backends.frameworks.verbose import MARKS
 from pydlbench.errors import UsageError, nearest_file
-from pydlbench.traces import chrome, execution, logs
+from pydlbench.traces import chrome, execution, logs, pytorch
 
 if TYPE_CHECKING:
-    from pydlbench.traces.recorded import Recorded
+    from collections.abc import Callable
+
+    from pydlbench.traces.recorded import RecordedStep
+    from pydlbench.traces.timeline import Origin
 
 #: Bytes of a file, unpacked.
 LARGEST: Final = 512 << 20
 #: Events, nodes or executions in it.
-MOST: Final = 2_000_000
+MAX_ITEMS: Final = 6_000_000
 #: The first mark of a log stands within so many bytes.
 _HEAD: Final = 16 << 20
 _GZIP: Final = b"\x1f\x8b"
 _JSON: Final = (b"{", b"[")
+#: Numbers that are no JSON, as values.
+_NO_JSON: Final = re.compile(rb"(:\s*|[\[,]\s*)-?(?:inf|nan|Infinity|NaN)(?=\s*[,}\]])")
 _EXPECTED: Final = (
     "expected a log of ONEDNN_VERBOSE=1, a trace of PyTorch's profiler or of onnxruntime's, or an "
     "execution trace of PyTorch's"
@@ -43,7 +50,7 @@ def is_recorded(name: str) -> bool:
     return head.startswith(_GZIP) or _begins_json(head) or _is_log(head)
 
 
-def read(name: str) -> Recorded:
+def read(name: str) -> RecordedStep:
     """Read a log or a trace.
 
     Args:
@@ -54,10 +61,29 @@ def read(name: str) -> Recorded:
     """
     data = _content(name)
     if _begins_json(data):
-        return _of_json(name, data)
+        return _read_json(name, data)
     if not _is_log(data):
         raise UsageError(f"{name}: no log and no trace; {_EXPECTED}")
-    return logs.read(name, data.decode("utf-8", "replace"), MOST)
+    return logs.read(name, data.decode("utf-8", "replace"), MAX_ITEMS)
+
+
+def read_captures(name: str) -> tuple[tuple[Origin, ...], ...]:
+    """Return the origins of the kernels of each graph that was captured in a profile.
+
+    Args:
+        name: of the file; ``.gz`` or not.
+
+    Raises:
+        UsageError: the file cannot be read, or no graph was captured in it.
+    """
+    data = _content(name)
+    try:
+        events, _ = _decode_items(
+            msgspec.json.decode(data, type=_Head).traceEvents, chrome.ChromeEvent, name, "event"
+        )
+    except msgspec.DecodeError as error:
+        raise UsageError(f"--capture {name}: not JSON as a trace is: {error}") from error
+    return pytorch.captured_origins(name, [event for event in events if event.ph == "X"])
 
 
 def _begins_json(data: bytes) -> bool:
@@ -91,43 +117,93 @@ def _content(name: str) -> bytes:
 
 
 class _Head(msgspec.Struct):
-    """What tells the kinds of JSON apart."""
+    """The keys that tell the kinds of JSON apart, and the devices' names."""
 
     traceEvents: msgspec.Raw = msgspec.Raw()  # noqa: N815 - as the file has it
     nodes: msgspec.Raw = msgspec.Raw()
+    deviceProperties: msgspec.Raw = msgspec.Raw()  # noqa: N815 - as the file has it
 
 
-def _of_json(name: str, data: bytes) -> Recorded:
+class _Device(msgspec.Struct):
+    id: int | str = 0
+    name: str = ""
+
+
+def _read_json(name: str, data: bytes) -> RecordedStep:
     try:
-        if data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
-            return chrome.read(name, _decoded(data, chrome.Event, name, "event"))
-        head = msgspec.json.decode(data, type=_Head)
-        if bytes(head.traceEvents):
-            events = _decoded(head.traceEvents, chrome.Event, name, "event")
-            return chrome.read(name, events)
-        if bytes(head.nodes):
-            nodes = _decoded(head.nodes, execution.Node, name, "node")
-            return execution.read(name, nodes)
+        try:
+            return _decode_json(name, data)
+        except msgspec.DecodeError:
+            # Profilers write inf and nan, which are no JSON.
+            plain, count = _NO_JSON.subn(rb"\1null", data)
+            if not count:
+                raise
+            return _decode_json(name, plain)
     except msgspec.DecodeError as error:
         raise UsageError(f"{name}: not JSON as a trace is: {error}; {_EXPECTED}") from error
     except RecursionError:
         raise UsageError(f"{name}: nested too deep for a trace; {_EXPECTED}") from None
+
+
+def _decode_json(name: str, data: bytes) -> RecordedStep:
+    if data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+        return _with_notes(chrome.read, name, data, chrome.ChromeEvent, "event")
+    head = msgspec.json.decode(data, type=_Head)
+    if bytes(head.traceEvents):
+        device = _device_name(bytes(head.deviceProperties))
+        return _with_notes(
+            lambda name, events: chrome.read(name, events, device),
+            *(name, head.traceEvents, chrome.ChromeEvent, "event"),
+        )
+    if bytes(head.nodes):
+        return _with_notes(execution.read, name, head.nodes, execution.ExecutionNode, "node")
     raise UsageError(f"{name}: neither traceEvents nor nodes in it; {_EXPECTED}")
 
 
-def _decoded(data: Any, kind: type[msgspec.Struct], name: str, what: str) -> Any:
-    """Return a list of events or nodes; the error names the first that is none."""
+def _device_name(properties: bytes) -> str | None:
+    """Return the name of the first device of a profile."""
     try:
-        listed = msgspec.json.decode(data, type=list[kind])  # type: ignore[valid-type] # as msgspec takes it
+        devices = msgspec.json.decode(properties, type=list[_Device])
+    except msgspec.DecodeError:
+        return None
+    return next((device.name for device in devices if device.name), None)
+
+
+def _with_notes(
+    read_items: Callable[[str, Any], RecordedStep],
+    name: str,
+    data: Any,
+    kind: type[msgspec.Struct],
+    what: str,
+) -> RecordedStep:
+    """Return a recording made of the items that are as they should be; a note counts the others."""
+    items, bad = _decode_items(data, kind, name, what)
+    recorded = read_items(name, items)
+    if not bad:
+        return recorded
+    number, reason, count = bad
+    left_out = f"{count} of its {what}s are left out; the first is {what} {number}: {reason}"
+    return dataclasses.replace(recorded, notes=(*recorded.notes, left_out))
+
+
+def _decode_items(
+    data: Any, kind: type[msgspec.Struct], name: str, what: str
+) -> tuple[list[Any], tuple[int, str, int] | None]:
+    """Return a list of events or nodes, and of those that are none the first and their number."""
+    bad: tuple[int, str, int] | None = None
+    try:
+        items: list[Any] = msgspec.json.decode(data, type=list[kind])  # type: ignore[valid-type] # as msgspec takes it
     except msgspec.ValidationError:
+        items = []
         for number, raw in enumerate(msgspec.json.decode(data, type=list[msgspec.Raw])):
             try:
-                msgspec.json.decode(raw, type=kind)
+                items.append(msgspec.json.decode(raw, type=kind))
             except msgspec.ValidationError as error:
-                raise UsageError(
-                    f"{name}: {what} {number}: {error}; nearest: record it again"
-                ) from error
-        raise
-    if len(listed) > MOST:
-        raise UsageError(f"{name}: more than {MOST:,} {what}s; nearest: record fewer steps")
-    return listed
+                bad = (number, str(error), 1) if bad is None else (*bad[:2], bad[2] + 1)
+        if not items and bad is not None:
+            raise UsageError(
+                f"{name}: {what} {bad[0]}: {bad[1]}; nearest: record it again"
+            ) from None
+    if len(items) > MAX_ITEMS:
+        raise UsageError(f"{name}: more than {MAX_ITEMS:,} {what}s; nearest: record fewer steps")
+    return items, bad

@@ -1,10 +1,12 @@
-"""What a log or a trace says: rounds of calls, each with what it computes and how long it took."""
+"""A log or a trace, read: steps of calls with their times, and the time line of the device."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from pydlbench.traces.timeline import StepTimeline, sequence_of_calls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,22 +31,45 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """What a file says.
+class RecordedStep:
+    """A step that somebody recorded, with all of its executions.
 
     Attributes:
-        source: what wrote it: ``PyTorch profiler``, ``oneDNN's log``.
+        source: what wrote the file: ``PyTorch profiler``, ``oneDNN's log``.
         rounds: at least one; several are executions of the same calls.
+        timelines: of the steps, in order; empty of a file that lists calls only.
         named: whether its calls have names of modules.
-        on_gpu: whether its times are those of a GPU's kernels.
-        notes: what a reader has to know.
+        on_gpu: whether another device than the host's CPU computed.
+        host_times: whether times are those of the host in each call, although a device computed.
+        device: name of the device as recorded; None if the file does not name it.
+        outside_s: seconds of the device's activities outside of the steps.
+        notes: restrictions that a reader has to know.
     """
 
     source: str
     rounds: tuple[Round, ...]
+    timelines: tuple[StepTimeline, ...] = ()
     named: bool = False
     on_gpu: bool = False
+    host_times: bool = False
+    device: str | None = None
+    outside_s: float = 0.0
     notes: tuple[str, ...] = ()
+
+    @property
+    def timed(self) -> bool:
+        """Whether the file has times."""
+        return bool(self.timelines) or self.rounds[0].seconds is not None
+
+    @property
+    def steps(self) -> tuple[StepTimeline, ...]:
+        """The time lines of the steps; of listed calls one after the other, without times too."""
+        if self.timelines:
+            return self.timelines
+        return tuple(
+            sequence_of_calls(each.calls, each.seconds or [0.0] * len(each.calls))
+            for each in self.rounds
+        )
 
 
 #: An optimizer's factors change from step to step: ``0.00099`` of a call is not what it computes.

@@ -1,82 +1,15 @@
-"""``step --trace`` and ``layers --shape @LOG``, with invented limits."""
+"""``layers --shape @LOG``."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from pydlbench.cli import step
 from pydlbench.cli.layer_request import read_request
 from pydlbench.cli.parser import read
-from pydlbench.devices.roofline import MemoryLevel
 from pydlbench.errors import UsageError
-from pydlbench.records.run import RunRecord
 
 DATA = Path(__file__).parents[1] / "traces" / "data"
-FLOPS, BYTES = 1e12, 1e10
-
-
-class Machine:
-    """A session on a machine of invented peaks, which runs nothing."""
-
-    cpus = (0, 1)
-    facts = SimpleNamespace(name="a machine")
-    run = RunRecord(id="20261126-00000000", created_utc="2026-11-26T00:00:00+00:00")
-
-    def __init__(self, **_):
-        level = MemoryLevel(name="memory", capacity=float("inf"), bytes_per_s=BYTES)
-        known = SimpleNamespace(
-            levels=lambda _: [level], limits=lambda _: SimpleNamespace(measured=FLOPS)
-        )
-        self.devices = SimpleNamespace(cpu=lambda *_, **__: known)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-
-def traced(capsys, name, *more):
-    args = read(["step", "--trace", str(DATA / name), *more])[0]
-    assert step.run(args, Machine) == 0
-    return capsys.readouterr().out
-
-
-def test_a_trace_is_held_against_limits(capsys):
-    found = json.loads(traced(capsys, "eager.json.gz", "--json", "-"))["recorded"]
-    (first, *_) = found["problems"]
-    assert (first["operator"], first["count"]) == ("aten.convolution_backward", 1)
-    assert first["passes"] == ["backward-weights", "backward-data"]
-    # Memory: what it reads, and both gradients.
-    source, weights, result = 8 * 16 * 32 * 32, 32 * 16 * 9, 8 * 32 * 16 * 16
-    moved = 4 * (2 * source + 2 * weights + result)
-    assert first["limit_s"] == pytest.approx(moved / BYTES)
-    assert first["share"] == pytest.approx(first["seconds"] / found["step_s"])
-    assert found["limits_of"] == "a machine, 2 threads"
-
-
-def test_the_report_names_what_dominates_and_what_has_no_layer(capsys):
-    text = traced(capsys, "compiled.json.gz")
-    assert "dominated by aten.convolution_backward" in text
-    assert "generated kernels x 2" in text
-    text = traced(capsys, "modules.json.gz")
-    assert "dominated by Conv2d_1" in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["alexnet-owt"], "--model alexnet-owt: has no meaning with --trace"),
-        (["--batch", "4"], "--batch"),
-        (["--csv", "x.csv"], "--csv x.csv: has no meaning with --trace"),
-    ],
-)
-def test_options_that_a_trace_ignores_are_refused(capsys, arguments, part):
-    with pytest.raises(UsageError) as caught:
-        traced(capsys, "eager.json.gz", *arguments)
-    assert part in str(caught.value)
 
 
 def request(*arguments):

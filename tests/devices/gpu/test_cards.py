@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from pydlbench.devices.gpu.cards import find_card, known_cards
+from pydlbench.devices.gpu.cards import card_named, find_card, known_cards
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import PRECISIONS, accumulator, theoretical_peak
 
@@ -23,6 +23,8 @@ def facts_of(card):
 
 def published():
     for card in CARDS:
+        if not card.capability:  # peaks are derived for NVIDIA's cards only
+            continue
         for name, value in card.tflops.items():
             yield card, name, accumulator(name), value
         for name, value in card.tflops_float16.items():
@@ -74,3 +76,20 @@ def test_a_slice_is_a_part_of_its_card(gpu):
 def test_similar_names_are_other_cards(gpu, name):
     assert find_card(gpu(name=name)) is None
     assert find_card(gpu(name=name, capability="8.9")) is None
+
+
+@pytest.mark.parametrize(
+    ("recorded", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("NVIDIA A100-PG509-200", "A100 SXM 40GB"),
+        ("Tesla V100-SXM2-16GB", "V100 SXM2 16GB"),
+        ("AMD Instinct MI300X VF", "MI300X"),
+    ],
+)
+def test_a_name_from_a_profile_finds_its_card(recorded, name):
+    assert card_named(recorded).name == name
+
+
+def test_a_name_that_says_nothing_finds_no_card():
+    assert card_named("AMD Radeon Graphics") is None

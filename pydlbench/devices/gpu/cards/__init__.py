@@ -1,7 +1,7 @@
 """Known cards with their published figures, as data: one TOML file per generation beside this one.
 
-A file holds ``card`` tables. ``driver_names`` are the driver's names without ``NVIDIA`` and
-``Tesla``; ``memory`` has ``gb`` and ``gb_per_s`` (decimal units); ``clock_mhz`` is the clock that
+A file holds ``card`` tables. ``driver_names`` are the driver's names without ``NVIDIA``, ``Tesla``
+and ``AMD``; ``memory`` has ``gb`` and ``gb_per_s`` (decimal units); ``clock_mhz`` is the clock that
 the published figures are given at, ``tensor_clock_mhz`` that of the tensor figures where they imply
 another one. ``tflops`` are dense figures with float32 accumulation (``fp16``: on CUDA cores,
 float16); ``tflops_float16`` are the tensor cores' with float16 accumulation. What was not
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["KnownCard", "find_card", "known_cards"]
 
 _FOLDER: Final = Path(__file__).parent
-_FILES: Final = ("kepler_to_pascal", "volta_turing", "ampere", "ada", "hopper_blackwell")
+_FILES: Final = ("amd", "kepler_to_pascal", "volta_turing", "ampere", "ada", "hopper_blackwell")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class KnownCard:
     Attributes:
         name: as people call it, and as the command line takes it.
         driver_names: what the driver calls it, without ``NVIDIA`` and ``Tesla``.
-        capability: compute capability.
+        capability: compute capability; empty of a card that is not NVIDIA's.
         multiprocessors: how many.
         memory_gb: capacity in GB as sold.
         memory_type: ``HBM3e``, ``GDDR6X`` and so on.
@@ -92,10 +92,20 @@ def find_card(facts: GpuFacts) -> KnownCard | None:
     return _find(facts.name, facts.capability, facts.memory_bytes)
 
 
+def card_named(name: str) -> KnownCard | None:
+    """Return the known card with a name of the driver's, as profiles have it; None without one."""
+    short = _without_maker(name)
+    return next((card for card in known_cards() if short in card.driver_names), None)
+
+
+def _without_maker(name: str) -> str:
+    # A slice of a card bears the card's name and its own size.
+    return re.sub(r"^(?:NVIDIA |Tesla |AMD |Intel )+| MIG .*$", "", name.strip())
+
+
 @functools.cache
 def _find(name: str, capability: str, memory_bytes: int) -> KnownCard | None:
-    # A slice of a card bears the card's name and its own size.
-    short = re.sub(r"^(?:NVIDIA |Tesla )+| MIG .*$", "", name.strip())
+    short = _without_maker(name)
     fitting = [
         card
         for card in known_cards()

@@ -1,0 +1,575 @@
+"""From a recorded step to its ledger: rows that add up to the device's time, with their limits."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from pydlbench.grouping import grouped, summed
+from pydlbench.models.tree import RepeatedModule, fold
+from pydlbench.records.ledger import (
+    DeviceTime,
+    DominantPart,
+    IdleTime,
+    LedgerCall,
+    LedgerCategory,
+    LedgerModule,
+    StepLedger,
+)
+from pydlbench.steps.traced import executed_flops, meaning_of_call, moved_bytes
+from pydlbench.timing.statistics import sum_known
+from pydlbench.traces import kernel_names, timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pydlbench.calls.meaning import Meaning
+    from pydlbench.devices.gpu.cards import KnownCard
+    from pydlbench.records.trace import ProgramCall
+    from pydlbench.traces.recorded import RecordedStep
+    from pydlbench.traces.timeline import Activity, StepTimeline
+
+#: Categories by the kinds of meanings; other kinds are categories themselves.
+_CATEGORIES: Final = {
+    "normalisation": "norm",
+    "activation": "element-wise",
+    "elementwise": "element-wise",
+    "update": "optimizer",
+    "view": "data movement",
+    "copy": "data movement",
+}
+#: Modes of a card's tensor cores by the type of the operands.
+_TENSOR_MODES: Final = {
+    "float16": "fp16-tc",
+    "bfloat16": "bf16-tc",
+    "float8_e4m3fn": "fp8-tc",
+    "float8_e5m2": "fp8-tc",
+}
+#: Kernels of TensorFloat-32, by their names.
+_TF32: Final = re.compile(r"tf32|xf32|s1688(?!.*(?:bf16|f16))", re.IGNORECASE)
+_NO_LINKS: Final = "the bandwidth of the links is not known"
+_NO_HOST_LINK: Final = "the bandwidth between host and device is not known"
+#: Directions in the order of a step.
+_DIRECTIONS: Final = ("forward", "loss", "backward", "optimizer")
+#: Operators that name what takes most of a module's time.
+_NAMED_CALLS: Final = 2
+#: Equal parts of time that the time line of a step is shown in.
+TIMELINE_PARTS: Final = 100
+#: Sums of the same numbers in another order differ by less than this share.
+ROUNDING: Final = 1e-9
+#: A part that takes less than this share of the time above the limit does not dominate a step.
+_DOMINANT_SHARE: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimit:
+    """The least time of a call.
+
+    Attributes:
+        seconds: None if it is not known.
+        missing: why.
+    """
+
+    seconds: float | None
+    missing: str | None = None
+
+
+class CardLimits:
+    """Limits of calls by the published peaks of a card.
+
+    Args:
+        card: whose peaks; None knows no limit.
+        missing: the reason if there is no card.
+    """
+
+    def __init__(self, card: KnownCard | None, missing: str) -> None:
+        self._card = card
+        self._missing = missing
+
+    def of_call(self, meaning: Meaning, kernels: Iterable[str], seconds: float) -> CallLimit:
+        """Return the limit of a call: FLOPs over the peak, or bytes over the bandwidth.
+
+        Args:
+            meaning: of the call.
+            kernels: names of its kernels, which tell TensorFloat-32.
+            seconds: that it took. A float32 product faster than the CUDA cores' peak ran on the
+                tensor cores.
+        """
+        if self._card is None:
+            return CallLimit(None, self._missing)
+        moved, flops = moved_bytes(meaning), executed_flops(meaning)
+        if moved is None or flops is None:
+            reason = meaning.flops_missing or meaning.layers_missing or "its bytes are not known"
+            return CallLimit(None, reason)
+        memory_s = moved / self._bandwidth
+        if not meaning.product_flops:
+            return CallLimit(memory_s)
+        # Only products and convolutions run on the tensor cores.
+        flops -= (meaning.flops or 0) - meaning.product_flops
+        dtype = next(iter(meaning.dtypes), "float32")
+        modes = [_TENSOR_MODES.get(dtype, "")]
+        if dtype == "float32":
+            modes = ["tf32", "fp32"] if any(map(_TF32.search, kernels)) else ["fp32"]
+            peak = self._card.tflops.get(modes[0])
+            if peak and flops / (peak * 1e12) > seconds:
+                modes = ["tf32", *modes]
+        peak = next((self._card.tflops[mode] for mode in modes if mode in self._card.tflops), None)
+        if peak is None:
+            return CallLimit(None, f"no peak of {self._card.name} in {dtype} is known")
+        return CallLimit(max(memory_s, flops / (peak * 1e12)))
+
+    def of_bytes(self, moved: int | None, missing: str) -> CallLimit:
+        """Return the limit of what only moves bytes.
+
+        Args:
+            moved: bytes read and written; None if they are not known.
+            missing: the reason then.
+        """
+        if self._card is None:
+            return CallLimit(None, self._missing)
+        return CallLimit(None, missing) if moved is None else CallLimit(moved / self._bandwidth)
+
+    @property
+    def _bandwidth(self) -> float:
+        """Bytes per second of the card's memory."""
+        assert self._card is not None
+        return self._card.bandwidth_gb_per_s * 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What one call launched in one step.
+
+    Attributes:
+        activities: of the device, in order.
+        category: see :class:`LedgerCall`.
+        limit: of the call.
+        meaning: of the call; None of a kernel that belongs to no operator.
+    """
+
+    activities: tuple[Activity, ...]
+    category: str
+    limit: CallLimit
+    meaning: Meaning | None
+
+    @property
+    def seconds(self) -> float:
+        return sum(activity.seconds for activity in self.activities)
+
+    @property
+    def operator(self) -> str:
+        first = self.activities[0]
+        return first.origin.call.operator if first.origin.call else self.kernel
+
+    @property
+    def kernel(self) -> str:
+        return kernel_names.short_name(self.activities[0].name)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Return what equal calls share, but for their module."""
+        origin = self.activities[0].origin
+        return self.operator, origin.direction, origin.shapes
+
+
+def ledger_of(
+    recorded: RecordedStep,
+    file: str,
+    *,
+    card: KnownCard | None = None,
+    missing: str = "no card is known",
+    limit_s: Callable[[ProgramCall], float | None] | None = None,
+    limits_of: str | None = None,
+    best_s: Callable[[ProgramCall], float | None] = lambda _: None,
+) -> StepLedger:
+    """Return the ledger of a recorded step.
+
+    Args:
+        recorded: the file, read.
+        file: its name.
+        card: whose published peaks are the limits.
+        missing: why there is none.
+        limit_s: limit of a call on a machine with measured peaks, in seconds; used without a card.
+        limits_of: that machine.
+        best_s: time of the fastest kernels that were measured for a call, in seconds.
+    """
+    limits = CardLimits(card, missing)
+    parts = [
+        part
+        for step in recorded.steps
+        for part in _parts_of(step, limits, limit_s, device=recorded.on_gpu)
+    ]
+    steps = len(recorded.steps)
+    tree = fold(
+        (_path_of(part), (part.key, part.activities[0].origin.call is None), part) for part in parts
+    )
+    placed = {id(part): "/".join(path) for path, module in _with_paths(tree) for part in module.own}
+    device_time, idle = _device_time(recorded)
+    whole_s = device_time.span_s if device_time else 0.0
+    calls = _calls(parts, placed, steps, whole_s, best_s)
+    if not recorded.timed:
+        calls = _without_times(calls)
+    categories = _categories(calls, lambda call: call.category, whole_s)
+    directions = _categories(calls, lambda call: call.direction, whole_s)
+    modules = tuple(_module_row(path, module, steps, whole_s) for path, module in _with_paths(tree))
+    kernel_s = device_time.kernel_s if device_time else 0.0
+    limited = [call for call in calls if call.limit_s is not None]
+    limited_s = sum((call.device_s or 0.0) - call.unlimited_s for call in limited)
+    spans = [_length_s(step, recorded) for step in recorded.steps]
+    hosts_s = [step.host_s for step in recorded.steps if step.host_s is not None]
+    return StepLedger(
+        file=file,
+        source=recorded.source,
+        device=recorded.device,
+        card=card.name if card else None,
+        limits_of=limits_of,
+        steps=steps,
+        step_s=whole_s if device_time else None,
+        step_low_s=min(spans) if device_time else None,
+        step_high_s=max(spans) if device_time else None,
+        host_step_s=sum(hosts_s) / len(hosts_s) if hosts_s else None,
+        device_time=device_time,
+        limit_s=sum_known([call.limit_s for call in limited]) if limited else None,
+        limited_share=limited_s / kernel_s if kernel_s else None,
+        idle=idle,
+        calls=calls,
+        categories=categories,
+        directions=directions,
+        modules=modules,
+        dominant=_dominant(device_time, idle, categories),
+        unattributed_s=_without_rounding(
+            kernel_s - sum(call.device_s or 0.0 for call in calls), kernel_s
+        ),
+        timeline=_timeline(recorded, limits),
+        outside_s=recorded.outside_s,
+        notes=recorded.notes,
+    )
+
+
+def _without_rounding(difference: float, of: float) -> float:
+    """Return a difference of sums; zero if it is no more than they are rounded by."""
+    return 0.0 if abs(difference) < ROUNDING * of else difference
+
+
+# -----------------------------------------------------------------------------
+# Calls.
+
+
+def _parts_of(
+    step: StepTimeline,
+    limits: CardLimits,
+    limit_s: Callable[[ProgramCall], float | None] | None,
+    *,
+    device: bool,
+) -> Iterable[_Part]:
+    """Yield what each call of a step launched, with its category and limit."""
+    calls = grouped(step.activities, lambda each: (each.origin.number, each.origin.call is None))
+    for (_, loose), activities in calls.items():
+        # Kernels without an operator are rows of their own, also those that one launch replayed.
+        for own in [[each] for each in activities] if loose else [activities]:
+            first = own[0]
+            call, seconds = first.origin.call, sum(each.seconds for each in own)
+            if call is None:
+                limit = _limit_of_activity(first, limits)
+                yield _Part(
+                    activities=tuple(own),
+                    category=_category_of(first),
+                    limit=limit,
+                    meaning=None,
+                )
+                continue
+            meaning = _meaning(call)
+            kernels = [each.name for each in own]
+            if first.origin.moved is not None:
+                limit = limits.of_bytes(first.origin.moved, "")
+            elif device or limit_s is None:
+                limit = limits.of_call(meaning, kernels, seconds)
+            else:
+                known = limit_s(call)
+                why = meaning.flops_missing or "the machine's peaks do not tell it"
+                limit = CallLimit(known, None if known is not None else why)
+            if all(each.kind == timeline.COLLECTIVE for each in own):
+                limit = CallLimit(None, _NO_LINKS)
+            elif any("HtoD" in each.name or "DtoH" in each.name for each in own):
+                limit = CallLimit(None, _NO_HOST_LINK)
+            category = _CATEGORIES.get(meaning.kind, meaning.kind)
+            if category == "other" or first.kind == timeline.COLLECTIVE:
+                longest = max(own, key=lambda each: each.seconds)
+                category = _category_of(longest)
+            yield _Part(activities=tuple(own), category=category, limit=limit, meaning=meaning)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _meaning(call: ProgramCall) -> Meaning:
+    return meaning_of_call(call)
+
+
+def _category_of(activity: Activity) -> str:
+    if activity.kind != timeline.KERNEL:
+        return activity.kind
+    return kernel_names.category_of(activity.name)
+
+
+def _limit_of_activity(activity: Activity, limits: CardLimits) -> CallLimit:
+    """Return the limit of a kernel, copy or fill that belongs to no operator."""
+    if activity.kind == timeline.COLLECTIVE:
+        return CallLimit(None, _NO_LINKS)
+    if activity.kind == timeline.KERNEL:
+        return CallLimit(None, "its operands were not recorded")
+    if "HtoD" in activity.name or "DtoH" in activity.name:
+        return CallLimit(None, _NO_HOST_LINK)
+    times = 2 if activity.kind == timeline.COPY else 1
+    moved = None if activity.bytes is None else times * activity.bytes
+    return limits.of_bytes(moved, "its bytes were not recorded")
+
+
+def _path_of(part: _Part) -> tuple[str, ...]:
+    """Return the modules of a call; names of PyTorch's modules are parted at their dots."""
+    return tuple(name for module in part.activities[0].origin.modules for name in module.split("."))
+
+
+def _calls(
+    parts: Sequence[_Part],
+    placed: dict[int, str],
+    steps: int,
+    whole_s: float,
+    best_s: Callable[[ProgramCall], float | None],
+) -> tuple[LedgerCall, ...]:
+    """Return the rows of calls, the longest first."""
+    rows = []
+    groups = grouped(parts, lambda part: (*part.key, placed.get(id(part), "")))
+    for (operator, direction, shapes, module), own in groups.items():
+        seconds = sum(part.seconds for part in own)
+        limited = [part for part in own if part.limit.seconds is not None]
+        meanings = [part.meaning for part in own if part.meaning is not None]
+        call = own[0].activities[0].origin.call
+        best = None if call is None else best_s(call)
+        flops = sum_known([_published_flops(meaning) for meaning in meanings]) if meanings else None
+        moved = sum_known([moved_bytes(meaning) for meaning in meanings]) if meanings else None
+        rows.append(
+            LedgerCall(
+                operator=operator,
+                module=module,
+                direction=direction,
+                category=Counter(part.category for part in own).most_common(1)[0][0],
+                shapes=shapes,
+                kernel=_longest_kernel(own),
+                count=len(own) / steps,
+                kernels=sum(len(part.activities) for part in own) / steps,
+                device_s=seconds / steps,
+                share=seconds / steps / whole_s if whole_s else None,
+                flops=None if flops is None else flops / steps,
+                bytes=None if moved is None else moved / steps,
+                limit_s=_sum_of_limits(limited, steps),
+                unlimited_s=(seconds - sum(part.seconds for part in limited)) / steps,
+                limit_missing=next(
+                    (part.limit.missing for part in own if part.limit.seconds is None), None
+                ),
+                best_s=None if best is None else best * len(own) / steps,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -(row.device_s or 0.0)))
+
+
+def _without_times(calls: Sequence[LedgerCall]) -> tuple[LedgerCall, ...]:
+    """Return calls of a file without times: the one with the largest limit first."""
+    untimed = (replace(call, device_s=None, kernels=0.0) for call in calls)
+    return tuple(sorted(untimed, key=lambda call: -(call.limit_s or 0.0)))
+
+
+def _longest_kernel(parts: Sequence[_Part]) -> str:
+    """Return the name of the kernel that takes most of the time of some calls."""
+    times = summed(
+        (kernel_names.short_name(each.name), each.seconds)
+        for part in parts
+        for each in part.activities
+    )
+    return max(times, key=lambda name: times[name])
+
+
+def _published_flops(meaning: Meaning) -> int | None:
+    """Return FLOPs as publications count them: of products and convolutions if there are any."""
+    return meaning.product_flops or meaning.flops
+
+
+def _sum_of_limits(parts: Sequence[_Part], steps: int) -> float | None:
+    return sum(part.limit.seconds or 0.0 for part in parts) / steps if parts else None
+
+
+def _categories(
+    calls: Sequence[LedgerCall], key: Callable[[LedgerCall], str], whole_s: float
+) -> tuple[LedgerCategory, ...]:
+    rows = []
+    for category, own in grouped(calls, key).items():
+        times = [call.device_s for call in own if call.device_s is not None]
+        seconds = sum(times)
+        limits = [call.limit_s for call in own if call.limit_s is not None]
+        rows.append(
+            LedgerCategory(
+                category=category,
+                device_s=seconds if times else None,
+                share=seconds / whole_s if whole_s else None,
+                limit_s=sum(limits) if limits else None,
+                unlimited_s=sum(call.unlimited_s for call in own),
+                kernels=sum(call.kernels for call in own),
+            )
+        )
+    if {row.category for row in rows} <= set(_DIRECTIONS):
+        return tuple(sorted(rows, key=lambda row: _DIRECTIONS.index(row.category)))
+    return tuple(sorted(rows, key=lambda row: -(row.device_s or 0.0)))
+
+
+# -----------------------------------------------------------------------------
+# Modules.
+
+
+def _with_paths(
+    parts: Sequence[RepeatedModule[_Part]], outer: tuple[str, ...] = ()
+) -> Iterable[tuple[tuple[str, ...], RepeatedModule[_Part]]]:
+    """Yield each part of a model with the names from the root, before its own parts."""
+    for part in parts:
+        path = (*outer, part.name)
+        yield path, part
+        yield from _with_paths(part.inner, path)
+
+
+def _module_row(
+    path: tuple[str, ...], module: RepeatedModule[_Part], steps: int, whole_s: float
+) -> LedgerModule:
+    items = module.items
+    limited = [part for part in items if part.limit.seconds is not None]
+    seconds = sum(part.seconds for part in items) / steps
+    each_s = [sum(part.seconds for part in own) / steps for own in module.instances]
+    operators = summed((part.operator, part.seconds / steps) for part in items)
+    slowest = sorted(operators, key=lambda name: -operators[name])[:_NAMED_CALLS]
+    return LedgerModule(
+        module="/".join(path),
+        depth=len(path) - 1,
+        repeats=module.repeats,
+        device_s=seconds,
+        share=seconds / whole_s if whole_s else None,
+        limit_s=_sum_of_limits(limited, steps),
+        unlimited_s=seconds - sum(part.seconds for part in limited) / steps,
+        kernels=sum(len(part.activities) for part in items) / steps,
+        low_s=min(each_s),
+        high_s=max(each_s),
+        slowest=", ".join(slowest),
+    )
+
+
+# -----------------------------------------------------------------------------
+# The time line, and what dominates it.
+
+
+def _device_time(recorded: RecordedStep) -> tuple[DeviceTime | None, tuple[IdleTime, ...]]:
+    steps = recorded.steps
+    if not recorded.timed:
+        return None, ()
+    if not recorded.on_gpu or recorded.host_times or not recorded.timelines:
+        return _host_time(steps)
+    count = len(steps)
+    span_s, busy_s = sum(step.span_s for step in steps), sum(step.busy_s for step in steps)
+    kernel_s = sum(step.kernel_s for step in steps)
+    causes = summed(pair for step in steps for pair in step.idle().items())
+    return DeviceTime(
+        span_s=span_s / count,
+        busy_s=busy_s / count,
+        idle_s=(span_s - busy_s) / count,
+        kernel_s=kernel_s / count,
+        overlapped_s=(kernel_s - busy_s) / count,
+        exposed_copy_s=sum(step.exposed_s(timeline.COPY) for step in steps) / count,
+        exposed_communication_s=sum(step.exposed_s(timeline.COLLECTIVE) for step in steps) / count,
+    ), _idle_rows(causes, count)
+
+
+def _timeline(recorded: RecordedStep, limits: CardLimits) -> dict[str, tuple[float, ...]]:
+    """Return the first step in equal parts of time, by category; nothing without a time line."""
+    step = recorded.timelines[0] if recorded.timelines else None
+    if step is None or step.end <= step.begin:
+        return {}
+    part_s = (step.end - step.begin) / TIMELINE_PARTS
+    rows: dict[str, list[float]] = {}
+    for part in _parts_of(step, limits, lambda _: None, device=recorded.on_gpu):
+        row = rows.setdefault(part.category, [0.0] * TIMELINE_PARTS)
+        for activity in part.activities:
+            begin, end = (moment - step.begin for moment in activity.interval)
+            first = min(TIMELINE_PARTS - 1, max(0, int(begin / part_s)))
+            last = min(TIMELINE_PARTS - 1, max(0, int(end / part_s)))
+            for place in range(first, last + 1):
+                low, high = place * part_s, (place + 1) * part_s
+                row[place] += max(0.0, min(end, high) - max(begin, low))
+    return {category: tuple(row) for category, row in rows.items()}
+
+
+def _host_time(steps: Sequence[StepTimeline]) -> tuple[DeviceTime, tuple[IdleTime, ...]]:
+    """Return the time line of a CPU, whose calls follow each other."""
+    count = len(steps)
+    kernel_s = sum(step.kernel_s for step in steps)
+    span_s = sum(map(_host_s, steps))
+    idle_s = max(0.0, span_s - kernel_s)
+    return DeviceTime(
+        span_s=span_s / count,
+        busy_s=(span_s - idle_s) / count,
+        idle_s=idle_s / count,
+        kernel_s=kernel_s / count,
+        overlapped_s=(kernel_s - span_s + idle_s) / count,
+        exposed_copy_s=0.0,
+        exposed_communication_s=0.0,
+    ), _idle_rows({timeline.BETWEEN_CALLS: idle_s}, count)
+
+
+def _host_s(step: StepTimeline) -> float:
+    """Return the time of a step on the host; of its calls if nobody noted it."""
+    return step.kernel_s if step.host_s is None else step.host_s
+
+
+def _length_s(step: StepTimeline, recorded: RecordedStep) -> float:
+    """Return the time of a step, on the device where there is one."""
+    if recorded.on_gpu and recorded.timelines and not recorded.host_times:
+        return step.span_s
+    return _host_s(step)
+
+
+def _idle_rows(causes: dict[str, float], steps: int) -> tuple[IdleTime, ...]:
+    rows = [
+        IdleTime(cause=cause, seconds=seconds / steps)
+        for cause, seconds in causes.items()
+        if seconds > 0
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+
+def _dominant(
+    device_time: DeviceTime | None,
+    idle: Sequence[IdleTime],
+    categories: Sequence[LedgerCategory],
+) -> DominantPart | None:
+    """Return the part in which most of the time above the limit lies.
+
+    Idle time and exposed communication lie above the limit as a whole. A category without any
+    limit counts with its whole time, where no category has one.
+    """
+    if device_time is None:
+        return None
+    have_limits = any(row.limit_s is not None for row in categories)
+
+    def above(row: LedgerCategory) -> float:
+        if row.category == timeline.COLLECTIVE:
+            return 0.0
+        return row.above_limit_s if have_limits else row.device_s or 0.0
+
+    candidates = [("category", row.category, above(row)) for row in categories]
+    communication_s = device_time.exposed_communication_s
+    candidates.append(("communication", "exposed communication", communication_s))
+    if idle:
+        candidates.append(("idle", idle[0].cause, device_time.idle_s))
+    whole_s = sum(seconds for _, _, seconds in candidates)
+    kind, name, seconds = max(candidates, key=lambda each: each[2])
+    if not whole_s or seconds < _DOMINANT_SHARE * whole_s:
+        return None
+    return DominantPart(kind=kind, name=name, seconds=seconds, share=seconds / whole_s)

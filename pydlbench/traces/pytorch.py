@@ -1,0 +1,605 @@
+"""Profiles of PyTorch: operators of the host, launches, and what the device executed.
+
+Kernels are attributed by the launch that has their correlation id: what was on the stack of its
+thread when it was called is what the kernel belongs to. Profilers before 2022 number operators and
+launches apart, so the external id is asked only where no launch was recorded. Categories have had
+several names: ``Kernel`` was in files of 2021 what ``kernel`` is today, and each kind of device has
+a runtime of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import itertools
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.calls.value import bytes_of_type
+from pydlbench.errors import UsageError
+from pydlbench.records.trace import ProgramCall
+from pydlbench.traces import kernel_names, timeline
+from pydlbench.traces.outermost import COMPILED, OperatorEvent, OutermostCall, visit
+from pydlbench.traces.recorded import RecordedStep, Round, alike
+from pydlbench.traces.timeline import Activity, Interval, Origin, Wait, split_steps
+from pydlbench.traces.torch_calls import DTYPES, tensor, write_signature
+from pydlbench.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from pydlbench.traces.chrome import ChromeEvent
+
+_STEP: Final = "ProfilerStep#"
+_HOST: Final = ("cpu_op", "operator", "user_annotation")
+_RUNTIME: Final = ("_runtime", "_driver", "runtime", "driver")
+#: Kinds of activities by category, in lower case.
+_DEVICE: Final = {
+    "kernel": timeline.KERNEL,
+    "gpu_memcpy": timeline.COPY,
+    "gpu_memset": timeline.FILL,
+    "memcpy": timeline.COPY,
+    "memset": timeline.FILL,
+    "mtia_ccp_events": timeline.KERNEL,
+    "privateuse1_kernel": timeline.KERNEL,
+}
+_WAITS: Final = ("Synchronize", "WaitValue")
+_BLOCKING: Final = ("cudaMemcpy", "hipMemcpy", "hipMemcpyWithStream")
+_GRAPH_LAUNCH: Final = "GraphLaunch"
+_CAPTURE_BEGINS, _CAPTURE_ENDS = "StreamBeginCapture", "StreamEndCapture"
+#: Calls of a runtime that put something into a graph while it is captured.
+_ENQUEUES: Final = ("Launch", "Memcpy", "Memset")
+_MICRO: Final = 1e-6
+_MAX_DEPTH: Final = 1000
+#: An operator that spends this share of its time itself is more than a wrapper of what it calls.
+_OWN_SHARE: Final = 0.5
+
+
+def is_profile(events: Sequence[ChromeEvent]) -> bool:
+    """Whether events are those of a profile of PyTorch: operators, or activities of a device."""
+    return any(
+        event.cat.lower() in _DEVICE or event.cat.lower() in ("cpu_op", "operator")
+        for event in events
+    )
+
+
+def read(name: str, events: Sequence[ChromeEvent], device: str | None) -> RecordedStep:
+    """Read a profile.
+
+    Args:
+        name: of the file, for messages.
+        events: those with a duration.
+        device: the device's name from the file, if it has one.
+
+    Raises:
+        UsageError: operators lie within each other too deep.
+    """
+    profile = _Profile.from_events(name, events)
+    kinds = {_DEVICE[event.cat.lower()] for event in profile.device_events}
+    # Copies alone are no step of a device: the CPU computed.
+    if timeline.KERNEL in kinds or (kinds and not profile.roots):
+        return profile.on_device(device)
+    return profile.on_host()
+
+
+def captured_origins(name: str, events: Sequence[ChromeEvent]) -> tuple[tuple[Origin, ...], ...]:
+    """Return the origins of what was enqueued in each capture of a graph, in order.
+
+    Args:
+        name: of the file, for messages.
+        events: those with a duration.
+
+    Raises:
+        UsageError: no capture is in it.
+    """
+    profile = _Profile.from_events(name, events)
+    launches = sorted(
+        (each for each in profile.visited.values() if each.event.launches),
+        key=lambda each: events[each.event.place].ts,
+    )
+    captures: list[tuple[Origin, ...]] = []
+    current: list[Origin] | None = None
+    for launch in launches:
+        if _CAPTURE_BEGINS in launch.event.name:
+            current = []
+        elif _CAPTURE_ENDS in launch.event.name and current:
+            captures.append(tuple(current))
+            current = None
+        elif current is not None and any(word in launch.event.name for word in _ENQUEUES):
+            current.append(profile.origin_of(launch))
+    if not captures:
+        raise UsageError(
+            f"--capture {name}: no capture of a graph in it; nearest: a profile of the process "
+            "while it captures its graphs"
+        )
+    return tuple(captures)
+
+
+def with_captures(
+    recorded: RecordedStep, captures: Sequence[Sequence[Origin]]
+) -> tuple[RecordedStep, int]:
+    """Return a recording whose replayed kernels have the operators of a capture, by order.
+
+    Args:
+        recorded: with replays of graphs.
+        captures: see :func:`captured_origins`.
+
+    Returns:
+        The recording, and the number of replays that correspond to a capture.
+    """
+    matched = 0
+    steps = []
+    for step in recorded.timelines:
+        replays: dict[Interval | None, list[int]] = defaultdict(list)
+        for place, activity in enumerate(step.activities):
+            if activity.replayed:
+                replays[activity.launch].append(place)
+        activities = list(step.activities)
+        for places in replays.values():
+            origins = next((each for each in captures if len(each) == len(places)), None)
+            if origins is None:
+                continue
+            matched += 1
+            for place, origin in zip(places, origins, strict=True):
+                # Calls of this replay are others than those of the next one.
+                number = origin.number + (matched << 40)
+                activities[place] = replace(
+                    activities[place], origin=replace(origin, number=number)
+                )
+        steps.append(replace(step, activities=tuple(activities)))
+    return replace(recorded, timelines=tuple(steps)), matched
+
+
+@dataclass(frozen=True, slots=True)
+class _Profile:
+    """The events of a profile, nested by thread.
+
+    Attributes:
+        events: all of them.
+        roots: events that no other event of their thread has called.
+        visited: each nested event with its call, by its place in ``events``.
+        device_events: what a device executed.
+        begin: when the first event began, in microseconds.
+        listed: the most common type of tensors, which those in lists are taken to have.
+    """
+
+    events: Sequence[ChromeEvent]
+    roots: Sequence[OperatorEvent]
+    visited: dict[int, OutermostCall]
+    device_events: Sequence[ChromeEvent]
+    begin: float
+    listed: str | None
+
+    @classmethod
+    def from_events(cls, name: str, events: Sequence[ChromeEvent]) -> _Profile:
+        roots = _nest(name, events)
+        return cls(
+            events=events,
+            roots=roots,
+            visited={each.event.place: each for each in visit(roots)},
+            device_events=[event for event in events if event.cat.lower() in _DEVICE],
+            begin=min((event.ts for event in events), default=0.0),
+            listed=_common_type(events),
+        )
+
+    # -------------------------------------------------------------------------
+    # A device.
+
+    def on_device(self, device: str | None) -> RecordedStep:
+        """Return the steps as the device's time line has them."""
+        activities = self._activities()
+        windows = self._windows()
+        if not windows:
+            return self._steps_on_device([[each for each, _ in activities]], [], [], device)
+        begins = [window.begin for window in windows]
+        steps: list[list[Activity]] = [[] for _ in windows]
+        outside: list[Activity] = []
+        # What was launched before the recording began belongs to the step before the first one.
+        first = min(
+            (
+                activity.interval.begin
+                for activity, moment in activities
+                if activity.launch is not None and moment >= begins[0]
+            ),
+            default=begins[0],
+        )
+        for activity, moment in activities:
+            place = bisect.bisect_right(begins, moment) - 1
+            inside = place >= 0 and moment <= windows[place].end
+            unknown = activity.launch is None and activity.origin.call is None
+            early = unknown and activity.interval.begin < first
+            (steps[place] if inside and not early else outside).append(activity)
+        return self._steps_on_device(steps, windows, outside, device)
+
+    def _steps_on_device(
+        self,
+        steps: list[list[Activity]],
+        windows: Sequence[Interval],
+        outside: list[Activity],
+        device: str | None,
+    ) -> RecordedStep:
+        hosts_s: list[float | None] = [window.end - window.begin for window in windows] or [None]
+        waits = self._waits()
+        within = [
+            [wait for wait in waits if window.begin <= wait.interval.begin <= window.end]
+            for window in windows
+        ] or [waits]
+        notes = []
+        if not any(steps):
+            notes.append("the device executed nothing that was launched in the profiler's steps")
+            steps, hosts_s, within, outside = [outside], [None], [waits], []
+        timelines = split_steps(steps, hosts_s, within)
+        outside_s = sum(activity.seconds for activity in outside)
+        if outside:
+            notes.append(
+                f"{len(outside):,} activities of {format_seconds(outside_s)} in all were launched "
+                "outside of the profiler's steps and are left out"
+            )
+        if not any("shapes" in origin for origin in self._noted()):
+            notes.append(
+                "recorded without shapes: there are no limits; "
+                "torch.profiler.profile(record_shapes=True) notes them"
+            )
+        devices = {event.args.device for event in self.device_events} - {None}
+        if len(devices) > 1:
+            notes.append(f"{len(devices)} devices: their time lines are taken together")
+        rounds = tuple(_round_on_device(step.activities, step.span_s) for step in timelines)
+        return RecordedStep(
+            source="PyTorch profiler",
+            rounds=alike(rounds)[0],
+            timelines=timelines,
+            named=any(each.modules for each in self.visited.values()),
+            on_gpu=True,
+            device=device,
+            outside_s=outside_s,
+            notes=tuple(notes),
+        )
+
+    def _noted(self) -> Iterable[str]:
+        operators = (e for e in self.events if e.cat.lower() in ("cpu_op", "operator"))
+        return ("shapes" if event.args.shapes else "" for event in operators)
+
+    def _activities(self) -> list[tuple[Activity, float]]:
+        """Return what the device executed, each with the moment that says which step it is of."""
+        launches = {
+            number: visited
+            for place, visited in self.visited.items()
+            if visited.event.launches
+            and (number := self.events[place].args.correlation) is not None
+        }
+        externals: dict[Any, OutermostCall] = {}
+        for place, visited in self.visited.items():
+            external = self.events[place].args.external
+            if external is not None and visited.event.is_operator:
+                externals.setdefault(external, visited)
+        numbers = itertools.count(-1, -1)
+        activities = []
+        for event in self.device_events:
+            launch = launches.get(event.args.correlation)
+            origin = Origin(number=next(numbers), call=None)
+            span = None
+            moment = self._relative(event).begin
+            if launch is not None:
+                span = self._relative(self.events[launch.event.place])
+                moment = span.begin
+                if launch.call is not None or launch.modules or launch.direction != "forward":
+                    origin = self.origin_of(launch)
+            numbered_apart = event.args.external == event.args.correlation
+            operator = None if numbered_apart else externals.get(event.args.external)
+            if origin.call is None and operator is not None:
+                origin = self.origin_of(operator)
+                if launch is None:
+                    moment = self._relative(self.events[operator.event.place]).begin
+            kind = _DEVICE[event.cat.lower()]
+            if kind == timeline.KERNEL and kernel_names.category_of(event.name) == "collective":
+                kind = timeline.COLLECTIVE
+            interval = self._relative(event)
+            activities.append(
+                (
+                    Activity(
+                        name=event.name,
+                        kind=kind,
+                        interval=interval,
+                        seconds=interval.end - interval.begin,
+                        launch=span,
+                        origin=origin,
+                        bytes=event.args.bytes if isinstance(event.args.bytes, int) else None,
+                        replayed=launch is not None and _GRAPH_LAUNCH in launch.event.name,
+                    ),
+                    moment,
+                )
+            )
+        return activities
+
+    def origin_of(self, visited: OutermostCall) -> Origin:
+        """Return the origin of what an event launches."""
+        call = visited.call
+        if call is None or _GRAPH_LAUNCH in visited.event.name:
+            return Origin(
+                number=visited.event.place,
+                call=None,
+                direction=visited.direction,
+                modules=visited.modules,
+            )
+        event = self.events[call.place]
+        generated = call.name.startswith("triton_")
+        return Origin(
+            number=call.place,
+            call=_program_call(event, visited, self.listed),
+            direction=visited.direction,
+            modules=visited.modules,
+            shapes=_shapes_of(event),
+            moved=_bytes_of(event) if generated else None,
+        )
+
+    def _windows(self) -> list[Interval]:
+        steps = [e for e in self.events if e.name.startswith(_STEP) and not e.cat.startswith("gpu")]
+        return sorted(map(self._relative, steps))
+
+    def _waits(self) -> list[Wait]:
+        waits = []
+        for place, visited in self.visited.items():
+            name = visited.event.name
+            if visited.event.launches and (
+                any(word in name for word in _WAITS) or name in _BLOCKING
+            ):
+                operator = "" if visited.call is None else visited.call.name.replace("::", ".")
+                waits.append(
+                    Wait(name=name, operator=operator, interval=self._relative(self.events[place]))
+                )
+        return waits
+
+    def _relative(self, event: ChromeEvent) -> Interval:
+        begin = (event.ts - self.begin) * _MICRO
+        return Interval(begin, begin + event.dur * _MICRO)
+
+    # -------------------------------------------------------------------------
+    # A CPU.
+
+    def on_host(self) -> RecordedStep:
+        """Return the steps of a CPU, whose time line is that of its calls."""
+        owners = self._owners()
+        activities = [
+            activity for root in self.roots for activity in self._host_activities(root, owners)
+        ]
+        activities.sort(key=lambda each: each.interval)
+        windows = self._windows()
+        outside = 0
+        if windows:
+            begins = [each.interval.begin for each in activities]
+            steps = [
+                activities[
+                    bisect.bisect_left(begins, window.begin) : bisect.bisect_left(
+                        begins, window.end
+                    )
+                ]
+                for window in windows
+            ]
+            outside = len(activities) - sum(map(len, steps))
+        else:
+            steps = [activities]
+            end = max((each.interval.end for each in activities), default=0.0)
+            begin = activities[0].interval.begin if activities else 0.0
+            windows = [Interval(begin, end)]
+        lengths = [window.end - window.begin for window in windows]
+        rounds, notes = alike(
+            [
+                Round(
+                    tuple(each.origin.call for each in step if each.origin.call),
+                    tuple(each.seconds for each in step if each.origin.call),
+                    step_s,
+                )
+                for step, step_s in zip(steps, lengths, strict=True)
+            ]
+        )
+        if outside:
+            notes += (f"{outside} calls outside of the profiler's steps are left out",)
+        return RecordedStep(
+            source="PyTorch profiler",
+            rounds=rounds,
+            timelines=tuple(
+                timeline.StepTimeline(
+                    activities=tuple(step), begin=window.begin, host_s=window.end - window.begin
+                )
+                for step, window in zip(steps, windows, strict=True)
+            ),
+            named=any(each.modules for each in self.visited.values()),
+            notes=notes,
+        )
+
+    def _own_us(self, event: OperatorEvent) -> float:
+        """Return the microseconds of an event outside of the events inside of it."""
+        inner = sum(self.events[each.place].dur for each in event.inner)
+        return self.events[event.place].dur - inner
+
+    def _owners(self) -> set[str]:
+        """Return the operators without a rule that spend most of their time themselves.
+
+        All others without a rule are wrappers of the operators that they call.
+        """
+        own: dict[str, float] = defaultdict(float)
+        whole: dict[str, float] = defaultdict(float)
+        for place, visited in self.visited.items():
+            event = visited.event
+            if visited.call is event and not event.is_call:
+                own[event.name] += self._own_us(event)
+                whole[event.name] += self.events[place].dur
+        return {name for name in own if own[name] >= _OWN_SHARE * whole[name]}
+
+    def _host_activities(self, root: OperatorEvent, owners: Collection[str]) -> Iterable[Activity]:
+        """Yield the calls of a CPU within an event; each has its own time.
+
+        Args:
+            root: the event.
+            owners: see :meth:`_owners`.
+        """
+        for event in root.all():
+            visited = self.visited[event.place]
+            span = self.events[event.place]
+            seconds = span.dur * _MICRO
+            if event.name.startswith(COMPILED):
+                inside = [e for e in event.all() if self._is_call(e) and e is not event]
+                seconds -= sum(self.events[each.place].dur for each in inside) * _MICRO
+            elif visited.call is not event or not event.is_operator:
+                continue
+            elif not event.is_call:
+                if event.name not in owners:
+                    continue
+                seconds = self._own_us(event) * _MICRO
+            interval = self._relative(span)
+            yield Activity(
+                name=event.name,
+                kind=timeline.KERNEL,
+                interval=interval,
+                seconds=max(0.0, seconds),
+                launch=None,
+                origin=Origin(
+                    number=event.place,
+                    call=_program_call(span, visited, self.listed),
+                    direction=visited.direction,
+                    modules=visited.modules,
+                    shapes=_shapes_of(span),
+                ),
+            )
+
+    def _is_call(self, event: OperatorEvent) -> bool:
+        return self.visited[event.place].call is event and event.is_call
+
+
+def _nest(name: str, events: Sequence[ChromeEvent]) -> list[OperatorEvent]:
+    """Return the events that no other event of their thread has called, thread by thread.
+
+    Raises:
+        UsageError: events lie within each other too deep.
+    """
+    threads: dict[tuple[int | str, int | str], list[int]] = defaultdict(list)
+    for place, event in enumerate(events):
+        category = event.cat.lower()
+        runtime = category.endswith(_RUNTIME)
+        if category in _HOST or runtime or event.name.startswith("nn.Module: "):
+            threads[event.pid, event.tid].append(place)
+    roots: list[OperatorEvent] = []
+    # The thread that begins first runs forward.
+    for places in sorted(threads.values(), key=lambda own: min(events[place].ts for place in own)):
+        callers: list[OperatorEvent] = []
+        for place in sorted(places, key=lambda place: (events[place].ts, -events[place].dur)):
+            event = events[place]
+            while callers and events[callers[-1].place].end <= event.ts:
+                callers.pop()
+            if len(callers) == _MAX_DEPTH:
+                raise UsageError(
+                    f"{name}: {event.name[:60]!r}: more than {_MAX_DEPTH:,} events around it; "
+                    "nearest: record it again"
+                )
+            number = event.args.sequence
+            annotation = event.cat == "user_annotation"
+            nested = OperatorEvent(
+                name=event.name,
+                place=place,
+                number=number if isinstance(number, int) else None,
+                annotates=annotation and not event.name.startswith((_STEP, "## ")),
+                launches=event.cat.lower().endswith(_RUNTIME),
+            )
+            (callers[-1].inner if callers else roots).append(nested)
+            callers.append(nested)
+    return roots
+
+
+def _round_on_device(activities: Sequence[Activity], step_s: float) -> Round:
+    """Return the calls of a step in order of their first kernels, with the time of all of them."""
+    calls: dict[int, ProgramCall] = {}
+    seconds: dict[int, float] = defaultdict(float)
+    for activity in activities:
+        if activity.origin.call is not None:
+            calls.setdefault(activity.origin.number, activity.origin.call)
+            seconds[activity.origin.number] += activity.seconds
+    return Round(tuple(calls.values()), tuple(seconds[each] for each in calls), step_s)
+
+
+def _program_call(event: ChromeEvent, visited: OutermostCall, listed: str | None) -> ProgramCall:
+    """Return a call.
+
+    Args:
+        event: of the operator.
+        visited: the same with its direction and module.
+        listed: type of the tensors in lists, which profiles do not note.
+    """
+    generated = event.name.startswith((COMPILED, "triton_"))
+    operator = event.name.replace("::", ".")
+    if event.name.startswith(COMPILED):
+        operator = "generated kernels"
+    elif generated:
+        operator = " ".join(("fused", *kernel_names.fused_operators(event.name)))
+    return ProgramCall(
+        operator=operator,
+        module=visited.module,
+        direction=visited.direction,
+        signature="inductor.generated.default()" if generated else _signature_of(event, listed),
+    )
+
+
+def _common_type(events: Sequence[ChromeEvent]) -> str | None:
+    types = Counter(
+        DTYPES[kind]
+        for event in events
+        for kind in (event.args.types if isinstance(event.args.types, list) else ())
+        if isinstance(kind, str) and kind in DTYPES
+    )
+    floating = [kind for kind, _ in types.most_common() if "float" in kind]
+    return floating[0] if floating else None
+
+
+def _arguments(event: ChromeEvent) -> Iterable[tuple[Any, Any, Any, Any]]:
+    """Yield type, shape, strides and text of each argument, as far as they were noted."""
+    args = event.args
+    every = (args.types, args.shapes, args.strides, args.concrete)
+    lists = (noted if isinstance(noted, list) else [] for noted in every)
+    return itertools.zip_longest(*lists, fillvalue="")
+
+
+def _signature_of(event: ChromeEvent, listed: str | None) -> str:
+    return write_signature(event.name, [_argument(*each, listed) for each in _arguments(event)])
+
+
+def _argument(kind: Any, shape: Any, strides: Any, text: Any, listed: str | None) -> str:
+    """Return an argument as text; what was not noted stands in angle brackets."""
+    dtype = DTYPES.get(kind) if isinstance(kind, str) else None
+    if kind == "TensorList" and listed and isinstance(shape, list) and all(map(_is_sizes, shape)):
+        return f"[{', '.join(tensor(listed, sizes, []) for sizes in shape)}]"
+    if dtype is not None:
+        sizes = shape if _is_sizes(shape) else []
+        return tensor(dtype, sizes, strides if _is_sizes(strides) else [])
+    if kind == "":
+        return "None"
+    try:
+        return repr(ast.literal_eval(str(text)[:1000]))
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return str(text) if text in ("inf", "nan", "-inf") else f"<{kind}>"
+
+
+def _is_sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)
+
+
+def _shapes_of(event: ChromeEvent) -> str:
+    """Return the shapes of a call's tensors as text: ``8944x1024 1024x2816``."""
+    noted = (shape for _, shape, _, _ in _arguments(event) if shape and isinstance(shape, list))
+    shapes = (
+        sizes
+        for shape in noted
+        for sizes in (shape if isinstance(shape[0], list) else [shape])
+        if sizes and _is_sizes(sizes)
+    )
+    return " ".join("x".join(map(str, shape)) for shape in shapes)
+
+
+def _bytes_of(event: ChromeEvent) -> int | None:
+    """Return the bytes of a generated kernel's tensors, each of which it reads or writes once."""
+    sizes = [
+        math.prod(shape) * bytes_of_type(DTYPES[kind])
+        for kind, shape, _, _ in _arguments(event)
+        if isinstance(kind, str) and kind in DTYPES and shape and _is_sizes(shape)
+    ]
+    return sum(sizes) or None

@@ -1,0 +1,279 @@
+"""The time line of a recorded step: what a device executed, and when the host launched it.
+
+Times are in seconds from the beginning of the recording. Activities are kernels, copies, fills and
+collectives. Streams may overlap, so the sum of all activities is at least the time in which the
+device is busy, which is the length of their union.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pydlbench.records.trace import ProgramCall
+
+KERNEL: Final = "kernel"
+COPY: Final = "copy"
+FILL: Final = "fill"
+COLLECTIVE: Final = "collective"
+
+#: Causes of idle time of the device.
+NOT_LAUNCHED: Final = "the host had not launched yet"
+SYNCHRONISED: Final = "the host waited for the device"
+LAUNCHED: Final = "the next kernel was launched already"
+BEFORE_COLLECTIVE: Final = "communication: the next collective was launched already"
+NO_LAUNCH: Final = "not known: the launch was not recorded"
+BETWEEN_CALLS: Final = "between calls"
+
+
+class Interval(NamedTuple):
+    """A time from ``begin`` to ``end``, in seconds."""
+
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """A call of the host that returns when the device has finished.
+
+    Attributes:
+        name: of the function: ``cudaStreamSynchronize``.
+        operator: in which it was called; empty outside of operators.
+        interval: of the host in it.
+    """
+
+    name: str
+    operator: str
+    interval: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What launched an activity.
+
+    Attributes:
+        number: of the operator's call; activities of one call share it.
+        call: the operator's call; None if the activity belongs to no operator whose call can be
+            read, and is known by its own name.
+        direction: ``forward``, ``loss``, ``backward`` or ``optimizer``.
+        modules: names of the modules around it, the outermost first.
+        shapes: of the operands, as text.
+        moved: bytes of the distinct tensors that a compiler's kernel reads and writes; None if
+            they are not known.
+    """
+
+    number: int
+    call: ProgramCall | None
+    direction: str = "forward"
+    modules: tuple[str, ...] = ()
+    shapes: str = ""
+    moved: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """A kernel, copy, fill or collective on a device; on a CPU an operator's call.
+
+    Attributes:
+        name: of the kernel.
+        kind: :data:`KERNEL`, :data:`COPY`, :data:`FILL` or :data:`COLLECTIVE`.
+        interval: of its execution.
+        seconds: of its own; less than the interval where others ran inside it on a CPU.
+        launch: of the host's call that put it into the queue; None if that was not recorded.
+        origin: what launched it.
+        bytes: that a copy or fill moves; None if not recorded.
+        replayed: whether one launch replayed it in a graph with others.
+    """
+
+    name: str
+    kind: str
+    interval: Interval
+    seconds: float
+    launch: Interval | None
+    origin: Origin
+    bytes: int | None = None
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimeline:
+    """One step.
+
+    Attributes:
+        activities: of the step, in order of time.
+        begin: when the step began on the device: at the end of the step before it, or with its
+            first activity.
+        host_s: of the step on the host; None if nobody noted it.
+        waits: of the host for the device.
+    """
+
+    activities: tuple[Activity, ...]
+    begin: float
+    host_s: float | None = None
+    waits: tuple[Wait, ...] = field(default=())
+
+    @property
+    def end(self) -> float:
+        """When its last activity ended."""
+        return max((each.interval.end for each in self.activities), default=self.begin)
+
+    @property
+    def span_s(self) -> float:
+        """Seconds from its begin to its end."""
+        return self.end - self.begin
+
+    @property
+    def kernel_s(self) -> float:
+        """Sum of all activities."""
+        return sum(activity.seconds for activity in self.activities)
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which at least one activity ran."""
+        return length(self._clipped(self.activities))
+
+    def exposed_s(self, kind: str) -> float:
+        """Return the seconds in which only activities of a kind ran, beside no computation.
+
+        A copy beside a collective does not count as exposed; a collective beside a copy does.
+
+        Args:
+            kind: :data:`COPY` or :data:`COLLECTIVE`.
+        """
+        hiding = (KERNEL, FILL) if kind == COLLECTIVE else (KERNEL, FILL, COLLECTIVE)
+        others = self._clipped(each for each in self.activities if each.kind in hiding)
+        own = self._clipped(each for each in self.activities if each.kind == kind)
+        return length([*own, *others]) - length(others)
+
+    def idle(self) -> dict[str, float]:
+        """Return the seconds in which the device was idle, by cause.
+
+        Before an activity the device waits for the host until the host has launched it. That time
+        counts as a synchronisation where the host waited for the device between the launch before
+        and this one: it could not launch ahead. What is left after the launch is the device's own.
+        """
+        causes: dict[str, float] = {}
+        waits = sorted(self.waits, key=lambda wait: wait.interval)
+        now, launched_before, next_wait = self.begin, float("-inf"), 0
+        for activity in sorted(self.activities, key=lambda each: each.interval):
+            begin, end = activity.interval
+            launch = activity.launch
+            if begin > now:
+                if launch is None:
+                    _add(causes, NO_LAUNCH, begin - now)
+                else:
+                    ready = min(max(launch.end, now), begin)
+                    while next_wait < len(waits) and waits[next_wait].interval.end <= min(
+                        launched_before, now
+                    ):
+                        next_wait += 1
+                    wait = next(
+                        (
+                            each
+                            for each in itertools.islice(waits, next_wait, next_wait + 16)
+                            if launched_before <= each.interval.begin < launch.begin
+                        ),
+                        None,
+                    )
+                    where = NOT_LAUNCHED
+                    if wait is not None:
+                        inside = f" in {wait.operator}" if wait.operator else ""
+                        where = f"{SYNCHRONISED}: {wait.name}{inside}"
+                    _add(causes, where, ready - now)
+                    rest = BEFORE_COLLECTIVE if activity.kind == COLLECTIVE else LAUNCHED
+                    _add(causes, rest, begin - ready)
+            if launch is not None:
+                launched_before = max(launched_before, launch.begin)
+            now = max(now, end)
+        return causes
+
+    def _clipped(self, activities: Iterable[Activity]) -> list[Interval]:
+        """Return the intervals of activities, without what lies before the step's begin."""
+        return [
+            Interval(max(each.interval.begin, self.begin), each.interval.end)
+            for each in activities
+            if each.interval.end > self.begin
+        ]
+
+
+def _add(causes: dict[str, float], cause: str, seconds: float) -> None:
+    if seconds > 0:
+        causes[cause] = causes.get(cause, 0.0) + seconds
+
+
+def sequence_of_calls(calls: Sequence[ProgramCall], seconds: Sequence[float]) -> StepTimeline:
+    """Return the time line of calls that follow each other, as a log lists them.
+
+    Args:
+        calls: in their order.
+        seconds: of each.
+    """
+    activities, now = [], 0.0
+    for number, (call, own_s) in enumerate(zip(calls, seconds, strict=True)):
+        modules = (call.module,) if call.module != call.direction else ()
+        activities.append(
+            Activity(
+                name=call.operator,
+                kind=KERNEL,
+                interval=Interval(now, now + own_s),
+                seconds=own_s,
+                launch=None,
+                origin=Origin(number=number, call=call, direction=call.direction, modules=modules),
+            )
+        )
+        now += own_s
+    return StepTimeline(activities=tuple(activities), begin=0.0)
+
+
+def merge(intervals: Iterable[Interval]) -> Iterator[Interval]:
+    """Yield the union of intervals as intervals that do not overlap, in order of time."""
+    current: Interval | None = None
+    for each in sorted(intervals):
+        if current is None or each.begin > current.end:
+            if current is not None:
+                yield current
+            current = each
+        elif each.end > current.end:
+            current = Interval(current.begin, each.end)
+    if current is not None:
+        yield current
+
+
+def length(intervals: Iterable[Interval]) -> float:
+    """Return the length of the union of intervals, in seconds."""
+    return sum(each.end - each.begin for each in merge(intervals))
+
+
+def split_steps(
+    activities: Sequence[Sequence[Activity]],
+    hosts_s: Sequence[float | None],
+    waits: Sequence[Sequence[Wait]],
+) -> tuple[StepTimeline, ...]:
+    """Return steps that follow each other on a device: each begins where the one before ends.
+
+    Args:
+        activities: of each step.
+        hosts_s: seconds of each step on the host.
+        waits: of the host in each step.
+    """
+    steps = []
+    end: float | None = None
+    for own, host_s, waited in zip(activities, hosts_s, waits, strict=True):
+        if not own:
+            continue
+        ordered = tuple(sorted(own, key=lambda each: each.interval))
+        step = StepTimeline(
+            activities=ordered,
+            begin=ordered[0].interval.begin if end is None else end,
+            host_s=host_s,
+            waits=tuple(waited),
+        )
+        # A step whose activities all end before the step before it ends takes no time of its own.
+        end = max(step.end, step.begin)
+        steps.append(step)
+    return tuple(steps)
