@@ -15,6 +15,7 @@ from pydlbench.report.blocks import Heading, Lines, TableBlock
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import call_tree
 from pydlbench.report.figures.bars import Bar, bars
+from pydlbench.report.module_tree import dominant_part, module_parts, parts_table, shown_parts
 from pydlbench.units import Scale, per_second, percent, quantity
 
 if TYPE_CHECKING:
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.report.blocks import Block
 
-# Modules in the table without --explain.
-_MAX_MODULES: Final = 8
-_MODULES: Final = "module seconds=in_context share alone_s native_s limit_s"
+_MODULES: Final = "seconds=in_context share alone_s native_s limit_s"
 _TERMS: Final = "term kind seconds ci_low..ci_high share detail"
 # Calls that take longer alone than in the step are reported from this share of the step on.
 _MIN_LONGER_SHARE: Final = 0.05
@@ -74,7 +73,7 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
     threads = quantity(record.threads, "thread")
     place = record.device if record.device != "cpu" else threads
     where = f"{device_name(run.device)}  {place}  measured in {record.seconds:.0f} s"
-    modules = record.modules if explain else record.modules[:_MAX_MODULES]
+    parts = shown_parts(module_parts(record.calls, record.measured.median), everything=explain)
     blocks: list[Block] = [
         Heading([*summary_parts(record), where], bold=2),
         _levels_table(record, scale),
@@ -88,7 +87,7 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
             ],
             ordered=False,
         ),
-        TableBlock.from_rows(columns_of(modules, _MODULES, seconds=scale.text), modules),
+        parts_table(parts, _MODULES, seconds=scale.text),
         *bars(
             "modules",
             "Where the step goes",
@@ -248,7 +247,13 @@ def conclusion(record: BreakdownRecord) -> list[str]:
         line = record.lines.get(first.module)
         place = f" ({line})" if line else ""
         time = scale.text(first.seconds)
-        lines.append(f"{first.module}{place} dominates: {time}, {percent(first.share)} of the step")
+        part = dominant_part(module_parts(record.calls, record.measured.median))
+        if part is not None and part.repeats > 1:
+            place, time = "", scale.text(part.seconds)
+            lines.append(f"{part.name} dominates: {time}, {percent(part.share)} of the step")
+        else:
+            share = percent(first.share)
+            lines.append(f"{first.module}{place} dominates: {time}, {share} of the step")
     loss = largest_loss(record)
     if loss is None:
         lines.append("No term besides the limit is worth 0.5 % of the step.")

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pydlbench.grouping import group_by
-from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.step import step_words
-from pydlbench.report.blocks import Details, Lines, TableBlock
+from pydlbench.report.blocks import Details, Lines
 from pydlbench.report.columns import MAX_RIVALS
 from pydlbench.report.figures.bars import Bar, bars
+from pydlbench.report.module_tree import (
+    ModulePart,
+    call_name,
+    dominant_part,
+    module_parts,
+    parts_table,
+    shown_parts,
+)
 from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydlbench.records.step import StepRecord
-    from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext, Tracing
+    from pydlbench.records.trace import CallInContext, Dominant, Tracing
     from pydlbench.report.blocks import Block
-
-#: Modules in the table; JSON has all.
-_MAX_MODULES: Final = 10
 
 
 def context_blocks(record: StepRecord, who: str) -> list[Block]:
@@ -37,22 +41,25 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
     if not modules or trace is None or record.dominant is None:
         return []
     calls = record.calls or ()
+    step_s = sum(call.in_context_s for call in calls) + (record.between_calls_s or 0.0)
+    parts = module_parts(calls, step_s)
+    table = shown_parts(parts)
+
+    def text(seconds: float) -> str:
+        return f"{format_seconds(seconds)}{'*' if record.contended else ''}"
+
     lines = []
-    if rest := modules[_MAX_MODULES:]:
-        seconds, share = sum(part.seconds for part in rest), sum(part.share for part in rest)
-        lines.append(
-            f"{len(rest)} more modules: {format_seconds(seconds)}, {percent(share)} of the step "
-            "(--json)"
-        )
+    if len(parts) > len(table):
+        lines.append(f"{len(parts) - len(table)} more parts (the page has the whole tree)")
     lines.append(_between(record, trace))
     lines += trace.notes
     lines.append(f"next: {shlex.join(['pydlbench', 'breakdown', *step_words(record.spec)])}")
-    dominates = _dominates(record.dominant, calls)
+    dominates = _dominates(record.dominant, calls, parts)
     if record.contended:
         dominates = "other work disturbed the step: which module dominates is not known"
     return [
         Lines([f"{who}: {dominates}"], bold=1),
-        modules_table(modules[:_MAX_MODULES], calls, contended=record.contended),
+        parts_table(table, "seconds share of_limit slowest", seconds=text),
         *bars(
             "modules",
             f"Where a step goes: {who}",
@@ -86,7 +93,8 @@ def _branches(calls: Sequence[tuple[tuple[str, ...], CallInContext]]) -> list[Bl
             for name, pairs in ranked
         ),
         Lines(
-            [_part(f"{_name(leaf)}, {leaf.count} times", [leaf]) for leaf in leaves], listed=True
+            [_part(f"{call_name(leaf)}, {leaf.count} times", [leaf]) for leaf in leaves],
+            listed=True,
         ),
     ]
 
@@ -94,39 +102,6 @@ def _branches(calls: Sequence[tuple[tuple[str, ...], CallInContext]]) -> list[Bl
 def _part(name: str, calls: Sequence[CallInContext]) -> str:
     seconds, share = sum(call.in_context_s for call in calls), sum(call.share for call in calls)
     return f"{name}: {format_seconds(seconds)}, {percent(share)}"
-
-
-def modules_table(
-    modules: Sequence[ModuleInContext], calls: Sequence[CallInContext], *, contended: bool = False
-) -> TableBlock:
-    """Return modules with their times, their shares of the limit, and their slowest calls.
-
-    Args:
-        modules: modules of a step.
-        calls: calls of the same step.
-        contended: whether other work disturbed the step; its times get a star.
-    """
-
-    def text(seconds: float) -> str:
-        return f"{format_seconds(seconds)}{'*' if contended else ''}"
-
-    def slowest(module: ModuleInContext) -> str:
-        call = max(_calls_of(module.module, calls), key=lambda call: call.in_context_s)
-        return f"{_name(call)} {text(call.in_context_s)}"
-
-    columns = columns_of(modules, "module seconds share of_limit", seconds=text)
-    return TableBlock.from_rows([*columns, Column("slowest call", slowest, right=False)], modules)
-
-
-def _calls_of(module: str, calls: Sequence[CallInContext]) -> list[CallInContext]:
-    return [call for call in calls if call.module == module]
-
-
-def _name(call: CallInContext) -> str:
-    """Return the operator of calls, with the direction unless the operator contains it."""
-    operator = call.operator.removeprefix("aten.")
-    contained = call.direction == "forward" or call.direction in operator.lower()
-    return operator if contained else f"{operator} {call.direction}"
 
 
 def dominant_text(dominant: Dominant, whole: str) -> str:
@@ -137,13 +112,20 @@ def dominant_text(dominant: Dominant, whole: str) -> str:
     return f"{text} (95 % {percent(dominant.ci_low)} .. {percent(dominant.ci_high)})"
 
 
-def _dominates(dominant: Dominant, calls: Sequence[CallInContext]) -> str:
-    """Return the dominant module, its slowest call, and modules that may dominate as well."""
+def _dominates(
+    dominant: Dominant, calls: Sequence[CallInContext], parts: Sequence[ModulePart]
+) -> str:
+    """Return the dominant part, its slowest call, and modules that may dominate as well."""
+    part = dominant_part(parts)
+    if part is not None and part.repeats > 1:
+        held = "" if part.of_limit is None else f", of which its limit is {percent(part.of_limit)}"
+        text = f"dominated by {part.name}: {percent(part.share)} of the step{held}"
+        return f"{text}; most of it in {part.slowest}"
     text = dominant_text(dominant, "the step")
-    own = _calls_of(dominant.name, calls)
+    own = [call for call in calls if call.module == dominant.name]
     slowest = max(own, key=lambda call: call.in_context_s)
     if len(own) > 1:
-        text += f", {_name(slowest)} {percent(slowest.share)} of the step"
+        text += f", {call_name(slowest)} {percent(slowest.share)} of the step"
     if dominant.rivals:
         more = len(dominant.rivals) - MAX_RIVALS
         text += f"; cannot be told from {', '.join(dominant.rivals[:MAX_RIVALS])}"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from pydlbench.records.fields import columns_of
 from pydlbench.report.blocks import Heading, Lines, TableBlock
-from pydlbench.report.context import dominant_text, modules_table
+from pydlbench.report.context import dominant_text
+from pydlbench.report.module_tree import module_parts, parts_table, shown_parts
 from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
@@ -16,9 +17,8 @@ if TYPE_CHECKING:
     from pydlbench.records.recorded import RecordedProblem, RecordedSteps
     from pydlbench.report.blocks import Block
 
-#: Problems and modules in the tables; JSON has all.
+#: Problems in the table; JSON has all.
 _MAX_PROBLEMS: Final = 15
-_MAX_MODULES: Final = 10
 #: Operators without a native layer that are named.
 _MAX_LISTED_OPERATORS: Final = 6
 
@@ -31,7 +31,8 @@ def recorded_report(recorded: RecordedSteps) -> list[Block]:
         Lines(_dominates(recorded), bold=1),
     ]
     if recorded.modules:
-        blocks.append(modules_table(recorded.modules[:_MAX_MODULES], recorded.calls))
+        parts = module_parts(recorded.calls, recorded.step_s or 0.0)
+        blocks.append(parts_table(shown_parts(parts), "seconds share of_limit slowest"))
     blocks.append(TableBlock.from_rows(columns_of(shown, _COLUMNS), shown))
     return [*blocks, Lines(_rest(recorded)), Lines(list(recorded.notes))]
 

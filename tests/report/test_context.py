@@ -20,11 +20,12 @@ def record_of(**more):
                 count=1,
                 in_context_s=seconds,
                 share=seconds / 0.1,
+                limit_s=limit_s,
             )
-            for operator, module, direction, seconds in (
-                ("convolution_backward", "conv2", "backward", 0.05),
-                ("convolution", "conv2", "forward", 0.02),
-                ("relu", "act", "forward", 0.01),
+            for operator, module, direction, seconds, limit_s in (
+                ("convolution_backward", "conv2", "backward", 0.05, 0.01),
+                ("convolution", "conv2", "forward", 0.02, 0.004),
+                ("relu", "act", "forward", 0.01, None),
             )
         ),
         "modules": (
@@ -84,3 +85,34 @@ def test_a_step_that_was_not_traced_says_why_and_nobody_asks_in_vain(reason):
     texts = [line for one in found if isinstance(one, Lines) for line in one.lines]
     assert len(texts) == (reason is not None)
     assert all(str(reason) in one for one in texts)
+
+
+def encoder(seconds=0.02, limit_s=0.005):
+    """Calls of an embedding and three equal layers of a linear and a norm each."""
+    layers = [
+        (f"encoder.layers.{layer}.{name}", share * seconds, share * limit_s)
+        for layer in range(3)
+        for name, share in (("linear", 0.75), ("norm", 0.25))
+    ]
+    return tuple(
+        CallInContext(
+            operator="aten.mm",
+            module=module,
+            direction="forward",
+            count=1,
+            in_context_s=taken_s,
+            share=taken_s / 0.1,
+            limit_s=least_s,
+        )
+        for module, taken_s, least_s in [("embedding", 0.01, 0.009), *layers]
+    )
+
+
+def test_modules_that_repeat_are_one_row_at_every_level():
+    sentence, table, *_ = context_blocks(record_of(calls=encoder()), "torch eager")
+    assert sentence.lines[0].startswith("torch eager: dominated by 3 x encoder.layers.0-2.linear")
+    rows = {cells[0].strip("\N{NO-BREAK SPACE}"): cells[1:] for cells in table.cells}
+    assert table.titles[:3] == ["module", "x", "time"]
+    assert rows["encoder.layers.0-2"][:3] == ["3", "60.0 ms", "67 %"]
+    assert rows["linear"][:4] == ["3", "45.0 ms", "50 %", "25 %"]
+    assert rows["norm"][:2] == ["3", "15.0 ms"]
