@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from pydlbench.grouping import grouped, summed
+from pydlbench.grouping import group_by, sum_by
 from pydlbench.models.tree import RepeatedModule, fold
 from pydlbench.records.ledger import (
     DeviceTime,
@@ -268,7 +268,7 @@ def _parts_of(
     device: bool,
 ) -> Iterable[_Part]:
     """Yield what each call of a step launched, with its category and limit."""
-    calls = grouped(step.activities, lambda each: (each.origin.number, each.origin.call is None))
+    calls = group_by(step.activities, lambda each: (each.origin.number, each.origin.call is None))
     for (_, loose), activities in calls.items():
         # Kernels without an operator are rows of their own, also those that one launch replayed.
         for own in [[each] for each in activities] if loose else [activities]:
@@ -342,7 +342,7 @@ def _calls(
 ) -> tuple[LedgerCall, ...]:
     """Return the rows of calls, the longest first."""
     rows = []
-    groups = grouped(parts, lambda part: (*part.key, placed.get(id(part), "")))
+    groups = group_by(parts, lambda part: (*part.key, placed.get(id(part), "")))
     for (operator, direction, shapes, module), own in groups.items():
         seconds = sum(part.seconds for part in own)
         limited = [part for part in own if part.limit.seconds is not None]
@@ -384,7 +384,7 @@ def _without_times(calls: Sequence[LedgerCall]) -> tuple[LedgerCall, ...]:
 
 def _longest_kernel(parts: Sequence[_Part]) -> str:
     """Return the name of the kernel that takes most of the time of some calls."""
-    times = summed(
+    times = sum_by(
         (kernel_names.short_name(each.name), each.seconds)
         for part in parts
         for each in part.activities
@@ -405,7 +405,7 @@ def _categories(
     calls: Sequence[LedgerCall], key: Callable[[LedgerCall], str], whole_s: float
 ) -> tuple[LedgerCategory, ...]:
     rows = []
-    for category, own in grouped(calls, key).items():
+    for category, own in group_by(calls, key).items():
         times = [call.device_s for call in own if call.device_s is not None]
         seconds = sum(times)
         limits = [call.limit_s for call in own if call.limit_s is not None]
@@ -445,7 +445,7 @@ def _module_row(
     limited = [part for part in items if part.limit.seconds is not None]
     seconds = sum(part.seconds for part in items) / steps
     each_s = [sum(part.seconds for part in own) / steps for own in module.instances]
-    operators = summed((part.operator, part.seconds / steps) for part in items)
+    operators = sum_by((part.operator, part.seconds / steps) for part in items)
     slowest = sorted(operators, key=lambda name: -operators[name])[:_NAMED_CALLS]
     return LedgerModule(
         module="/".join(path),
@@ -475,7 +475,7 @@ def _device_time(recorded: RecordedStep) -> tuple[DeviceTime | None, tuple[IdleT
     count = len(steps)
     span_s, busy_s = sum(step.span_s for step in steps), sum(step.busy_s for step in steps)
     kernel_s = sum(step.kernel_s for step in steps)
-    causes = summed(pair for step in steps for pair in step.idle().items())
+    causes = sum_by(pair for step in steps for pair in step.idle().items())
     return DeviceTime(
         span_s=span_s / count,
         busy_s=busy_s / count,

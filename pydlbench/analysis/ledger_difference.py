@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.errors import UsageError
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 from pydlbench.records.ledger import LedgerComparison, LedgerDifference
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _pairs(
     left: Sequence[LedgerCall], right: Sequence[LedgerCall], key: Callable[[LedgerCall], Hashable]
 ) -> list[tuple[list[LedgerCall], list[LedgerCall]]]:
     """Return the calls of both steps that share a key."""
-    ours, theirs = grouped(left, key), grouped(right, key)
+    ours, theirs = group_by(left, key), group_by(right, key)
     return [(ours[each], theirs[each]) for each in ours if each in theirs]
 
 

@@ -18,7 +18,7 @@ from pydlbench.cli.options import (
 )
 from pydlbench.errors import UsageError, nearest
 from pydlbench.runner.tasks import Result, Task, TaskRow
-from pydlbench.units import counted
+from pydlbench.units import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -198,7 +198,7 @@ class TraceTask(Task):
         if host or self.on == THIS_MACHINE:
             calls = recorded.rounds[0].calls
             how["limit_s"] = limits_of(calls, session)
-            how["limits_of"] = f"{session.facts.name}, {counted(len(session.cpus), 'thread')}"
+            how["limits_of"] = f"{session.facts.name}, {quantity(len(session.cpus), 'thread')}"
         ledger = ledger_of(recorded, row.spec, **how)
         yield Result("trace", ledger.to_dict(), row, detail=ledger)
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from pydlbench.grouping import grouped
+from pydlbench.grouping import group_by
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -95,7 +95,7 @@ def _fold_inner(modules: Sequence[_Module[Item]]) -> tuple[RepeatedModule[Item],
     """Return the parts inside of modules that are the same part."""
     inner = [pair for module in modules for pair in module.inner.items()]
     parts = []
-    for key, same in grouped(inner, _key).items():
+    for key, same in group_by(inner, _key).items():
         members = [module for _, module in same]
         parts.append(
             RepeatedModule(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final
 
-from pydlbench.grouping import summed
+from pydlbench.grouping import sum_by
 from pydlbench.models.tree import RepeatedModule, fold
 from pydlbench.records.fields import Column, columns_of, shown
 from pydlbench.records.record import Record
@@ -87,7 +87,7 @@ def _rows(
     for part in sorted(parts, key=lambda part: -_seconds(part.items)):
         path = (*outer, part.name)
         calls = part.items
-        operators = summed((call_name(call), call.in_context_s) for call in calls)
+        operators = sum_by((call_name(call), call.in_context_s) for call in calls)
         slowest = max(operators, key=lambda name: operators[name])
         rows.append(
             ModulePart(

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from pydlbench.grouping import summed
+from pydlbench.grouping import sum_by
 from pydlbench.records.fields import Column, columns_of
 from pydlbench.report.blocks import Figure, Heading, Lines, TableBlock
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.timeline import timeline_figure
 from pydlbench.traces import timeline
-from pydlbench.units import counted, format_seconds, percent
+from pydlbench.units import format_seconds, percent, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,7 +146,7 @@ def _idle_remedy(cause: str) -> str:
 
 def _places(ledger: StepLedger, calls: Sequence[LedgerCall]) -> str:
     """Return the parts of the model in which most of some calls are, as text."""
-    sums = summed((call.module, call.device_s or 0.0) for call in calls if call.module)
+    sums = sum_by((call.module, call.device_s or 0.0) for call in calls if call.module)
     repeats = {row.module: row.repeats for row in ledger.modules}
     named = sorted(sums, key=lambda name: -sums[name])[:MAX_NAMED]
     if not named:
@@ -163,7 +163,7 @@ def _heading(ledger: StepLedger) -> list[str]:
     device = ledger.device or "no device named"
     if ledger.card and ledger.card != ledger.device:
         device = f"{device} ({ledger.card})"
-    items = [ledger.file, ledger.source, device, counted(ledger.steps, "step")]
+    items = [ledger.file, ledger.source, device, quantity(ledger.steps, "step")]
     if ledger.step_s is not None:
         spread = ""
         if ledger.steps > 1 and ledger.step_low_s is not None and ledger.step_high_s is not None:
@@ -259,7 +259,7 @@ def _rest(ledger: StepLedger, calls: int, modules: int) -> list[str]:
     if len(ledger.modules) > modules > 0:
         lines.append(f"{len(ledger.modules) - modules:,} more modules (--all)")
     without = [call for call in ledger.calls if call.limit_missing is not None]
-    missing = summed((call.limit_missing or "", call.unlimited_s) for call in without)
+    missing = sum_by((call.limit_missing or "", call.unlimited_s) for call in without)
     reasons = sorted(missing, key=lambda reason: -missing[reason])
     for reason in reasons[:MAX_NAMED]:
         share = percent(missing[reason] / ledger.step_s) if ledger.step_s else "?"

@@ -9,7 +9,7 @@ from invented_profile import MM, launched, module, write
 
 from pydlbench.cli import trace
 from pydlbench.cli.parser import dispatch, read
-from pydlbench.devices.roofline import Level
+from pydlbench.devices.roofline import MemoryLevel
 from pydlbench.errors import UsageError
 from pydlbench.records.run import RunRecord
 
@@ -25,7 +25,7 @@ class Machine:
     run = RunRecord(id="20261126-00000000", created_utc="2026-11-26T00:00:00+00:00")
 
     def __init__(self, **_):
-        level = Level(name="memory", capacity=float("inf"), bytes_per_s=BYTES)
+        level = MemoryLevel(name="memory", capacity=float("inf"), bytes_per_s=BYTES)
         known = SimpleNamespace(
             levels=lambda _: [level], limits=lambda _: SimpleNamespace(measured=FLOPS)
         )
