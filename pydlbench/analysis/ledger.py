@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pydlbench.calls.meaning import Meaning
     from pydlbench.devices.gpu.cards import KnownCard
     from pydlbench.records.trace import ProgramCall
-    from pydlbench.traces.recorded import RecordedStep
+    from pydlbench.traces.recorded import RecordedTrace
     from pydlbench.traces.timeline import Activity, StepTimeline
 
 #: Categories by the kinds of meanings; other kinds are categories themselves.
@@ -172,13 +172,13 @@ class _Part:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Return what equal calls share, but for their module."""
+        """Operator, direction and shapes: equal for equal calls, in whichever module."""
         origin = self.activities[0].origin
         return self.operator, origin.direction, origin.shapes
 
 
 def ledger_of(
-    recorded: RecordedStep,
+    recorded: RecordedTrace,
     file: str,
     *,
     card: KnownCard | None = None,
@@ -267,7 +267,7 @@ def _parts_of(
     *,
     device: bool,
 ) -> Iterable[_Part]:
-    """Yield what each call of a step launched, with its category and limit."""
+    """Yield the activities that each call of a step launched, with category and limit."""
     calls = group_by(step.activities, lambda each: (each.origin.number, each.origin.call is None))
     for (_, loose), activities in calls.items():
         # Kernels without an operator are rows of their own, also those that one launch replayed.
@@ -466,7 +466,7 @@ def _module_row(
 # The time line, and what dominates it.
 
 
-def _device_time(recorded: RecordedStep) -> tuple[DeviceTime | None, tuple[IdleTime, ...]]:
+def _device_time(recorded: RecordedTrace) -> tuple[DeviceTime | None, tuple[IdleTime, ...]]:
     steps = recorded.steps
     if not recorded.timed:
         return None, ()
@@ -487,7 +487,7 @@ def _device_time(recorded: RecordedStep) -> tuple[DeviceTime | None, tuple[IdleT
     ), _idle_rows(causes, count)
 
 
-def _timeline(recorded: RecordedStep, limits: CardLimits) -> dict[str, tuple[float, ...]]:
+def _timeline(recorded: RecordedTrace, limits: CardLimits) -> dict[str, tuple[float, ...]]:
     """Return the first step in equal parts of time, by category; nothing without a time line."""
     step = recorded.timelines[0] if recorded.timelines else None
     if step is None or step.end <= step.begin:
@@ -528,7 +528,7 @@ def _host_s(step: StepTimeline) -> float:
     return step.kernel_s if step.host_s is None else step.host_s
 
 
-def _length_s(step: StepTimeline, recorded: RecordedStep) -> float:
+def _length_s(step: StepTimeline, recorded: RecordedTrace) -> float:
     """Return the time of a step, on the device where there is one."""
     if recorded.on_gpu and recorded.timelines and not recorded.host_times:
         return step.span_s

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pydlbench.calls.meaning import LayerPass, Meaning
     from pydlbench.records.trace import ProgramCall
-    from pydlbench.traces.recorded import RecordedStep
+    from pydlbench.traces.recorded import RecordedTrace
 
 #: The largest problems, which make this share of the time, are timed one by one; others are named.
 TIMED_SHARE: Final = 0.95
@@ -55,7 +55,7 @@ class StepProblem:
         return counted if self.seconds is None else self.seconds
 
 
-def distinct_problems(recorded: RecordedStep) -> list[StepProblem]:
+def distinct_problems(recorded: RecordedTrace) -> list[StepProblem]:
     """Return the distinct problems of a step without views, the heaviest first."""
     first = recorded.rounds[0]
     seconds: Sequence[float | None] = [None] * len(first.calls)
@@ -114,7 +114,7 @@ def layers_to_time(problems: Sequence[StepProblem]) -> tuple[list[tuple[LayerPas
 
 
 def describe(
-    recorded: RecordedStep,
+    recorded: RecordedTrace,
     file: str,
     problems: Sequence[StepProblem],
     *,
@@ -207,7 +207,7 @@ def _dominant(problems: Sequence[RecordedProblem]) -> Dominant | None:
     return Dominant(name=f"{problems[0].operator} {problems[0].problem}", share=problems[0].share)
 
 
-def _rounds_of(recorded: RecordedStep) -> Rounds:
+def _rounds_of(recorded: RecordedTrace) -> Rounds:
     rounds = [each for each in recorded.rounds if each.seconds is not None]
     steps_s = [sum(each.seconds or ()) if each.step_s is None else each.step_s for each in rounds]
     return Rounds(steps_s, steps_s, [each.seconds or () for each in rounds])

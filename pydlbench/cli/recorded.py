@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pydlbench.cli.options import CommandOptions
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.recorded import RecordedSteps
-    from pydlbench.traces.recorded import RecordedStep
+    from pydlbench.traces.recorded import RecordedTrace
 
 
 # -----------------------------------------------------------------------------
@@ -39,7 +39,7 @@ class Log:
     """
 
     file: str
-    recorded: RecordedStep
+    recorded: RecordedTrace
     problems: Sequence[StepProblem]
     layers: Sequence[tuple[LayerPass, str]]
     notes: tuple[str, ...]

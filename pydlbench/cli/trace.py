@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results
     from pydlbench.store.documents import Loaded
-    from pydlbench.traces.recorded import RecordedStep
+    from pydlbench.traces.recorded import RecordedTrace
 
 #: The machine itself, as a value of ``--on``.
 THIS_MACHINE: Final = "cpu"
@@ -176,7 +176,7 @@ class TraceTask(Task):
 
     kind: ClassVar[str] = "trace"
     opens: ClassVar[str] = "trace"
-    recorded: RecordedStep
+    recorded: RecordedTrace
     card: KnownCard | None
     on: str | None
 
@@ -224,11 +224,11 @@ def report_of(ledgers: Sequence[StepLedger], *, everything: bool = False) -> lis
     return [block for ledger in ledgers for block in trace_report(ledger, everything=everything)]
 
 
-def stored_report(run: Loaded) -> list[Block]:
+def stored_report(loaded: Loaded) -> list[Block]:
     """Return the report of a run of a store or a file."""
     from pydlbench.records.ledger import StepLedger
 
-    return report_of([StepLedger.from_dict(entry.document) for entry in run.table("trace")])
+    return report_of([StepLedger.from_dict(entry.document) for entry in loaded.table("trace")])
 
 
 SUBCOMMANDS: Final = {"": (TraceOptions, run)}

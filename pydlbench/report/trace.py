@@ -250,7 +250,7 @@ def _table(rows: Sequence[Record], names: str) -> TableBlock:
 
 
 def _rest(ledger: StepLedger, calls: int, modules: int) -> list[str]:
-    """Return what is not shown, what has no limit, and the notes."""
+    """Return lines on hidden rows, on time without a limit, and the notes."""
     lines = []
     below = ledger.calls[calls:]
     if below:

@@ -11,8 +11,8 @@ import msgspec
 
 from pydlbench.errors import UsageError
 from pydlbench.traces import nodes, pytorch, timeline
-from pydlbench.traces.recorded import RecordedStep, Round, alike
-from pydlbench.traces.timeline import Activity, Interval, Origin, StepTimeline
+from pydlbench.traces.recorded import RecordedTrace, Round, alike
+from pydlbench.traces.timeline import Activity, Origin, StepTimeline, TimeSpan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +107,7 @@ class ChromeEvent(msgspec.Struct):
         return self.ts + self.dur
 
 
-def read(name: str, events: Sequence[ChromeEvent], device: str | None = None) -> RecordedStep:
+def read(name: str, events: Sequence[ChromeEvent], device: str | None = None) -> RecordedTrace:
     """Read a trace.
 
     Args:
@@ -137,7 +137,7 @@ _ENDING: Final = "_kernel_time"
 _CPU_PROVIDER: Final = "CPUExecutionProvider"
 
 
-def _read_onnxruntime(name: str, events: Sequence[ChromeEvent]) -> RecordedStep:
+def _read_onnxruntime(name: str, events: Sequence[ChromeEvent]) -> RecordedTrace:
     ran = [e for e in events if e.cat == "Node" and e.name.endswith(_ENDING)]
     ran = [e for e in ran if e.args.input_type_shape is not None]
     if not ran:
@@ -163,7 +163,7 @@ def _read_onnxruntime(name: str, events: Sequence[ChromeEvent]) -> RecordedStep:
         for part, run in parts
         if part
     ]
-    return RecordedStep(
+    return RecordedTrace(
         source="onnxruntime profile",
         rounds=kept,
         timelines=tuple(timelines or [StepTimeline(activities=tuple(activities), begin=0.0)]),
@@ -181,7 +181,7 @@ def _node(event: ChromeEvent, place: int, first: float) -> Activity:
     return Activity(
         name=event.name,
         kind=timeline.KERNEL,
-        interval=Interval(begin, begin + event.dur * _MICRO),
+        interval=TimeSpan(begin, begin + event.dur * _MICRO),
         seconds=event.dur * _MICRO,
         launch=None,
         origin=Origin(number=place, call=call, direction="forward", modules=(call.module,)),

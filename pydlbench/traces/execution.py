@@ -14,7 +14,7 @@ from pydlbench.calls.value import bytes_of_type
 from pydlbench.errors import UsageError
 from pydlbench.records.trace import ProgramCall
 from pydlbench.traces.outermost import OperatorEvent, calls_of
-from pydlbench.traces.recorded import RecordedStep, Round
+from pydlbench.traces.recorded import RecordedTrace, Round
 from pydlbench.traces.torch_calls import DTYPES, read_schema, tensor, write_signature
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class ExecutionNode(msgspec.Struct):
         return Values(self.outputs, self.output_shapes, self.output_types)
 
 
-def read(name: str, nodes: Sequence[ExecutionNode]) -> RecordedStep:
+def read(name: str, nodes: Sequence[ExecutionNode]) -> RecordedTrace:
     """Read an execution trace.
 
     Args:
@@ -112,7 +112,7 @@ def read(name: str, nodes: Sequence[ExecutionNode]) -> RecordedStep:
     if seen < len(nodes):
         notes.append(f"{len(nodes) - seen} nodes that nothing calls are left out")
     on_gpu = any(map(_is_on_gpu, nodes))
-    return RecordedStep(
+    return RecordedTrace(
         source="PyTorch execution trace",
         rounds=(Round(tuple(calls), None),),
         on_gpu=on_gpu,

@@ -18,7 +18,7 @@ from pydlbench.traces import chrome, execution, logs, pytorch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pydlbench.traces.recorded import RecordedStep
+    from pydlbench.traces.recorded import RecordedTrace
     from pydlbench.traces.timeline import Origin
 
 #: Bytes of a file, unpacked.
@@ -50,7 +50,7 @@ def is_recorded(name: str) -> bool:
     return head.startswith(_GZIP) or _begins_json(head) or _is_log(head)
 
 
-def read(name: str) -> RecordedStep:
+def read(name: str) -> RecordedTrace:
     """Read a log or a trace.
 
     Args:
@@ -129,7 +129,7 @@ class _Device(msgspec.Struct):
     name: str = ""
 
 
-def _read_json(name: str, data: bytes) -> RecordedStep:
+def _read_json(name: str, data: bytes) -> RecordedTrace:
     try:
         try:
             return _decode_json(name, data)
@@ -145,7 +145,7 @@ def _read_json(name: str, data: bytes) -> RecordedStep:
         raise UsageError(f"{name}: nested too deep for a trace; {_EXPECTED}") from None
 
 
-def _decode_json(name: str, data: bytes) -> RecordedStep:
+def _decode_json(name: str, data: bytes) -> RecordedTrace:
     if data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
         return _with_notes(chrome.read, name, data, chrome.ChromeEvent, "event")
     head = msgspec.json.decode(data, type=_Head)
@@ -170,12 +170,12 @@ def _device_name(properties: bytes) -> str | None:
 
 
 def _with_notes(
-    read_items: Callable[[str, Any], RecordedStep],
+    read_items: Callable[[str, Any], RecordedTrace],
     name: str,
     data: Any,
     kind: type[msgspec.Struct],
     what: str,
-) -> RecordedStep:
+) -> RecordedTrace:
     """Return a recording made of the items that are as they should be; a note counts the others."""
     items, bad = _decode_items(data, kind, name, what)
     recorded = read_items(name, items)

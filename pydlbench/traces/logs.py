@@ -7,14 +7,14 @@ from typing import Final
 from pydlbench.backends.frameworks.verbose import MARKS, parse_line
 from pydlbench.errors import UsageError
 from pydlbench.records.trace import ProgramCall
-from pydlbench.traces.recorded import RecordedStep, Round
+from pydlbench.traces.recorded import RecordedTrace, Round
 
 #: Characters of a line; a problem takes a few hundred.
 _LONGEST: Final = 10_000
 _DIRECTIONS: Final = ("backward", "backward_data", "backward_weights")
 
 
-def read(name: str, text: str, most: int) -> RecordedStep:
+def read(name: str, text: str, most: int) -> RecordedTrace:
     """Read a log; lines of others are passed over.
 
     Args:
@@ -57,7 +57,7 @@ def read(name: str, text: str, most: int) -> RecordedStep:
             f"{name}: no execution in it; nearest: ONEDNN_VERBOSE=1, or DNNL_VERBOSE=1"
         )
     notes = (f"{torn} torn lines were passed over",) if torn else ()
-    return RecordedStep(
+    return RecordedTrace(
         source=f"log of {' and '.join(libraries)}",
         rounds=(Round(tuple(calls), tuple(seconds)),),
         on_gpu=on_gpu,

@@ -22,8 +22,8 @@ from pydlbench.errors import UsageError
 from pydlbench.records.trace import ProgramCall
 from pydlbench.traces import kernel_names, timeline
 from pydlbench.traces.outermost import COMPILED, OperatorEvent, OutermostCall, visit
-from pydlbench.traces.recorded import RecordedStep, Round, alike
-from pydlbench.traces.timeline import Activity, Interval, Origin, Wait, split_steps
+from pydlbench.traces.recorded import RecordedTrace, Round, alike
+from pydlbench.traces.timeline import Activity, Origin, TimeSpan, Wait, split_steps
 from pydlbench.traces.torch_calls import DTYPES, tensor, write_signature
 from pydlbench.units import format_seconds
 
@@ -65,7 +65,7 @@ def is_profile(events: Sequence[ChromeEvent]) -> bool:
     )
 
 
-def read(name: str, events: Sequence[ChromeEvent], device: str | None) -> RecordedStep:
+def read(name: str, events: Sequence[ChromeEvent], device: str | None) -> RecordedTrace:
     """Read a profile.
 
     Args:
@@ -118,8 +118,8 @@ def captured_origins(name: str, events: Sequence[ChromeEvent]) -> tuple[tuple[Or
 
 
 def with_captures(
-    recorded: RecordedStep, captures: Sequence[Sequence[Origin]]
-) -> tuple[RecordedStep, int]:
+    recorded: RecordedTrace, captures: Sequence[Sequence[Origin]]
+) -> tuple[RecordedTrace, int]:
     """Return a recording whose replayed kernels have the operators of a capture, by order.
 
     Args:
@@ -132,7 +132,7 @@ def with_captures(
     matched = 0
     steps = []
     for step in recorded.timelines:
-        replays: dict[Interval | None, list[int]] = defaultdict(list)
+        replays: dict[TimeSpan | None, list[int]] = defaultdict(list)
         for place, activity in enumerate(step.activities):
             if activity.replayed:
                 replays[activity.launch].append(place)
@@ -187,7 +187,7 @@ class _Profile:
     # -------------------------------------------------------------------------
     # A device.
 
-    def on_device(self, device: str | None) -> RecordedStep:
+    def on_device(self, device: str | None) -> RecordedTrace:
         """Return the steps as the device's time line has them."""
         activities = self._activities()
         windows = self._windows()
@@ -216,10 +216,10 @@ class _Profile:
     def _steps_on_device(
         self,
         steps: list[list[Activity]],
-        windows: Sequence[Interval],
+        windows: Sequence[TimeSpan],
         outside: list[Activity],
         device: str | None,
-    ) -> RecordedStep:
+    ) -> RecordedTrace:
         hosts_s: list[float | None] = [window.end - window.begin for window in windows] or [None]
         waits = self._waits()
         within = [
@@ -246,7 +246,7 @@ class _Profile:
         if len(devices) > 1:
             notes.append(f"{len(devices)} devices: their time lines are taken together")
         rounds = tuple(_round_on_device(step.activities, step.span_s) for step in timelines)
-        return RecordedStep(
+        return RecordedTrace(
             source="PyTorch profiler",
             rounds=alike(rounds)[0],
             timelines=timelines,
@@ -262,7 +262,7 @@ class _Profile:
         return ("shapes" if event.args.shapes else "" for event in operators)
 
     def _activities(self) -> list[tuple[Activity, float]]:
-        """Return what the device executed, each with the moment that says which step it is of."""
+        """Return the device's activities, each with the moment that decides its step."""
         launches = {
             number: visited
             for place, visited in self.visited.items()
@@ -334,7 +334,7 @@ class _Profile:
             moved=_bytes_of(event) if generated else None,
         )
 
-    def _windows(self) -> list[Interval]:
+    def _windows(self) -> list[TimeSpan]:
         steps = [e for e in self.events if e.name.startswith(_STEP) and not e.cat.startswith("gpu")]
         return sorted(map(self._relative, steps))
 
@@ -351,14 +351,14 @@ class _Profile:
                 )
         return waits
 
-    def _relative(self, event: ChromeEvent) -> Interval:
+    def _relative(self, event: ChromeEvent) -> TimeSpan:
         begin = (event.ts - self.begin) * _MICRO
-        return Interval(begin, begin + event.dur * _MICRO)
+        return TimeSpan(begin, begin + event.dur * _MICRO)
 
     # -------------------------------------------------------------------------
     # A CPU.
 
-    def on_host(self) -> RecordedStep:
+    def on_host(self) -> RecordedTrace:
         """Return the steps of a CPU, whose time line is that of its calls."""
         owners = self._owners()
         activities = [
@@ -382,7 +382,7 @@ class _Profile:
             steps = [activities]
             end = max((each.interval.end for each in activities), default=0.0)
             begin = activities[0].interval.begin if activities else 0.0
-            windows = [Interval(begin, end)]
+            windows = [TimeSpan(begin, end)]
         lengths = [window.end - window.begin for window in windows]
         rounds, notes = alike(
             [
@@ -396,7 +396,7 @@ class _Profile:
         )
         if outside:
             notes += (f"{outside} calls outside of the profiler's steps are left out",)
-        return RecordedStep(
+        return RecordedTrace(
             source="PyTorch profiler",
             rounds=rounds,
             timelines=tuple(

@@ -31,7 +31,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedStep:
+class RecordedTrace:
     """A step that somebody recorded, with all of its executions.
 
     Attributes:

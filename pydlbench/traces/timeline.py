@@ -30,7 +30,7 @@ NO_LAUNCH: Final = "not known: the launch was not recorded"
 BETWEEN_CALLS: Final = "between calls"
 
 
-class Interval(NamedTuple):
+class TimeSpan(NamedTuple):
     """A time from ``begin`` to ``end``, in seconds."""
 
     begin: float
@@ -49,7 +49,7 @@ class Wait:
 
     name: str
     operator: str
-    interval: Interval
+    interval: TimeSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +92,9 @@ class Activity:
 
     name: str
     kind: str
-    interval: Interval
+    interval: TimeSpan
     seconds: float
-    launch: Interval | None
+    launch: TimeSpan | None
     origin: Origin
     bytes: int | None = None
     replayed: bool = False
@@ -192,10 +192,10 @@ class StepTimeline:
             now = max(now, end)
         return causes
 
-    def _clipped(self, activities: Iterable[Activity]) -> list[Interval]:
+    def _clipped(self, activities: Iterable[Activity]) -> list[TimeSpan]:
         """Return the intervals of activities, without what lies before the step's begin."""
         return [
-            Interval(max(each.interval.begin, self.begin), each.interval.end)
+            TimeSpan(max(each.interval.begin, self.begin), each.interval.end)
             for each in activities
             if each.interval.end > self.begin
         ]
@@ -220,7 +220,7 @@ def sequence_of_calls(calls: Sequence[ProgramCall], seconds: Sequence[float]) ->
             Activity(
                 name=call.operator,
                 kind=KERNEL,
-                interval=Interval(now, now + own_s),
+                interval=TimeSpan(now, now + own_s),
                 seconds=own_s,
                 launch=None,
                 origin=Origin(number=number, call=call, direction=call.direction, modules=modules),
@@ -230,21 +230,21 @@ def sequence_of_calls(calls: Sequence[ProgramCall], seconds: Sequence[float]) ->
     return StepTimeline(activities=tuple(activities), begin=0.0)
 
 
-def merge(intervals: Iterable[Interval]) -> Iterator[Interval]:
+def merge(intervals: Iterable[TimeSpan]) -> Iterator[TimeSpan]:
     """Yield the union of intervals as intervals that do not overlap, in order of time."""
-    current: Interval | None = None
+    current: TimeSpan | None = None
     for each in sorted(intervals):
         if current is None or each.begin > current.end:
             if current is not None:
                 yield current
             current = each
         elif each.end > current.end:
-            current = Interval(current.begin, each.end)
+            current = TimeSpan(current.begin, each.end)
     if current is not None:
         yield current
 
 
-def length(intervals: Iterable[Interval]) -> float:
+def length(intervals: Iterable[TimeSpan]) -> float:
     """Return the length of the union of intervals, in seconds."""
     return sum(each.end - each.begin for each in merge(intervals))
 
