@@ -206,7 +206,8 @@ def _entries(document: Mapping[str, Any]) -> Iterator[Entry]:
         for plain in document.get("agreements", ()):
             yield Entry.from_document("agreement", plain)
     elif kind in _LIST_FIELDS:
-        for plain in document.get(_LIST_FIELDS[kind], [rest]):
+        listed = document.get(_LIST_FIELDS[kind], [rest])
+        for plain in listed if isinstance(listed, list) else [listed]:
             yield Entry.from_document(kind, plain)
     elif kind != "layers":
         yield Entry(_SINGLE_TABLES.get(kind, "findings"), rest)
