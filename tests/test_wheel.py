@@ -19,13 +19,13 @@ from pydlbench.backends.base import Preparation
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Session
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import ChunkRequest
 
 (layer,) = find_layers(["mb1ic16ih8oc16kh3ph1"])
 with Session() as session:
     worker = session.worker()
     kernel = worker.prepare(KernelSpec(layer=layer), Preparation())
-    kernel.sample(Request(samples=1))
+    kernel.sample(ChunkRequest(samples=1))
     print(open(f"/proc/{worker.pid}/maps").read())
 """
 

@@ -5,106 +5,20 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from pydlbench.errors import UsageError
 from pydlbench.traces import nodes, pytorch, timeline
+from pydlbench.traces.events import ChromeEvent
 from pydlbench.traces.recorded import RecordedTrace, Round, alike
 from pydlbench.traces.timeline import Activity, Origin, StepTimeline, TimeSpan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_Time = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
-_Duration = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 _MICRO: Final = 1e-6
-
-
-class Arguments(
-    msgspec.Struct,
-    rename={
-        "external": "External id",
-        "external_lower": "external id",
-        "sequence": "Sequence number",
-        "types": "Input type",
-        "shapes": "Input Dims",
-        "strides": "Input Strides",
-        "concrete": "Concrete Inputs",
-    },
-):
-    """What a profiler notes of an event. Other keys are not read.
-
-    Attributes:
-        external: number of the operator; of old files of the launch.
-        external_lower: the same under another name.
-        correlation: number that a launch shares with what it launched.
-        sequence: autograd's sequence number.
-        types: of the operands, in C++'s words.
-        shapes: of the operands.
-        strides: of the operands, in elements.
-        concrete: values of what is no tensor.
-        device: number of the device.
-        bytes: that a copy moves.
-        provider: onnxruntime's execution provider.
-        op_name: onnxruntime's operator.
-        input_type_shape: onnxruntime's operands.
-        output_type_shape: onnxruntime's results.
-    """
-
-    external: Any = None
-    external_lower: Any = None
-    correlation: Any = None
-    sequence: Any = None
-    types: Any = None
-    shapes: Any = None
-    strides: Any = None
-    concrete: Any = None
-    device: Any = None
-    bytes: Any = None
-    provider: Any = None
-    op_name: Any = None
-    input_type_shape: Any = None
-    output_type_shape: Any = None
-
-    def __post_init__(self) -> None:
-        """Use one name of the external id, and no ids that cannot be keys."""
-        ids = (self.external if self.external is not None else self.external_lower,)
-        self.external = next((each for each in ids if isinstance(each, (int, str))), None)
-        if not isinstance(self.correlation, (int, str)):
-            self.correlation = None
-        if not isinstance(self.device, (int, str)):
-            self.device = None
-
-
-class ChromeEvent(msgspec.Struct):
-    """An event of a trace. Times in microseconds.
-
-    Attributes:
-        name: of what ran.
-        ph: ``X`` of what has a duration.
-        cat: category: ``cpu_op``, ``kernel``, ``user_annotation``, ``python_function``, ``Node``.
-        ts: when it began.
-        dur: how long it took.
-        pid: of the process.
-        tid: of the thread.
-        args: what was noted of it.
-    """
-
-    name: str = ""
-    ph: str = ""
-    cat: str = ""
-    ts: _Time = 0.0
-    dur: _Duration = 0.0
-    pid: int | str = 0
-    tid: int | str = 0
-    args: Arguments = msgspec.field(default_factory=Arguments)
-
-    @property
-    def end(self) -> float:
-        """When it ended."""
-        return self.ts + self.dur
 
 
 def read(name: str, events: Sequence[ChromeEvent], device: str | None = None) -> RecordedTrace:

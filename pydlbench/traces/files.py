@@ -14,6 +14,7 @@ import msgspec
 from pydlbench.backends.frameworks.verbose import MARKS
 from pydlbench.errors import UsageError, nearest_file
 from pydlbench.traces import chrome, execution, logs, pytorch
+from pydlbench.traces.events import ChromeEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +80,7 @@ def read_captures(name: str) -> tuple[tuple[Origin, ...], ...]:
     data = _content(name)
     try:
         events, _ = _decode_items(
-            msgspec.json.decode(data, type=_Head).traceEvents, chrome.ChromeEvent, name, "event"
+            msgspec.json.decode(data, type=_Head).traceEvents, ChromeEvent, name, "event"
         )
     except msgspec.DecodeError as error:
         raise UsageError(f"--capture {name}: not JSON as a trace is: {error}") from error
@@ -147,13 +148,13 @@ def _read_json(name: str, data: bytes) -> RecordedTrace:
 
 def _decode_json(name: str, data: bytes) -> RecordedTrace:
     if data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
-        return _with_notes(chrome.read, name, data, chrome.ChromeEvent, "event")
+        return _with_notes(chrome.read, name, data, ChromeEvent, "event")
     head = msgspec.json.decode(data, type=_Head)
     if bytes(head.traceEvents):
         device = _device_name(bytes(head.deviceProperties))
         return _with_notes(
             lambda name, events: chrome.read(name, events, device),
-            *(name, head.traceEvents, chrome.ChromeEvent, "event"),
+            *(name, head.traceEvents, ChromeEvent, "event"),
         )
     if bytes(head.nodes):
         return _with_notes(execution.read, name, head.nodes, execution.ExecutionNode, "node")

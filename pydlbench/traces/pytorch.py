@@ -30,7 +30,7 @@ from pydlbench.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from pydlbench.traces.chrome import ChromeEvent
+    from pydlbench.traces.events import ChromeEvent
 
 _STEP: Final = "ProfilerStep#"
 _HOST: Final = ("cpu_op", "operator", "user_annotation")

@@ -1,6 +1,7 @@
 """What the plans offer, and what they say of a problem that cannot be planned."""
 
 import pytest
+from this_cpu import HAS_AVX512
 
 from pydlbench import _cpu
 from pydlbench.backends.native.cpu import candidates, native_pass
@@ -42,7 +43,9 @@ def test_a_convolution_comes_in_all_layouts(conv):
 def test_a_matrix_product_comes_packed_and_plain_from_two_primitives(gemm):
     found = candidates(KernelSpec(layer=gemm))
     assert {candidate.primitive for candidate in found} == {"inner_product", "matmul"}
-    assert {candidate.variant for candidate in found} == {"any", "plain"}
+    # Without AVX-512, oneDNN packs no weights of a single column.
+    packs = HAS_AVX512 or gemm.n > 1
+    assert {candidate.variant for candidate in found} == ({"any", "plain"} if packs else {"any"})
     assert all(candidate.implementation.startswith(candidate.primitive) for candidate in found)
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from this_cpu import HAS_BF16
 
 torch = pytest.importorskip("torch")
 
@@ -250,6 +251,8 @@ def test_a_module_comes_with_the_line_that_calls_it_and_inputs_as_they_are_asked
     ],
 )
 def test_what_a_model_computes_in_is_told_by_its_weights(own, backend, made, spec, types):
+    if spec.get("precision") == "bf16" and not HAS_BF16:
+        pytest.skip("this CPU refuses bf16")
     text = f"""
     class Net(nn.Module):
         def __init__(self):
