@@ -11,12 +11,13 @@ import msgspec
 
 from pydlbench.errors import UsageError
 from pydlbench.traces import nodes, pytorch, timeline
-from pydlbench.traces.events import ChromeEvent
 from pydlbench.traces.recorded import RecordedTrace, Round, alike
 from pydlbench.traces.timeline import Activity, Origin, StepTimeline, TimeSpan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pydlbench.traces.events import ChromeEvent
 
 _MICRO: Final = 1e-6
 
