@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pydlbench.study.table import SampleTable, Series
 
 #: Subjects of the table: logged calls, with :data:`LOGGED` parts each; a block of memory with new
-#: pages each time, and one with kept pages.
+#: pages each time, and a block with kept pages.
 LOG: Final = "log"
 PAGES: Final = "pages"
 PAGES_KEPT: Final = "pages kept"
@@ -43,8 +43,8 @@ STEP_FOLDED: Final = "folded batch norm"
 STEP_GRAPH: Final = "a CUDA graph"
 #: A subject of the table: waking a thread.
 WAKEUP: Final = "wake-up"
-#: Parts of a logged call: its seconds without a log and with one; and by the log the seconds of all
-#: executions, of reorders among them, and of creating primitives.
+#: Parts of a logged call: its seconds without a log and with a log; and, according to the log, the
+#: seconds of all executions, of the reorders included in them, and of creating primitives.
 LOGGED: Final = LoggedOperators.PARTS
 
 #: Terms.
@@ -65,13 +65,14 @@ _NEGLIGIBLE_SHARE: Final = 0.01
 #: Upper bound of the cost of a page fault, in seconds: the kernel clears a page in less than a
 #: microsecond, and the fault itself takes one or two on a virtual machine.
 MAX_FAULT_S: Final = 5e-6
-# Ratio of logged time to its call from which several threads have logged; less is rounding.
+# Ratio of logged time to the time of the call from which on several threads must have logged; a
+# smaller excess is rounding.
 _SEVERAL_THREADS_RATIO: Final = 1.1
-# Least number of calls, the shortest ones, that the cost of writing a log is taken from.
+# Minimum number of calls, the shortest ones, from which the cost of writing a log is computed.
 _MIN_SHORTEST_CALLS: Final = 3
-# Largest share of the step's page faults in a step that keeps its pages.
+# Maximum page faults of a step that keeps its pages, as a share of the step's page faults.
 _MAX_KEPT_FAULTS: Final = 0.2
-# Least page faults of the block with new pages; fewer mean that they were not counted.
+# Minimum number of page faults of the block with new pages; fewer mean that they were not counted.
 _MIN_BLOCK_FAULTS: Final = 1.0
 
 
@@ -93,11 +94,11 @@ def log_experiments(
 
     Args:
         table: with visits of :data:`LOG` and of calls alone.
-        parts: of the step.
+        parts: parts of the step.
         names: signatures of the logged calls, in the order of their parts.
         executing: number of logged executions in each call that has any.
-        dispatch_s: seconds to start a call that computes nothing.
-        threads: of the framework.
+        dispatch_s: time to start a call that computes nothing, in seconds.
+        threads: number of threads of the framework.
 
     Returns:
         Empty if no library logs anything in a call with a native layer.
@@ -139,10 +140,10 @@ def _by_round(
 
     Args:
         table: with visits of calls alone and of native kernels.
-        parts: of the step.
+        parts: parts of the step.
         counts: executions of the calls, by signature and direction.
-        of_call: returns the seconds that one execution adds, from its signature, the round, its
-            seconds alone and those of its native layers.
+        of_call: returns the seconds that one execution adds. Its arguments are the signature, the
+            round, the seconds of the call alone, and the seconds of its native layers.
     """
     alone = by_part(table.series(ALONE), parts.alone, parts.repeats)
     subjects = {kernel.subject for key in counts for kernel in parts.native[key]}
@@ -163,12 +164,12 @@ def _by_round(
 
 
 def _longer(_signature: str, _number: int, alone_s: float, native_s: float) -> float:
-    """Return the difference of a call alone and its native layers."""
+    """Return the time of a call alone minus the time of its native layers."""
     return alone_s - native_s
 
 
 class _Logged(NamedTuple):
-    """Logged shares of a call: executions, reorders among them, and creating primitives."""
+    """Shares of a call's time by the log: executions, reorders in them, creating primitives."""
 
     executed: float
     reordered: float
@@ -248,7 +249,7 @@ def kernel_experiment(
 
     Args:
         table: with visits of calls alone and of native kernels.
-        parts: of the step.
+        parts: parts of the step.
         ran: by signature, the kernels of a call.
         fastest: by signature and direction, the kernels of its native layers.
 
@@ -331,7 +332,7 @@ def alternatives(table: SampleTable, changes: Mapping[str, str]) -> list[Alterna
     """Return the times of steps with one change, beside the steps of the same rounds.
 
     Args:
-        table: with visits of steps, and of changed steps as far as there are any.
+        table: with visits of steps, and of changed steps if there are any.
         changes: the change in words, by subject.
     """
     steps = table.series(STEP)
@@ -360,13 +361,13 @@ def alternatives(table: SampleTable, changes: Mapping[str, str]) -> list[Alterna
 def fresh_memory(table: SampleTable) -> Experiment | None:
     """Return the cost of pages that a step touches for the first time.
 
-    It is the difference to a step that keeps its pages, see :func:`_against_kept`. Without such a
-    step, and if page faults cost less than 1 % of the step, it is the number of page faults times
+    It is the difference to a step that keeps its pages, see :func:`_against_kept`. If there is no
+    such step, and page faults cost less than 1 % of the step, it is the number of page faults times
     the cost of one in a new block. Pages of other origin may cost four times as much on virtual
     machines.
 
     Args:
-        table: with visits of steps, :data:`PAGES` and :data:`PAGES_KEPT`; of
+        table: with visits of steps, :data:`PAGES` and :data:`PAGES_KEPT`; and of
             :data:`~pydlbench.analysis.call_times.STEP_KEPT` if it could be prepared.
 
     Returns:
@@ -403,10 +404,10 @@ class _BesideKept(NamedTuple):
     """Differences of a step and one that keeps its pages, over their common rounds.
 
     Attributes:
-        calls_s: seconds in calls, the step minus the other one, by round.
-        between_s: the same between calls.
-        faults: page faults of the step.
-        faults_kept: page faults of the other one, by round.
+        calls_s: time in calls, the step minus the step that keeps its pages, by round.
+        between_s: time between calls, the step minus the step that keeps its pages, by round.
+        faults: page faults of the step, by round.
+        faults_kept: page faults of the step that keeps its pages, by round.
     """
 
     calls_s: dict[int, float]
@@ -419,8 +420,8 @@ def _beside_kept(table: SampleTable) -> _BesideKept | None:
     """Compare a step with one that keeps its pages.
 
     Returns:
-        None if that one lacks more than one of the step's rounds, or has more than a fifth of its
-        page faults.
+        None if the step that keeps its pages lacks more than one of the step's rounds, or has more
+        than a fifth of the step's page faults.
     """
     if STEP_KEPT not in table:
         return None
@@ -450,7 +451,7 @@ def _against_kept(table: SampleTable, cost: Mapping[int, float]) -> Experiment |
     """Return a step's calls minus those of one that keeps its pages, plus its page faults.
 
     Returns:
-        None without such a step, or if page faults cannot explain the difference.
+        None if there is no such step, or if page faults cannot explain the difference.
     """
     kept = _beside_kept(table)
     if kept is None:
@@ -476,11 +477,11 @@ def returned_memory(table: SampleTable) -> Experiment | None:
     A large block is unmapped when its tensor is freed, after the last call that reads it.
 
     Args:
-        table: with visits of steps, and of those that keep their pages.
+        table: with visits of steps, and of steps that keep their pages.
 
     Returns:
-        None without such a step, and if it saves less than 1 % of the step between calls, or more
-        than its page faults explain.
+        None if there is no such step, if it saves less than 1 % of the step between calls, or if it
+        saves more than its page faults explain.
     """
     kept = _beside_kept(table)
     if kept is None:

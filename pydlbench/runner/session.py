@@ -126,7 +126,7 @@ class Session:
             UsageError: a spec needs more memory than available; raised before anything is measured.
             BackendMissingError: the CUDA module or a library is missing, so that no row can be
                 measured.
-            UnsupportedError: there is no driver or no such GPU; likewise.
+            UnsupportedError: there is no driver or no such GPU, so that no row can be measured.
         """
         self.check_room(specs)
         for device in dict.fromkeys(spec.device for spec in specs if spec.on_gpu):
@@ -189,7 +189,9 @@ class Session:
         return self.devices.cache_bytes(device)
 
     def remember(self, spec: KernelSpec, algorithm: str, layout: str) -> None:
-        """Set the kernel of a hot row that was measured elsewhere, for the cold row of an estimate.
+        """Remember the kernel chosen for a hot-cache row that was measured elsewhere.
+
+        The estimate's cold-cache row then uses it too.
 
         Args:
             spec: spec of the hot row.
@@ -206,8 +208,8 @@ class Session:
         Args:
             spec: what to compute.
             variant: see ``Preparation``.
-            alone: whether no other backend computes the same, as in :meth:`measure`; a kernel that
-                was verified there is not verified again then.
+            alone: whether no other backend computes the same, as in :meth:`measure`; in that case a
+                kernel that was verified there is not verified again.
         """
         return self._kernels.prepare(spec, variant=variant, alone=alone)
 

@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from pydlbench.runner.session import Session
     from pydlbench.workers.host import RemoteKernel
 
-# Number of traced steps: LEAST_ROUNDS, as many as processes. Short steps have more, in these
-# seconds; long steps have as many as fit into half a minute.
+# Maximum number of traced steps. At least LEAST_ROUNDS are traced, as many as there are processes.
+# Short steps are traced for some seconds; long steps as often as fits into half a minute.
 _MAX_ROUNDS: Final = 18
 _SHORT_STEPS_S: Final = 4.0
 _LONG_STEPS_S: Final = 30.0
 # Rounds that give the time of a round and the cost of tracing; more follow if that seems high.
 _FIRST_ROUNDS: Final = 2
-# Ratio of traced to untraced step from which the trace does not represent the step.
+# Maximum ratio of traced to untraced step; above it the trace does not represent the step.
 _MAX_TRACING_COST: Final = 1.03
-# Share of a module's time that calls without a roofline may take if the module has one.
+# Maximum share of a module's time taken by calls without a roofline if the module is to have one.
 _MAX_UNKNOWN_SHARE: Final = 0.1
 
 
@@ -53,11 +53,11 @@ class Rounds:
     """Rounds of traced steps, in seconds.
 
     Attributes:
-        traced_s: the traced step.
-        plain_s: the untraced step beside it.
-        calls_s: each call in the traced step.
-        gaps_s: on a GPU, each other part of the traced step.
-        host_s: on a GPU, the host in each call.
+        traced_s: time of the traced step, by round.
+        plain_s: time of the untraced step beside it, by round.
+        calls_s: time of each call in the traced step, by round.
+        gaps_s: on a GPU, time of each other part of the traced step, by round.
+        host_s: on a GPU, the host's time in each call, by round.
     """
 
     traced_s: Sequence[float]
@@ -86,7 +86,7 @@ class Rounds:
         return [traced / plain for traced, plain in zip(self.traced_s, self.plain_s, strict=True)]
 
     def middle(self, calls: int) -> list[float]:
-        """Return the seconds of each call, followed by those between calls.
+        """Return the seconds of each call, followed by the time between calls.
 
         They are means over the middle rounds (``middle_rounds``), so that they add up.
         """
@@ -98,7 +98,7 @@ class Rounds:
         return list(middle_rounds(flat, calls + 1))
 
     def only(self, places: Sequence[int]) -> Rounds:
-        """Return some of the rounds, by their places."""
+        """Return the rounds at the given indices."""
 
         def some(rows: Sequence[Sequence[float]]) -> list[Sequence[float]]:
             return [rows[place] for place in places] if rows else []
@@ -137,7 +137,7 @@ def trace_step(step: StepSpec, kernel: RemoteKernel[StepFacts], session: Session
 
     Args:
         step: the step.
-        kernel: of its last visit.
+        kernel: kernel of the step's last visit.
         session: its device has the rooflines.
 
     Returns:
@@ -167,7 +167,7 @@ def traced_rounds(
     Args:
         kernel: runs the step traced.
         facts: its calls, and the ways to trace it.
-        briefly: only choose the way, with two rounds if it costs little; the caller takes the
+        briefly: only choose the way, with two rounds if tracing costs little; the caller takes the
             rounds.
     """
     notes: list[str] = []
@@ -224,8 +224,8 @@ def rounds_wanted(round_s: float, most: int = _MAX_ROUNDS) -> int:
     """Return the number of rounds of traced steps.
 
     Args:
-        round_s: seconds of one, with the untraced step.
-        most: the most rounds of short steps.
+        round_s: time of one round, with the untraced step, in seconds.
+        most: maximum number of rounds of short steps.
     """
     round_s = max(round_s, 1e-6)
     if LEAST_ROUNDS * round_s > _LONG_STEPS_S:
@@ -251,8 +251,8 @@ def tracing_of(facts: TraceFacts, way: str, rounds: Rounds, notes: Sequence[str]
     """Return the record of how calls were timed.
 
     Args:
-        facts: of the traced step.
-        way: in which it was traced.
+        facts: facts about the traced step.
+        way: the way in which the step was traced.
         rounds: all rounds in this way.
         notes: deviations from the usual way.
     """
@@ -283,9 +283,9 @@ def in_context(
     time between them belong to the same executions.
 
     Args:
-        calls: of the step, in their order.
-        rounds: of traced steps.
-        limit_s: the roofline of a call, in seconds.
+        calls: calls of the step, in their order.
+        rounds: rounds of traced steps.
+        limit_s: returns the roofline of a call, in seconds.
     """
     rows, between_s = calls_in_context(calls, rounds, limit_s)
     modules = _modules(rows, between_s + sum(row.in_context_s for row in rows))
@@ -311,9 +311,9 @@ def calls_in_context(
     """Return the rows of calls, one for equal calls, the longest first; and the time between calls.
 
     Args:
-        calls: of the step, in their order.
-        rounds: of traced steps.
-        limit_s: the roofline of a call, in seconds.
+        calls: calls of the step, in their order.
+        rounds: rounds of traced steps.
+        limit_s: returns the roofline of a call, in seconds.
     """
     *seconds, between_s = rounds.middle(len(calls))
     step_s = sum(seconds) + between_s
@@ -352,7 +352,8 @@ def limit_of_module(calls: Sequence[CallInContext]) -> float | None:
     """Return the sum of a module's rooflines; None if too many calls have none.
 
     Args:
-        calls: of the module. If those without a roofline take more than a tenth, there is no sum.
+        calls: calls of the module. If calls without a roofline take more than a tenth, there is no
+            sum.
     """
     seconds = sum(call.in_context_s for call in calls)
     unknown_s = sum(call.in_context_s for call in calls if call.limit_s is None)
@@ -392,7 +393,7 @@ def _shares(calls: Sequence[ProgramCall], rounds: Rounds, module: str) -> list[f
 
 
 def _alike(larger: Sequence[float], smaller: Sequence[float]) -> bool:
-    """Whether two modules cannot be distinguished: the interval of their difference has zero."""
+    """Whether two modules cannot be distinguished: the interval of their difference contains 0."""
     differences = [more - less for more, less in zip(larger, smaller, strict=True)]
     interval = median_interval(differences, signed=True)
     return interval is None or interval.low <= 0
@@ -407,8 +408,8 @@ def limits_of(
 ) -> Callable[[ProgramCall], float | None]:
     """Return a function for the roofline of a call on the CPU, which returns None if unknown.
 
-    Calls without FLOPs whose operands fit into the first cache have none: its bandwidth is not
-    probed.
+    Calls without FLOPs whose operands fit into the first cache have no roofline: the bandwidth of
+    the first cache is not probed.
     """
     meanings = {call: meaning_of_call(call) for call in calls}
     wanted = dict.fromkeys(precision_of(meaning) for meaning in meanings.values())
@@ -455,7 +456,7 @@ def meaning_of_call(call: ProgramCall) -> Meaning:
 
 
 def executed_flops(meaning: Meaning) -> float | None:
-    """Return FLOPs without padded taps, as far as layers are known."""
+    """Return the FLOPs of the layers that are known, without padded taps."""
     if meaning.flops is None:
         return None
     padded = sum(each.layer.flops(each.pass_) for each in meaning.layers)
@@ -464,7 +465,7 @@ def executed_flops(meaning: Meaning) -> float | None:
 
 
 def moved_bytes(meaning: Meaning) -> int | None:
-    """Return least bytes: those read, and those of results by their size or by layers."""
+    """Return the least bytes moved: bytes read, and bytes of results by their size or by layers."""
     if meaning.bytes is not None or not meaning.layers or meaning.reads is None:
         return meaning.reads if meaning.bytes is None else meaning.bytes
     itemsize = bytes_of_type(next(iter(meaning.dtypes), "float32"))
@@ -477,6 +478,6 @@ def moved_bytes(meaning: Meaning) -> int | None:
 
 
 def precision_of(meaning: Meaning) -> str:
-    """Return the precision of the peak that a call is compared with."""
+    """Return the precision of the compute peak that a call is compared with."""
     known = (TYPE_PRECISIONS[dtype] for dtype in meaning.dtypes if dtype in TYPE_PRECISIONS)
     return next(known, "fp32")

@@ -16,8 +16,8 @@ class ChunkRequest(msgspec.Struct, frozen=True, kw_only=True):
         untimed: executions before the first sample, to refill caches and wake the threads.
         touch: reading the operands once is enough in place of the untimed executions, which a slow
             kernel then skips if it supports that.
-        timing: how a step on a GPU is timed, one of ``backends.steps.device.WAYS``; empty is the
-            first of them, and the only one for everything else.
+        timing: how a step on a GPU is timed, one of ``backends.steps.device.WAYS``; empty means the
+            first of them. Everything else is timed only in the first way.
     """
 
     samples: int
@@ -28,7 +28,7 @@ class ChunkRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuReadings(msgspec.Struct, frozen=True, kw_only=True):
-    """NVML readings of a GPU during a chunk of samples; None where NVML has none.
+    """NVML readings of a GPU during a chunk of samples; None if NVML does not provide a reading.
 
     Attributes:
         sm_clock_hz: median SM clock.
@@ -68,13 +68,13 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
             measured.
         faults: page faults per execution; None if not counted.
         voluntary: voluntary context switches of all threads; None if not counted.
-        involuntary: involuntary ones; None if not counted.
+        involuntary: involuntary context switches of all threads; None if not counted.
         cpu_s: CPU time of the process within ``wall_s``, summed over its threads, spinning ones
             included; None if not counted.
         others_s: CPU time of other processes on the used CPUs within ``wall_s``. It is counted in
             ticks, so it may be a tick too long or too short, and negative. None if not counted.
-        bursts: FMA throughput of bursts on all threads right before and right after, each relative
-            to idle cores; empty without bursts.
+        bursts: FMA throughput of bursts on all threads right before and right after the samples,
+            each relative to idle cores; empty if there were no bursts.
         parts: for each sample the seconds of its parts, such as a step's calls; empty if not timed.
 
     Raises:

@@ -51,9 +51,10 @@ def describe_interference(
     """Return a description of the interference in a round, or None.
 
     Args:
-        disturbance: what the backend observed.
-        fma: FMA throughput of the bursts around it over that of idle cores; None without bursts.
-        wait_s: how long a thread waited for a CPU that another process used.
+        disturbance: interference that the backend observed.
+        fma: FMA throughput of the bursts around the round, relative to idle cores; None if there
+            were no bursts.
+        wait_s: time that a thread waited for a CPU that another process used.
         steal_s: CPU time that the hypervisor took.
         wall_s: wall time of the samples.
         policy: the limits.

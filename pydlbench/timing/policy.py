@@ -12,10 +12,11 @@ from pydlbench.errors import UsageError
 #: step, which takes about a hundred times as long.
 LAYER_BUDGET_S: Final = 1.0
 STEP_BUDGET_S: Final = 10.0
-#: The default number of rounds, and the smallest of a plan and of a breakdown. The interval of four
-#: is a fifth wider than that of six, and takes two thirds of the time.
+#: The default number of rounds, and the minimum for a plan and for a breakdown. The interval of
+#: four rounds is a fifth wider than the interval of six, and takes two thirds of the time.
 LEAST_ROUNDS: Final = 4
-#: The time of an execution for which the clock reads zero. A reading itself takes some 20 ns.
+#: Lower bound on a measured execution time, in case the clock reads zero. A reading itself takes
+#: some 20 ns.
 MIN_READING_S: Final = 1e-9
 
 
@@ -39,7 +40,7 @@ class Policy:
     # Least samples of a slow kernel, if the budget allows: the second one shows whether the first
     # was interrupted.
     least_samples: int = 2
-    # Bounds memory and post-processing only.
+    # Limits memory and post-processing only.
     max_samples: int = 5000
     # A clock call costs 20 to 40 ns, two per sample: under 0.1 % of 100 microseconds.
     min_sample_s: float = 100e-6
@@ -50,12 +51,14 @@ class Policy:
     # other data in the caches, and the thread pool is asleep. Refilling 32 MB takes about 2 ms.
     # Slower kernels read their operands once instead, if they can.
     settle_s: float = 0.002
-    # No untimed executions above this: such data does not survive in a cache between executions.
+    # No untimed executions for kernels slower than this: their data does not survive in a cache
+    # between executions.
     settle_limit_s: float = 0.1
     # Faster kernels have a round that does not count in each new process: clocks settle within
     # milliseconds. Slower ones ran for longer than that when they were prepared.
     warm_limit_s: float = 0.002
-    # A subject that is known to take longer is warm once it was prepared; by default none is.
+    # A subject that is known to take longer is warm once it has been prepared; by default no
+    # subject is.
     ready_limit_s: float = math.inf
     # Attempts until the inner count fits; each multiplies it by up to 100, so 5 reach 1e10.
     max_calibrations: int = 5
@@ -119,8 +122,8 @@ def step_policy(policy: Policy, *, settled: bool = False) -> Policy:
 
     Args:
         policy: the constants for a kernel.
-        settled: a process that has run the step once, to make it ready, has all of its memory:
-            that is so without a backward pass, whose gradients are allocated anew.
+        settled: whether a process that has run the step once has all of its memory. That is so
+            without a backward pass; with one, gradients are allocated anew.
     """
     # The first steps of a process build kernels and memory pools: of short ones a round that does
     # not count, of long ones a step, unless it is settled. The median of three excludes an
