@@ -102,7 +102,9 @@ class CardLimits:
         """
         if self._card is None:
             return CallLimit(None, self._missing)
-        moved, flops = moved_bytes(meaning), executed_flops(meaning)
+        moved, flops = _amounts(meaning)
+        if moved == 0 and meaning.kind != "view":
+            return CallLimit(None, meaning.flops_missing or "its operands were not recorded")
         if moved is None or flops is None:
             reason = meaning.flops_missing or meaning.layers_missing or "its bytes are not known"
             return CallLimit(None, reason)
@@ -159,7 +161,7 @@ class _Part:
 
     @property
     def seconds(self) -> float:
-        return sum(activity.seconds for activity in self.activities)
+        return self.activities[0].seconds + sum(each.seconds for each in self.activities[1:])
 
     @property
     def operator(self) -> str:
@@ -302,6 +304,12 @@ def _parts_of(
                 longest = max(own, key=lambda each: each.seconds)
                 category = _category_of(longest)
             yield _Part(activities=tuple(own), category=category, limit=limit, meaning=meaning)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _amounts(meaning: Meaning) -> tuple[int | None, float | None]:
+    """Return the least bytes and the executed FLOPs of a call; None if unknown."""
+    return moved_bytes(meaning), executed_flops(meaning)
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -551,21 +559,20 @@ def _dominant(
 ) -> DominantPart | None:
     """Return the part in which most of the time above the limit lies.
 
-    Idle time and exposed communication lie above the limit as a whole. A category without any
-    limit counts with its whole time, where no category has one.
+    Idle time, exposed copies and exposed communication lie above the limit as a whole, and so does
+    the time of calls without a limit.
     """
     if device_time is None:
         return None
-    have_limits = any(row.limit_s is not None for row in categories)
-
-    def above(row: LedgerCategory) -> float:
-        if row.category == timeline.COLLECTIVE:
-            return 0.0
-        return row.above_limit_s if have_limits else row.device_s or 0.0
-
-    candidates = [("category", row.category, above(row)) for row in categories]
+    exposed = (timeline.COLLECTIVE, timeline.COPY)
+    candidates = [
+        ("category", row.category, row.above_limit_s + row.unlimited_s)
+        for row in categories
+        if row.category not in exposed
+    ]
     communication_s = device_time.exposed_communication_s
     candidates.append(("communication", "exposed communication", communication_s))
+    candidates.append(("copy", "exposed copies", device_time.exposed_copy_s))
     if idle:
         candidates.append(("idle", idle[0].cause, device_time.idle_s))
     whole_s = sum(seconds for _, _, seconds in candidates)

@@ -194,7 +194,7 @@ class TraceTask(Task):
             card = card_named(recorded.device)
             missing = f"no known card is named {recorded.device}; nearest: --on CARD"
         how: dict[str, Any] = {"card": card, "missing": missing}
-        host = not recorded.on_gpu and card is None
+        host = not recorded.on_gpu and card is None and recorded.device is None
         if host or self.on == THIS_MACHINE:
             calls = recorded.rounds[0].calls
             how["limit_s"] = limits_of(calls, session)

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
+#: Levels of the tree; modules below belong to the last one.
+MAX_DEPTH: Final = 100
+#: Digits of a module's number.
+MAX_DIGITS: Final = 9
 _INSTANCE: Final = re.compile(r"(.*[A-Za-z]\w*)_\d+")
 
 
@@ -85,7 +89,7 @@ def fold(
     root: _Module[Item] = _Module()
     for path, key, item in items:
         module = root
-        for name in path:
+        for name in path[:MAX_DEPTH]:
             module = module.inner.setdefault(name, _Module())
         module.own.append((item, key))
     return _fold_inner([root])
@@ -110,7 +114,7 @@ def _fold_inner(modules: Sequence[_Module[Item]]) -> tuple[RepeatedModule[Item],
 
 def _key(named: tuple[str, _Module[Item]]) -> tuple[str, Hashable]:
     name, module = named
-    if name.isdecimal():
+    if name.isascii() and name.isdecimal() and len(name) <= MAX_DIGITS:
         return "", module.fingerprint()
     instance = _INSTANCE.fullmatch(name)
     return instance[1] if instance else name, None

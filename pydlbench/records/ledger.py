@@ -146,8 +146,8 @@ class DominantPart(Record, frozen=True, kw_only=True):
     """The part of a step in which most of the time above its limit lies.
 
     Attributes:
-        kind: ``category``, ``module``, ``idle`` or ``communication``.
-        name: of the category or module; the cause of idle time.
+        kind: ``category``, ``idle``, ``copy`` or ``communication``.
+        name: name of the category; the cause of idle time.
         seconds: above the limit in it; of idle time and communication their length.
         share: of the step's time above its limit.
     """

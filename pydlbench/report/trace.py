@@ -27,6 +27,8 @@ MAX_MODULES: Final = 12
 MAX_DIFFERENCES: Final = 15
 #: Parts of a tree that take less than this share of a step are shown with ``--all`` only.
 MIN_MODULE_SHARE: Final = 0.01
+#: Share of the kernels' time from which on a limit stands for all of it.
+MIN_LIMITED_SHARE: Final = 0.99
 #: Names of a module's path in a table, counted from the innermost.
 SHOWN_NAMES: Final = 2
 #: Places that a conclusion names.
@@ -79,8 +81,10 @@ def trace_report(ledger: StepLedger, *, everything: bool = False) -> list[Block]
 def conclusion(ledger: StepLedger) -> str:
     """Return the sentence that says where the time above the limit lies, and what to do."""
     dominant, line = ledger.dominant, ledger.device_time
-    if dominant is None or line is None or ledger.step_s is None:
+    if line is None or ledger.step_s is None:
         return "The recording has no times: its calls are listed by their limits."
+    if dominant is None:
+        return "Nothing of this step lies above its limit."
     step, seconds = format_seconds(ledger.step_s), format_seconds(dominant.seconds)
     if dominant.kind == "idle":
         share = percent(dominant.seconds / ledger.step_s)
@@ -88,6 +92,12 @@ def conclusion(ledger: StepLedger) -> str:
         what = f"The device is idle for {seconds} of the {step} of a step ({share})"
         cause = f"{largest.cause}, {format_seconds(largest.seconds)}"
         return f"{what}: {cause}. {_idle_remedy(largest.cause)}"
+    if dominant.kind == "copy":
+        share = percent(dominant.seconds / ledger.step_s)
+        return (
+            f"Copies are exposed for {seconds} of the {step} of a step ({share}): no kernel runs "
+            "beside them. Next: copy ahead from pinned memory (non_blocking=True), or copy less."
+        )
     if dominant.kind == "communication":
         share = percent(dominant.seconds / ledger.step_s)
         return (
@@ -100,11 +110,11 @@ def conclusion(ledger: StepLedger) -> str:
     if category.device_s and category.kernels:
         kernels += f", {format_seconds(category.device_s / category.kernels)} each"
     where = _places(ledger, calls)
-    if category.limit_s is None:
+    if category.limit_s is None or category.unlimited_s > category.above_limit_s:
         share = percent(dominant.seconds / ledger.step_s)
         return (
             f"{_capital(dominant.name)} kernels take {seconds} of the {step} of a step ({share}): "
-            f"{kernels}{where}. No limit is known for them."
+            f"{kernels}{where}. No limit is known for {format_seconds(category.unlimited_s)} of it."
         )
     whole = dominant.seconds / dominant.share
     remedy = _REMEDIES.get(dominant.name, "")
@@ -175,7 +185,11 @@ def _heading(ledger: StepLedger) -> list[str]:
     lines = ["  ".join(items)]
     line = ledger.device_time
     if line is not None:
-        parts = [] if ledger.limit_s is None else [f"limit {format_seconds(ledger.limit_s)}"]
+        parts = []
+        if ledger.limit_s is not None:
+            limited = ledger.limited_share or 0.0
+            of = "" if limited > MIN_LIMITED_SHARE else f" of {percent(limited)} of the kernels"
+            parts.append(f"limit {format_seconds(ledger.limit_s)}{of}")
         parts += [f"busy {format_seconds(line.busy_s)}", f"idle {format_seconds(line.idle_s)}"]
         if line.overlapped_s > 0:
             parts.append(f"overlapped {format_seconds(line.overlapped_s)}")
@@ -268,7 +282,7 @@ def _rest(ledger: StepLedger, calls: int, modules: int) -> list[str]:
         rest = sum(missing[reason] for reason in reasons[MAX_NAMED:])
         share = percent(rest / ledger.step_s) if ledger.step_s else "?"
         lines.append(f"{len(reasons) - MAX_NAMED} more reasons: {share} of the step (--json)")
-    if ledger.card is not None:
+    if ledger.card is not None and ledger.limit_s is not None:
         lines.append(
             f"limits: published peaks of the {ledger.card}; bytes over the bandwidth of its "
             "memory, which a kernel whose operands stay in a cache can pass"
@@ -309,7 +323,13 @@ def _difference(comparison: LedgerComparison) -> str:
     ratio = comparison.b_s / comparison.a_s if comparison.a_s else 0.0
     length = format_seconds(abs(comparison.difference_s))
     longer = "longer" if comparison.difference_s >= 0 else "shorter"
-    first = comparison.rows[0] if comparison.rows else None
+    # The part that made the step longer or shorter, as the whole is.
+    same_sign = (
+        row
+        for row in comparison.rows
+        if row.difference_s * comparison.difference_s > 0 and row.why != "overlap"
+    )
+    first = next(same_sign, None)
     text = f"B's step is {length} {longer} than A's ({ratio:.3g} times its time)"
     if first is None or not first.difference_s:
         return f"{text}."

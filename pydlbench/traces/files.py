@@ -82,8 +82,10 @@ def read_captures(name: str) -> tuple[tuple[Origin, ...], ...]:
         events, _ = _decode_items(
             msgspec.json.decode(data, type=_Head).traceEvents, ChromeEvent, name, "event"
         )
-    except msgspec.DecodeError as error:
-        raise UsageError(f"--capture {name}: not JSON as a trace is: {error}") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UsageError(
+            f"--capture {name}: not JSON as a profile is: {error}; nearest: a profile of PyTorch"
+        ) from error
     return pytorch.captured_origins(name, [event for event in events if event.ph == "X"])
 
 

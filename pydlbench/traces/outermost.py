@@ -133,7 +133,8 @@ def visit(roots: Sequence[OperatorEvent]) -> Iterator[OutermostCall]:
     while waiting:
         event, call, within, direction, modules = waiting.pop()
         if event.name.startswith(_BACKWARD):
-            direction, modules = "backward", modules_of.get(event.number or -1, modules)
+            number = -1 if event.number is None else event.number
+            direction, modules = "backward", modules_of.get(number, modules)
         elif event.name.startswith(_OPTIMIZER):
             direction, modules = "optimizer", ()
         elif event.name.startswith(_MODULE):

@@ -53,6 +53,8 @@ _CAPTURE_BEGINS, _CAPTURE_ENDS = "StreamBeginCapture", "StreamEndCapture"
 _ENQUEUES: Final = ("Launch", "Memcpy", "Memset")
 _MICRO: Final = 1e-6
 _MAX_DEPTH: Final = 1000
+#: Largest copy that is believed.
+MAX_BYTES: Final = 1 << 50
 #: An operator that spends this share of its time itself is more than a wrapper of what it calls.
 _OWN_SHARE: Final = 0.5
 
@@ -81,7 +83,7 @@ def read(name: str, events: Sequence[ChromeEvent], device: str | None) -> Record
     # Copies alone are no step of a device: the CPU computed.
     if timeline.KERNEL in kinds or (kinds and not profile.roots):
         return profile.on_device(device)
-    return profile.on_host()
+    return profile.on_host(device)
 
 
 def captured_origins(name: str, events: Sequence[ChromeEvent]) -> tuple[tuple[Origin, ...], ...]:
@@ -232,11 +234,16 @@ class _Profile:
             steps, hosts_s, within, outside = [outside], [None], [waits], []
         timelines = split_steps(steps, hosts_s, within)
         outside_s = sum(activity.seconds for activity in outside)
-        if outside:
-            notes.append(
-                f"{len(outside):,} activities of {format_seconds(outside_s)} in all were launched "
-                "outside of the profiler's steps and are left out"
-            )
+        for known, why in (
+            (True, "were launched outside of the profiler's steps"),
+            (False, "have no recorded launch and ran before those of the first step"),
+        ):
+            group = [each for each in outside if (each.launch is not None) is known]
+            if group:
+                group_s = format_seconds(sum(each.seconds for each in group))
+                notes.append(
+                    f"{len(group):,} activities of {group_s} in all {why} and are left out"
+                )
         if not any("shapes" in origin for origin in self._noted()):
             notes.append(
                 "recorded without shapes: there are no limits; "
@@ -305,7 +312,7 @@ class _Profile:
                         seconds=interval.end - interval.begin,
                         launch=span,
                         origin=origin,
-                        bytes=event.args.bytes if isinstance(event.args.bytes, int) else None,
+                        bytes=_byte_count(event.args.bytes),
                         replayed=launch is not None and _GRAPH_LAUNCH in launch.event.name,
                     ),
                     moment,
@@ -358,7 +365,7 @@ class _Profile:
     # -------------------------------------------------------------------------
     # A CPU.
 
-    def on_host(self) -> RecordedTrace:
+    def on_host(self, device: str | None) -> RecordedTrace:
         """Return the steps of a CPU, whose time line is that of its calls."""
         owners = self._owners()
         activities = [
@@ -406,6 +413,7 @@ class _Profile:
                 for step, window in zip(steps, windows, strict=True)
             ),
             named=any(each.modules for each in self.visited.values()),
+            device=device,
             notes=notes,
         )
 
@@ -538,6 +546,11 @@ def _program_call(event: ChromeEvent, visited: OutermostCall, listed: str | None
         direction=visited.direction,
         signature="inductor.generated.default()" if generated else _signature_of(event, listed),
     )
+
+
+def _byte_count(value: Any) -> int | None:
+    """Return a number of bytes; None of what is none."""
+    return value if isinstance(value, int) and 0 <= value <= MAX_BYTES else None
 
 
 def _common_type(events: Sequence[ChromeEvent]) -> str | None:

@@ -7,8 +7,9 @@ device is busy, which is the length of their union.
 
 from __future__ import annotations
 
+import bisect
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -109,18 +110,21 @@ class StepTimeline:
         begin: when the step began on the device: at the end of the step before it, or with its
             first activity.
         host_s: of the step on the host; None if nobody noted it.
-        waits: of the host for the device.
+        waits: calls in which the host waited for the device.
+        busy: when the device executed anything, of whichever step; spans that do not overlap.
     """
 
     activities: tuple[Activity, ...]
     begin: float
     host_s: float | None = None
-    waits: tuple[Wait, ...] = field(default=())
+    waits: tuple[Wait, ...] = ()
+    busy: tuple[TimeSpan, ...] = ()
 
     @property
     def end(self) -> float:
         """When its last activity ended."""
-        return max((each.interval.end for each in self.activities), default=self.begin)
+        last = max((each.interval.end for each in self.activities), default=self.begin)
+        return max(self.begin, last)
 
     @property
     def span_s(self) -> float:
@@ -134,8 +138,14 @@ class StepTimeline:
 
     @property
     def busy_s(self) -> float:
-        """Seconds in which at least one activity ran."""
-        return length(self._clipped(self.activities))
+        """Seconds in which at least one activity ran, of this step or of a neighbour."""
+        return self._busy_between(self.begin, self.end)
+
+    def _busy_between(self, begin: float, end: float) -> float:
+        """Return the seconds between two moments in which the device executed anything."""
+        first = bisect.bisect_right(self.busy, begin, key=lambda span: span.end)
+        last = bisect.bisect_left(self.busy, end, key=lambda span: span.begin)
+        return sum(min(span.end, end) - max(span.begin, begin) for span in self.busy[first:last])
 
     def exposed_s(self, kind: str) -> float:
         """Return the seconds in which only activities of a kind ran, beside no computation.
@@ -165,7 +175,7 @@ class StepTimeline:
             launch = activity.launch
             if begin > now:
                 if launch is None:
-                    _add(causes, NO_LAUNCH, begin - now)
+                    _add(causes, NO_LAUNCH, self._idle_between(now, begin))
                 else:
                     ready = min(max(launch.end, now), begin)
                     while next_wait < len(waits) and waits[next_wait].interval.end <= min(
@@ -184,13 +194,16 @@ class StepTimeline:
                     if wait is not None:
                         inside = f" in {wait.operator}" if wait.operator else ""
                         where = f"{SYNCHRONISED}: {wait.name}{inside}"
-                    _add(causes, where, ready - now)
+                    _add(causes, where, self._idle_between(now, ready))
                     rest = BEFORE_COLLECTIVE if activity.kind == COLLECTIVE else LAUNCHED
-                    _add(causes, rest, begin - ready)
+                    _add(causes, rest, self._idle_between(ready, begin))
             if launch is not None:
                 launched_before = max(launched_before, launch.begin)
             now = max(now, end)
         return causes
+
+    def _idle_between(self, begin: float, end: float) -> float:
+        return end - begin - self._busy_between(begin, end)
 
     def _clipped(self, activities: Iterable[Activity]) -> list[TimeSpan]:
         """Return the intervals of activities, without what lies before the step's begin."""
@@ -261,7 +274,8 @@ def split_steps(
         hosts_s: seconds of each step on the host.
         waits: of the host in each step.
     """
-    steps = []
+    busy = tuple(merge(each.interval for own in activities for each in own))
+    steps: list[StepTimeline] = []
     end: float | None = None
     for own, host_s, waited in zip(activities, hosts_s, waits, strict=True):
         if not own:
@@ -272,8 +286,9 @@ def split_steps(
             begin=ordered[0].interval.begin if end is None else end,
             host_s=host_s,
             waits=tuple(waited),
+            busy=busy,
         )
-        # A step whose activities all end before the step before it ends takes no time of its own.
-        end = max(step.end, step.begin)
+        # A step that ends within the one before it takes no time of its own.
+        end = step.end
         steps.append(step)
     return tuple(steps)

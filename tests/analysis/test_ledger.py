@@ -172,3 +172,17 @@ def test_steps_without_times_have_no_difference(ledger):
     timed = ledger(layers(1))
     with pytest.raises(UsageError, match="no times"):
         compare_ledgers(timed, timed.__class__(file="x", source="PyTorch execution trace"))
+
+
+def test_time_without_a_limit_counts_in_the_conclusion(ledger):
+    events = launched("mylib::moe", "moe_kernel", 0, 100, 9990, 1, **MM)
+    events += launched("aten::add", "a", 30, 10100, 10, 2, **ADD)
+    found = ledger(events)
+    assert (found.dominant.kind, found.dominant.seconds) == ("category", pytest.approx(9990e-6))
+    assert found.limited_share < 0.01
+
+
+def test_operands_that_were_not_recorded_make_no_limit_of_zero(ledger):
+    (call,) = ledger(launched("aten::relu_", "a", 0, 100, 10, 1)).calls
+    assert call.limit_s is None
+    assert call.limit_missing

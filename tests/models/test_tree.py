@@ -35,3 +35,10 @@ def test_items_of_a_module_itself_are_apart_from_those_inside():
 
 def test_items_without_a_module_are_in_no_part():
     assert fold([((), "mm", 1)]) == ()
+
+
+def test_names_of_any_depth_and_any_number_are_taken():
+    (part,) = fold([(["layer"] * 3000, "mm", 1)])
+    assert part.items == (1,)
+    (part,) = fold([(("9" * 5000,), "mm", 1), (("\N{ARABIC-INDIC DIGIT THREE}",), "mm", 2)])[:1]
+    assert part.items == (1,)
