@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from pydlbench.verification.verify import Verdict
 
-# A candidate is not run again if its first execution takes longer than the best time by this factor
-# plus the effort's ``hopeless_s``.
+# Except in a thorough search, a candidate is not run again if its first execution exceeds this
+# factor times the best time, plus the effort's ``hopeless_s``.
 HOPELESS_FACTOR = 1.15
-# Loading its data into the caches costs a kernel some 2 ms, less than a tenth of longer kernels;
-# these have no untimed execution.
+# Maximum time of a kernel that gets an untimed execution. Loading its data into the caches costs
+# some 2 ms, less than a tenth of the time of longer kernels.
 _MAX_WARM_UP_S = 0.02
-# Least number of samples of a thorough probe.
+# Minimum number of samples of a thorough probe.
 _THOROUGH_SAMPLES = 5
 
 
@@ -35,8 +35,9 @@ class Stage(NamedTuple):
     """A stage of the probes.
 
     Attributes:
-        share: cumulative share of a candidate's samples at its end.
-        margin: candidates slower than the fastest by more than this factor are then dropped.
+        share: cumulative share of a candidate's samples at the end of the stage.
+        margin: after the stage, candidates slower than the fastest by more than this factor are
+            dropped.
     """
 
     share: float
@@ -51,16 +52,16 @@ class Effort:
         hopeless_s: excess of a first execution that cold caches, cold code and waking threads can
             explain; a candidate is dropped only if it takes longer.
         probe_s: time of one candidate's probe.
-        probe_samples: largest number of samples in a probe.
-        stages: stages of the probes; the first has all candidates.
+        probe_samples: maximum number of samples in a probe.
+        stages: stages of the probes; all candidates take part in the first.
         final_margin: finalists are slower than the fastest probe by at most this factor: on a busy
             virtual machine, probes differ from the finals by several per cent.
-        finalists: largest number of finalists.
+        finalists: maximum number of finalists.
         finals_s: time of all finals.
-        finals_rounds: least and largest number of rounds.
+        finals_rounds: minimum and maximum number of rounds of the finals.
         turn_s: time of one candidate's turn in a round: several executions of a short kernel,
             because each turn starts with other data in the caches.
-        turn_samples: largest number of samples in a turn.
+        turn_samples: maximum number of samples in a turn.
     """
 
     hopeless_s: float
@@ -89,9 +90,10 @@ CPU_EFFORT = Effort(
     turn_samples=50,
     stages=(Stage(1 / 6, 1.5), Stage(1 / 2, 1.15), Stage(1.0, float("inf"))),
 )
-#: On a CPU, for one of hundreds of summands. Probes are a third as long, which still distinguishes
-#: kernels that differ by a tenth. Finals have fewer candidates and a fifth of the time, one or two
-#: rounds for long kernels. If the second best wins, it is slower by only a few per cent.
+#: On a CPU, for a layer whose time is one of hundreds in a sum. Probes are a third as long, which
+#: still distinguishes kernels that differ by a tenth. Finals have fewer candidates and a fifth of
+#: the time, one or two rounds for long kernels. If the second best wins, it is slower by only a few
+#: per cent.
 CPU_BRIEF_EFFORT = replace(
     CPU_EFFORT,
     probe_s=0.01,
@@ -115,7 +117,7 @@ GPU_EFFORT = Effort(
     turn_s=0.001,
     turn_samples=10,
 )
-#: On a GPU, for one of hundreds of summands: finals take a third as long.
+#: On a GPU, for a layer whose time is one of hundreds in a sum: finals take a third as long.
 GPU_BRIEF_EFFORT = replace(GPU_EFFORT, finals_s=0.02, finals_rounds=(2, 5))
 
 
@@ -131,16 +133,16 @@ class KernelCandidate:
     """One way to compute a layer, with its times in probe and finals.
 
     Attributes:
-        source: the backend's description from which it makes the kernel.
+        source: the description from which the backend makes the kernel.
         algorithm: the library's name of the implementation.
         layout: the layout of each tensor.
-        details: further fields of its entry in ``--algorithms``.
-        times: times in seconds, those of the probe first; without the first execution if there are
-            others.
+        details: further fields of the candidate's entry in ``--algorithms``.
+        times: execution times in seconds, at first from the probe; the first execution is left out
+            if there are others.
         first: time of the first execution in seconds.
         status: ``ok``, or ``failed`` (it could not be run or was wrong).
-        reason: why it is not ``ok``.
-        verdict: verdict on its result after verification.
+        reason: why the candidate is not ``ok``.
+        verdict: verdict on the candidate's result after verification.
         kernel: the backend's kernel, while it holds memory.
     """
 
@@ -166,7 +168,7 @@ class KernelCandidate:
         self.reason = str(error)
 
     def entry(self, chosen: bool) -> dict[str, Any]:
-        """Return its entry in ``--algorithms``, in JSON form.
+        """Return the candidate's entry in ``--algorithms``, in JSON form.
 
         Args:
             chosen: whether the row times this candidate.
@@ -195,8 +197,8 @@ class Autotuner(abc.ABC):
         candidates: all candidates, in the order of the probes.
         effort: duration of probes and finals.
         thorough: probe and verify every candidate fully, not only those that may win.
-        finalists: number of candidates that may hold memory at the same time; None for that of the
-            effort.
+        finalists: number of candidates that may hold memory at the same time; None takes the
+            number of the effort.
         finals: sample the finalists in turn; otherwise the fastest correct probe wins.
     """
 
@@ -221,7 +223,7 @@ class Autotuner(abc.ABC):
         """Make a candidate runnable, anew if it was released; an exception excludes only it."""
 
     def finalist(self, candidate: KernelCandidate) -> Runnable:
-        """Make a candidate runnable in the finals; as in its probe by default."""
+        """Make a candidate runnable in the finals; by default as in the probe."""
         return self.runnable(candidate)
 
     @abc.abstractmethod
@@ -348,7 +350,7 @@ class Autotuner(abc.ABC):
             candidate.times += self.runnable(candidate).seconds(more)
 
     def _finals(self, finalists: Sequence[KernelCandidate], best: float) -> None:
-        """Sample the finalists in turn; these times replace those of their probes."""
+        """Sample the finalists in turn; these times replace the times of their probes."""
         runners: list[tuple[KernelCandidate, Runnable, list[float]]] = []
         for candidate in finalists:
             try:

@@ -68,28 +68,29 @@ class KernelFacts:
         layout: the layout of each tensor.
         library: name and version of the library.
         accumulate: data type of the accumulator.
-        workspace_bytes: scratchpad and workspace together.
+        workspace_bytes: size of scratchpad and workspace together.
         reorder_s: per tensor, the time to convert it from the plain layout (or back to it).
         setup_s: time to create the primitive, including generated code.
         correct: verdict of the verification.
         candidates: all candidates that were tried, fastest first, in JSON form.
-        timing: clock of the samples: ``steady`` (the monotonic clock of the host), ``events``,
+        timing: how the samples are timed: ``steady`` (the monotonic clock of the host), ``events``,
             ``cuda-graph``.
-        tensor_cores: whether it uses tensor cores, according to the library; None if unknown.
+        tensor_cores: whether the kernel uses tensor cores, according to the library; None if
+            unknown.
         notes: the library's numerical and behaviour notes.
         launch_s: seconds per execution by three clocks: ``event`` (between two events), ``graph``
             (in a graph of many) and ``host`` (launched one by one until the last has ended); and
-            ``enqueue``, the host's time to launch one.
+            ``enqueue``, the host's time to launch one execution.
         energy_j: energy of one execution in joules.
-        power_w: mean power during that measurement, in watts.
-        sustained_s: seconds per execution when it runs for a second without pauses.
+        power_w: mean power during the measurement of ``energy_j``, in watts.
+        sustained_s: seconds per execution when the kernel runs for a second without pauses.
         sustained_hz: the multiprocessors' clock during that second.
         kernels: GPU kernels of one execution, from the driver: dicts with ``name``, ``grid`` and
             ``block`` (three numbers each), ``shared_bytes`` per block and ``registers`` per thread;
             empty if unknown.
         evidence: measurements inside a framework's operator: ``kernel`` (the library's name),
             ``kernel_s`` and ``reorder_s`` (from the library's log), and ``call_s``, the time of
-            that logged call, of which the others are shares.
+            the logged call, which includes the other two.
     """
 
     algorithm: str
@@ -118,7 +119,7 @@ class Kernel(Protocol):
 
     @property
     def facts(self) -> KernelFacts:
-        """Properties besides its time."""
+        """Properties of the kernel besides its time."""
 
     def sample(self, request: ChunkRequest) -> Chunk:
         """Time the requested samples, after the executions that are not timed."""
@@ -200,7 +201,7 @@ def check_not_emulated(precision: str, isa: Collection[str]) -> None:
 
     Args:
         precision: storage and arithmetic.
-        isa: the CPU's instruction sets, by the kernel's names.
+        isa: the CPU's instruction sets, by the names that the Linux kernel uses.
 
     Raises:
         UnsupportedError: the CPU has none of its instruction sets.
@@ -215,7 +216,8 @@ def check_not_emulated(precision: str, isa: Collection[str]) -> None:
 
 # PyTorch and TensorFlow; CuPy's is a subclass of MemoryError.
 _OUT_OF_MEMORY_CLASSES = ("OutOfMemoryError", "ResourceExhaustedError")
-# PyTorch's CPU allocator raises RuntimeError; Numba's driver an error with CUDA's name of it.
+# PyTorch's CPU allocator raises a RuntimeError; Numba raises a driver error that contains CUDA's
+# error name.
 _OUT_OF_MEMORY_TEXTS = (
     *("can't allocate memory", "cannot allocate memory", "failed to allocate memory"),
     *("bad_alloc", "out_of_memory"),

@@ -70,8 +70,8 @@ class Capabilities:
         name: value of ``--backend``.
         rank: position in lists; native kernels are the first.
         title: short description.
-        distributions: alternative packages that provide it.
-        install: command that installs it.
+        distributions: alternative packages that provide the backend.
+        install: command that installs the backend.
         tested: newest release series that the tests have run with, such as ``2.13``; empty if
             unknown.
         requires: module that must exist; None for the native modules, which report themselves why
@@ -80,18 +80,18 @@ class Capabilities:
             mode of a backend that has only one.
         on_request: modes that run only if they are named, or if all modes are requested.
         precisions: precisions on each kind of device.
-        start_s: least and largest time in seconds until its worker is ready and the peaks for its
+        start_s: minimum and maximum time in seconds until its worker is ready and the peaks for its
             rows are probed; for the forecast of a sweep.
         layers: whether it runs single layers, or only whole files.
         fresh_results: whether each call on a CPU allocates its results from the C library, so that
             a second process that keeps pages shows the cost of fresh memory.
         log_environment: variables that make it log its kernels, if it has no function for that.
         settings: prefixes of variables that change results: workers do not inherit them.
-        kept_settings: prefixes of exceptions, which workers inherit.
+        kept_settings: prefixes of exceptions from ``settings``, which workers inherit.
         code_folder: variable with the folder of compiled code for later processes; empty if there
             is none, or none that saves time.
         recorded: prefixes of further variables that the record of a run shows.
-        steps: properties of whole steps, if it runs any.
+        steps: properties of the backend's whole steps, if it runs any.
     """
 
     name: str
@@ -254,7 +254,7 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return the software environment of a run, with the packages and variables of all backends.
 
     Args:
-        variables: the environment variables; those of the process by default.
+        variables: the environment variables; the process's variables by default.
     """
     from pydlbench.devices.environment import read_environment
 

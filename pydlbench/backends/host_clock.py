@@ -66,7 +66,7 @@ class HostCounters:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Compute the differences."""
+        """Compute the differences of the counters between start and end."""
         wall, used = time.monotonic() - self._begin, time.process_time() - self._used
         if self._collecting:
             gc.enable()
@@ -93,7 +93,7 @@ class HostCounters:
         """Return the samples with the counters around them; see :class:`Chunk`.
 
         Args:
-            seconds: the samples.
+            seconds: time of each sample.
             faults: page faults per execution.
         """
         return Chunk(
@@ -174,8 +174,8 @@ def take_watched(
 
     Args:
         take: function that takes the chunk.
-        guard: makes the context in which it is taken.
-        watcher: reads the GPU; None without one.
+        guard: makes the context in which the chunk is taken.
+        watcher: reads the GPU; None if there is none.
     """
     with guard():
         if watcher is None:
@@ -202,7 +202,7 @@ class HostClock:
         operator: the operator to time.
         cpus: CPUs that the process is pinned to, for their counters.
         guard: makes the context of the calls, entered once per chunk.
-        watcher: reads the GPU of the operator; None without one.
+        watcher: reads the GPU of the operator; None if there is none.
     """
 
     def __init__(

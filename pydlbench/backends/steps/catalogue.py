@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
 
 
-#: Steps of the descent, and the largest share of the loss that the first may take off.
+#: Number of steps of the descent, and the maximum share by which the first may reduce the loss.
 _DESCENT_STEPS = 4
 _MAX_LOSS_SHARE = 0.05
 _MAX_LISTED_FAULTS = 3
@@ -46,7 +46,7 @@ class CatalogueModel(StepModel):
         model: the graph.
         weights: initial values, by name.
         spec: device, precision, cast, layout, mode and seed; other fields are not used.
-        batch: images and labels for steps that are not fed with any.
+        batch: images and labels for steps that are not fed.
         separate: whether single passes of one kind of gradient will be prepared; then no node
             overwrites its input.
 
@@ -71,7 +71,7 @@ class CatalogueModel(StepModel):
 
     @abc.abstractmethod
     def _build(self, batch: Batch, *, separate: bool) -> None:
-        """Build the network and place the minibatch; see the class for arguments."""
+        """Build the network and place the minibatch; for arguments see :class:`CatalogueModel`."""
 
     # -------------------------------------------------------------------------
     # Defined by each framework.
@@ -147,7 +147,7 @@ class CatalogueModel(StepModel):
             step.reset()
 
     def checks(self, result: Any) -> tuple[Check, ...]:
-        """Check the step against its graph; afterwards the weights are as before."""
+        """Check the step against its graph, then reset the weights to their initial values."""
         del result
         self.restore()
         return tuple(run_checks(self.model, self))
@@ -281,7 +281,7 @@ def host_arrays(batch: Batch, layout: str) -> tuple[NDArray[Any], ...]:
 
 
 def run_checks(model: Model, built: CatalogueModel) -> list[Check]:
-    """Run all checks that the phase allows; afterwards the weights are as before.
+    """Run all checks that the phase allows, then reset the weights to their initial values.
 
     Args:
         model: the graph that the step must compute.

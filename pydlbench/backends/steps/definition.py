@@ -27,7 +27,7 @@ Phase: TypeAlias = Literal[
 Fetch: TypeAlias = Literal["output", "predictions", "loss", "gradients"]
 LossKind: TypeAlias = Literal["model", "unregularised", "l2", "sum", "output", "none"]
 
-#: The phases in which gradients arise.
+#: Phases in which gradients are computed.
 BACKWARD: Final = ("forward-backward", "training", "backward-data", "backward-weights")
 
 _LOSSES: Final[dict[LossKind, str]] = {
@@ -44,13 +44,13 @@ class StepDefinition:
     """The parts of a step, which decide what its time includes in every framework.
 
     Attributes:
-        name: of the step within its protocol: ``Forward``, ``train``.
+        name: name of the step within its protocol: ``Forward``, ``train``.
         phase: the last part of the step. ``backward-data`` and ``backward-weights`` are one pass
             through all nodes that computes one kind of gradient from existing activations.
         propagation: whether batch normalisation and dropout train.
         loss: ``model`` (with its L2 terms), ``unregularised`` (the same without them), ``l2`` (half
-            the sum of squares of the output), ``sum`` (of the output), ``output`` (no loss: the
-            output itself is used as the gradient of the output), or ``none``.
+            the sum of squares of the output), ``sum`` (the sum of the output), ``output`` (no loss:
+            the output itself is used as the gradient of the output), or ``none``.
         keep_loss: whether the loss is a result of the step even if it is not fetched: a graph
             computes only what a result depends on.
         optimizer: ``model``, or ``none``: the step ends with the gradients.
@@ -61,11 +61,15 @@ class StepDefinition:
         input_gradient: whether the images' gradient is computed too (the first layer's
             backward-data pass).
         dropout: False leaves dropout out even if the propagation is training.
-        running_statistics: batch normalisation with the running statistics even then.
+        running_statistics: whether batch normalisation uses the running statistics even if the
+            propagation is training.
         zero_fill: whether the step first writes zeros over all gradients and then adds to them.
-        weights: ``host`` if they are kept there and copied to the device with every step.
-        cast: below float32: ``mixed`` keeps the weights in float32, ``whole`` casts everything.
-        averages: decay of moving averages kept of all weights within the step; None for none.
+        weights: ``host`` if the weights are kept on the host and copied to the device with every
+            step.
+        cast: how a precision below float32 is applied: ``mixed`` keeps the weights in float32,
+            ``whole`` casts everything.
+        averages: decay of the moving averages of all weights that the step computes; None if it
+            computes none.
     """
 
     name: str
@@ -86,7 +90,7 @@ class StepDefinition:
 
     @property
     def backward(self) -> bool:
-        """Whether gradients arise."""
+        """Whether gradients are computed."""
         return self.phase in BACKWARD
 
     @property
@@ -143,8 +147,8 @@ def definition_of(spec: StepSpec, model: Model | None) -> StepDefinition:
 
     Args:
         spec: phase, feed, fetch, dropout and statistics.
-        model: says whether its images have a gradient, and whether it can be trained; None for a
-            user model.
+        model: the graph, which tells whether images have a gradient and whether it can be
+            trained; None for a user model.
 
     Raises:
         UsageError: a training phase without an optimizer.
@@ -174,11 +178,11 @@ def check_trainable(model: Model, instead: str) -> None:
     """Make sure that a model has an optimizer to train with.
 
     Args:
-        model: its graph.
+        model: the graph.
         instead: the option that needs no optimizer, or names one.
 
     Raises:
-        UsageError: it has none.
+        UsageError: the model has no optimizer.
     """
     if model.optimizer.kind == "none":
         raise UsageError(f"{model.name}: has no optimizer to train with; nearest: {instead}")
@@ -186,13 +190,13 @@ def check_trainable(model: Model, instead: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The results that a step copied to the host, see ``fetch``; None for those not fetched.
+    """The results that a step copied to the host, see ``fetch``; None if not fetched.
 
     Attributes:
-        output: of the network, in the framework's layout.
-        predictions: ``(batch, classes)``; any increasing function of the logits will do.
-        loss: with its L2 terms if the definition has them.
-        gradients: of all trained tensors in their order, in the framework's layout.
+        output: output of the network, in the framework's layout.
+        predictions: array ``(batch, classes)``; any increasing function of the logits will do.
+        loss: value of the loss, with its L2 terms if the definition has them.
+        gradients: gradients of all trained tensors in their order, in the framework's layout.
     """
 
     output: NDArray[np.float32] | None = None
@@ -219,9 +223,9 @@ class FrameworkStep(Protocol):
         """Run it once; may return before the device has finished unless something is fetched.
 
         Args:
-            batch: fed if ``StepDefinition.feed`` is ``host``; None is the images and labels that
-                the model was built with.
-            rate: learning rate from this step on; None leaves it as it is.
+            batch: minibatch to feed if ``StepDefinition.feed`` is ``host``; None feeds the images
+                and labels that the model was built with.
+            rate: learning rate from this step on; None leaves the rate unchanged.
         """
 
 
@@ -230,9 +234,9 @@ class Losses:
     """A framework's functions for losses, which compute in float32.
 
     Attributes:
-        total: the sum of all elements.
-        half_square: half the sum of the squares of all elements.
-        cross_entropy: of logits and labels, the mean over all labels.
+        total: returns the sum of all elements.
+        half_square: returns half the sum of the squares of all elements.
+        cross_entropy: returns the cross entropy of logits and labels, the mean over all labels.
     """
 
     total: Callable[[Any], Any]
@@ -280,10 +284,11 @@ class StepModel(abc.ABC):
         """Return the tracer of the case's step; recording the step may run it.
 
         Args:
-            run: runs it once without a trace.
+            run: runs the step once without a trace.
 
         Raises:
-            UnsupportedError: its calls cannot be told apart; has the reason.
+            UnsupportedError: the calls of the step cannot be told apart; the message has the
+                reason.
         """
 
     def fold_normalisations(self) -> None:
@@ -301,7 +306,7 @@ class StepModel(abc.ABC):
         """Check the step.
 
         Args:
-            result: of the step.
+            result: result of the step.
         """
 
     @abc.abstractmethod
@@ -309,7 +314,7 @@ class StepModel(abc.ABC):
         """Return the fields of :class:`~pydlbench.records.step.StepFacts` that describe the model.
 
         Args:
-            result: of the step.
+            result: result of the step.
         """
 
     @property

@@ -1,4 +1,4 @@
-"""Steps and their calls on a GPU: the time of the device, and that of the host, for each.
+"""Steps and their calls on a GPU: device time and host time of each.
 
 A call is launched several times behind the native sampler's gate, as native kernels are. Two events
 enclose the device's seconds of a call with the gap to the next one; the host's clock measures
@@ -55,20 +55,21 @@ class DeviceCall(Protocol):
 class DeviceOperators:
     """Calls that are ready to be timed; see ``backends.steps.timed_calls.OperatorsKernel``.
 
-    A chunk has the device's seconds of each call and round, and the host's as ``enqueue_s``. With
-    ``inner`` above one there are :data:`PARTS` of each call: the seconds of its kernels by the
-    framework's profiler, as in a traced step, after another call and once more; then the seconds
-    between events, which include the gap between two launches.
+    A chunk has the device's seconds of each call and round, and the host's seconds as
+    ``enqueue_s``. With ``inner`` above one there are :data:`PARTS` of each call: the seconds of its
+    kernels when it follows another call, and when it is repeated (both by the framework's profiler,
+    as in a traced step); and the seconds between events, which include the gap between two
+    launches.
 
     Args:
-        calls: in the order of the facts' ``names``.
-        facts: of the calls.
-        runtime: of the framework.
-        guard: makes the context in which they are called.
-        watcher: reads the GPU meanwhile; None: nothing is read.
+        calls: calls in the order of the facts' ``names``.
+        facts: facts of the calls.
+        runtime: the framework's GPU runtime.
+        guard: makes the context in which the calls are made.
+        watcher: reads the GPU during the samples; None if nothing is read.
     """
 
-    #: Times of a call.
+    #: Number of times that a chunk has of each call.
     PARTS: Final = 3
 
     def __init__(
@@ -126,7 +127,7 @@ def _captured(call: Callable[[], Any], runtime: DeviceRuntime) -> DeviceWork:
     """Return a graph of a call, or of a step.
 
     Raises:
-        UnsupportedError: it cannot be captured; has the reason.
+        UnsupportedError: the call cannot be captured; the message has the reason.
     """
     try:
         return runtime.graph_work(call, 1)
@@ -142,9 +143,9 @@ def kernels_of(
     """Return the names of the kernels that each call launches, and notes on calls without names.
 
     Args:
-        calls: by signature; each is captured into a graph, so that it must be settled before it is
-            timed.
-        runtime: of the framework.
+        calls: calls by signature. Each is captured into a graph, so it must be settled before it
+            is timed.
+        runtime: the framework's GPU runtime.
     """
     kernels: dict[str, tuple[str, ...]] = {}
     uncaptured: dict[str, dict[str, None]] = {}
@@ -197,10 +198,10 @@ class StepClock(HostClock):
 
     Args:
         operator: the step.
-        runtime: of the framework.
-        cpus: those that the process is pinned to.
-        guard: makes the context in which it is called.
-        watcher: reads the GPU meanwhile; None: nothing is read.
+        runtime: the framework's GPU runtime.
+        cpus: CPUs that the process is pinned to.
+        guard: makes the context in which the step is run.
+        watcher: reads the GPU during the samples; None if nothing is read.
     """
 
     def __init__(
@@ -239,7 +240,7 @@ def runtime_of(backend: FrameworkBackend) -> StepRuntime:
     """Return the runtime of a backend on a GPU.
 
     Raises:
-        UnsupportedError: it has none that offers events and graphs.
+        UnsupportedError: the backend has no runtime that offers events and graphs.
     """
     if backend.runtime is None:
         raise UnsupportedError(
@@ -258,10 +259,10 @@ def step_kernel(
     """Return a step that is ready to be timed: by the host's clock, on a GPU in other ways, too.
 
     Args:
-        backend: of the worker.
+        backend: the worker's backend.
         operator: the step.
-        guard: makes the context in which it is called.
-        facts: of the step.
+        guard: makes the context in which the step is run.
+        facts: facts of the step.
         traced: records the step, and returns the traced steps.
     """
     if backend.runtime is None:

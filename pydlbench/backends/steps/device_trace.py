@@ -2,7 +2,7 @@
 
 The host enqueues work, and the device executes its queue. A profile has both on one time axis: the
 host's operators and launches, and the device's kernels, each with the number of its launch. The
-device time of a call is that of its kernels; the host time of enqueueing them is kept beside it.
+device time of a call is the time of its kernels; the host's time to enqueue them is kept beside it.
 Until the host has launched the next kernel, an idle device waits for the host, either in a call
 (dispatch, launch) or between two calls (Python, modules, autograd). Idle time after the launch is
 the device's own.
@@ -44,7 +44,7 @@ class DeviceProfile:
     """The profile of a step that follows an untimed one.
 
     Attributes:
-        step: from the step's first call on the host to its last.
+        step: interval from the start of the step's first call on the host to the end of its last.
         operators: the host's events in all threads: the backward pass may have its own thread.
         launches: the host's calls that enqueue work on the device, by number.
         kernels: the device's kernels and copies, each with the number of its launch.
@@ -68,11 +68,11 @@ def trace_of(
     Calls and gaps sum to the step.
 
     Args:
-        profile: of the step.
-        names: see :func:`~pydlbench.backends.steps.trace.align`, as the rest.
-        contains: likewise.
-        describe: likewise.
-        heads: likewise.
+        profile: profile of the step.
+        names: see :func:`~pydlbench.backends.steps.trace.align`.
+        contains: see :func:`~pydlbench.backends.steps.trace.align`.
+        describe: see :func:`~pydlbench.backends.steps.trace.align`.
+        heads: see :func:`~pydlbench.backends.steps.trace.align`.
 
     Raises:
         PrimitiveError: the profile has other calls, or no kernels.
@@ -138,9 +138,9 @@ def fit_to_step(
     they are scaled to the step.
 
     Args:
-        calls_s: of the kernels of each call.
-        gaps_s: as :data:`GAPS` names them.
-        step_s: of the step without a trace.
+        calls_s: seconds of the kernels of each call in the traced step.
+        gaps_s: seconds of the traced step's other parts, in the order of :data:`GAPS`.
+        step_s: seconds of the step without a trace.
     """
     *idle_s, others_s = gaps_s
     busy_s, waiting_s = sum(calls_s) + others_s, sum(idle_s)
@@ -154,7 +154,7 @@ class _CallSpans:
     """The call that the host was in at each moment.
 
     Args:
-        spans: of the calls, in their order; one may lie within another.
+        spans: intervals of the calls, in their order; one may lie within another.
     """
 
     def __init__(self, spans: Sequence[Span]) -> None:
@@ -170,12 +170,12 @@ class _CallSpans:
             self._places[begin:end] = [place] * (end - begin)
 
     def around(self, moment_ns: int) -> int | None:
-        """Return the place of the innermost call at a moment; None between calls."""
+        """Return the index of the innermost call at a moment; None between calls."""
         number = bisect.bisect_right(self._bounds, moment_ns) - 1
         return self._places[number] if number >= 0 else None
 
     def covered(self, begin_ns: int, end_ns: int) -> int:
-        """Return the time that the host was in calls between two moments."""
+        """Return the nanoseconds between two moments that the host spent in calls."""
         first = bisect.bisect_right(self._bounds, begin_ns)
         last = bisect.bisect_left(self._bounds, end_ns)
         moments = [begin_ns, *self._bounds[first:last], end_ns]

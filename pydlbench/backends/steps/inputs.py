@@ -29,9 +29,9 @@ class Batch:
     """One minibatch.
 
     Attributes:
-        images: float32 NCHW, uniform in [-1, 1).
-        labels: int64, one per image (per pixel if the output is a map), below the model's classes;
-            None if its loss takes none.
+        images: float32 array, NCHW, uniform in [-1, 1).
+        labels: int64 array, one label per image (per pixel if the output is a map), below the
+            model's classes; None if the loss takes none.
     """
 
     images: NDArray[np.float32]
@@ -42,8 +42,8 @@ def make_batch(model: Model, seed: int = 0) -> Batch:
     """Return a minibatch for a model.
 
     Args:
-        model: gives batch, image size and classes.
-        seed: at least 0.
+        model: model with batch, image size and classes.
+        seed: seed of the random numbers, at least 0.
     """
     stream = np.random.SFC64([seed, 1])
     images = np.empty((model.batch, *model.image), np.float32)
@@ -62,8 +62,8 @@ def save_results(folder: Path, results: Iterable[tuple[str, NDArray[np.float32]]
     """Write output and gradients as numbered files, and their names in that order.
 
     Args:
-        folder: may exist already.
-        results: by name; each is dropped before the next one is computed.
+        folder: where to write; may exist already.
+        results: pairs of name and array; each is dropped before the next one is computed.
     """
     folder.mkdir(exist_ok=True)
     names = []
@@ -73,12 +73,12 @@ def save_results(folder: Path, results: Iterable[tuple[str, NDArray[np.float32]]
     (folder / "names.txt").write_text("\n".join(names))
 
 
-# A truncated normal distribution is cut off at this many standard deviations.
+# Number of standard deviations at which a truncated normal distribution is cut off.
 _CUTOFF = 2.0
 
 
 def weight_shapes(node: GraphNode) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all of a node's tensors by role, those of running statistics last."""
+    """Return the shapes of all of a node's tensors by role, running statistics last."""
     return {**trained_tensors(node), **buffers(node)}
 
 
@@ -96,8 +96,8 @@ def make_weights(
 
     Args:
         model: the graph.
-        seed: at least 0.
-        disturbance: relative change of every element, of random size up to this and either sign.
+        seed: seed of the random numbers, at least 0.
+        disturbance: maximum relative change of every element; size and sign are random.
     """
     tensors = {name: _tensor(shape, init, name, seed) for name, shape, init in _initials(model)}
     if disturbance:

@@ -46,8 +46,8 @@ class NetworkRun:
 
     Attributes:
         tensors: weights and running statistics by ``<node>/<role>``.
-        definition: of the step.
-        key: of the random numbers of dropout, in frameworks that have keys.
+        definition: definition of the step.
+        key: key of the random numbers of dropout, in frameworks that have keys.
         statistics: updated running statistics by name, in frameworks that do not assign them.
     """
 
@@ -117,7 +117,7 @@ class Network(abc.ABC):
         return self._layout(name).plain("weights", array) if array.ndim == 4 else array
 
     def is_exact(self, name: str) -> bool:
-        """Whether a tensor is float32 in every precision, as those of normalisations are."""
+        """Whether a tensor is float32 in every precision, as tensors of normalisations are."""
         node, _, role = name.rpartition("/")
         layer = self.model[node].layer
         return layer is not None and layer.in_float32(role)
@@ -156,9 +156,9 @@ class Network(abc.ABC):
         """Return the images after batch normalisation, which updates running statistics.
 
         Args:
-            node: the normalisation; without trained ``weights`` its factor is one.
-            images: its input.
-            tensors: of the normalisation by role, in float32.
+            node: the normalisation; its factor is one if it has no trained ``weights``.
+            images: input of the normalisation.
+            tensors: tensors of the normalisation by role, in float32.
             run: defines which statistics are used.
         """
 
@@ -218,8 +218,8 @@ class FunctionStep(abc.ABC):
     """A step as one function of images and labels; see ``steps.definition.FrameworkStep``.
 
     Args:
-        owner: the model and its weights, with images and labels of the host.
-        definition: of the step.
+        owner: the model and its weights, with images and labels on the host.
+        definition: definition of the step.
 
     Raises:
         UsageError: training without an optimizer.
@@ -248,9 +248,9 @@ class FunctionStep(abc.ABC):
         """Return the loss of an output; the classes of images are their channels.
 
         Args:
-            output: of the network.
-            labels: None if the loss takes none.
-            tensors: of the network, by name.
+            output: output of the network.
+            labels: labels of the images; None if the loss takes none.
+            tensors: tensors of the network, by name.
         """
         net = self.owner.net
         if labels is not None and len(output.shape) == 4 and net.images == "nchw":
@@ -260,12 +260,12 @@ class FunctionStep(abc.ABC):
     def add_results(
         self, results: dict[str, Any], output: Any, loss: Callable[[], Any]
     ) -> dict[str, Any]:
-        """Add the results that are fetched or kept to those that are computed anyway.
+        """Add the results that are fetched or kept to the results that are computed anyway.
 
         Args:
-            results: computed anyway; changed and returned.
-            output: of the network.
-            loss: returns the loss.
+            results: results that are computed anyway; the mapping is changed and returned.
+            output: output of the network.
+            loss: function that returns the loss.
         """
         definition = self.definition
         if "output" in definition.fetch:
@@ -278,7 +278,7 @@ class FunctionStep(abc.ABC):
 
     @abc.abstractmethod
     def run(self, host: tuple[NDArray[Any], ...] | None = None) -> dict[str, Any]:
-        """Run it once and return its results where they are.
+        """Run the step once and return its results without copying them to the host.
 
         Args:
             host: images and labels that are fed; None uses those on the device.

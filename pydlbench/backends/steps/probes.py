@@ -36,9 +36,9 @@ class WrittenBlocks:
     They are mapped directly, because an allocator may hand out pages that it has kept.
 
     Args:
-        size: bytes of a block, a multiple of 4.
-        count: blocks in a run.
-        cpus: that write a block, a thread on each.
+        size: size of a block in bytes, a multiple of 4.
+        count: number of blocks in a run.
+        cpus: CPUs that write a block, with a thread on each.
         keeps: map one block only, and write it each time.
 
     Raises:
@@ -96,7 +96,7 @@ class Wakeups:
     """Two threads that wake each other in turn, by a byte there and one back.
 
     Args:
-        cpus: the other thread is bound to the second of them, if there is one.
+        cpus: CPUs of the process; the other thread is bound to the second one, if there is one.
     """
 
     def __init__(self, cpus: Sequence[int]) -> None:
@@ -129,9 +129,9 @@ def written_blocks(size: int, count: int, *, keeps: bool) -> OperatorsKernel:
     """Return the kernel that writes memory, fresh or kept; its chunks count the page faults.
 
     Args:
-        size: see :class:`WrittenBlocks`.
-        count: likewise.
-        keeps: likewise.
+        size: size of a block in bytes, a multiple of 4.
+        count: number of blocks in a run.
+        keeps: map one block only, and write it each time.
     """
     cpus = process_cpus()
     blocks = WrittenBlocks(size, count, cpus, keeps=keeps)

@@ -1,6 +1,6 @@
 """What each framework can do with steps: the module ``worker`` in ``backends/<framework>``.
 
-A request takes one way through the house. The host builds a kernel in a worker process by naming a
+Every request takes the same path. The host builds a kernel in a worker process by naming a
 function of :mod:`pydlbench.backends.steps.requests` (``request_step``, ``request_calls``...). That
 function runs in the worker and is answered by a function that begins with ``serve``: steps by
 :mod:`pydlbench.backends.steps.serving`, calls by the framework's own module, whose interface is
@@ -30,7 +30,7 @@ class FrameworkWorker(Protocol):
     """The module of a framework; a function that it does not define is not supported.
 
     Attributes:
-        runs_files: whether all models are files, those of the catalogue too.
+        runs_files: whether all models are files, including models of the catalogue.
     """
 
     runs_files: bool

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.steps.timed_calls import TimedOperator
 
-# An operator is repeated in its function until a call takes this long, or this often.
+# An operator is repeated in its function until a call takes this long, but at most so many times.
 _CALL_S: Final = 12e-3
 _MAX_REPETITIONS: Final = 16
-# The operands of all repetitions together take at most this share of the memory.
+# Maximum share of the memory for the operands of all repetitions together.
 _MEMORY_SHARE: Final = 1 / 8
 # Length of a chain of empty operators, and how often it is run.
 _CHAIN_LENGTH: Final = 64
@@ -38,8 +38,8 @@ class RepeatedOperator(TimedCall):
 
     Args:
         call: calls the function, and waits for it.
-        executions: of the operator in a call.
-        cost: of an empty call, which is subtracted; None subtracts nothing.
+        executions: number of executions of the operator in a call.
+        cost: cost of an empty call, which is subtracted; None subtracts nothing.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ def long_enough(
 
     Args:
         make: builds the function from sets of operands, with one execution for each.
-        operands: of one execution.
+        operands: operands of one execution.
         copy: returns an operand in memory of its own.
-        size: of the operands, in bytes: large operands are repeated less often.
-        among: operators that share the memory.
-        most: repetitions.
+        size: size of the operands in bytes: large operands are repeated less often.
+        among: number of operators that share the memory.
+        most: maximum number of repetitions.
     """
     operator = make([operands])
     operator.run()
@@ -112,7 +112,7 @@ def long_enough(
 
 
 def dispatch_s(chain: Callable[[int], TimedOperator]) -> float:
-    """Return the seconds of an empty operator: what dispatching it costs.
+    """Return the seconds that dispatching an operator costs, from a chain of empty operators.
 
     Args:
         chain: returns this many operators on almost no elements, each reading the last result.
@@ -141,7 +141,7 @@ def prepare_operators(
     """Prepare operators; return those that run, and the reasons why others do not, by signature.
 
     Args:
-        signatures: of the operators.
+        signatures: signatures of the operators.
         make: returns an operator that has run.
         words: describes an exception that is not pydlbench's own.
     """

@@ -47,7 +47,7 @@ def request_step(
     """Prepare a step to be timed.
 
     Args:
-        backend: of the worker.
+        backend: the worker's backend.
         spec: a :class:`StepSpec`.
         preparation: a :class:`StepPreparation`.
 
@@ -63,12 +63,13 @@ def request_step(
 def request_call_list(backend: FrameworkBackend, spec: dict[str, Any]) -> OperatorsKernel:
     """List the calls of a step without timing it; the kernel has nothing to sample.
 
-    PyTorch's calls are recorded at the dispatcher; those of TensorFlow and onnxruntime are nodes of
-    a graph. In a compiled step a call is a group that runs as one kernel (``calls.groups``). On a
-    CPU, PyTorch records a step of the catalogue on fake tensors; all other steps run.
+    PyTorch's calls are recorded at the dispatcher; calls of TensorFlow and onnxruntime are
+    nodes of a graph. In a compiled step a call is a group that runs as one kernel
+    (``calls.groups``). On a CPU, PyTorch records a step of the catalogue on fake tensors; all other
+    steps run.
 
     Args:
-        backend: of the worker.
+        backend: the worker's backend.
         spec: a :class:`StepSpec`.
 
     Returns:
@@ -90,11 +91,11 @@ def request_calls(
     ``refused`` has the reason for each call that could not be prepared.
 
     Args:
-        backend: of the worker.
+        backend: the worker's backend.
         spec: a :class:`StepSpec`, the step of the calls; the file of a user model may define
             operators.
-        signatures: of :class:`RecordedCall`.
-        of_step: run the step and use copies of its operands; without it, operands are made up from
+        signatures: signatures of calls, see :class:`RecordedCall`.
+        of_step: run the step and use copies of its operands; otherwise operands are made up from
             the signatures. The facts' ``notes`` name calls whose operands are made up anyway.
     """
     step = StepSpec.from_dict(spec)
@@ -111,9 +112,9 @@ def request_logged_calls(
     ``refused`` see :func:`request_calls`.
 
     Args:
-        backend: of the worker.
+        backend: the worker's backend.
         spec: a :class:`StepSpec`, see :func:`request_calls`.
-        signatures: of :class:`RecordedCall`, without those that feed the step.
+        signatures: signatures of calls (see :class:`RecordedCall`) that do not feed the step.
     """
     step = StepSpec.from_dict(spec)
     return worker_of(step.framework).serve_logged_calls(backend, step, signatures)
@@ -124,8 +125,8 @@ def request_blocks(backend: Backend, size: int, count: int, keeps: bool) -> Oper
 
     Args:
         backend: unused.
-        size: bytes of a block.
-        count: blocks in a run.
+        size: size of a block in bytes.
+        count: number of blocks in a run.
         keeps: whether all blocks use the same pages, instead of fresh memory.
     """
     from pydlbench.backends.steps.probes import written_blocks

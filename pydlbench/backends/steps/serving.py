@@ -28,7 +28,7 @@ def model_of(backend: FrameworkBackend, spec: StepSpec, disturbance: float = 0.0
     """Build the model of a case, from the catalogue or the user's code; nothing has run yet.
 
     Args:
-        backend: of the worker.
+        backend: the worker's backend.
         spec: the step.
         disturbance: see :class:`StepPreparation`.
 
@@ -50,7 +50,7 @@ def catalogue_model(
 
     Args:
         model: the graph, instead of the one that the case names.
-        spec: how it is run.
+        spec: how the model is run.
         batch: images and labels; None for synthetic ones.
         disturbance: see :class:`StepPreparation`.
     """
@@ -69,10 +69,10 @@ def serve_step(
     """Prepare the step of a case to be timed; see ``requests.request_step``.
 
     Args:
-        backend: of the worker.
+        backend: the worker's backend.
         spec: the step.
         preparation: which checks are made, and what is saved.
-        graph: run instead of the model that the case names.
+        graph: graph to run instead of the model that the case names.
         batch: images and labels for that graph; None for synthetic ones.
     """
     if backend.name != spec.framework:

@@ -50,9 +50,9 @@ class OperatorsKernel:
     times: the first run follows another operator, all later ones find their operands in caches.
 
     Args:
-        operators: in the order in which a step runs them.
-        facts: of the operators.
-        cpus: those that the process is pinned to.
+        operators: operators in the order in which a step runs them.
+        facts: facts of the operators.
+        cpus: CPUs that the process is pinned to.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class TimedCall:
     """A call as an operator whose time includes the cost of starting it.
 
     Args:
-        call: the function.
+        call: function that makes the call.
     """
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call = call
 
     def settle(self) -> None:
-        """Do nothing: the call finds its operands as the last one left them."""
+        """Do nothing: the call finds its operands as the last call left them."""
 
     def run(self) -> float:
         """Call once and return the seconds; results are dropped after the clock is read."""
@@ -106,17 +106,17 @@ class TimedCall:
         return seconds
 
 
-#: The cost of a call is the median of this many last calls; few, so that it follows the machine.
+#: Number of last calls whose median is the cost of a call; small, so that it follows the machine.
 RECENT_CALLS: Final = 31
 
 
 class CallCost:
     """The cost of starting a call, measured where it arises: after each operator.
 
-    Operators of a step are called from Python here, which a step need not do, so that this cost is
-    subtracted from their times. An empty call in a loop finds its code and data in the nearest
-    cache; between operators, whose tensors have displaced them, it took four times as long. The
-    operator before it matters less, so that the median of all recent calls is taken.
+    Here the operators of a step are called from Python, which a step need not do. This cost is
+    therefore subtracted from their times. An empty call in a loop finds its code and data in the
+    nearest cache; between operators, whose tensors have displaced them, it took four times as long.
+    The operator before it matters less, so that the median of all recent calls is taken.
 
     Args:
         call: makes an empty call and returns its seconds.
@@ -142,17 +142,18 @@ class LoggedOperators(OperatorsKernel):
 
     A request's samples are rounds. A round runs all operators without a log, and then each of them
     with one, so that an operator follows another one both times. The chunk has five times per
-    operator and round, operator by operator: the call without a log; the call with one; and by the
-    log all executions, the layout reorders among them, and the creation of primitives.
+    operator and round, operator by operator: the call without a log; the call with a log; and,
+    according to the log, all executions, the layout reorders included in them, and creating
+    primitives.
 
     Args:
-        operators: in the order in which a step runs them.
+        operators: operators in the order in which a step runs them.
         log: calls a function once and returns the text that was printed meanwhile.
-        facts: of the operators.
-        cpus: those that the process is pinned to.
+        facts: facts of the operators.
+        cpus: CPUs that the process is pinned to.
     """
 
-    #: Times of an operator.
+    #: Number of times that a chunk has of each operator and round.
     PARTS: Final = 5
 
     def __init__(
@@ -181,7 +182,7 @@ class LoggedOperators(OperatorsKernel):
         return account.chunk(seconds, faults=faults / request.samples)
 
     def _logged(self, operator: TimedOperator) -> list[float]:
-        """Run an operator with a log; return its seconds and those that the log has."""
+        """Run an operator with a log; return its seconds and the times in the log."""
         seconds: list[float] = []
         text = self._log(lambda: seconds.append(operator.run()))
         executions = parse(text)

@@ -56,14 +56,14 @@ def align(
     surround a call of its own name.
 
     Args:
-        names: of the calls in their order, as the profile has them.
-        events: of one thread, in any order.
-        contains: whether an event of this name need not be a call.
-        describe: names a call in a message, by its place.
+        names: names of the calls in their order, as the profile has them.
+        events: events of one thread, in any order.
+        contains: returns whether an event of this name need not be a call.
+        describe: returns the text that names a call in a message, given its index.
         heads: events that may precede a call as a part of it, by the name of the call.
 
     Raises:
-        PrimitiveError: the profile has other calls; names the first difference.
+        PrimitiveError: the profile has other calls; the message names the first difference.
     """
     alignment = Alignment(names, contains, describe, heads or {})
     for event in sorted(events, key=lambda event: (event.start_ns, -event.duration_ns)):
@@ -78,9 +78,9 @@ class _Span:
 
     Attributes:
         event: the event.
-        place: of the call that was next when it began.
-        is_call: whether it is that call.
-        inner_ns: time of the calls in it.
+        place: index of the next expected call when the event began.
+        is_call: whether the event is that call.
+        inner_ns: total time of the calls inside the event.
     """
 
     event: CallEvent
@@ -93,8 +93,8 @@ class Alignment:
     """The calls of a step found in a profile, event by event; see :func:`align`.
 
     Attributes:
-        seconds: of the calls found so far, in their order.
-        events: of the same calls.
+        seconds: times of the calls found so far, in their order.
+        events: events of the same calls.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Alignment:
         return place < len(self._names) and event.name == self._names[place]
 
     def _leave(self, until_ns: float) -> None:
-        """End the events that have ended by then, the innermost first."""
+        """End the events that have ended by a moment, the innermost first."""
         while self._around and self._around[-1].event.end_ns <= until_ns:
             span = self._around.pop()
             if not span.is_call:
@@ -152,7 +152,7 @@ class Alignment:
                 self._around[-1].inner_ns += inner_ns
 
     def _end(self, span: _Span) -> None:
-        """Match an event with the call after those in it, or check that it need not be a call."""
+        """Match an event with the call after its inner calls, or check that it may be no call."""
         if self._is_next(span.event):
             self._take(span.event, span.event.duration_ns - span.inner_ns)
             span.inner_ns = span.event.duration_ns
@@ -191,8 +191,8 @@ class StepTrace:
     """One traced execution.
 
     Attributes:
-        step_s: its seconds, by the host's clock; on a GPU by the device's.
-        calls_s: seconds of each call; on a GPU those of its kernels.
+        step_s: seconds of the step, by the host's clock; on a GPU by the device's clock.
+        calls_s: seconds of each call; on a GPU the seconds of its kernels.
         gaps_s: on a GPU, other kernels and the device's idle time by cause, see ``device_trace``.
         host_s: on a GPU, the host's seconds in each call.
     """
@@ -208,15 +208,16 @@ class StepTracer:
     """Runs a step traced.
 
     Attributes:
-        calls: of the step, in their order.
+        calls: calls of the step, in their order.
         ways: ways to trace, by :data:`~pydlbench.records.trace.TRACES`: the source of the times,
             and a function that runs the step once and traces it.
-        untimed: executions right before a traced one; the one without a trace has as many.
+        untimed: number of executions right before a traced one; an execution without a trace is
+            preceded by as many.
         gaps: names of a trace's ``gaps_s``.
         plain: runs the step once without a trace, and returns its seconds by the clock of the
-            trace; None: by the host's clock, from its call to its return.
+            trace; None if the host's clock times it from its call to its return.
         operators: see :class:`~pydlbench.records.trace.TraceFacts`.
-        compiled: likewise.
+        compiled: see :class:`~pydlbench.records.trace.TraceFacts`.
     """
 
     calls: Sequence[ProgramCall]
@@ -232,15 +233,15 @@ class TracedSteps:
     """A traced step and one without a trace in each round, in random order.
 
     A request's ``timing`` names the way to trace. The chunk has for each round the seconds of the
-    traced step, of the other one, and of each call in the traced one; on a GPU also its gaps and
-    the host's seconds in each call.
+    traced step, of the step without a trace, and of each call in the traced one; on a GPU also its
+    gaps and the host's seconds in each call.
 
     Args:
         tracer: runs the step traced.
-        run: runs it once without a trace; its results are dropped.
-        cpus: those that the process is pinned to.
-        guard: makes the context in which both are run.
-        seed: of the order.
+        run: runs the step once without a trace; its results are dropped.
+        cpus: CPUs that the process is pinned to.
+        guard: makes the context in which both steps are run.
+        seed: seed of the random order.
     """
 
     def __init__(

@@ -74,13 +74,13 @@ def call_user_object(name: str, options: Mapping[str, Any]) -> Any:
     """Call the user's callable and return its result; an object that is a model is not called.
 
     Args:
-        name: of the callable.
-        options: its keywords; text is read as a Python literal, ``true``, ``false`` or ``none``, if
-            it is one.
+        name: name of the callable.
+        options: keyword arguments of the callable; text is read as a Python literal, ``true``,
+            ``false`` or ``none``, if it is one.
 
     Raises:
-        UsageError: it cannot be called, or takes other arguments.
-        ModelError: it has raised an exception.
+        UsageError: the object cannot be called, or takes other arguments.
+        ModelError: the user's code has raised an exception.
     """
     function = load_user_object(name)
     if framework_of(function) is not None:
@@ -175,13 +175,13 @@ def parts_of(name: str, result: Any, framework: str) -> tuple[Any, Any, Any]:
     """Return model, inputs and loss function; missing parts are None.
 
     Args:
-        name: of the model.
-        result: of the user's callable.
-        framework: of this process.
+        name: name of the model.
+        result: result of the user's callable.
+        framework: framework of this process.
 
     Raises:
-        UsageError: it is not a model of any framework.
-        UnsupportedError: it is a model of another framework.
+        UsageError: the result is not a model of any framework.
+        UnsupportedError: the result is a model of another framework.
     """
     parts = result if isinstance(result, (tuple, list)) else (result,)
     owner = framework_of(parts[0]) if parts else None
@@ -227,7 +227,7 @@ def _takes_output(loss: Any) -> bool:
 
 
 def accepts(function: Any, *arguments: Any, **keywords: Any) -> bool:
-    """Whether the signature of a function takes these arguments; True without a signature."""
+    """Whether the signature of a function takes these arguments; True if it has no signature."""
     try:
         inspect.signature(function).bind(*arguments, **keywords)
     except TypeError:
@@ -238,7 +238,7 @@ def accepts(function: Any, *arguments: Any, **keywords: Any) -> bool:
 
 
 def input_texts(given: Iterable[tuple[str | None, Sequence[int], str]]) -> tuple[str, ...]:
-    """Return inputs as ``--input`` takes them; empty if it cannot express one of them.
+    """Return inputs as ``--input`` takes them; empty if ``--input`` cannot express one of them.
 
     Args:
         given: name (None if positional), shape and type of each tensor.
@@ -257,8 +257,8 @@ def batch_of(name: str, shape: Sequence[int] | None) -> int:
     """Return the number of images or sequences of a step.
 
     Args:
-        name: of the model.
-        shape: of its first input; None without inputs.
+        name: name of the model.
+        shape: shape of the first input; None if there are no inputs.
 
     Raises:
         UsageError: the batch is empty.
@@ -288,7 +288,7 @@ def user_code_errors(name: str) -> Iterator[None]:
     A child process that it forks ends instead of returning to pydlbench's code.
 
     Args:
-        name: of the model.
+        name: name of the model.
 
     Raises:
         InsufficientMemoryError: memory ran out.
@@ -310,7 +310,7 @@ def user_line(name: str) -> Callable[[], str | None]:
     """Return a function that finds the innermost line of the user's files on this thread's stack.
 
     Args:
-        name: of the model.
+        name: name of the model.
 
     Returns:
         A function that returns ``my_model.py:15``, or None if no frame is in the user's files.

@@ -71,11 +71,11 @@ class Tensors:
         """Return a tensor of random values: floating-point ones in [-1, 1), others from 0 on.
 
         Args:
-            shape: of the tensor.
-            kind: its type.
+            shape: shape of the tensor.
+            kind: type of the tensor.
             stream: source of the values.
             below: upper bound of integers, exclusive. They usually index rows of a table, which has
-                at least two rows: None is 2.
+                at least two rows: None stands for 2.
         """
         if "float" in kind:
             return self.make(stream.random(tuple(shape), np.float32) * 2 - 1, kind)
@@ -106,7 +106,7 @@ class FedModel(StepModel):
 
     @property
     def batch(self) -> int:
-        """The first number of the first input's shape; 1 without any."""
+        """The first number of the first input's shape; 1 if there is no input."""
         shape = self._first_shape([value for _, value in self.inputs()])
         return batch_of(self.spec.model, shape)
 
@@ -129,7 +129,7 @@ class FedModel(StepModel):
         }
 
     def _first_shape(self, value: Any) -> tuple[int, ...] | None:
-        """Return the shape of the first tensor in a value; None without any."""
+        """Return the shape of the first tensor in a value; None if there is none."""
         return next((tuple(x.shape) for x in self.tensors.find(value)), None)
 
     def _finite(self, name: str, tensors: Mapping[str, Any]) -> Check:
@@ -147,9 +147,9 @@ class UserLosses(Losses):
     """Loss functions that a black-box model needs as well.
 
     Attributes:
-        number: a tensor of one element, as a scalar.
-        mean_square: the mean of the squares of all elements, in float32.
-        random_labels: random labels for given logits.
+        number: returns a tensor of one element, as a scalar.
+        mean_square: returns the mean of the squares of all elements, in float32.
+        random_labels: returns random labels for given logits.
     """
 
     number: Callable[[Any], Any]
@@ -187,7 +187,7 @@ class UserModel(FedModel):
         """Call the user's callable, which builds the model; return the inputs that it returns.
 
         Raises:
-            UsageError: it cannot be called, or returns no model.
+            UsageError: the callable cannot be called, or returns no model.
             UnsupportedError: the model is of another framework, or is fed from the host.
             ModelError: the user's code has raised an exception.
         """
@@ -201,10 +201,11 @@ class UserModel(FedModel):
         return given
 
     def given(self, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return positional inputs and those by name: from ``--input``, or the user's code.
+        """Return positional inputs and inputs by name: from ``--input``, or the user's code.
 
         Args:
-            inputs: of the user's code: a tuple, a mapping by name, or a single input; None without.
+            inputs: inputs from the user's code: a tuple, a mapping by name, or a single input; None
+                if it returns none.
 
         Raises:
             UsageError: there are no inputs.
@@ -227,10 +228,10 @@ class UserModel(FedModel):
         return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
 
     def _drawn(self, rows: Mapping[int | str, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return random values for ``--input``: positional inputs, and those by name.
+        """Return random values for ``--input``: positional inputs, and inputs by name.
 
         Args:
-            rows: numbers of rows of the tables that inputs index, by place or name.
+            rows: numbers of rows of the tables that inputs index, by position or name.
         """
         stream = np.random.default_rng(self.spec.seed)
         arguments: list[Any] = []
@@ -255,7 +256,7 @@ class UserModel(FedModel):
             keywords: random inputs by name.
 
         Returns:
-            Rows of the smallest table that an input indexes, by its place or name.
+            Number of rows of the smallest table that an input indexes, by its position or name.
         """
         del arguments, keywords
         return {}
@@ -290,7 +291,7 @@ class UserModel(FedModel):
         """Note that a model without weights has gradients of its inputs.
 
         Raises:
-            UsageError: it is to be trained.
+            UsageError: the model is to be trained.
         """
         if self.spec.phase == "training":
             raise UsageError(
@@ -340,7 +341,7 @@ class UserModel(FedModel):
         ), name
 
     def _cross_entropy(self, output: Any) -> Callable[[Any], Any]:
-        """Return the cross entropy with random labels; sequences have a label at each place."""
+        """Return the cross entropy with random labels; sequences have a label at each position."""
 
         def scores(result: Any) -> Any:
             logits = part_of(result, "logits")

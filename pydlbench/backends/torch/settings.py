@@ -1,4 +1,4 @@
-"""PyTorch's global settings: those for all cases, those of a case, and their description."""
+"""PyTorch's global settings: settings for all cases, settings of a case, and their description."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_precision(precision: str, on_gpu: bool) -> None:
     """Refuse a precision that PyTorch or this CPU does not support.
 
     Raises:
-        UnsupportedError: has the reason.
+        UnsupportedError: PyTorch or the CPU does not support it; the message has the reason.
     """
     if on_gpu and precision == "fp16":
         raise UnsupportedError("torch cannot keep fp16 off the tensor cores; fp16-tc uses them")
@@ -49,7 +49,7 @@ def choose(threads: int) -> None:
     """Apply the settings for all cases: exact arithmetic, fastest algorithms, all threads.
 
     Args:
-        threads: of operators.
+        threads: number of threads of operators.
     """
     torch.set_num_threads(threads)
     # On a CPU this applies to oneDNN, too: "high" would allow bfloat16.
@@ -128,7 +128,7 @@ def tf32(precision: str) -> Iterator[None]:
 
 
 def emulated(precision: str) -> tuple[str, ...]:
-    """Return the instruction sets for a precision if this CPU has none of them; else empty."""
+    """Return the instruction sets for a precision if this CPU has none of them; otherwise empty."""
     needed = INSTRUCTION_SETS.get(precision, ())
     return () if any(_has(name) for name in needed) else needed
 

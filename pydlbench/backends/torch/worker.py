@@ -212,7 +212,7 @@ def _check_eager(spec: StepSpec) -> None:
     """Refuse compiled modes, whose calls do not pass the dispatcher.
 
     Raises:
-        UnsupportedError: a compiled mode.
+        UnsupportedError: the step runs in a compiled mode.
     """
     if spec.mode != "eager":
         raise UnsupportedError(

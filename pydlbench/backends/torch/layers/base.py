@@ -49,7 +49,7 @@ def ways_to_run(
 
     Args:
         spec: what is computed.
-        device: of the tensors.
+        device: device of the tensors.
         wait: returns when the device has done everything that was called.
 
     Raises:
@@ -135,7 +135,7 @@ class TorchBackend(FrameworkBackend):
         return empty(self._place, known, torch.inference_mode, self.wait)
 
     def clock(self, operator: Operator, cache: str = "hot") -> HostClock:
-        """Return the clock of an operator on this device: on a CPU the host's."""
+        """Return the clock of an operator on this device: on a CPU the host's clock."""
         del cache  # a CPU has hot caches only
         assert isinstance(operator, TorchOperator)
         return HostClock(operator, self.cpus, operator.guard)
@@ -147,7 +147,7 @@ class TorchBackend(FrameworkBackend):
         """Return the type of accumulators on this device.
 
         Args:
-            accumulate: their type by the operators.
+            accumulate: type of the accumulators according to the operators.
             spec: what is computed.
         """
         del spec

@@ -39,9 +39,9 @@ class TorchForwardOptions:
     Attributes:
         training: whether normalisations use the minibatch's statistics.
         transposed: whether the weights of a product have the layout of ``torch.nn.Linear``.
-        on_gpu: whether it runs on a GPU, where optimizers update all tensors in one call.
-        dtype: of the result of an op without operands.
-        device: of the same.
+        on_gpu: whether the function runs on a GPU, where optimizers update all tensors in one call.
+        dtype: type of the result of an op without operands.
+        device: device of the result of an op without operands.
         kernel: one of :func:`kernels_of` the case; None leaves the choice to PyTorch.
     """
 
@@ -60,7 +60,7 @@ def _always(function: Function) -> Callable[[Any, TorchForwardOptions], Function
 
 # -----------------------------------------------------------------------------
 # Windows. PyTorch pads both ends of a side equally, and poolings by at most half a window. Other
-# layers are padded by an operator of their own first (with minus infinity for a maximum).
+# layers are first padded by a separate operator (with minus infinity for a maximum).
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,12 @@ class Window:
     """The window of a convolution or pooling, one number for each side.
 
     Attributes:
-        kernel: its taps.
-        stride: from one output to the next.
-        padding: of the operator, at both ends of each side.
-        dilation: from one tap to the next.
-        pads: padding by an operator of its own: before and after the innermost side, and so on
-            outwards; empty if the operator itself pads.
+        kernel: number of taps.
+        stride: distance from one output to the next.
+        padding: padding by the operator itself, at both ends of each side.
+        dilation: distance from one tap to the next.
+        pads: padding by a separate operator: before and after the innermost side, and so on
+            outwards; empty if there is no such operator.
     """
 
     kernel: tuple[int, ...]
@@ -100,7 +100,7 @@ def window_of(layer: Any) -> Window:
 
 
 def padding_note(layer: Any) -> tuple[str, ...]:
-    """Return a note if a call pads by an operator of its own."""
+    """Return a note if a separate operator pads."""
     if layer.op not in ("conv", "pool") or not window_of(layer).pads:
         return ()
     names = (("front", "back"), ("top", "bottom"), ("left", "right"))[-layer.sides :]
@@ -233,7 +233,7 @@ def kernels_of(spec: KernelSpec) -> tuple[str | None, ...]:
     if layer.kind == "attention":
         return ATTENTION_KERNELS
     is_batch = layer.op == "gemm" and len(layer.src_batch) == 1 and not layer.broadcast
-    # It supports only bfloat16, and no bias.
+    # The grouped product supports only bfloat16, and no bias.
     if is_batch and (spec.precision, spec.fuse) == ("bf16-tc", "none") and hasattr(F, "grouped_mm"):
         return (None, GROUPED)
     return (None,)
@@ -261,7 +261,7 @@ def _local_response(layer: Any, options: TorchForwardOptions) -> Function:
     def forward(x: torch.Tensor) -> Any:
         if options.on_gpu or x.is_cuda or x.dtype == torch.float32:
             return F.local_response_norm(x, *words)
-        # CPUs have avg_pool3d in float32 only.
+        # local_response_norm uses avg_pool3d, which has no bfloat16 or float16 kernel on CPUs.
         return F.local_response_norm(x.float(), *words).to(x.dtype)
 
     return forward
@@ -311,7 +311,8 @@ def _momentum(layer: Any, options: TorchForwardOptions) -> Function:
 # -----------------------------------------------------------------------------
 # Layers on tensors of any shape.
 
-#: Functions of the operands, the number and ``out``, by op, if PyTorch has none of this name.
+#: Functions of the operands, the number and ``out``, by op; only for ops without a PyTorch
+#: function of the same name.
 _ELEMENTWISE: Final[Mapping[str, Function]] = {
     "power": torch.pow,
     "add": lambda x, y, a, **out: torch.add(x, y, alpha=a, **out),
@@ -461,7 +462,7 @@ def _scaled_mask(operands: TorchOperands) -> tuple[torch.Tensor, ...]:
     return (operands.place.tensor(kept.astype(np.float32)) / layer.keep,)
 
 
-#: See above.
+#: Tensors of the forward pass that a gradient reads and that are also inputs.
 SAVED: Final[Mapping[str, Callable[[TorchOperands], tuple[torch.Tensor, ...]]]] = {
     "softmax": lambda operands: (operands.tensor("result"),),
     "log-softmax": lambda operands: (operands.tensor("result"),),
@@ -485,7 +486,7 @@ def _normalised(layer: Any, results: Any) -> Mapping[str, torch.Tensor]:
     return by_role
 
 
-#: See above.
+#: Results by role, from the layer and the function's results.
 RESULTS: Final[Mapping[str, Callable[[Any, Any], Mapping[str, torch.Tensor]]]] = {
     "batchnorm": _normalised,
     "layernorm": _normalised,

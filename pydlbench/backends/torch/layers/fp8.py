@@ -1,4 +1,4 @@
-"""Products of 8-bit floating-point numbers, of which autograd has no gradients."""
+"""Products of 8-bit floating-point numbers, for which autograd has no gradients."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def scaled_product(operands: TorchOperands, *, pass_: str, fast: bool = False) -
     """Bind the operands of a product whose result is stored in e4m3.
 
     Args:
-        operands: by role.
-        pass_: of the product.
+        operands: operands by role.
+        pass_: pass of the product.
         fast: whether partial sums may stay in the tensor cores' accumulator.
     """
 

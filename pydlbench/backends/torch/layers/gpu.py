@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 _cuda: Any = torch.cuda  # not fully typed
-# Calls before a capture, so that cuDNN's benchmark mode and lazy loading are finished.
+# Number of calls before a capture, so that cuDNN's benchmark mode and lazy loading are finished.
 _WARM_UP = 3
 
 
@@ -43,8 +43,8 @@ class CapturedGraph:
     """A captured graph as work, with the owner of its memory.
 
     Args:
-        graph: PyTorch's, which owns the memory of all calls in it.
-        sampler: the native sampler's, of the same graph.
+        graph: PyTorch's graph, which owns the memory of all calls in it.
+        sampler: the native sampler's work for the same graph.
     """
 
     def __init__(self, graph: Any, sampler: DeviceWork) -> None:
@@ -57,7 +57,7 @@ class TorchRuntime:
     """PyTorch's CUDA runtime on a device, which tests replace by a fake.
 
     Args:
-        index: of the device.
+        index: index of the device.
     """
 
     def __init__(self, index: int = 0) -> None:
@@ -117,7 +117,7 @@ class TorchRuntime:
         return time.perf_counter()
 
 
-# Repetitions for the launch times of a row, by each clock.
+# Number of repetitions for the launch times of a row, by each clock.
 _LAUNCH_REPETITIONS = 20
 _TENSOR_CORES = ("tf32", "fp16-tc", "bf16-tc", "fp8-tc")
 _FAST = "fp8-tc-fast"
@@ -170,7 +170,7 @@ class TorchCudaBackend(TorchBackend):
         }
 
     def accumulator(self, accumulate: str, spec: KernelSpec) -> str:
-        """Return the type of accumulators; those of tensor cores have their own tolerance."""
+        """Return the type of accumulators; the one of tensor cores has its own tolerance."""
         if spec.precision == _FAST:
             return FAST_ACCUMULATOR
         if spec.precision in _TENSOR_CORES and spec.layer.weight_elements:

@@ -32,11 +32,11 @@ class GradientProgram:
     """Calls of ATen as one function.
 
     Attributes:
-        function: takes tensors; returns a tuple.
+        function: function that takes tensors and returns a tuple.
         arguments: the tensors that the calls read and none of them creates.
         finish: gives the results of the function the shapes of the gradients, by final views that
             no call reads.
-        names: of the calls that compute, each once: ``aten::mul``.
+        names: names of the calls that compute, each once: ``aten::mul``.
     """
 
     function: Callable[..., Any]
@@ -74,9 +74,9 @@ def gradient(
 
     Args:
         function: the forward pass.
-        tensors: its arguments.
-        wanted: those of them whose gradients are computed.
-        incoming: the gradient of the result; None for a number, whose gradient is one.
+        tensors: arguments of the function.
+        wanted: arguments whose gradients are computed.
+        incoming: the gradient of the result; None if the result is a number, whose gradient is one.
     """
     for tensor in wanted:
         tensor.requires_grad_()
@@ -108,7 +108,7 @@ class _Recorder(DispatchMode):
         self._views = views
         self._nodes: dict[int, fx.Node] = {}
         self._arguments: list[torch.Tensor] = []
-        self._last: fx.Node | None = None  # of the arguments
+        self._last: fx.Node | None = None  # last node of the arguments
         # Tensors are known by id, which must not be reused.
         self._alive: list[Any] = []
 

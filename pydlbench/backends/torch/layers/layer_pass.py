@@ -116,8 +116,8 @@ def _accumulate(layer: Layer, spec: KernelSpec, names: tuple[str, ...]) -> str:
     """Return the type of a pass's accumulators; each operator of a chain rounds its results.
 
     Kernels on CPUs sum the gradients of overlapping windows, and of a normalisation's weights, in
-    the stored type. Values that are converted to float32 stay in it. If a matrix is broadcast, the
-    products for its gradient are rounded before they are added up.
+    the stored type. Values that are converted to float32 stay float32. If a matrix is broadcast,
+    the products for its gradient are rounded before they are added up.
     """
     if layer.op == "gemm" and "aten::sum" in names:
         return stored(spec.precision)
@@ -139,10 +139,10 @@ class _TorchPass(FrameworkLayerPass):
     """A pass of a layer, with gradients derived by autograd.
 
     Args:
-        spec: see :class:`FrameworkLayerPass`, as the rest.
-        forward: likewise.
-        layout: likewise.
-        gradients: likewise.
+        spec: see :class:`FrameworkLayerPass`.
+        forward: see :class:`FrameworkLayerPass`.
+        layout: see :class:`FrameworkLayerPass`.
+        gradients: see :class:`FrameworkLayerPass`.
         recorded: whether a forward pass, too, is run as the recorded calls of ATen.
     """
 
@@ -151,7 +151,7 @@ class _TorchPass(FrameworkLayerPass):
         self._recorded = recorded
 
     def names(self, place: TensorPlace, variant: str) -> tuple[str, ...]:
-        """Return the names of its calls, found with tensors without memory."""
+        """Return the names of the calls of the pass, found with tensors without memory."""
         with FakeTensorMode(allow_non_fake_inputs=True):
             operands = TorchOperands(self.layer, {}, place, variant)
             if self.roles.derived:

@@ -26,9 +26,9 @@ class LibraryKernels:
     """The kernels that libraries ran in a call.
 
     Attributes:
-        kernels: their names by the library; None if it does not log.
+        kernels: the library's names of the kernels; None if it does not log.
         remarks: notes on the kernels for the reader.
-        evidence: for the causes of a slow row, see ``KernelFacts``.
+        evidence: measurements for the causes of a slow row, see ``KernelFacts``.
     """
 
     kernels: str | None
@@ -43,7 +43,7 @@ _LONG_CALL_TURNS, _LONG_CALL_S = 3, 0.01
 
 
 def library_kernels(operator: TorchOperator, *, threads: int, inference: bool) -> LibraryKernels:
-    """Log the kernels of oneDNN and MKL in several calls; return those of the median call.
+    """Log the kernels of oneDNN and MKL in several calls; return the kernels of the median call.
 
     Args:
         operator: the call.
@@ -73,7 +73,8 @@ def library_kernels(operator: TorchOperator, *, threads: int, inference: bool) -
 def library_output(call: Callable[[], Any]) -> str:
     """Call once with the logs of oneDNN and MKL switched on, and return their text.
 
-    The log of oneDNN includes the creation of primitives. Empty if PyTorch is built without them.
+    The log of oneDNN includes the creation of primitives. The text is empty if PyTorch is built
+    without them.
     """
     with printed() as lines, _reports("VERBOSE_ON_CREATION"):
         call()

@@ -42,7 +42,7 @@ class TensorPlace:
 
     Attributes:
         device: ``cpu`` or ``cuda:N``.
-        dtype: of all tensors that are stored in the case's precision.
+        dtype: type of all tensors that are stored in the case's precision.
     """
 
     device: torch.device
@@ -79,9 +79,10 @@ class TorchOperands:
 
     Args:
         layer: the layer.
-        inputs: plain float32 arrays by role.
+        inputs: float32 arrays in plain layouts, by role.
         place: device and type of the tensors.
-        variant: their layout: the word of a memory format; ``transposed`` for weights of products.
+        variant: layout of the tensors: the word of a memory format; ``transposed`` for weights of
+            products.
     """
 
     def __init__(
@@ -124,8 +125,8 @@ class BoundFunction:
     """A function with its operands.
 
     Attributes:
-        function: takes tensors, and a last argument from ``turns``; may be compiled.
-        arguments: the tensors.
+        function: function that takes tensors, and a last argument from ``turns``; may be compiled.
+        arguments: tensors that the function takes.
         results: copies the results to the host by role; see
             :class:`~pydlbench.backends.frameworks.operator.FrameworkOperator`.
         changed: positions of arguments that the function overwrites.
@@ -154,7 +155,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     gets one of its own here.
 
     Args:
-        function: defined by ``def``; takes tensors only.
+        function: function defined by ``def`` that takes tensors only.
     """
     result: Callable[..., Any] = torch.compile(_copied(function), fullgraph=True, dynamic=False)
     return result
@@ -226,7 +227,7 @@ class TorchOperator(FrameworkOperator):
     Args:
         bound: the function with its operands.
         guard: see :class:`FrameworkOperator`.
-        wait: likewise.
+        wait: see :class:`FrameworkOperator`.
         timing: how a GPU's samples are taken: ``cuda-graph`` or ``events``.
     """
 
@@ -283,10 +284,10 @@ class CompilationSite:
 
         Args:
             make: binds the function to operands, which have the layout of ``word``.
-            algorithm: see :class:`Variant`, as the rest.
-            layout: likewise.
+            algorithm: see :class:`Variant`.
+            layout: see :class:`Variant`.
             word: layout of the tensors.
-            facts: likewise.
+            facts: see :class:`Variant`.
         """
         build = functools.partial(self._build, make, word)
         return Variant(algorithm=algorithm, layout=layout, variant=word, build=build, **facts)
@@ -297,7 +298,7 @@ class CompilationSite:
         word: str,
         inputs: Mapping[str, NDArray[Any]],
     ) -> TorchOperator:
-        """Bind the function to operands, compile it if the mode does, and run it once."""
+        """Bind the function to operands, compile it if the mode requires it, and run it once."""
         spec, guard = self.spec, settings.guard(self.spec)
         try:
             bound = make(TorchOperands(spec.layer, inputs, self.place, word))

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pydlbench.backends.torch.layers.operator import CompilationSite, TorchOperands
     from pydlbench.ops.op import Layer
 
-#: Places of pydlbench's gates among PyTorch's, whose second gate of a GRU is the update gate.
+#: Positions of pydlbench's gates among PyTorch's gates, whose second gate of a GRU is the update
+#: gate.
 _GATES: Final = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2)}
 
 
@@ -78,15 +79,15 @@ class _Matrices:
     """The operands of a recurrent layer in PyTorch's layout, and their gradients by role.
 
     Each layer has, for each direction, matrices ``(gates times out, in)`` of source and state, and
-    a bias for each of the two. pydlbench's bias is that of the source, except for the part that a
-    GRU's reset gate multiplies, which is that of the state.
+    a bias for each of the two. pydlbench's bias is the bias of the source, except that the part
+    that a GRU's reset gate multiplies is the bias of the state.
 
     Attributes:
         arguments: source, initial states, matrices and biases.
         states: number of initial states.
 
     Args:
-        operands: of the layer.
+        operands: operands of the layer.
     """
 
     def __init__(self, operands: TorchOperands) -> None:

@@ -49,13 +49,13 @@ class CallOperator:
 
     Args:
         parsed: the call.
-        device: that it runs on.
-        seed: of made-up operands.
+        device: device that the call runs on.
+        seed: seed of made-up operands.
         wait: returns when the device has done everything that was called.
         operands: arguments by position and by name; None makes them up.
 
     Raises:
-        UnsupportedError: its operands cannot be made up.
+        UnsupportedError: the operands of the call cannot be made up.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ def prepare_calls(
     """Prepare calls, and run each once.
 
     Args:
-        signatures: of the calls.
-        device: that they run on.
-        seed: of made-up operands.
+        signatures: signatures of the calls.
+        device: device that the calls run on.
+        seed: seed of made-up operands.
         wait: returns when the device has done everything that was called.
-        operands: by signature; those of all other calls are made up.
+        operands: operands by signature; the operands of all other calls are made up.
 
     Returns:
         The calls that ran, and the reasons why others did not, by signature.
@@ -145,8 +145,8 @@ class StepOperands(DispatchMode):
     """A dispatch mode that copies the operands of the first call of each signature.
 
     Args:
-        device: that the step runs on.
-        signatures: of the calls.
+        device: device that the step runs on.
+        signatures: signatures of the calls.
 
     Attributes:
         copied: arguments by signature, as they were before the call.
@@ -344,7 +344,7 @@ def _computed(names: Sequence[str], forward: Callable[[dict[str, Any]], Any]) ->
     """Return the rule for operands of a backward pass that its forward pass computes.
 
     Args:
-        names: of the operands.
+        names: names of the operands.
         forward: runs the forward pass on the operands of a call, and returns their values.
     """
 
@@ -398,8 +398,8 @@ def _attention(kernel: str, *options: str) -> _Rule:
     """Return the rule for the output and logarithms of sums of an attention.
 
     Args:
-        kernel: of the forward pass.
-        options: its operands between the three tensors and the rate of dropout.
+        kernel: kernel of the forward pass.
+        options: operands of that kernel between the three tensors and the rate of dropout.
     """
 
     def forward(call: dict[str, Any]) -> Any:

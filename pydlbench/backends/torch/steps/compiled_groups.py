@@ -1,7 +1,7 @@
 """Groups of a compiled step's calls: taken from its recording, each compiled and timed alone.
 
 PyTorch's compiler gets the calls that the eager mode makes in network and loss. The optimizer is
-not compiled: its calls are those of the eager mode.
+not compiled: its calls are the same as in the eager mode.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class GroupOperator(RepeatedOperator):
     """A compiled group of calls with its operands.
 
     Args:
-        group: of calls.
-        seed: of the operands.
-        cost: of an empty call, which is subtracted; None subtracts nothing.
+        group: group of calls.
+        seed: seed of the operands.
+        cost: cost of an empty call, which is subtracted; None subtracts nothing.
 
     Raises:
         UnsupportedError: the operands of a call cannot be made up.

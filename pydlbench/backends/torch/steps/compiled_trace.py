@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.backends.torch.steps.recording import Recording
 
-# Length of a kernel's name when it is used as the name of a module.
+# Maximum length of a kernel's name when it is used as the name of a module.
 _MAX_NAME_LETTERS: Final = 44
 # Kernels are numbered within a graph. Those of a CPU begin with the graph's number, which depends
 # on what else was compiled.
@@ -53,9 +53,9 @@ class _CompiledCall(NamedTuple):
     """A call in a profile.
 
     Attributes:
-        name: of the event.
+        name: name of the event.
         direction: see :class:`ProgramCall`.
-        shapes: of its tensors, without scalars and tensors in lists.
+        shapes: shapes of the call's tensors, without scalars and tensors in lists.
         numbers: stride and other arguments of a convolution; for a backward pass also the mask of
             gradients that it computes.
     """
@@ -99,10 +99,10 @@ def tracer(
     """Return the tracer of a compiled step.
 
     Args:
-        recording: of the same step in the eager mode.
+        recording: recording of the same step in the eager mode.
         run: runs the compiled step once.
-        runtime: of the GPU that it runs on; None on a CPU.
-        batch: of the step.
+        runtime: runtime of the GPU that the step runs on; None on a CPU.
+        batch: batch of the step.
 
     Raises:
         UnsupportedError: on a GPU, the profiler is switched off.
@@ -137,8 +137,8 @@ def _calls_of(events: Sequence[Any], *, every_thread: bool) -> Iterator[_Compile
     """Yield the outermost operators and kernels of a profile in their order.
 
     Args:
-        events: Kineto's.
-        every_thread: use the events of all threads: on a GPU the backward pass has its own.
+        events: events of Kineto, PyTorch's profiler library.
+        every_thread: use the events of all threads: on a GPU the backward pass has its own thread.
     """
     thread = next((event.start_thread_id() for event in events), 0)
     around: list[tuple[int, str]] = []
@@ -191,7 +191,7 @@ class _Known(NamedTuple):
 
     Attributes:
         key: the call in a profile.
-        strides: of its tensors except a bias.
+        strides: strides of the call's tensors except a bias.
         was: the call in the eager step.
         now: the call in the compiled step.
     """
@@ -203,7 +203,7 @@ class _Known(NamedTuple):
 
 
 def _of_eager_step(calls: Sequence[_CompiledCall], recording: Recording) -> dict[int, _Known]:
-    """Return the matching calls of the eager step, by the places of the compiled step's calls.
+    """Return the matching calls of the eager step, by the indices of the compiled step's calls.
 
     Calls without a match are tried again without their bias.
     """
@@ -229,7 +229,7 @@ def _paired(
     eager: Sequence[_Known],
     key_of: Callable[[_CompiledCall], _CompiledCall],
 ) -> dict[int, _Known]:
-    """Return calls of the eager step by place, if both steps make equally many of them.
+    """Return calls of the eager step by index, if both steps make equally many of them.
 
     Calls with equal keys and different strides cannot be told apart: products of gradients may have
     the same shapes, and the compiler changes their order.
@@ -272,7 +272,7 @@ def _read(name: str, direction: str, call: ProgramCall) -> _Known | None:
 
 
 def _without_bias(known: _Known) -> _Known:
-    """Return a call without its bias, or the gradient of the bias; unchanged without one."""
+    """Return a call without its bias, or the gradient of the bias; unchanged if it has no bias."""
     call = known.was
     name, _, rest = call.signature.partition("(")
     tree = ast.parse(f"call({rest}", mode="eval").body

@@ -26,7 +26,7 @@ def fold_normalisations(module: nn.Module) -> fx.GraphModule:
     """Return an equivalent module without the normalisations that follow convolutions.
 
     Args:
-        module: in evaluation mode; its convolutions get other weights.
+        module: module in evaluation mode; its convolutions get other weights.
 
     Raises:
         UnsupportedError: ``torch.fx`` cannot trace it, or there is nothing to fold.

@@ -3,7 +3,7 @@
 ``torch.fx`` turns the graph into a ``forward`` with a line for each node, which frees each
 activation after its last use, like handwritten code that reuses a name. ReLU, ReLU6, hardswish and
 addition work in place if no other node reads their input, as in torchvision's models. Layers have
-the same forward functions as those that are timed alone, see
+the same forward functions as layers that are timed alone, see
 :mod:`pydlbench.backends.torch.layers.forward`.
 """
 
@@ -77,7 +77,7 @@ class TorchNet:
         return tensors
 
     def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Copy weights by name; those of products are stored transposed."""
+        """Copy weights by name; weights of products are stored transposed."""
         with torch.no_grad():
             for name, tensor in self.tensors().items():
                 array = weights[name]
@@ -141,9 +141,9 @@ class Applied(nn.Module):  # type: ignore[misc]  # an unknown class to mypy
     """A layer of a network: its forward function, with parameters of its own.
 
     Args:
-        function: takes the inputs, then weight and bias.
-        shapes: of weight and bias, if it has them.
-        op: of the layer.
+        function: function that takes the inputs, then weight and bias.
+        shapes: shapes of weight and bias, if the layer has them.
+        op: op of the layer.
     """
 
     def __init__(
@@ -187,9 +187,9 @@ def _target(node: GraphNode, layer: Any, *, overwrites: bool) -> nn.Module | Cal
     """Return the module of a layer, with its parameters, or a function.
 
     Args:
-        node: of the model's graph.
-        layer: of the node.
-        overwrites: whether it may overwrite its first input.
+        node: node of the model's graph.
+        layer: layer of the node.
+        overwrites: whether the layer may overwrite its first input.
 
     Raises:
         UnsupportedError: PyTorch does not support this layer.
@@ -244,7 +244,7 @@ def by_node(net: TorchNet) -> Naming:
         try:
             yield
         finally:
-            # Back to the class's own; setting the attribute would trigger a recompilation.
+            # Back to the class's own method; setting the attribute would trigger a recompilation.
             del net.module.forward
 
     return naming
@@ -255,7 +255,7 @@ class _Following(fx.Interpreter):  # type: ignore[misc]  # an unknown class to m
 
     Args:
         net: the network.
-        recorder: of the calls.
+        recorder: recorder of the calls.
     """
 
     def __init__(self, net: TorchNet, recorder: DispatchRecorder) -> None:

@@ -50,9 +50,9 @@ def tracer(
     """Return the tracer of a step.
 
     Args:
-        recording: of the step.
-        run: runs it once.
-        runtime: of the GPU that it runs on; None on a CPU.
+        recording: recording of the step.
+        run: runs the step once.
+        runtime: runtime of the GPU that the step runs on; None on a CPU.
 
     Raises:
         UnsupportedError: on a GPU, the profiler is switched off.
@@ -76,8 +76,8 @@ def by_profiler(
     """Return the tracer that runs a step under PyTorch's profiler.
 
     Args:
-        names: of the step's calls in their order, as the profile has them.
-        calls: the same calls.
+        names: names of the step's calls in their order, as the profile has them.
+        calls: calls of the step, in the same order as ``names``.
         run: runs the step once.
         runtime: see :func:`tracer`.
 
@@ -146,9 +146,9 @@ def kernel_seconds(
     """Return the seconds of each call's kernels on a GPU.
 
     Args:
-        runtime: of the GPU.
+        runtime: runtime of the GPU.
         calls: pairs of a call that is not counted and the call after it. All pairs run twice, and
-            the second time counts: then the device is as busy before as during it.
+            the second time counts: in that case the device is as busy before as during it.
     """
 
     def run() -> None:
@@ -225,7 +225,7 @@ def events_of(profiler: profile) -> list[CallEvent]:
 
 
 def kineto_events(profiler: profile) -> list[Any]:
-    """Return all events of a profiler that has ended, as Kineto has them."""
+    """Return all events of a profiler that has ended, as PyTorch's library Kineto records them."""
     return list(profiler.profiler.kineto_results.events())
 
 
@@ -236,7 +236,7 @@ def device_profile(events: Iterable[Any]) -> DeviceProfile:
     Device events have the number of the call that launched them.
 
     Args:
-        events: ``_KinetoEvent``, of all threads and of the device.
+        events: events of class ``_KinetoEvent``, of all threads and of the device.
 
     Raises:
         PrimitiveError: no step is marked.

@@ -64,14 +64,15 @@ class DispatchedCall:
 
     Attributes:
         function: the operator's overload.
-        arguments: by position, a :class:`StorageSlot` for each tensor.
-        keywords: by name, likewise.
-        results: likewise.
+        arguments: positional arguments, with a :class:`StorageSlot` for each tensor.
+        keywords: keyword arguments by name, with a :class:`StorageSlot` for each tensor.
+        results: results, with a :class:`StorageSlot` for each tensor.
         freed: values whose memory is freed after the call.
         signature: see :mod:`pydlbench.backends.torch.steps.signature`.
         direction: ``forward``, ``loss``, ``backward`` or ``optimizer``.
-        names: the user's modules or nodes of the graph that it belongs to; ``loss`` after them.
-        bytes: of its operands and results.
+        names: the user's modules or nodes of the graph that the call belongs to; ``loss`` after
+            them.
+        bytes: size of the call's operands and results in bytes.
         trained: see :class:`~pydlbench.records.operator.RecordedCall`; empty outside backward
             passes.
         sums: whether autograd adds two gradients of one value.
@@ -105,11 +106,11 @@ class Recording:
     """A recorded step.
 
     Attributes:
-        calls: in their order.
+        calls: calls of the step, in their order.
         given: values that existed before the step, by number: weights, buffers, images.
-        results: of the step, a :class:`StorageSlot` for each tensor.
-        places: of all values, by number: storage, first element, shape, strides, type.
-        sizes: bytes of each storage that the step created.
+        results: results of the step, with a :class:`StorageSlot` for each tensor.
+        places: location of each value, by number: storage, first element, shape, strides, type.
+        sizes: size in bytes of each storage that the step created.
         opaque: the reason why the program cannot be replayed; None if it can.
         lines: the line of the user's code that made the first call of a module, by module:
             ``my_model.py:15``.
@@ -143,7 +144,7 @@ class Recording:
         ]
 
     def order(self) -> tuple[int, ...]:
-        """Return the calls in their order, each by its place in :meth:`distinct`."""
+        """Return the calls in their order, each by its index in :meth:`distinct`."""
         places: dict[tuple[str, str], int] = {}
         keys = [(call.signature, call.direction) for call in self.in_order()]
         return tuple(places.setdefault(key, len(places)) for key in keys)
@@ -152,8 +153,8 @@ class Recording:
         """Return the distinct calls with their order, batch and lines.
 
         Args:
-            batch: of the step.
-            notes: for the reader.
+            batch: batch of the step.
+            notes: notes for the reader.
         """
         return OperatorsFacts(
             calls=self.distinct(),
@@ -169,8 +170,8 @@ class RecordedStep:
     """A step with its recording.
 
     Attributes:
-        step: runs it once and returns its tensors: output and loss.
-        recording: of a step that was not the first one.
+        step: runs the step once and returns its tensors: output and loss.
+        recording: recording of a step that was not the first one.
         again: records one more step.
     """
 
@@ -247,8 +248,8 @@ class DispatchRecorder(DispatchMode):
     """A dispatch mode that records every call.
 
     Args:
-        device: that the step runs on.
-        parameters: names of their modules or nodes, by parameter.
+        device: device that the step runs on.
+        parameters: name of each parameter's module or node, by parameter.
         line: returns the line of the user's code that is running; None if there is none.
     """
 
@@ -290,7 +291,7 @@ class DispatchRecorder(DispatchMode):
         """Set the name and direction of the following calls.
 
         Args:
-            name: of the running module or node; empty for none.
+            name: name of the running module or node; empty if none is running.
             direction: ``forward``, ``loss`` or ``optimizer``; backward passes are detected.
         """
         self._number()
@@ -351,7 +352,7 @@ class DispatchRecorder(DispatchMode):
         """Return the recording; call it when nobody holds the step's results any more.
 
         Args:
-            results: their slots.
+            results: slots of the step's results.
         """
         self._sweep()
         places = list(self._slots)
@@ -398,7 +399,7 @@ class DispatchRecorder(DispatchMode):
         call whose result is saved; a ``detach`` of the user's code at that point is left out, too.
 
         Args:
-            tensor: that is detached.
+            tensor: tensor that is detached.
             same: whether autograd has created no node since the last call.
         """
         if torch._C._current_graph_task_id() != -1:
@@ -411,7 +412,7 @@ class DispatchRecorder(DispatchMode):
     def _sums(self, func: Any, args: tuple[Any, ...]) -> bool:
         """Whether autograd adds two gradients of one value, outside of any node.
 
-        One of the two comes from an earlier node then, and no Python code makes the call.
+        In that case one of the two comes from an earlier node, and no Python code makes the call.
         """
         if func is not _aten.add.Tensor or not all(isinstance(x, torch.Tensor) for x in args):
             return False
@@ -421,7 +422,7 @@ class DispatchRecorder(DispatchMode):
         )
 
     def _trained(self, operands: Any) -> tuple[int, ...]:
-        """Return the places of a call's operands that are parameters, or views of them."""
+        """Return the indices of a call's operands that are parameters, or views of them."""
         tensors = leaves(operands, torch.Tensor)
         return tuple(
             place for place, tensor in enumerate(tensors) if self._owner(tensor) is not None
@@ -496,7 +497,7 @@ class DispatchRecorder(DispatchMode):
         return None if slot is None else StorageSlot(slot)
 
     def _enter(self, tensor: torch.Tensor) -> tuple[tuple[Any, ...], bool]:
-        """Return a tensor's place, and whether its memory has been seen before."""
+        """Return a tensor's location, and whether its memory has been seen before."""
         place = _place(tensor)
         storage = place[0]
         if storage in self._values:
@@ -546,12 +547,12 @@ def record(
     """Run a step and record its calls.
 
     Args:
-        step: runs it once and returns its tensors, if any. It has run before, because a first step
-            creates the state of later ones.
-        naming: of its calls.
-        parameters: names of their modules or nodes, by parameter.
-        optimizer: of the step; None without one.
-        device: that it runs on.
+        step: runs the step once and returns its tensors, if any. It has run before, because a first
+            step creates the state of later ones.
+        naming: naming of the step's calls.
+        parameters: name of each parameter's module or node, by parameter.
+        optimizer: optimizer of the step; None if it has none.
+        device: device that the step runs on.
         line: returns the line of the user's code that is running; None if there is none.
     """
     recorder = DispatchRecorder(device, parameters, line)
@@ -575,8 +576,8 @@ def _in_place(
 ) -> None:
     """Change a sum of gradients to one in place if autograd would make it so without a recorder.
 
-    Autograd writes into the first gradient if that is dense and not shared: it is no view, and it
-    is freed after the sum.
+    Autograd writes into the first gradient if that gradient is dense and not shared: it is no
+    view, and it is freed after the sum.
     """
     call = calls[index]
     storage = places[call.arguments[0].number][0]

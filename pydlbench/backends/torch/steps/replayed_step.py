@@ -48,8 +48,8 @@ def compose(
     call, as a step does. It changes the weights of the recorded step.
 
     Args:
-        recording: of a step.
-        stamp: called right before and right after each recorded call, if given.
+        recording: recording of a step.
+        stamp: function that is called right before and right after each recorded call, if given.
 
     Raises:
         UnsupportedError: the recording cannot be run again.
@@ -66,7 +66,7 @@ class _ReplayWriter:
     """Writes the function of a replayed step, line by line.
 
     Args:
-        recording: of a step.
+        recording: recording of a step.
         stamp: see :func:`compose`.
     """
 
@@ -105,7 +105,7 @@ class _ReplayWriter:
         return run
 
     def _target(self, results: Any) -> str:
-        """Return the left side of a line, which assigns new values; empty without any."""
+        """Return the left side of a line, which assigns new values; empty if there are none."""
         if isinstance(results, StorageSlot):
             return f"{self._result(results)} = " if self._is_new(results) else ""
         if isinstance(results, (list, tuple)) and any(map(self._is_new, results)):
@@ -142,7 +142,7 @@ class ReplayedStep:
     """A recorded step whose calls are run with time stamps between them.
 
     Args:
-        recording: of the step.
+        recording: recording of the step.
     """
 
     def __init__(self, recording: Recording) -> None:

@@ -3,10 +3,10 @@
 A signature is an expression of Python: ``aten.add.Tensor(float32[8, 4](4, 1), float32[4](1))``. A
 tensor is its type, its shape in brackets and its strides in elements in parentheses. Keywords
 follow if they apply: ``at`` is the offset in bytes from a 64-byte boundary; ``of`` is the number of
-the tensor of this call, counted from 0, whose memory it shares (then ``at`` counts from the first
-byte of all that share it); ``on`` is a device other than that of the call. Values of tensors are
-left out, although they change the time of a few calls (an embedding of one word is faster than of
-many).
+the tensor of this call, counted from 0, whose memory it shares (in that case ``at`` counts from the
+first byte of all that share it); ``on`` is a device other than the call's device. Values of tensors
+are left out, although they change the time of a few calls (an embedding of one word is faster than
+of many).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def signature(
 
     Args:
         function: the operator's overload.
-        arguments: by position.
-        keywords: by name.
-        device: that the call runs on: ``cpu`` or ``cuda:N``.
+        arguments: positional arguments.
+        keywords: keyword arguments by name.
+        device: device that the call runs on: ``cpu`` or ``cuda:N``.
     """
     tensors = list(filter(strided, leaves([arguments, keywords], torch.Tensor)))
     writer = _SignatureWriter(tensors, device)
@@ -49,8 +49,8 @@ class _SignatureWriter:
     """Writes the arguments of one call, in their order.
 
     Args:
-        tensors: all of them.
-        device: of the call.
+        tensors: all tensors of the call.
+        device: device of the call.
     """
 
     def __init__(self, tensors: list[torch.Tensor], device: str) -> None:
@@ -112,8 +112,10 @@ class ParsedCall:
 
     Attributes:
         function: the operator's overload.
-        arguments: by position, :class:`~pydlbench.calls.value.Value` for tensors.
-        keywords: by name, likewise.
+        arguments: positional arguments, with a :class:`~pydlbench.calls.value.Value` for each
+            tensor.
+        keywords: keyword arguments by name, with a :class:`~pydlbench.calls.value.Value` for each
+            tensor.
     """
 
     function: Any

@@ -141,7 +141,7 @@ class TorchSubject(StepModel):
         return dataclasses.replace(tracer, operators=recording.facts(self.batch, notes))
 
     def fold_normalisations(self) -> None:
-        """Fold them; see ``steps.definition.StepModel``."""
+        """Fold the normalisations; see ``steps.definition.StepModel``."""
         if self.spec.backward:
             raise UnsupportedError("statistics of a minibatch cannot be folded into weights")
         self.set_layers(self.definition)
@@ -156,7 +156,7 @@ class TorchSubject(StepModel):
         """Return the step's arguments, copied from the host.
 
         Args:
-            batch: None for the one that the model was built with.
+            batch: minibatch to copy; None takes the one that the model was built with.
         """
 
     @abc.abstractmethod
@@ -164,8 +164,8 @@ class TorchSubject(StepModel):
         """Return the function from the step's arguments to output and loss, compiled or not.
 
         Args:
-            kind: of the loss.
-            keeps: whether the output is a result beside a loss.
+            kind: kind of the loss.
+            keeps: whether the output is a result besides the loss.
             eager: compile nothing.
         """
 
@@ -174,7 +174,7 @@ class TorchSubject(StepModel):
         """Return an optimizer of weights.
 
         Raises:
-            UsageError: the model has none.
+            UsageError: the model has no optimizer.
         """
 
     @property
@@ -216,7 +216,8 @@ class TorchSubject(StepModel):
         """Return copies of the operands of calls by signature, from a step that is not the first.
 
         Args:
-            signatures: of the recorded calls; calls that the step does not make are left out.
+            signatures: signatures of the recorded calls; calls that the step does not make are left
+                out.
         """
         step = TorchStep(self, self.definition, eager=True)
         step.run()
@@ -283,7 +284,7 @@ class TorchModel(CatalogueModel, TorchSubject):
         """Build a step.
 
         Args:
-            definition: of the step.
+            definition: definition of the step.
             eager: compile nothing, whatever the mode is.
 
         Raises:
@@ -321,7 +322,7 @@ class TorchModel(CatalogueModel, TorchSubject):
         """Return images and labels copied from the host, in the step's type and format.
 
         Args:
-            batch: None for those that the model was built with.
+            batch: minibatch to copy; None takes the one that the model was built with.
         """
         images, labels = self._host if batch is None else _tensors(batch)
         images = images.to(self.place, self._dtype, non_blocking=True, memory_format=self._format)
@@ -353,7 +354,7 @@ class TorchModel(CatalogueModel, TorchSubject):
         return torch.optim.SGD(weights, lr=optimizer.rate, momentum=momentum)
 
     def _prepare_pass(self, definition: StepDefinition) -> FrameworkStep:
-        """Return a pass through all nodes of one kind of gradient."""
+        """Return a pass through all nodes that computes one kind of gradient."""
         if self.spec.mode != "eager":
             raise UnsupportedError(
                 f"{definition.phase}: PyTorch compiles a backward pass as a whole, not one kind of "
@@ -421,7 +422,7 @@ class TorchStep:
 
     Args:
         owner: the model and its weights.
-        definition: of the step.
+        definition: definition of the step.
         eager: compile nothing.
 
     Raises:
@@ -432,7 +433,7 @@ class TorchStep:
         self, owner: TorchSubject, definition: StepDefinition, *, eager: bool = False
     ) -> None:
         self.owner, self.definition = owner, definition
-        # Without this a compiler need not write the output.
+        # If the output were not a result, a compiler need not write it.
         keeps = bool({"output", "predictions"}.intersection(definition.fetch))
         #: Maps the arguments of the step to output and loss.
         self.computed = owner.computation(definition.loss, keeps, eager)
@@ -550,12 +551,12 @@ def _fetched(tensor: torch.Tensor) -> Any:
 class _TorchPasses:
     """The backward passes of a network, with saved activations and gradients.
 
-    Autograd computes only the requested gradients: those of outputs without those of weights, and
-    those of a node's weights without those of its inputs.
+    Autograd computes only the requested gradients: the gradients of outputs without the gradients
+    of weights, or the gradients of a node's weights without the gradients of its inputs.
 
     Args:
         module: the network, which overwrites nothing.
-        context: of the forward phase.
+        context: context of the forward phase.
     """
 
     def __init__(
@@ -566,7 +567,7 @@ class _TorchPasses:
         self._gradients: dict[fx.Node, torch.Tensor] = {}
 
     def forward(self, images: torch.Tensor) -> None:
-        """Run all nodes and save the outputs with gradients: those that depend on weights."""
+        """Run all nodes and save the outputs that have gradients because they depend on weights."""
         interpreter = fx.Interpreter(self._module, garbage_collect_values=False)
         with torch.enable_grad(), self._context:
             interpreter.run(images)

@@ -90,7 +90,7 @@ class UserTorchModel(UserModel, TorchSubject):
         """Change nothing: the user's code sets the modes of layers."""
 
     def fold_normalisations(self) -> None:
-        """Fold them; the step calls another module then."""
+        """Fold the normalisations, and rebuild the step, because its module is replaced."""
         super().fold_normalisations()
         self.step = TorchStep(self, self.definition)
 
@@ -201,7 +201,7 @@ class UserTorchModel(UserModel, TorchSubject):
         )
 
     def _differentiated(self) -> list[torch.Tensor]:
-        """Return the tensors with gradients: the weights, or without any the inputs."""
+        """Return the tensors with gradients: the weights, or the inputs if there are no weights."""
         if self.weights or not self.spec.backward:
             return list(self.weights)
         self.input_gradients()
@@ -273,7 +273,7 @@ class _Lookups(DispatchMode):
     An input is recognised by its values, in any shape and type.
 
     Args:
-        given: inputs with their place or name.
+        given: inputs with their position or name.
     """
 
     def __init__(self, given: Sequence[tuple[int | str, torch.Tensor]]) -> None:
@@ -281,7 +281,7 @@ class _Lookups(DispatchMode):
         self._given = {
             key: value.flatten() for key, value in given if not value.is_floating_point()
         }
-        #: Rows of the smallest table that an input indexes, by its place or name.
+        #: Number of rows of the smallest table that an input indexes, by its position or name.
         self.rows: dict[int | str, int] = {}
 
     def __torch_dispatch__(
@@ -309,7 +309,8 @@ def _restored_settings(notes: list[str]) -> Iterator[None]:
     """Restore settings of the process that the user's code changes: threads and grad mode.
 
     Args:
-        notes: gets one if the number of threads was changed, which belongs to the row.
+        notes: list to which a note is added if the number of threads was changed, because the row
+            needs it.
     """
     threads, graded = torch.get_num_threads(), torch.is_grad_enabled()
     try:
