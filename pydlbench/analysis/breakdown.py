@@ -71,7 +71,7 @@ _NO_FAULTS: Final = "page faults are counted by step: no trace counts them by ca
 # Ratio of a native layer to the framework's own call from which one of the two must be wrong: the
 # row is not the fastest kernel, or the layer is not what the call computes.
 _CONTRADICTION_RATIO: Final = 2.0
-# Calls that a detail names.
+# Maximum number of calls that a detail names.
 _MAX_NAMED_CALLS: Final = 2
 
 
@@ -80,8 +80,9 @@ class _Column(NamedTuple):
 
     Attributes:
         term: see :class:`~pydlbench.records.breakdown.Term`; so are ``kind``, ``level``, ``how``.
-        seconds: by round; other rounds have its median, without adding to its scatter.
-        detail: the calls with the largest part.
+        seconds: time of the term, by round; rounds without a value count with the median, without
+            adding to the scatter.
+        detail: names of the calls with the largest part of the term.
     """
 
     term: str
@@ -429,7 +430,7 @@ class _Analysis:
         """Return the interval of the unexplained time, as shares of the step.
 
         Args:
-            share: the printed value; it lies within.
+            share: the printed value, as a share of the step; the interval includes it.
         """
         own = [column for column in self._columns if column.kind == "unexplained"]
         if not own:

@@ -173,9 +173,9 @@ class _Bench:
 
     Attributes:
         step: the step.
-        session: of the processes that stay over the rounds.
-        fresh: sessions of the processes that are new in each round; those of two rounds start at
-            the same time.
+        session: session of the processes that stay over the rounds.
+        fresh: sessions of the processes that are new in each round; the processes of two rounds
+            start at the same time.
         folding: session of the step with folded batch norm.
         native: the native layers of the step.
         rounds: number of rounds.
@@ -206,7 +206,7 @@ class _Bench:
 
     @property
     def kernel_policy(self) -> Policy:
-        """Of native kernels and probes."""
+        """Policy of native kernels and probes."""
         return Policy(budget_s=_KERNEL_BUDGET_S, visits=self.rounds)
 
     def parts_policy(self, round_s: float = _PARTS_ROUND_S) -> Policy:
@@ -278,7 +278,7 @@ class _Recording:
     Attributes:
         kernel: runs the step, traced and untraced.
         trace: the calls in their order, and the ways to trace them.
-        listed: the distinct calls; none where the framework cannot list them.
+        listed: the distinct calls; empty if the framework cannot list them.
         mapped: the layers of each call, by signature and direction.
         notes: why calls are not run alone.
     """
@@ -321,10 +321,10 @@ class _PreparedCalls:
     """The calls of a step, prepared to run alone.
 
     Attributes:
-        subjects: the calls alone, and those whose libraries log.
-        alone: the calls; None where none can be prepared.
-        logged: the same in a process whose libraries log; None where there is no log.
-        no_log: why there is no log; empty where there is one, or no call.
+        subjects: the calls alone, and the calls whose libraries log.
+        alone: the calls; None if no call can be prepared.
+        logged: the same calls in a process whose libraries log; None if there is no log.
+        no_log: why there is no log; empty if there is a log, or no call.
     """
 
     subjects: Sequence[Subject] = ()
@@ -338,13 +338,13 @@ class _Prepared:
     """All that stays over the rounds.
 
     Attributes:
-        subjects: all of it.
+        subjects: all subjects that stay over the rounds.
         traced: the traced step.
         tracing: how it is traced, and what that costs.
         calls: the calls alone.
         folds: whether to try the step with folded batch norm.
         not_made: steps with one thing changed that could not be prepared, with the reason.
-        notes: for the reader.
+        notes: notes for the reader.
     """
 
     subjects: Sequence[Subject]
@@ -495,7 +495,7 @@ class _Measured:
         table: all visits.
         tracing: how calls were timed, and what that cost over all rounds.
         not_made: steps with one thing changed that were not measured, with the reason.
-        no_log: why nothing is known that only a log tells; empty where there is a log.
+        no_log: why nothing is known that only a log tells; empty if there is a log.
         notes: which subjects failed, and why.
     """
 

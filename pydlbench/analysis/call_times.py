@@ -42,8 +42,9 @@ class NativeKernel:
     """A native kernel that corresponds to a call, or to a part of one.
 
     Attributes:
-        subject: its key in the table.
-        limit_s: its roofline, in seconds; None without one: then it is its own limit.
+        subject: key of the kernel in the table.
+        limit_s: roofline of the kernel, in seconds; None if there is no roofline: in that case the
+            kernel is its own limit.
         limit_hz: the clock of that roofline; None where the roofline does not depend on the clock.
     """
 
@@ -90,10 +91,10 @@ class Experiment:
     Attributes:
         term: the cause.
         level: the upper level of the difference: ``alone``, ``in_context`` or ``step``.
-        seconds: of a step, by round; other rounds have its median.
+        seconds: time that the cause takes in a step, by round; other rounds count with the median.
         how: the way in which it was measured.
-        signatures: of the calls that it covers; None covers all.
-        whole: of calls whose whole difference belongs to this cause, and gets its name.
+        signatures: signatures of the calls that the experiment covers; None covers all.
+        whole: calls whose whole difference belongs to this cause, and gets its name.
     """
 
     term: str
@@ -117,8 +118,8 @@ class CallTimes:
     """The times of calls, round by round.
 
     Attributes:
-        step_s: the step, by round.
-        calls: each call of the step, by round.
+        step_s: time of the step, by round.
+        calls: times of each call of the step, by round.
         in_step: the rounds of the step without a trace: its calls, and on a GPU also the gaps and
             the host in each call.
         steps: the subjects that decide whether a round was disturbed.
@@ -228,8 +229,9 @@ def in_calls(traced: Series, steps: Series) -> dict[int, list[float]]:
     """Return the time of each call in steps, by its share of the traced steps of the same round.
 
     Args:
-        traced: with a part for each call; visits without any are left out.
-        steps: that the shares are of.
+        traced: visits of traced steps, with a part for each call; visits without parts are left
+            out.
+        steps: visits of the steps whose time is divided.
     """
     step_s = steps.by_round()
     return {
@@ -246,7 +248,7 @@ def by_part(
 
     Args:
         series: visits with parts: for each call as many as it has executions in a row.
-        names: of the calls.
+        names: names of the calls.
         repeats: executions of each call in a row.
     """
     by_term: dict[str, list[dict[int, float]]] = {
@@ -278,14 +280,14 @@ def _caches(
     repeated: Mapping[str, Sequence[Mapping[int, float]]],
     in_context: Mapping[int, Sequence[float]],
 ) -> Experiment:
-    """Return the cost of operands that are not in caches, as far as calls take longer in a step.
+    """Return the cost of operands that are not in caches, if calls take longer in a step.
 
     It is the difference of a call behind other calls, with no operand in caches, and the same call
     right again. In a step some operands are in caches: the results of the call before. So this is
     an upper bound for each call, limited to its difference in the step, in the median.
 
     Args:
-        parts: of the step.
+        parts: parts of the step.
         repeated: the times of calls alone, for each execution in a row.
         in_context: the times of calls in a step, by round; if possible in one that keeps its pages,
             so that the cost of fresh memory is not included.
@@ -318,9 +320,10 @@ def _launch_gaps(
     """Return the gaps between launches of calls alone: kernels minus calls in a row.
 
     Args:
-        parts: of the step.
-        repeated: the times of calls alone: the last by the sampler, the one before of its kernels.
-        rounds: of the step.
+        parts: parts of the step.
+        repeated: times of calls alone: the last by the sampler, the one before it the time of the
+            kernels.
+        rounds: rounds of the step.
     """
     counted = Counter(call.signature for call in parts.calls if call.signature in repeated)
     seconds = {

@@ -33,10 +33,10 @@ class TimedItem:
     """A measured time.
 
     Attributes:
-        seconds: its median.
+        seconds: median of the time.
         half_width_s: half of its interval, in seconds.
-        known: false if that is not an interval but the distance of the quartiles, which only
-            distinguishes large parts of a sum from small ones.
+        known: false if ``half_width_s`` is not from an interval but from the distance of the
+            quartiles, which only distinguishes large parts of a sum from small ones.
     """
 
     seconds: float
@@ -56,11 +56,11 @@ class Dominance:
     """The largest part of a sum.
 
     Attributes:
-        name: the part's.
-        share: of the sum, 0 to 1.
-        ci_low: lower end of its interval, of the same level as those of the times
+        name: name of the part.
+        share: share of the part in the sum, 0 to 1.
+        ci_low: lower end of the share's interval, at the same level as the intervals of the times
             (:data:`~pydlbench.timing.statistics.CONFIDENCE`); None if a time has no interval.
-        ci_high: upper end, likewise.
+        ci_high: upper end of the share's interval; None if a time has no interval.
         rivals: parts that may be larger, within their intervals; the largest first.
     """
 

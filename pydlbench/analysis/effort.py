@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.repetitions import Effort
 
-# Rounds that all rows share: fewer visits do not give a deviation.
+# Number of rounds that all rows share: fewer visits do not give a deviation.
 _SHARED_ROUNDS: Final = 3
-# Share of the sum's variance of the rows that are not visited again.
+# Maximum share of the sum's variance from the rows that are not visited again.
 _TAIL_SHARE: Final = 0.05
 # Relative difference between cold and hot caches up to which the cold row needs no further visit:
 # it moves the sum by half of that.
@@ -50,7 +50,7 @@ def half_width_s(
 
     Args:
         weights: occurrences of each row in the sum.
-        rows: at least these; one without a time counts as zero.
+        rows: measurements of at least these rows; a row without a time counts as zero.
     """
     times = {spec: time for spec in weights if (time := rows[spec].time) is not None}
     most = max((len(each.visit_s) for each in times.values()), default=0)
@@ -74,7 +74,7 @@ def sharing(weights: Mapping[KernelSpec, float], hot: Mapping[KernelSpec, Kernel
 
     Args:
         weights: occurrences of each row in the sum.
-        hot: the spec with hot caches, by that with cold ones.
+        hot: for each spec with cold caches, the same spec with hot caches.
     """
 
     def reason(specs: Sequence[KernelSpec], rows: Mapping[KernelSpec, Measurement]) -> str | None:

@@ -58,7 +58,7 @@ class Range:
 
     @property
     def middle(self) -> float:
-        """Halfway."""
+        """Mean of the two times."""
         return (self.hot + self.cold) / 2
 
     def __add__(self, other: Range) -> Range:
@@ -69,7 +69,7 @@ class Range:
 ZERO: Final = Range(hot=0.0, cold=0.0)
 
 
-# Number of layers for which the record has the step with the layer at its roof.
+# Maximum number of layers for which the record has the step with the layer at its roofline.
 _MAX_WHAT_IF: Final = 5
 
 
@@ -284,8 +284,8 @@ class EstimateTerm:
 
     Attributes:
         step_pass: the node and the pass.
-        hot: with operands in the cache as far as they fit.
-        cold: with no operand in the cache; ``hot`` if the operands do not fit anyway.
+        hot: spec with as many operands in the cache as fit.
+        cold: spec with no operand in the cache; ``hot`` if the operands do not fit anyway.
     """
 
     step_pass: StepPass
@@ -298,7 +298,7 @@ class EstimateKernels:
     """The terms of a step, and the measurements that they need.
 
     Attributes:
-        terms: in the order of execution.
+        terms: terms in the order of execution.
     """
 
     terms: tuple[EstimateTerm, ...]
@@ -324,12 +324,12 @@ class EstimatePlan(EstimateKernels):
     """The terms of a step, with the facts that the record shows.
 
     Attributes:
-        name: of the model.
-        title: of the model, in words.
+        name: name of the model.
+        title: name of the model in words.
         batch: images per step.
         phase: ``forward``, ``forward-backward`` or ``training``.
-        precision: of all layers.
-        recorded: the recorded calls that it is made from; None if the model has a graph.
+        precision: precision of all layers.
+        recorded: the recorded calls that the plan is made from; None if the model has a graph.
     """
 
     name: str
@@ -350,9 +350,9 @@ def plan_step(
     """Return the terms of a step, and the specs to measure for them.
 
     Args:
-        model: with its batch.
+        model: the model with its batch.
         phase: ``forward``, ``forward-backward`` or ``training``.
-        precision: of all layers.
+        precision: precision of all layers.
         device: ``cpu`` or ``cuda:N``.
         cache_bytes: size of the last-level cache. A kernel whose operands take four times as much
             never finds them there: it is measured once, not twice. None measures everything twice.
@@ -421,7 +421,7 @@ class Owner(NamedTuple):
     Attributes:
         part: ``node``, ``sum`` (of gradients, at a node), ``loss`` (with the L2 terms) or
             ``optimizer``.
-        node: the node.
+        node: name of the node.
     """
 
     part: str
@@ -441,7 +441,7 @@ class NativeSum:
     """Native layers of a step, summed by owner; halfway between hot and cold caches.
 
     Attributes:
-        seconds: by owner; only rows with a time.
+        seconds: time by owner; only rows with a time.
         incomplete: nodes, ``loss`` or ``optimizer`` with a row without a time.
     """
 

@@ -71,8 +71,8 @@ def forecast_step(
 
     Args:
         spec: the step; on a GPU in PyTorch's eager mode.
-        session: whose workers are used.
-        store: of the rows; None without stored rows.
+        session: session whose workers are used.
+        store: store with the rows; None if there are no stored rows.
         measures: measure rows that the store lacks; else they are missing in the sum.
         visits: processes in which a missing operator is timed.
         keep: called with table, document and key of each row as soon as it is measured.
@@ -106,8 +106,8 @@ def class_of(call: RecordedCall, cache_bytes: int) -> str:
     Page faults are a class of their own.
 
     Args:
-        call: with the bytes of its operands and results.
-        cache_bytes: of the last-level cache.
+        call: a call with the bytes of its operands and results.
+        cache_bytes: size of the last-level cache.
     """
     if call.signature == FAULT.signature:
         return _FAULTS
@@ -325,12 +325,12 @@ def conclude(
 
     Args:
         spec: the step.
-        place: of the rows.
+        place: framework, mode, device and so on that the rows belong to.
         step: its calls, its batch, and notes.
-        rows: of its calls and of a page fault, as far as known.
-        faults: of the step; None if they were not counted.
-        factors: of the stored rows, by class.
-        known: the interval from errors of earlier forecasts; None without any.
+        rows: rows of the step's calls and of a page fault, if known.
+        faults: page faults of the step; None if they were not counted.
+        factors: factors of the stored rows, by class.
+        known: interval from the errors of earlier forecasts; None if there are none.
     """
     times, calls = rows.times, step.calls
     absent = [call for call in calls if call.signature not in times]

@@ -59,10 +59,10 @@ class MappedCall:
     """A recorded call with its native layers.
 
     Attributes:
-        count: its number in a step.
-        meaning: its meaning.
+        count: number of such calls in a step.
+        meaning: meaning of the call.
         terms: the native kernels of one execution; empty if no layer corresponds to it.
-        lacks: why a layer is missing; empty if none is.
+        lacks: why a layer is missing; empty if no layer is missing.
     """
 
     count: int
@@ -85,9 +85,9 @@ def map_calls(
 
     Args:
         calls: the recorded calls; a group has the layers of its calls.
-        phase: of the step: in a forward phase alone no layer has to keep tensors.
-        precision: of the step; a call whose operands have another dtype (because autocast left them
-            alone, say) has layers in its own precision.
+        phase: phase of the step: in a forward phase alone no layer has to keep tensors.
+        precision: precision of the step; a call whose operands have another dtype (because autocast
+            left them alone, say) has layers in its own precision.
         device: the device of the calls.
         cache_bytes: see :func:`~pydlbench.analysis.estimate.plan_step`.
     """
@@ -177,8 +177,8 @@ def _precision(dtypes: Sequence[str], precision: str, device: str) -> str | None
     """Return the precision in which a call is computed; None if there is no such precision.
 
     Args:
-        dtypes: of the call; several dtypes have no precision.
-        precision: of the step, which is that of the call if it has the same dtype.
+        dtypes: dtypes of the call; several dtypes have no precision.
+        precision: precision of the step, which the call has too if its dtype fits.
         device: the device of the call.
     """
     allowed = CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS
@@ -231,11 +231,11 @@ def recorded_plan(
     """Return the plan of a recorded step; each call belongs to the modules that make it.
 
     Args:
-        calls: of the step.
-        name: of its model.
+        calls: calls of the step.
+        name: name of the model.
         batch: images per step.
-        phase: of the step.
-        precision: of all layers.
+        phase: phase of the step.
+        precision: precision of all layers.
         device: the device of the layers.
         cache_bytes: see :func:`~pydlbench.analysis.estimate.plan_step`.
         notes: notes on the recording.

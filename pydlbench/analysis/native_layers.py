@@ -47,12 +47,12 @@ class NativeLayers:
     """Native layers as subjects of a breakdown.
 
     Args:
-        session: whose workers are used.
-        device: of the step.
-        rows: of native kernels that were found before.
+        session: session whose workers are used.
+        device: device of the step.
+        rows: rows of native kernels that were found before.
 
     Attributes:
-        rows: of the layers of all calls.
+        rows: rows of the layers of all calls.
         notes: layers without a time, and why.
     """
 
@@ -75,7 +75,7 @@ class NativeLayers:
         Args:
             mapped: calls with their layers.
             rounds: number of rounds that will visit them.
-            policy: of their visits.
+            policy: policy of their visits.
         """
         wanted = dict.fromkeys(
             term.hot.nameless for each in mapped.values() if not each.lacks for term in each.terms
@@ -221,7 +221,7 @@ def seldom(seconds: Mapping[KernelSpec, float]) -> frozenset[KernelSpec]:
     """Return the smallest kernels, which make a quarter of a sum.
 
     Args:
-        seconds: of each in the sum.
+        seconds: time of each kernel in the sum.
     """
     smallest = sorted(seconds, key=seconds.__getitem__)
     sums = accumulate(seconds[spec] for spec in smallest)

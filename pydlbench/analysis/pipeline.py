@@ -36,7 +36,7 @@ class Enqueued(NamedTuple):
     Attributes:
         host_s: the host's time to enqueue it.
         device_s: its execution time on the device; 0 if it launches no kernel, such as a view.
-        waits: whether the host then waits for the device.
+        waits: whether the host waits for the device after enqueuing the call.
     """
 
     host_s: float
@@ -48,7 +48,7 @@ def makespan(calls: Iterable[Enqueued], depth: int = _DEPTH) -> float:
     """Return the seconds until host and device have finished all calls; both are idle before.
 
     Args:
-        calls: in the order of the host.
+        calls: calls in the order of the host.
         depth: length of the queue.
     """
     host = device = 0.0
@@ -80,10 +80,10 @@ def enqueued(
     """Return the calls of a step in their order; those without a time are left out.
 
     Args:
-        calls: the distinct ones.
-        order: of the step, each call by its place among the distinct ones.
-        host_s: by signature.
-        device_s: by signature.
+        calls: the distinct calls.
+        order: calls of the step in their order, each as an index into the distinct calls.
+        host_s: the host's time for each call, by signature.
+        device_s: the device's time for each call, by signature.
     """
     return [
         Enqueued(

@@ -34,11 +34,11 @@ class StepProblem:
     """Equal calls of a step.
 
     Attributes:
-        call: one of them.
-        meaning: its meaning.
-        modules: the modules that make them.
-        count: their number in a step.
-        seconds: the sum of their times; None if they were not timed.
+        call: one of the calls.
+        meaning: meaning of the call.
+        modules: the modules that make the calls.
+        count: number of the calls in a step.
+        seconds: total time of the calls; None if they were not timed.
     """
 
     call: ProgramCall
@@ -94,7 +94,7 @@ def layers_to_time(problems: Sequence[StepProblem]) -> tuple[list[tuple[LayerPas
     """Return the layers that make most of the time, and the number of problems left over.
 
     Args:
-        problems: the heaviest first.
+        problems: problems of the step, the heaviest first.
 
     Returns:
         Distinct layers and passes with their precision (a layer may run in several); the number of
@@ -126,11 +126,11 @@ def describe(
 
     Args:
         recorded: content of the file.
-        file: its name.
-        problems: its problems.
+        file: name of the file.
+        problems: problems of the file.
         limit_s: returns the roofline of a call, in seconds.
         native_s: returns the time of the native layers of one call of a problem, in seconds.
-        limits_of: name of the device with these limits.
+        limits_of: name of the device whose limits are used.
     """
     context: dict[str, Any] = {}
     step_s = None

@@ -70,9 +70,9 @@ def stored_rows(
     """Return the newest stored row of each call, by signature.
 
     Args:
-        store: None without stored rows.
-        place: of the rows.
-        calls: those without a row are left out.
+        store: store with the rows; None if there are no stored rows.
+        place: framework, mode, device and so on that the rows belong to.
+        calls: calls to look up; calls without a row are left out.
     """
     if store is None:
         return {}
@@ -100,8 +100,8 @@ def measure_rows(
     Args:
         step: the step with these calls.
         session: provides the workers.
-        place: of the rows.
-        calls: without a row.
+        place: framework, mode, device and so on that the rows belong to.
+        calls: calls without a row.
         rows: gets the rows, and the reasons for missing ones.
         visits: processes in which each call is timed.
         tell: called with the name of what comes next.
@@ -150,7 +150,7 @@ def batches(
 
     Args:
         calls: all calls.
-        room: bytes of memory.
+        room: available memory in bytes.
     """
     batch: list[RecordedCall] = []
     size = 0
@@ -172,10 +172,10 @@ class _Visit(NamedTuple):
     """A visit of a call.
 
     Attributes:
-        seconds: of an execution.
-        samples: their number.
+        seconds: time of an execution.
+        samples: number of samples.
         undisturbed: whether no other process used the cores.
-        enqueue_s: on a GPU, the host's seconds.
+        enqueue_s: on a GPU, the host's time to enqueue the call.
     """
 
     seconds: float

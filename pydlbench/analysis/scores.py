@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from pydlbench.records.forecast import Place
     from pydlbench.store.reader import Reader
 
-#: Share of steps within the interval of their forecast.
+#: Share of steps that shall lie within the interval of their forecast.
 LEVEL: Final = 0.9
 #: Half of the interval, as a fraction, while fewer than :data:`MIN_SCORED` forecasts were scored:
 #: the largest error of an earlier method for five users' models.
 ASSUMED: Final = 0.17
-#: Least number of scored forecasts: the largest of fewer errors does not reach :data:`LEVEL`.
+#: Minimum number of scored forecasts: the largest of fewer errors does not reach :data:`LEVEL`.
 MIN_SCORED: Final = 9
-# Documents of each table that are read for scores.
+# Maximum number of documents of each table that are read for scores.
 _MAX_DOCUMENTS: Final = 200
 # Fields that identify a step in the documents of forecasts, steps and breakdowns.
 _STEP: Final = ("model", "options", "own", "batch", "phase", "layout", "feed")
@@ -40,7 +40,7 @@ def interval(errors: list[float]) -> ScoreInterval:
     the error of rank ``LEVEL * (n + 1)`` with that probability (split conformal prediction).
 
     Args:
-        errors: logarithms of forecast over measured.
+        errors: logarithms of forecast over measured time.
     """
     ordered = sorted(map(abs, errors))
     if len(ordered) < MIN_SCORED:
@@ -53,7 +53,7 @@ def scored(store: Reader | None, place: Place) -> list[float]:
     """Return the errors of forecasts whose step was timed or broken down later.
 
     Args:
-        store: None without stored forecasts.
+        store: store with the forecasts; None if there are no stored forecasts.
         place: forecasts with another framework, mode, precision, device, number of threads or
             library are not used.
 

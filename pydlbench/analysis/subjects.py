@@ -80,9 +80,9 @@ def with_parts(chunk: Chunk, seconds: Sequence[float], parts: Sequence[Sequence[
     """Return a chunk whose samples have parts.
 
     Args:
-        chunk: with the counters around them.
-        seconds: of each sample.
-        parts: of each sample.
+        chunk: chunk with the counters around its samples.
+        seconds: time of each sample.
+        parts: parts of each sample.
     """
     return msgspec.structs.replace(chunk, seconds=tuple(seconds), parts=tuple(map(tuple, parts)))
 
@@ -192,7 +192,7 @@ class ReadyCalls:
         """Sample all calls; yield the names of each batch with its chunk.
 
         Args:
-            request: of each batch.
+            request: request for each batch.
         """
         for number in range(len(self._batches)):
             kernel = self.kernel or self._prepare(number)
