@@ -27,8 +27,8 @@ F64 = NDArray[np.float64]
 
 #: Number of terms of a result that must be right to the last bit.
 EXACT: Final = 0
-#: Further terms where a root, a power, an exponential or a logarithm is part of the result: three
-#: roots of 16 are 12 units, which leaves room for the fast versions of these functions.
+#: Number of further terms where a root, a power, an exponential or a logarithm is part of the
+#: result: three roots of 16 are 12 units, which leaves room for fast versions of these functions.
 TRANSCENDENTAL: Final = 16
 #: A logarithm may be off by this many times the error of a root; oneDNN's own test has the same
 #: ratio (tests/benchdnn/eltwise/eltwise.cpp: 4e-5, and 4e-6).
@@ -46,12 +46,12 @@ class Rounded:
 
     Attributes:
         value: Exact values.
-        square: Square of their error, in units of roundoff; broadcasts to ``value``.
-        length: Terms of the longest sum in the computation; zero if nothing was rounded.
+        square: Square of the error of each value, in units of roundoff; broadcasts to ``value``.
+        length: Number of terms of the longest sum in the computation; zero if nothing was rounded.
         transcendental: Whether the computation contains a transcendental function.
         watched: Whether gradients with respect to it are wanted.
-        sources: For each operand: the operand, the function from the gradient of the result to the
-            operand's, and the elements of the operand that were used.
+        sources: For each operand: the operand, the function from the result's gradient to the
+            operand's gradient, and the elements of the operand that were used.
     """
 
     __slots__ = ("length", "serial", "sources", "square", "transcendental", "value", "watched")
@@ -285,10 +285,10 @@ def _elementwise(
     """Return the result of an elementwise operation.
 
     Args:
-        value: Exact values.
+        value: Exact values of the result.
         rounding: Square of the error if the operands are exact.
-        operands: Each with the derivative with respect to it: numbers, or truth values.
-        length: Terms of a sum.
+        operands: Each operand with the derivative with respect to it: numbers, or truth values.
+        length: Number of terms, if the result is a sum.
         transcendental: Whether the function is transcendental.
     """
     square = rounding
@@ -391,8 +391,8 @@ def _unary(
     """Return the result of a function of one argument.
 
     Args:
-        value: Exact values.
-        x: The argument.
+        value: Exact values of the result.
+        x: Argument of the function.
         slope: Derivative as a function of the result.
         rounding: Square of the error for an exact argument; by default one unit of the value.
         transcendental: Whether the function is transcendental.
@@ -462,7 +462,7 @@ _ERROR_FUNCTION: Final = np.vectorize(math.erf, otypes=[float])
 
 
 def erf(x: Rounded) -> Rounded:
-    """Compute the error function by Python's, since NumPy has none."""
+    """Compute the error function with Python's, since NumPy has no error function."""
     detached = _detach(x)
     factor = 2 / math.sqrt(math.pi)
     return _unary(_ERROR_FUNCTION(x.value), x, lambda _: exp(-(detached * detached)) * factor)
@@ -557,7 +557,7 @@ def _products(
 ) -> Rounded:
     """Return sums of products.
 
-    ``pulls`` compute the gradient of each operand from that of the result and both operands.
+    ``pulls`` compute the gradient of each operand from the result's gradient and both operands.
     """
     squares = np.square(x.value), np.square(y.value)
     square = multiply(squares[0] if x.exact else squares[0] + x.square, squares[1])

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: Errors may be this many times as large as elsewhere: kernels round scores, weights, their
 #: gradients, and the result that the backward pass reads, to the storage format.
 _TAIL_FACTOR: Final = 1.5 * TAIL_FACTOR
-#: Multiply-adds of the reference; only some heads of a larger layer are compared.
+#: Maximum number of multiply-adds of the reference; of a larger layer only some heads are compared.
 _COMPARED_MACS: Final = 1_000_000_000
 
 

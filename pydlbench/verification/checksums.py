@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # that is summed gets a matrix. The tensor is converted to float64 piece by piece in the order of
 # its memory, so that NCHW, NHWC and any other strided view cost the same single pass.
 
-#: Elements converted at a time: two such pieces in float64 fit into a second-level cache.
+#: Number of elements converted at a time: two such pieces in float64 fit into a second-level cache.
 _PIECE_ELEMENTS = 1 << 16
 
 
@@ -80,7 +80,7 @@ def contract(
     Args:
         array: Tensor of any float type, shape and strides; not copied.
         factors: By axis, a matrix (length of the axis, columns); the axis then has ``columns``.
-        squares: Likewise for the square.
+        squares: By axis, a matrix to multiply into the elementwise square.
 
     Returns:
         The two float64 tensors, with the axes in the order of ``array``.
@@ -138,7 +138,7 @@ class Piece:
         value: Exact values.
         size: Root of the sum of the squared terms ``s``; the error of an element is relative to
             ``|value| + s``.
-        terms: Length of the sums; :data:`EXACT` where nothing is rounded.
+        terms: Number of terms of the sums; :data:`EXACT` where nothing is rounded.
     """
 
     role: str
@@ -158,7 +158,7 @@ class Pixels:
 
     Attributes:
         image: Index of the image, per pixel.
-        place: Index along each side, outermost first, per pixel.
+        place: Index along each side, outermost side first, per pixel.
     """
 
     image: NDArray[np.intp]
@@ -244,8 +244,8 @@ class TapAxis:
     """Sources and factors of all (output, tap) pairs along one axis.
 
     Attributes:
-        source: (outputs, taps) positions read, zero where the tap falls on padding.
-        factor: (outputs, taps) factors of the elements read; zero on padding.
+        source: Positions that are read, shape (outputs, taps); zero where the tap falls on padding.
+        factor: Factors of the elements read, shape (outputs, taps); zero on padding.
         source_size: Number of positions of the tensor that is read.
     """
 
@@ -358,24 +358,24 @@ def _resize_axis(mode: str, size: int, out: int, pass_: str) -> TapAxis:
 
 
 # -----------------------------------------------------------------------------
-# The outcome of a comparison: the worst deviation, its place, and how much was compared.
+# The outcome of a comparison: the worst deviation, its index, and how much was compared.
 
-#: A checksum adds up errors with random signs, so its standard deviation is their root sum of
-#: squares. Its error is given in units of three standard deviations. With roundings of at most
-#: ``u``, and 0.3 ``u`` of ``(|ref|**2 + s**2)**0.5`` in the root mean square, only ten standard
-#: deviations reach the tolerance ``u`` of single elements.
+#: A checksum adds up errors with random signs, so its standard deviation is the root of the sum of
+#: their squares. Its error is given in units of three standard deviations. With roundings of at
+#: most ``u``, and 0.3 ``u`` of ``(|ref|**2 + s**2)**0.5`` in the root mean square, only ten
+#: standard deviations reach the tolerance ``u`` of single elements.
 CHECKSUM_UNIT = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """One place where the result was compared with the reference.
+    """One element or checksum of the result that was compared with the reference.
 
     Attributes:
         error: Relative error; infinite or NaN where the result is not finite.
         where: Name of the element or of the checksum, in words.
-        got: What the kernel computed.
-        expected: What the reference computed.
+        got: Value that the kernel computed.
+        expected: Value that the reference computed.
     """
 
     error: float
@@ -389,12 +389,12 @@ class KernelRun:
     """Inputs and results of one execution of a kernel, in plain layouts of any strides.
 
     Attributes:
-        pass_: Pass of the layer.
+        pass_: Pass of the layer that was executed.
         propagation: ``inference`` or ``training``; matters for a forward pass.
         precision: Storage and arithmetic.
         inputs: Tensors read, by role.
         results: Tensors written, by role; missing ones are not compared.
-        rng: Chooses points and checksum weights.
+        rng: Random generator for the choice of points and the checksum weights.
     """
 
     pass_: str
@@ -411,8 +411,8 @@ class ElementComparison:
 
     Attributes:
         terms: Length of the sums that the result consists of; 0 where it must be exact.
-        points: Elements recomputed exactly.
-        checksums: Checksums over all elements; 0 where every element was recomputed.
+        points: Number of elements recomputed exactly.
+        checksums: Number of checksums over all elements; 0 where every element was recomputed.
         worst: Largest deviation of any point or checksum.
     """
 
@@ -437,7 +437,7 @@ def worst_of(
     """Return the largest ``|got - expected| / scale``; zero over zero is zero, NaN the largest.
 
     Args:
-        got: KernelRun values.
+        got: Values of the kernel.
         expected: Reference values of the same shape.
         scale: Divisors of the differences, of the same shape.
         where: Function from an index into these arrays to the name of the element.

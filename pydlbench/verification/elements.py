@@ -156,7 +156,7 @@ def _part(layer: Layer, role: str, tensor: Any, cut: tuple[slice, ...]) -> Any:
     return Rounded(part)
 
 
-#: Elements of a piece; smaller ones are dominated by the overhead of NumPy's functions.
+#: Number of elements of a piece; smaller pieces are dominated by the overhead of NumPy's functions.
 _PIECE_ELEMENTS: Final = 1 << 17
 
 
@@ -166,7 +166,7 @@ def evaluate(
     """Evaluate a formula piece by piece: role, slices of the view, and numbers.
 
     Args:
-        layer: The layer.
+        layer: Layer of the pass.
         inputs: Tensors that the formula reads, by role.
         formula: Function of a layer and its tensors or pieces of them.
         whole: Axes that are not cut.

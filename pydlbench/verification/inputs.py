@@ -182,10 +182,11 @@ def _drop_bits(values: NDArray[np.float32], dropped: int) -> NDArray[np.float32]
 # -----------------------------------------------------------------------------
 # Uniform random values on the grid of a storage precision.
 
-#: Elements generated at a time, so that they are still in the cache when they are rounded.
+#: Number of elements generated at a time: they are still in the cache when they are rounded.
 _CHUNK = 1 << 16
-#: Elements of a block; several threads fill the blocks of larger tensors. One thread generates 56
-#: to 260 million elements per second, and a layer for a GPU may need four hundred million.
+#: Number of elements of a block; several threads fill the blocks of larger tensors. One thread
+#: generates 56 to 260 million elements per second, and a layer for a GPU may need four
+#: hundred million.
 _BLOCK = 1 << 22
 
 
@@ -250,7 +251,7 @@ def make_inputs(
       gradient of a softmax reads sum to one.
 
     Args:
-        layer: The layer.
+        layer: Layer of the pass.
         pass_: ``forward``, ``backward-data`` or ``backward-weights``.
         precision: Storage precision, such as ``fp32`` or ``bf16``.
         seed: Non-negative; the same seed gives the same arrays.
@@ -276,7 +277,7 @@ def make_inputs(
     return inputs
 
 
-#: Scores of an attention that are computed at a time.
+#: Number of scores of an attention that are computed at a time.
 _SCORES = 1 << 18
 
 
@@ -286,7 +287,7 @@ def query_blocks(
     """Yield blocks of queries with their keys and values.
 
     Args:
-        layer: An attention.
+        layer: Layer of kind attention.
         inputs: Inputs of the pass, by role.
         image: Index in the batch.
         shared: Head of keys and values.
@@ -357,7 +358,7 @@ def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> N
 
 
 def _check_means(layer: Layer) -> None:
-    """Raise UnsupportedError if an average without padding has a window of padding alone."""
+    """Raise UnsupportedError if an average without padding has a window that is all padding."""
     if layer.mode == "avg" and not layer.count_include_pad:
         for axis in layer.axes:
             if axis.used_outputs() < axis.out:

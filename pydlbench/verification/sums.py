@@ -81,7 +81,7 @@ class _Tensor:
     """A tensor with the letters of its axes.
 
     Attributes:
-        array: Elements.
+        array: Elements of the tensor.
         letters: Letters of the leading axes; the others are the sides.
         groups: Number of groups of an axis with two letters.
     """
@@ -139,8 +139,8 @@ class _Sum:
     """The tensors of a weighted sum.
 
     Attributes:
-        source: Summands.
-        weights: Their factors.
+        source: Tensor of the summands.
+        weights: Tensor of the summands' factors.
         output: Result of the kernel.
         axes: Table of the windows along each side.
         uncertain: Absolute error of a weight, in units of roundoff.
@@ -216,12 +216,13 @@ _SUMS: Final = {"conv": _convolution, "deconv": _convolution, "gemm": _product}
 
 # -----------------------------------------------------------------------------
 
-#: Multiply-adds for single points, and for the products of checksums with the weights.
+#: Maximum numbers of multiply-adds: for single points, and for products of checksums with weights.
 _POINT_MACS: Final = 20_000_000
 _CHECKSUM_MACS: Final = 30_000_000
-#: Source elements gathered for the points.
+#: Maximum number of source elements gathered for the points.
 _PATCH_ELEMENTS: Final = 1_000_000
-#: Weights converted to float64 at a time, and simultaneous sums over the source.
+#: Maximum numbers of weights converted to float64 at a time, and of simultaneous sums over the
+#: source.
 _WEIGHT_BLOCK: Final = 1 << 18
 _SOURCE_BLOCK: Final = 1 << 22
 
@@ -320,7 +321,7 @@ def _source_sums(
             3 + i: axis.spread(w) for i, (axis, w) in enumerate(zip(axes, by_side, strict=True))
         }
         sums, energy = contract(source, images | spread, squares)
-    # Approximate the mean square of each window by that of its channel.
+    # Approximate the mean square of each window by the mean square of its channel.
     mean_square = energy / math.prod(source.shape[3:])
     by_tap = [
         [axis.energy(vector), vector**2 @ (axis.factor != 0)]
@@ -339,11 +340,12 @@ def _add_products(
     """Add the products of rows with the weights, and of squared rows with the squared weights.
 
     Args:
-        rows: (rows, groups, channels, taps...).
-        squared: Of the same shape.
-        weights: (groups, outputs, channels, taps...), of any strides; converted block by block.
-        expected: (rows, groups, outputs); updated.
-        variance: Of the same shape; updated.
+        rows: Rows to multiply, (rows, groups, channels, taps...).
+        squared: Rows squared, of the same shape.
+        weights: Weights, (groups, outputs, channels, taps...), of any strides; converted block by
+            block.
+        expected: Sums of the products, (rows, groups, outputs); updated.
+        variance: Variance by rounding, of the same shape as ``expected``; updated.
     """
     for g, o, *inner in pieces(weights, _WEIGHT_BLOCK):
         block = weights[(g, o, *inner)].astype(np.float64, order="C")

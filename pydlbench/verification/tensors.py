@@ -98,13 +98,14 @@ def check_gather(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
     return compare(layer, run, expected())
 
 
-#: Columns of a table that are compared at a time.
+#: Number of columns of a table that are compared at a time.
 _COLUMNS: Final = 64
 
 # -----------------------------------------------------------------------------
 # Maxima of windows, and their gradient.
 
-#: Comparisons of the backward pass; only some images of a larger layer are compared.
+#: Maximum number of comparisons of the backward pass; of a larger layer only some images are
+#: compared.
 _COMPARISONS: Final = 40_000_000
 _SIDES: Final = (2, 3, 4)
 

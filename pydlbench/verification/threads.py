@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Items per thread: one that it processes and one in the queue.
+# Number of items per thread: one that it processes and one in the queue.
 _PENDING_PER_THREAD: Final = 2
 
 

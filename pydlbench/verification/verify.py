@@ -87,7 +87,7 @@ def tolerance(
 
     Args:
         precision: Storage and arithmetic, such as ``fp32`` or ``bf16``.
-        terms: Length K of the sums.
+        terms: Number K of terms of the sums.
         accumulate: Format of the partial sums: ``float32``, ``float16``, ``bfloat16``, ``float64``,
             ``float32-tensor`` or ``float22-tensor``.
         algorithm: The library's name for the kernel; Winograd and FFT are recognised.
@@ -138,7 +138,7 @@ def compare(layer: Layer, run: KernelRun) -> dict[str, ElementComparison]:
     return check(layer, run)
 
 
-#: Distinguishes the checker's random choices from those of the inputs with the same seed.
+#: Distinguishes the checker's random numbers from the inputs' random numbers with the same seed.
 _STREAM = 3
 
 
@@ -179,13 +179,13 @@ def verify(
     and any strides, and none of them is copied as a whole.
 
     Args:
-        layer: The layer.
+        layer: Layer of the kernel.
         pass_: ``forward``, ``backward-data`` or ``backward-weights``.
         precision: Storage and arithmetic; decides the tolerance.
         inputs: Tensors that the kernel read, by role, as from
             :func:`~pydlbench.verification.inputs.make_inputs`.
         output: The main result; filled with NaN before the kernel ran.
-        seed: Chooses points and checksum weights.
+        seed: Seed for the choice of points and the checksum weights.
         accumulate: Format of the kernel's partial sums.
         algorithm: The library's name for the kernel; Winograd and FFT get a larger tolerance.
         extra: Further results by role; missing ones are not compared.

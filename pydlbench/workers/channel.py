@@ -214,15 +214,15 @@ class ReplyReader:
         have been stopped.
 
         Args:
-            total: seconds until the reply.
-            silence: seconds until the next line of any kind.
-            on_message: called with messages before the reply; None if there are none.
+            total: maximum seconds until the reply.
+            silence: maximum seconds until the next line of any kind.
+            on_message: called with messages before the reply; None to ignore them.
 
         Raises:
             EndOfWorkerError: the worker has closed its end.
             OverdueError: heartbeats arrive, but no reply.
             SilentError: not even heartbeats arrive.
-            WorkerError: a line is no message.
+            WorkerError: a line is not a message.
         """
         heard = time.monotonic()
         deadline = heard + total
@@ -257,7 +257,7 @@ class ReplyReader:
 #: Seconds between two heartbeats. The thread also wakes up during timed samples: every two seconds
 #: it takes some 30 microseconds, and the counters around each chunk show what it displaces.
 HEARTBEAT_S = 2.0
-# Limit for joining the thread at exit; it is a daemon, so the process ends anyway.
+# Maximum time to wait for the thread at exit; it is a daemon, so the process ends anyway.
 _JOIN_TIMEOUT_S = 1.0
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 # Settings of thread pools, math libraries and the allocator influence results: workers do not
-# inherit them from the shell. Backends declare further ones.
+# inherit them from the shell. Backends declare further variables.
 _DROPPED_PREFIXES = (
     "OMP_",
     "GOMP_",
@@ -72,7 +72,7 @@ def inherited_environment(python: str | None) -> dict[str, str]:
 
     Args:
         python: interpreter of another installation, which finds its own packages; None for this
-            one.
+            process's interpreter.
     """
     dropped = () if python is None else _PYTHON_VARIABLES
     return {name: value for name, value in os.environ.items() if name not in dropped}

@@ -64,7 +64,7 @@ def exit_status(code: int | None, stderr: str) -> str:
     """Describe the end of a process: ``was killed by SIGSEGV: malloc(): corrupted``.
 
     Args:
-        code: exit code, negative after a signal; None if there is none.
+        code: exit code, negative after a signal; None if unknown.
         stderr: standard error since the request; its last line is quoted.
     """
     advice = None
@@ -86,9 +86,9 @@ def exit_status(code: int | None, stderr: str) -> str:
 # candidates, can take most of an hour.
 DEFAULT_TIMEOUT = 900.0
 PREPARE_TIMEOUT = 3600.0
-# A thread of the worker sends heartbeats while it serves a request, unless other code holds
-# Python's lock: loading gigabytes of libraries from a cold disk, or compiling in a framework. That
-# takes tens of seconds at most; a process that is stopped or swapped out is silent for ever.
+# While the worker serves a request, one of its threads sends heartbeats. Code that holds the GIL
+# interrupts them (loading gigabytes of libraries, compiling), but for tens of seconds at most. A
+# stopped or swapped-out process stays silent.
 SILENCE_TIMEOUT = 120.0
 # A process that receives the signal writes its traceback at once, or not at all.
 _TRACEBACK_TIMEOUT_S = 1.0
@@ -117,15 +117,17 @@ class Worker:
     Args:
         backend: name of the backend.
         device: ``cpu`` or ``cuda:N``.
-        cpus: logical CPUs to pin its threads to, one each.
+        cpus: logical CPUs to pin the worker's threads to, one each.
         timeout: seconds without an answer after which the worker is killed.
-        prepare_timeout: likewise while it prepares a kernel.
-        environment: environment variables besides those of every worker.
+        prepare_timeout: seconds without an answer, while the worker prepares a kernel, after which
+            it is killed.
+        environment: further environment variables, besides the variables that every worker has.
         silence: seconds without a heartbeat after which a busy worker is killed.
         heartbeat_s: seconds between two heartbeats.
-        allows: the option that allows more time, for messages.
-        start_timeout: seconds that the start may take; None for ``timeout``.
-        python: interpreter of another installation, whose pydlbench it runs; None for this one.
+        allows: option that allows more time, for messages.
+        start_timeout: maximum seconds for the start; None for ``timeout``.
+        python: interpreter of another installation, whose pydlbench the worker runs; None for this
+            process's interpreter.
     """
 
     def __init__(
@@ -184,7 +186,7 @@ class Worker:
         """Start to prepare a spec while other workers go on; :meth:`finish_preparing` follows.
 
         Raises:
-            WorkerError: see :meth:`send`.
+            WorkerError: the request cannot be sent, see :meth:`send`.
         """
         from pydlbench.workers import worker
 
@@ -201,8 +203,8 @@ class Worker:
         """Call a function in the worker that prepares a kernel.
 
         Args:
-            builder: called with the backend and the arguments; imported there by its name, so that
-                it may be defined in a package above this one.
+            builder: function that is called with the backend and the arguments; the worker imports
+                it by name, so that it may be defined in a package above this one.
             facts: type of the kernel's facts.
             arguments: arguments that can be written as JSON; structs and dataclasses are allowed.
 
@@ -224,8 +226,8 @@ class Worker:
         """Call a function in the worker, and receive its messages meanwhile.
 
         Args:
-            function: called with the backend, a function that sends a message to the host, and the
-                arguments; imported there by its name.
+            function: function to call with the backend, a function that sends a message to the
+                host, and the arguments; the worker imports it by name.
             on_message: called with each message; an exception in it ends the worker.
             arguments: arguments that can be written as JSON.
 
@@ -302,11 +304,11 @@ class Worker:
         """Return the result of the request that was sent.
 
         Args:
-            on_message: see :meth:`request`.
+            on_message: called with messages before the reply.
 
         Raises:
-            WorkerError: see :meth:`request`.
-            PydlbenchError: see :meth:`request`.
+            WorkerError: the worker died (the message has its signal or exit code) or hung.
+            PydlbenchError: raised by the backend.
         """
         operation, self._pending = self._pending, None
         is_slow = isinstance(operation, (Build, CallFunction))
@@ -501,9 +503,9 @@ def launch_early(backend: str, device: str, cpus: Sequence[int]) -> Iterator[Non
     It ends with the context, unless :func:`take_early` took it.
 
     Args:
-        backend: see :class:`Worker`.
-        device: see :class:`Worker`.
-        cpus: see :class:`Worker`.
+        backend: name of the backend.
+        device: ``cpu`` or ``cuda:N``.
+        cpus: logical CPUs to pin the process's threads to, one each.
     """
     worker = Worker(backend, device, cpus)
     worker.launch()
@@ -522,7 +524,7 @@ def early_count() -> int:
 
 
 def take_early(backend: str, device: str, cpus: Sequence[int]) -> Worker | None:
-    """Take the worker that was started early for a backend; None if there is none."""
+    """Take the worker that was started early for a backend; None if there is no such worker."""
     for worker in _early_workers:
         if (worker.backend, worker.device, worker.cpus) == (backend, device, tuple(cpus)):
             _early_workers.remove(worker)

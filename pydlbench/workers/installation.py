@@ -54,10 +54,11 @@ def read_installation(python: str, option: str = "--python") -> Installation:
 
     Args:
         python: path of the interpreter.
-        option: option that named it, for messages.
+        option: option that named the interpreter, for messages.
 
     Raises:
-        UsageError: it cannot be run, has no pydlbench, or a version with other worker messages.
+        UsageError: the interpreter cannot be run, has no pydlbench, or has a version with other
+            worker messages.
     """
     from pydlbench.workers.environment import inherited_environment
 

@@ -70,7 +70,7 @@ class Guardian:
         """Continue a process group that was stopped.
 
         Args:
-            group: process group; it may have ended.
+            group: process group, which may have ended.
         """
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGCONT)
@@ -85,7 +85,7 @@ class Guardian:
             shell.wait()
 
     def _tell(self, line: str) -> bool:
-        """Send a line to the guardian; return False if there is none, so nothing may be stopped."""
+        """Send a line to the guardian; return False if it is missing: nothing may be stopped."""
         if self._owner != os.getpid():  # after a fork, the parent's guardian is no child of ours
             self._shell, self._owner = self._start(), os.getpid()
         if self._shell is None or self._shell.stdin is None:

@@ -121,7 +121,7 @@ class CupyBackend(FrameworkBackend):
     def complete_facts(
         self, facts: KernelFacts, operator: Operator, spec: KernelSpec
     ) -> KernelFacts:
-        """Return facts with the way in which time is measured."""
+        """Return the facts, with the way in which time is measured."""
         facts = super().complete_facts(facts, operator, spec)
         return dataclasses.replace(
             facts, timing="events", accumulate=facts.accumulate.removesuffix("-tensor")
@@ -139,7 +139,7 @@ def _gemm_variant(spec: KernelSpec) -> Variant:
     layer, type_ = spec.layer, element_type(spec.precision)
     copies = layer.batch_count > 1
     variant = layer.variant or "plain"
-    # Products are rounded to the storage type before those of a broadcast matrix are summed.
+    # The products of a broadcast matrix are rounded to the storage type before they are summed.
     whole, result = layer.shapes(), layer.result(spec.pass_)
     rounded = type_ == "float16" and whole[result][:-2] != whole["dst"][:-2]
     return Variant(
@@ -190,7 +190,7 @@ def create(device: str) -> FrameworkBackend:
     """Create the backend for a GPU.
 
     Raises:
-        UnsupportedError: on CPUs, or where CuPy cannot use the GPU.
+        UnsupportedError: the device is a CPU, or CuPy cannot use the GPU.
     """
     if device == "cpu":
         raise UnsupportedError("cupy needs an NVIDIA GPU; ask for --device cuda:0")
@@ -210,7 +210,7 @@ def check(precision: str, capability: int) -> None:
         capability: compute capability of the GPU times ten: 90.
 
     Raises:
-        UnsupportedError: it is not supported; has the reason.
+        UnsupportedError: the precision is not supported; the message has the reason.
     """
     if precision == "fp16":
         raise UnsupportedError(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
-    #: Allocates the result if it is given none, computes into it and returns it.
+    #: Computes into the given result, or into a new one if it is None, and returns it.
     Compute = Callable[[Any], Any]
 
 linalg = importlib.import_module("cupy._core._routines_linalg")
@@ -40,7 +40,7 @@ cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
 def set_precision(precision: str) -> None:
     """Allow or forbid TF32, independent of ``CUPY_TF32``.
 
-    Single products follow CuPy's compute type, batches of them the math mode of the handle.
+    Single products follow CuPy's compute type; batches of products follow the handle's math mode.
     """
     allowed = precision == "tf32"
     linalg.set_compute_type(
@@ -82,7 +82,7 @@ class CupyOperator:
         yield
 
     def call(self) -> Any:
-        """Run it once; the result comes from CuPy's pool."""
+        """Run the operator once; the result comes from CuPy's pool."""
         return self._compute(None)
 
     def wait(self) -> None:
@@ -90,7 +90,7 @@ class CupyOperator:
         cupy.cuda.get_current_stream().synchronize()
 
     def outputs(self) -> dict[str, NDArray[Any]]:
-        """Run it once into a result filled with NaN, and return it as float32."""
+        """Run the operator once into a result filled with NaN, and return it as float32."""
         with self.guard():
             result = self.call()
             result.fill(np.nan)
@@ -193,7 +193,7 @@ def build_conv(
     Args:
         spec: the case.
         type_: type of the elements.
-        together: images whose columns are in memory at a time.
+        together: number of images whose columns are in memory at a time.
         inputs: plain arrays by role.
     """
     layer = spec.layer
@@ -222,8 +222,8 @@ class _Lowering:
         layer: the convolution.
         together: number of images whose columns are in memory at a time.
         src: the source, in the plain layout, if the pass reads it.
-        weights: the weights, likewise.
-        dst: the gradient of the result, likewise.
+        weights: the weights, in the plain layout, if the pass reads them.
+        dst: the gradient of the result, in the plain layout, if the pass reads it.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class _Lowering:
     ) -> None:
         self._layer = layer
         self._src, self._dst = src, dst
-        # With a dimension for one group products would be batches, for which cuBLAS has others.
+        # With a dimension for one group, cuBLAS would use its kernels for batches of products.
         self._groups = () if layer.groups == 1 else (layer.groups,)
         self._outs = layer.out_channels // layer.groups
         self._filters = math.prod(layer.shapes()["weights"][1:])

@@ -62,11 +62,12 @@ class Variant:
         layout: layouts of the operands: ``src nhwc, weights ohwi, dst nhwc``.
         variant: ``nchw`` or ``nhwc`` for images, ``plain`` or ``transposed`` for weights of
             products; ``--layout`` selects by it.
-        build: builds the operator from inputs by role (plain float32 arrays, already rounded to the
-            storage precision). It compiles the operator and runs it once, which is set-up time.
+        build: function that builds the operator from inputs by role (plain float32 arrays, already
+            rounded to the storage precision). It compiles the operator and runs it once, which is
+            set-up time.
         accumulate: format of the sums of products.
         bias_accumulate: format of the sums in the gradient of a fused bias.
-        notes: notes for the reader: an approximation, a fallback.
+        notes: notes for the reader, such as on an approximation or a fallback.
     """
 
     algorithm: str
@@ -126,8 +127,8 @@ def rename_algorithm(facts: KernelFacts, algorithm: str, **known: Any) -> Kernel
 
     Args:
         facts: facts of the chosen variant.
-        algorithm: its name, now that the kernels behind the call are known.
-        known: other fields to replace.
+        algorithm: new name of the algorithm, with the kernels behind the call.
+        known: other fields of the facts to replace.
     """
     candidates = [
         {**entry, "algorithm": algorithm} if entry["chosen"] else entry
@@ -137,7 +138,7 @@ def rename_algorithm(facts: KernelFacts, algorithm: str, **known: Any) -> Kernel
 
 
 # -----------------------------------------------------------------------------
-# Errors of a framework, translated: each costs one variant, unless the device is lost.
+# Errors of a framework, translated: each rules out one variant, unless the device is lost.
 
 
 @contextlib.contextmanager
@@ -194,7 +195,7 @@ class _BuiltVariant:
             return self.clock.sample(ChunkRequest(samples=samples, untimed=untimed)).seconds
 
     def outputs(self) -> dict[str, NDArray[Any]]:
-        """Run it once and return its results; see ``Operator``."""
+        """Run the operator once and return its results; see ``Operator``."""
         with framework_errors(self._algorithm):
             return self.operator.outputs()
 
@@ -205,9 +206,9 @@ class _FrameworkAutotuner(autotune.Autotuner):
     Args:
         variants: the candidates.
         spec: the case.
-        preparation: seed of the inputs, and which candidates are timed.
+        preparation: seed of the inputs, and selection of the candidates to time.
         effort: time limits of the search.
-        clock: returns the clock of an operator.
+        clock: function that returns the clock of an operator.
     """
 
     def __init__(
@@ -281,7 +282,7 @@ class FrameworkBackend(abc.ABC):
     # There are two or three layouts; the native search has dozens of kernels.
     effort = replace(autotune.CPU_EFFORT, finals_s=0.15)
     watcher: Watcher | None = None  # of the GPU; None on a CPU
-    #: Supported states of the cache.
+    #: Supported states of the cache before an execution.
     caches: tuple[str, ...] = ("hot",)
     #: Events and graphs of the framework; None if steps cannot be timed by them.
     runtime: StepRuntime | None = None
@@ -300,7 +301,8 @@ class FrameworkBackend(abc.ABC):
         """List the ways to run a case.
 
         Raises:
-            UnsupportedError: the framework has no such operator, mode or precision; has the reason.
+            UnsupportedError: the framework has no such operator, mode or precision; the message
+                has the reason.
         """
 
     @abc.abstractmethod
@@ -321,7 +323,7 @@ class FrameworkBackend(abc.ABC):
         """Check that rows can be timed on this device.
 
         Raises:
-            UnsupportedError: they cannot; the message says how to get the missing part.
+            UnsupportedError: rows cannot be timed; the message says how to get the missing part.
         """
 
     def prepare(self, spec: KernelSpec, preparation: Preparation) -> FrameworkKernel:
@@ -381,11 +383,11 @@ class FrameworkBackend(abc.ABC):
     def complete_facts(
         self, facts: KernelFacts, operator: Operator, spec: KernelSpec
     ) -> KernelFacts:
-        """Return facts, completed by those that are only read from the chosen operator.
+        """Add the facts that can only be read from the chosen operator.
 
         Args:
             facts: facts of the chosen variant.
-            operator: its operator, which has run.
+            operator: operator of the chosen variant, which has run.
             spec: the case.
         """
         del operator, spec
@@ -396,7 +398,7 @@ class FrameworkBackend(abc.ABC):
 
         Args:
             name: name of the probe.
-            arguments: ``mode``; ``samples`` of ``inner`` calls each.
+            arguments: ``mode``, and numbers: ``samples``, and calls in each sample (``inner``).
 
         Raises:
             UnsupportedError: no such probe.
@@ -432,7 +434,7 @@ class HostTimedBackend(FrameworkBackend):
         """Check that the case requests no other way of timing.
 
         Raises:
-            UnsupportedError: it does.
+            UnsupportedError: the case requests another way.
         """
         if spec.timing != "auto":
             raise UnsupportedError(
@@ -453,7 +455,7 @@ def _name(variant: Variant) -> str:
 
 
 def wanted_variant(spec: KernelSpec) -> str | None:
-    """Return the variant that the layer or ``--layout`` requests; None is any."""
+    """Return the variant that the layer or ``--layout`` requests; None for any."""
     layer = spec.layer
     if layer.op == "gemm" and layer.variant is not None:
         return str(layer.variant)

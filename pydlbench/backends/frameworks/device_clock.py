@@ -1,4 +1,4 @@
-"""Times a framework's work on a GPU with the native sampler, as native rows are timed.
+"""Times a framework's work on a GPU with the native sampler, in the same way as native rows.
 
 A framework enqueues its work in the sampler's stream, or captures it into a graph; the rest is the
 same for every backend. Nothing here depends on a framework: each provides a runtime.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: States of the cache that the sampler supports for a framework's work.
 CACHES_OF_SAMPLER: Final = ("hot", "all-cold")
-#: Calls in the graph that measures the cost of a launch.
+#: Number of calls in the graph that measures the cost of a launch.
 _GRAPH_CALLS: Final = 10
 
 
@@ -48,7 +48,7 @@ class DeviceWork(Protocol):
 
 
 class DeviceRuntime(Protocol):
-    """A framework's runtime on a GPU, as far as timing operators needs it."""
+    """The part of a framework's GPU runtime that is needed to time operators."""
 
     def call_work(self, call: Callable[[], Any], cache: str = "hot") -> DeviceWork:
         """Return work that makes a call for each execution, in the sampler's stream.
@@ -71,7 +71,7 @@ class DeviceRuntime(Protocol):
 
 
 class StepRuntime(DeviceRuntime, Protocol):
-    """A runtime with events and a profiler, which timing steps and their calls needs."""
+    """A runtime with events and a profiler, which are needed to time steps and their calls."""
 
     def record(self) -> Any:
         """Put a new event into the framework's stream and return it."""
@@ -85,13 +85,13 @@ class StepRuntime(DeviceRuntime, Protocol):
         """Return the seconds of each call's kernels, by the framework's profiler.
 
         Args:
-            calls: pairs of a call that is made before, and the call that is profiled.
+            calls: pairs of calls; the first one only precedes the second one, which is profiled.
         """
 
 
 # Errors after which a device is lost, by name: no framework is imported here.
 _DEVICE_ERRORS: Final = ("AcceleratorError",)
-# Errors of calls that cannot be captured: ``cudaErrorStreamCaptureUnsupported``, and those that
+# Errors of calls that cannot be captured: ``cudaErrorStreamCaptureUnsupported``, and errors that
 # follow from it.
 _CAPTURE_ERROR_CODES: Final = range(900, 909)
 
@@ -108,7 +108,7 @@ def sampler_module() -> Any:
     """Return the native module for GPUs.
 
     Raises:
-        UnsupportedError: it was not built, or cannot be loaded.
+        UnsupportedError: the module was not built, or cannot be loaded.
     """
     try:
         return native_module("_cuda")
@@ -138,7 +138,7 @@ class Sampler:
         index: index of the GPU.
 
     Raises:
-        UnsupportedError: see :func:`sampler_module`.
+        UnsupportedError: the native module is missing, see :func:`sampler_module`.
     """
 
     def __init__(self, index: int) -> None:
@@ -177,11 +177,11 @@ class DeviceClock(HostClock):
     """Times an operator of a framework on a GPU.
 
     Args:
-        operator: the operator.
-        runtime: runtime of its framework.
+        operator: the operator to time.
+        runtime: runtime of the operator's framework.
         timing: ``events``, or ``cuda-graph``: a sample is then one graph of its executions.
         watcher: monitor of the GPU, if there is one.
-        guard: see :class:`HostClock`.
+        guard: makes the context of the samples, see :class:`HostClock`.
         cache: ``hot``, or ``all-cold``, which is timed by events.
     """
 

@@ -1,4 +1,4 @@
-"""Reads the text of XLA's optimised program of a function, which TensorFlow and JAX return."""
+"""Read the text of XLA's optimised program of a function, which TensorFlow and JAX return."""
 
 from __future__ import annotations
 

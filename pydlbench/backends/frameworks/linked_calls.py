@@ -14,9 +14,9 @@ class LinkedCalls:
     """A group of calls as one function; a call reads operands or results of earlier calls.
 
     Args:
-        group: links between its calls, and its results.
-        calls: functions that return lists of results.
-        places: for each call, positions of its operands among those that links refer to.
+        group: links between the group's calls, and the group's results.
+        calls: functions of the calls, which return lists of results.
+        places: for each call, positions of its operands among the operands that links refer to.
     """
 
     def __init__(

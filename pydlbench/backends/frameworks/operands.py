@@ -38,7 +38,7 @@ def axes_of(word: str, sides: int, outer: str = "nc") -> str:
     Args:
         word: ``nchw`` or ``nhwc``.
         sides: number of spatial dimensions, one to three.
-        outer: letters of the first two axes of the plain layout.
+        outer: letters of the first two axes in the plain layout.
     """
     along = "dhw"[-sides:]
     return outer + along if word == "nchw" else outer[0] + along + outer[1]
@@ -89,10 +89,10 @@ class Roles:
     """The roles of a pass's tensors.
 
     Attributes:
-        reads: operands of the function; for a gradient, of the forward pass that it is derived
-            from.
-        writes: results; for a gradient, the operands that it is the gradient of.
-        updated: those of ``reads`` that a forward pass overwrites.
+        reads: operands of the function; for a gradient, operands of the forward pass from which it
+            is derived.
+        writes: results of the function; for a gradient, the operands by which it differentiates.
+        updated: operands in ``reads`` that a forward pass overwrites.
         derived: whether the pass is a gradient that the framework derives.
     """
 
@@ -107,7 +107,7 @@ def roles_of(spec: KernelSpec, explicit: Container[str] = ()) -> Roles:
 
     Args:
         spec: the case; a fused bias is one of its tensors.
-        explicit: ops whose gradients have functions of their own.
+        explicit: ops whose gradients have their own functions.
     """
     layer, forward = spec.layer, spec.pass_ == "forward"
     fused = ("bias",) if spec.fuse == "bias" else ()
@@ -125,7 +125,7 @@ class LayerLayout:
 
     Attributes:
         layer: the layer.
-        word: one of :func:`layouts_of` it.
+        word: name of the layout, one of :func:`layouts_of` the layer.
         filters: layout of a convolution's weights, for two sides: ``oihw``. Weights with one group
             per channel may be ``hwcm``: (rows, columns, channels, outputs per channel).
     """
@@ -173,7 +173,7 @@ class LayerLayout:
         return transpose(array, self.filters)
 
     def plain(self, role: str, array: Array) -> Array:
-        """Return a tensor of this layout in the plain one."""
+        """Return a tensor of this layout in the plain layout."""
         shape = self.shape(role)
         if self.layer.op == "gemm" and role == "weights" and self.word == "transposed":
             array = array.swapaxes(-1, -2)
@@ -212,8 +212,8 @@ class LayerLayout:
 
 
 # -----------------------------------------------------------------------------
-# Forward functions: a framework's table has a function of a layer and of options, which returns a
-# function of tensors.
+# Forward functions: each entry of a framework's table is a factory. Given a layer and options, it
+# returns a function of tensors.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

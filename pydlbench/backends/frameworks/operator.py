@@ -35,7 +35,7 @@ class FrameworkLayerPass:
     Args:
         spec: the case.
         forward: the function of the layer's tensors, in the order of the roles that it reads.
-        layout: of the tensors.
+        layout: layout of the tensors.
         gradients: functions of the gradients that cannot be derived, by op.
     """
 
@@ -63,7 +63,7 @@ class FrameworkLayerPass:
 
         Args:
             returned: results of the function.
-            operands: its operands.
+            operands: operands of the function.
         """
         roles = self.roles
         updated = {
@@ -78,8 +78,8 @@ class FrameworkLayerPass:
         """Return results in plain layouts, in the order in which the layer writes them.
 
         Args:
-            results: by role.
-            read: copies a tensor to the host, as float32.
+            results: results by role.
+            read: function that copies a tensor to the host, as float32.
         """
         written = [role for role in self.roles.writes if role in results]
         return {
@@ -92,20 +92,20 @@ class FrameworkOperator:
     """A framework's function with its operands; see ``host_clock.Operator``.
 
     Attributes:
-        call: runs it once. No Python frame of pydlbench stands between the clock and the framework,
-            unless calls alternate.
+        call: runs the function once. No Python frame of pydlbench stands between the clock and the
+            framework, unless calls alternate.
         operands: arguments of the first call.
         guard: makes the context of its calls, which the caller enters.
         wait: returns when all calls have finished.
 
     Args:
-        function: the function.
-        operands: its arguments, without the alternating one.
-        results: copies its results to the host by role, in plain layouts, as float32.
-        guard: see above.
-        wait: see above; does nothing if calls return with their results.
+        function: the function to call.
+        operands: arguments of the function, without the alternating one.
+        results: function that copies the results to the host by role, in plain layouts, as float32.
+        guard: makes the context of its calls.
+        wait: returns when all calls have finished; by default calls return with their results.
         turns: values of an alternating last argument, see :class:`FrameworkLayerPass`.
-        restore: gives overwritten operands the values that they had before the first call.
+        restore: function that resets overwritten operands to their initial values.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class FrameworkOperator:
         self._alternates, self._first = len(calls) > 1, calls[0]
 
     def outputs(self) -> dict[str, NDArray[Any]]:
-        """Run it once on its first operands; return its results as float32 in plain layouts.
+        """Run the function once on its first operands; return float32 results in plain layouts.
 
         Overwritten operands have their initial values in this call.
         """

@@ -46,7 +46,7 @@ class Execution:
         problem: sizes, in the library's notation.
         formats: formats of source and destination: ``abcd -> aBcd16b``.
         threads: number of threads; None if it is not logged.
-        signature: the fields that define the computation, see :mod:`pydlbench.calls.seen.onednn`.
+        signature: fields that define the computation, see :mod:`pydlbench.calls.seen.onednn`.
     """
 
     library: str
@@ -142,7 +142,7 @@ def last_call(executions: list[Execution], calls: int) -> list[Execution]:
     """Return the executions of the last of several equal calls.
 
     Args:
-        executions: of all calls, in their order.
+        executions: executions in all calls, in their order.
         calls: number of calls.
 
     Returns:
@@ -161,9 +161,9 @@ class Turn:
     """A logged call, and the same call without a log immediately before or after.
 
     Attributes:
-        executions: in the logged call.
-        logged_s: seconds of the logged call.
-        plain_s: seconds of the call without a log; None if there was none.
+        executions: executions in the logged call.
+        logged_s: time of the logged call.
+        plain_s: time of the call without a log; None if there was no such call.
     """
 
     executions: list[Execution]
@@ -180,7 +180,7 @@ def middle_turn(turns: Sequence[Turn]) -> tuple[list[Execution], float]:
     outside of its executions.
 
     Args:
-        turns: at least one, of equal calls.
+        turns: turns of equal calls, at least one.
     """
     plain = [turn.plain_s for turn in turns if turn.plain_s]
     cost = max(0.0, min(turn.logged_s for turn in turns) - min(plain)) if plain else 0.0
@@ -194,7 +194,7 @@ def kernels(executions: list[Execution]) -> str | None:
     """Return the names of the kernels in their order, without reorders.
 
     Returns:
-        ``brg_conv_fwd:avx512_core``, or several, joined by `` + ``; None if there is none.
+        ``brg_conv_fwd:avx512_core``, or several, joined by `` + ``; None if there is no kernel.
     """
     names = (
         ("" if execution.library == "oneDNN" else f"{execution.library} ")
@@ -209,8 +209,8 @@ def evidence(executions: list[Execution], call_s: float) -> dict[str, Any]:
     """Return the evidence of a log on why a row is slow, see ``KernelFacts.evidence``.
 
     Args:
-        executions: of one call.
-        call_s: seconds of the whole call.
+        executions: executions in one call.
+        call_s: time of the whole call.
 
     Returns:
         ``kernel``; ``kernel_s``, ``reorder_s`` and ``call_s`` in seconds; nothing if no kernel was
@@ -232,7 +232,7 @@ def remarks(executions: list[Execution], *, threads: int, inference: bool) -> tu
     """Return notes for the reader: reorders in each call, idle threads.
 
     Args:
-        executions: of one call.
+        executions: executions in one call.
         threads: number of available threads.
         inference: whether no backward pass follows.
     """

@@ -39,10 +39,10 @@ _DECISIVE_BITS = 40.0
 
 
 def check_fused(spec: KernelSpec) -> None:
-    """Check that a case with a fused bias can have one.
+    """Check that the case can have a fused bias, if it has one.
 
     Raises:
-        UnsupportedError: its layer or pass has no bias.
+        UnsupportedError: the case's layer or pass has no bias.
     """
     layer = spec.layer
     has_bias = layer.op in ("conv", "gemm")
@@ -86,11 +86,11 @@ def judge(
         spec: the case.
         inputs: operands by role, including a fused bias.
         outputs: results by role, the main result first.
-        seed: selects the elements that are compared if not all are.
+        seed: seed for the choice of elements, if only some are compared.
         accumulate: format of partial sums.
         bias_accumulate: format of partial sums in the gradient of a fused bias.
         algorithm: the framework's name of the algorithm.
-        second: results of the next call, if results are random.
+        second: results of the next call; needed if results are random.
     """
     layer = spec.layer
     if is_random(spec):
@@ -212,7 +212,7 @@ def _with_channel_of_ones(
 
 
 def _bias_alone(layer: Layer, gradient: NDArray[Any]) -> tuple[Layer, NDArray[Any]]:
-    """Return the memory-bound layer whose gradient is that of the bias, and its input."""
+    """Return the memory-bound layer whose gradient equals the bias's gradient, and its input."""
     if layer.op == "gemm":
         rows = layer.batch_count * layer.m
         images = gradient.reshape(rows, layer.n, 1, 1)

@@ -51,9 +51,9 @@ class JaxProgram:
     """A traced step.
 
     Attributes:
-        equations: its equations, in their order.
+        equations: equations of the step, in their order.
         members: the equations as calls.
-        kept: results that outlive the step, as numbers of an equation and of its result.
+        kept: results that outlive the step, each as the equation's number and the result's number.
     """
 
     equations: Sequence[Any]
@@ -146,7 +146,7 @@ def linked_calls(equations: Sequence[Any], group: CallGroup) -> tuple[LinkedCall
 
 
 def _random(kind: Any, stream: np.random.Generator) -> Any:
-    """Return a random operand: uniform in [-1, 1), or zeros of types that are not floating."""
+    """Return a random operand: uniform in [-1, 1), or zeros if its type is not floating-point."""
     if jnp.issubdtype(kind.dtype, jax.dtypes.prng_key):
         keys = jax.random.key(0)
         return jnp.broadcast_to(keys, kind.shape)
@@ -169,9 +169,9 @@ def repeat(
 
     Args:
         device: the device and the precision.
-        body: returns the results of the operator.
-        sets: sets of operands; the operator is executed once for each.
-        costs: costs of calls, which are subtracted; None subtracts nothing.
+        body: function that returns the results of the operator.
+        sets: sets of operands; the operator is executed once for each set.
+        costs: costs of calls, which are subtracted; None to subtract nothing.
     """
 
     def repetitions(*sets: Sequence[Any]) -> list[Any]:

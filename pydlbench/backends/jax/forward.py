@@ -1,8 +1,8 @@
 """Forward functions of JAX for each op.
 
-:data:`FORWARD` has a function of a layer and of options, which returns a function of the layer's
-tensors, in the order of the roles that its forward pass reads. JAX derives the gradients. Networks
-use the same functions.
+:data:`FORWARD` maps each op to a factory. Given a layer and options, it returns a function that
+computes the layer; its arguments are the tensors that the forward pass reads, in the order of their
+roles. JAX derives the gradients. Networks use the same functions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
-#: The layout of filters by that of images.
+#: The layout of filters, by the layout of images.
 FILTERS = {"nchw": "oihw", "nhwc": "hwio"}
 
 
@@ -33,7 +33,7 @@ class JaxForwardOptions(ForwardOptions):
 
     Attributes:
         statistics: values that replace the statistics of the source, by role; their gradient is
-            that of the source's statistics.
+            the gradient of the source's statistics.
     """
 
     statistics: Mapping[str, Any] = field(default_factory=dict)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-#: Names of algorithms by op; those of other ops are the ops.
+#: Names of algorithms by op; for all other ops the op is the name.
 _ALGORITHMS: Final = {
     "conv": "lax.conv_general_dilated",
     "deconv": "transpose of lax.conv_general_dilated",
@@ -51,7 +51,7 @@ def variants_of(layer: Layer, spec: KernelSpec, device: JaxDevice) -> list[Varia
         device: the device and the precision.
 
     Raises:
-        UnsupportedError: JAX has no such layers here.
+        UnsupportedError: JAX has no such layers on this device.
     """
     entry = entry_of("jax", FORWARD, layer)
     if layer.kind == "pointwise" and device.queues:
@@ -127,7 +127,7 @@ def _gradient(
 
     Args:
         function: the forward pass.
-        operands: its operands, by role.
+        operands: operands of the forward pass, by role.
         wanted: roles of the operands to differentiate by.
     """
 
@@ -148,7 +148,7 @@ def _gradient(
 # -----------------------------------------------------------------------------
 # Compiled functions with their operands.
 
-# Measurements of the cost of a launch, and launches in each.
+# Number of measurements of the cost of a launch, and number of launches in each.
 _READINGS, _LAUNCHES = 20, 10
 
 
@@ -166,7 +166,7 @@ class JaxOperator(FrameworkOperator):
     Args:
         function: the function to compile.
         operands: all arguments, on the device.
-        results: see :class:`FrameworkOperator`.
+        results: function that copies the results to the host, see :class:`FrameworkOperator`.
         device: the device and the precision.
     """
 

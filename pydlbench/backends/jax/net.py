@@ -25,7 +25,7 @@ class JaxNet(Network):
     """A model as a function in JAX.
 
     Args:
-        model: the graph.
+        model: graph of the model.
         images: layout of the images: ``nhwc`` or ``nchw``.
         computed: type of activations; statistics of normalisations are float32.
     """

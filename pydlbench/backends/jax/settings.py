@@ -14,7 +14,7 @@ from pydlbench.backends.base import check_precision
 from pydlbench.errors import UnsupportedError
 from pydlbench.verification.verify import TENSOR_ACCUMULATOR
 
-# By default three quarters of a GPU's memory are allocated at once, and other workers have too
+# By default JAX allocates three quarters of a GPU's memory at once, which leaves other workers too
 # little.
 os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 
@@ -37,7 +37,7 @@ def choose(device: str) -> Any:
         device: ``cpu`` or ``cuda:N``.
 
     Raises:
-        UnsupportedError: JAX cannot use the GPU; has the reason.
+        UnsupportedError: JAX cannot use the GPU; the message has the reason.
     """
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if device == "cpu":
@@ -95,7 +95,7 @@ def arithmetic(precision: str, on_gpu: bool) -> JaxArithmetic:
         on_gpu: whether a GPU computes.
 
     Raises:
-        UnsupportedError: JAX does not have it here.
+        UnsupportedError: JAX does not have the precision on this device.
     """
     check_precision(precision, on_gpu)
     if not on_gpu and precision != "fp32":
@@ -120,7 +120,7 @@ class JaxDevice:
 
     Attributes:
         device: JAX's device.
-        numbers: the arithmetic.
+        numbers: arithmetic of the precision.
         queues: whether calls return before they have finished, as on a GPU.
     """
 

@@ -153,7 +153,7 @@ class JaxModel(NetworkModel):
         }
 
     def subtract_gradients(self, rate: float) -> None:
-        """Run the step, and subtract its gradients times the rate from the weights."""
+        """Run the step, and subtract its gradients times the learning rate from the weights."""
         gradients = self.step.run()["gradients"]
         self.state["trained"] = {
             name: (tensor - rate * gradients[name]).astype(tensor.dtype)
@@ -172,7 +172,7 @@ def _flops(program: Any, images: str) -> int:
 
     Args:
         program: the traced function; functions within it count as well.
-        images: the layout of images.
+        images: layout of the images.
     """
     total = 0
     for equation in program.eqns:
@@ -192,7 +192,8 @@ def _convolution_flops(equation: Any, images: str) -> int:
 
     Each element of a forward convolution's result meets the taps of a filter. JAX's gradients are
     convolutions as well, and differ in the order of axes: the gradient of the weights reads images
-    with channels as the batch, that of the images reads filters with inputs and outputs exchanged.
+    with channels as the batch; the gradient of the images reads filters with inputs and outputs
+    exchanged.
     A transposed convolution is itself a gradient of the images.
     """
     shapes: list[tuple[int, ...]] = [
@@ -240,7 +241,7 @@ class JaxStep(FunctionStep):
         self._program = self.owner.device.compile(self.body, self.operands(), donated=(0,))
 
     def run(self, host: tuple[NDArray[Any], ...] | None = None) -> dict[str, Any]:
-        """Run it once and return its results on the device."""
+        """Run the step once and return its results on the device."""
         images = None if host is None else self.owner.copy_to_device(host)
         changed, results = self._program(*self.operands(images))
         self._velocity = changed.pop("velocity", self._velocity)
@@ -259,7 +260,7 @@ class JaxStep(FunctionStep):
             self._last.block_until_ready()
 
     def reset(self) -> None:
-        """Reset the state of training: velocities, the rate."""
+        """Reset the state of training: velocities and the learning rate."""
         optimizer = self.owner.model.optimizer
         has_momentum = self.updates and optimizer.kind == "momentum"
         self._velocity = {

@@ -82,9 +82,9 @@ class CpuAutotuner(autotune.Autotuner):
     """The choice among oneDNN's implementations and our own loops.
 
     Args:
-        listed: candidates of the native module.
-        spec: the spec.
-        preparation: options.
+        listed: candidates that the native module listed.
+        spec: the spec to prepare.
+        preparation: options of the preparation.
         cpus: CPU of each thread.
         inputs: inputs by role.
     """
@@ -191,7 +191,7 @@ def _candidate(candidate: _cpu.Candidate) -> autotune.KernelCandidate:
 
 # Instruction sets in names of implementations: ``jit:avx2``, ``brg_fwd:avx2+brgconv:avx2``.
 _INSTRUCTION_SET = re.compile(r":\w+")
-# Code for matrix units counts as of the same width: neither kind is always faster.
+# Code for matrix units counts as code of the same width: neither kind is always faster.
 _VECTOR_BITS: Final = {"avx512": 512, "avx2": 256, "avx": 256, "sse41": 128}
 
 
@@ -211,7 +211,7 @@ def candidates(spec: KernelSpec, thorough: bool = False) -> list[_cpu.Candidate]
         thorough: list our own loops for all instruction sets of this CPU.
 
     Raises:
-        UnsupportedError: there is none.
+        UnsupportedError: there is no candidate.
         PrimitiveError: the library refused the problem.
     """
     layer, precision = spec.layer, _cpu.Precision[spec.precision]
@@ -329,7 +329,7 @@ class ReadBursts:
     def rates(self) -> dict[str, float | None]:
         """Return bytes per second read from the cache (``llc``) and from memory (``memory``).
 
-        The latter is None if the cache is so large that filling a larger buffer takes too long.
+        ``memory`` is None if the cache is so large that filling a larger buffer takes too long.
         """
         self._rate(self._near)  # load it into the cache
         return {"llc": self._rate(self._near), "memory": self._far_rate()}

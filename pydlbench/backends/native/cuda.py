@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 #: Environment variable with the only plan that rows may use.
 _PLAN_VARIABLE = "PYDLBENCH_PLAN"
 _BRIEF_NOTE = "found by the short search of an estimate; its launches were timed once"
-# Launches timed by each of the three clocks for a row.
+# Number of launches that each of the three clocks times for a row.
 _LAUNCH_REPETITIONS = 20
 
 
@@ -56,9 +56,9 @@ class CudaKernel:
     """A kernel on a GPU, ready to be timed.
 
     Args:
-        sample: function that takes samples.
+        sample: function that times samples.
         facts: properties of the kernel.
-        monitor: reads the GPU during samples.
+        monitor: reads clocks, power and temperature of the GPU during samples.
         label: name of the range in a profiler.
     """
 

@@ -15,9 +15,9 @@ from typing import Any
 from pydlbench.backends.native.modules import native_module
 from pydlbench.errors import BackendMissingError, UnsupportedError
 
-# Variables with the file of another copy than the environment's.
+# Environment variables that name another copy of a library.
 _OVERRIDES = {"cudnn": "PYDLBENCH_CUDNN", "cublasLt": "PYDLBENCH_CUBLASLT"}
-# Major versions of libraries that do not have CUDA's.
+# Major versions of libraries whose version differs from CUDA's.
 _MAJOR_VERSIONS = {"cudnn": "9"}
 
 

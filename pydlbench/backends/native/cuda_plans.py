@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 # -----------------------------------------------------------------------------
 # The list of plans, and the device's float64 reference.
 
-# On cards with tensor cores, cuDNN's lists for these precisions contain hardly any other plans than
-# those on tensor cores, so all of its engines are tried.
+# On cards with tensor cores, cuDNN's lists for these precisions contain hardly any plans that do
+# not use tensor cores, so all of its engines are tried.
 _SWEPT_PRECISIONS = ("fp32", "fp16")
 
 
@@ -44,11 +44,11 @@ def plans(
     Args:
         device: the GPU.
         spec: the spec; its layout restricts the plans.
-        workspace_bytes: limit of a plan's workspace.
+        workspace_bytes: maximum size of a plan's workspace.
         thorough: list all engines.
 
     Raises:
-        UnsupportedError: there is none, or the GPU lacks the precision.
+        UnsupportedError: there is no plan, or the GPU lacks the precision.
         PrimitiveError: a library refused the problem.
     """
     layer = spec.layer
@@ -65,7 +65,7 @@ def plans(
     )
     if layer.op != "gemm":
         return listed
-    # Products have plain weights and transposed ones, which torch.nn.Linear has.
+    # Products have plain weights, or transposed weights as in torch.nn.Linear.
     wanted = layer.variant or ("plain" if spec.layout in ("nchw", "nhwc") else None)
     return [plan for plan in listed if wanted in (None, plan.variant)]
 
@@ -135,10 +135,10 @@ class CudaAutotuner(autotune.Autotuner):
 
     Args:
         device: the GPU.
-        listed: plans of the native module.
+        listed: plans that the native module listed.
         spec: the spec.
-        preparation: options.
-        recent: cached inputs of the former spec.
+        preparation: options of the preparation.
+        recent: cached inputs of the previous spec.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ class CudaAutotuner(autotune.Autotuner):
 
 
 def _transform_kernel(kernel: _cuda.Kernel) -> str | None:
-    """Return the name of a plan's Winograd or FFT kernel; None if it has none.
+    """Return the name of a plan's Winograd or FFT kernel; None if it has no such kernel.
 
     cuDNN does not report this for all of its engines: engine 17 (9.19) for gradients of weights can
     only be recognised by its ``cudnn::winograd_nonfused`` kernels.
@@ -334,7 +334,7 @@ def judge(comparison: _cuda.Comparison, precision: str, accumulate: str, algorit
     """Turn the device's comparison of all elements into a verdict.
 
     Args:
-        comparison: largest error with its place, and numbers of NaN and infinite elements.
+        comparison: largest error with its index, and numbers of NaN and infinite elements.
         precision: storage and arithmetic.
         accumulate: format of the partial sums.
         algorithm: the plan's name; Winograd and FFT get a larger tolerance.

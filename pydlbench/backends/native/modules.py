@@ -21,7 +21,7 @@ def native_module(name: str) -> ModuleType:
     """Import ``pydlbench._cpu`` or another native module.
 
     Raises:
-        BackendMissingError: it was not built, or cannot be loaded; the message has the reason.
+        BackendMissingError: the module is missing or cannot be loaded; the message has the reason.
     """
     try:
         return _import_module(name)
@@ -36,7 +36,7 @@ def _import_module(name: str) -> ModuleType:
     also be in a parent environment.
 
     Raises:
-        ImportError: it was not built, or cannot be loaded.
+        ImportError: the module was not built, or cannot be loaded.
     """
     try:
         return importlib.import_module(f"pydlbench.{name}")
@@ -48,7 +48,7 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _wheel_library() -> str:
-    """Return the library of oneDNN's wheel; empty if it is not installed."""
+    """Return the library of oneDNN's wheel; empty if the wheel is not installed."""
     try:
         files = metadata.files("onednn-cpu-gomp") or ()
     except metadata.PackageNotFoundError:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 # NVML updates its sensors every 20 to 100 ms.
 _PERIOD_S = 0.02
-# NVML_FI_DEV_POWER_INSTANT; the other reading is the mean over a second, twenty chunks long.
+# NVML_FI_DEV_POWER_INSTANT; the other reading is the mean over a second, as long as twenty chunks.
 _POWER_INSTANT = 186
 # The energy counter is updated at least ten times a second, or not at all.
 _ENERGY_TIMEOUT_S = 1.0
-# Polling interval of the counter; the thread that launches kernels may have the same CPU.
+# Time between two reads of the counter; the thread that launches kernels may have the same CPU.
 _ENERGY_POLL_S = 0.0005
 
 
@@ -37,7 +37,7 @@ class Monitor:
         uuid: the driver's identifier of the GPU: ``GPU-...``.
         library: replaces ``pynvml`` in tests.
         clock: monotonic clock in seconds.
-        period_s: interval of readings.
+        period_s: time between two readings.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Monitor:
         return self._clock()
 
     def since(self, mark: float) -> GpuReadings | None:
-        """Return the readings since ``mark``, including one of this moment; None without NVML.
+        """Return the readings since ``mark``, including a present one; None if there is no NVML.
 
         Args:
             mark: result of :meth:`mark`.
@@ -124,7 +124,7 @@ class Monitor:
         return None
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the GPU's state before measurements; only ``reason`` without NVML."""
+        """Return the GPU's state before measurements; only ``reason`` if there is no NVML."""
         if self.reason is not None:
             return {"reason": self.reason}
         limit = self._ask("nvmlDeviceGetEnforcedPowerLimit")
@@ -175,9 +175,10 @@ class Monitor:
     def _others(self) -> tuple[int, ...]:
         """Return other processes that used this GPU's multiprocessors since the last call.
 
-        In a container, the driver may know this process by another number; then it cannot be
-        distinguished from others, and the result is empty. This run's other workers are left out:
-        they compute in turn with this one, but the driver reports their use up to a second late.
+        In a container, the driver may know this process by another number; in that case it
+        cannot be distinguished from others, and the result is empty. This run's other workers are
+        left out: they compute in turn with this one, but the driver reports their use up to a
+        second late.
         """
         running = self._ask("nvmlDeviceGetComputeRunningProcesses") or []
         if os.getpid() not in {process.pid for process in running}:

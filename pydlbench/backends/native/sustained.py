@@ -22,17 +22,17 @@ class EnergyMeter(Watcher, Protocol):
     """Reads a GPU including its energy counter: ``native.nvml.Monitor``."""
 
     def energy_j(self) -> float | None:
-        """Return the counter in joules, right after an update; None if there is none."""
+        """Return the counter in joules, right after an update; None if there is no counter."""
 
 
 class Sustained(NamedTuple):
-    """Properties of an execution in a second of them; None if unknown.
+    """Properties of an execution, averaged over a second of executions; None if unknown.
 
     Attributes:
-        sustained_s: seconds per execution.
+        sustained_s: time of one execution.
         sustained_hz: median clock of the multiprocessors.
-        energy_j: energy per execution.
-        power_w: mean power.
+        energy_j: energy of one execution.
+        power_w: mean power of the GPU.
     """
 
     sustained_s: float | None = None
@@ -50,8 +50,8 @@ def measure_sustained(
     the first or after the last execution would include up to 100 ms of an idle GPU.
 
     Args:
-        run_for: launches executions for a number of seconds, and returns ``executions`` and
-            ``seconds``.
+        run_for: function that launches executions for a number of seconds, and returns
+            ``executions`` and ``seconds``.
         meter: reads the GPU.
     """
     steps: list[tuple[float, float]] = []

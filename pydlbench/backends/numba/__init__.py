@@ -1,4 +1,4 @@
-"""Loops of an afternoon on the CPU, compiled by Numba."""
+"""Simple loops on the CPU, compiled by Numba."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def compiled_code(kernel: Any, arguments: Sequence[Any]) -> str:
         arguments: arguments of the call.
 
     Returns:
-        Empty if it was not compiled for them.
+        The assembly; empty if the function was not compiled for these arguments.
     """
     types = tuple(_numba.typeof(argument) for argument in arguments)
     if not kernel.stats.cache_path:
@@ -78,7 +78,7 @@ def describe_code(code: str) -> str | None:
         code: assembly, in AT&T syntax.
 
     Returns:
-        None if there is no packed arithmetic in single precision.
+        The description; None if there is no packed arithmetic in single precision.
     """
     for what, instruction in _PACKED.items():
         packed = re.findall(rf"\s{instruction}{_OPERANDS}", code)
@@ -101,8 +101,8 @@ _REFUSED_PRECISIONS = {
     "bf16": "Numba has no bf16 on the CPU",
     "fp16": "Numba has no fp16 arithmetic on the CPU",
 }
-# The kernel alone is timed in at most this many samples of at least this length, and for this time
-# in total.
+# Timing of the kernel alone: maximum number of samples, minimum length of a sample, and maximum
+# total time.
 _MAX_SAMPLES = 7
 _MIN_SAMPLE_S = 1e-3
 _TOTAL_S = 0.5
@@ -168,7 +168,7 @@ class NumbaBackend(FrameworkBackend):
     def complete_facts(
         self, facts: KernelFacts, operator: Operator, spec: KernelSpec
     ) -> KernelFacts:
-        """Return facts with the time of the kernel alone, and a description of its code."""
+        """Return the facts with the time of the kernel alone, and a description of its code."""
         facts = super().complete_facts(facts, operator, spec)
         assert isinstance(operator, HostOperator)
         alone = operator.with_reused_results()
@@ -201,7 +201,7 @@ def create(device: str) -> NumbaBackend:
     """Create the backend for the CPUs of this process.
 
     Raises:
-        UnsupportedError: on GPUs, for which there are no kernels.
+        UnsupportedError: the device is a GPU, for which there are no kernels.
     """
     if device != "cpu":
         raise UnsupportedError(f"numba has no kernels for {device}; ask for --device cpu")

@@ -32,11 +32,11 @@ class HostOperator:
     """A compiled kernel with its operands, called as in a user's code.
 
     Args:
-        kernel: Takes the results, then the operands.
-        operands: All other arguments.
-        results: Shape and type of each result; the first one is the main one.
-        role: What the main result is.
-        plain: Turns the main result into its plain layout.
+        kernel: Compiled function, which takes the results and then the operands.
+        operands: All other arguments of the kernel.
+        results: Shape and type of each result; the main result comes first.
+        role: Role of the main result.
+        plain: Function that converts the main result to its plain layout.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class HostOperator:
         return other
 
     def outputs(self) -> dict[str, Array]:
-        """Run it once on a main result filled with NaN, and return that result."""
+        """Run the kernel once on a main result filled with NaN, and return that result."""
         main, *others = self.arguments
         main.fill(np.nan)
         self.kernel(main, *others)
@@ -97,7 +97,7 @@ def inputs_by_tap(axis: Axis) -> NDArray[np.int64]:
 
 
 def outputs_by_tap(axis: Axis) -> NDArray[np.int64]:
-    """Return the output by tap and input element, shape (taps, inputs); -1 where there is none."""
+    """Return outputs by tap and input element, shape (taps, inputs); -1 if there is no output."""
     met = inputs_by_tap(axis)
     back = np.full((axis.kernel, axis.size), -1)
     tap, output = np.nonzero(met >= 0)
@@ -129,7 +129,7 @@ def spans_by_tap(axis: Axis, part: int) -> NDArray[np.int64]:
 # -----------------------------------------------------------------------------
 # Operators, with operands in the layouts of the kernels.
 
-#: Outputs of a row that are accumulated together.
+#: Number of outputs of a row that are accumulated together.
 _OUTPUTS_PER_SPAN = 28
 
 

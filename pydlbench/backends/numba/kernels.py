@@ -34,9 +34,9 @@ _IS_CACHED = "NUMBA_CACHE_DIR" in os.environ
 #: A block of a product, rows x columns: 32 KB, half a first-level cache.
 ROWS = 32
 COLUMNS = 256
-#: Terms summed up at a time by dot products.
+#: Number of terms that dot products sum up at a time.
 DEPTH = 512
-#: Input channels per task of a gradient of weights.
+#: Number of input channels per task of a gradient of weights.
 CHANNELS = 8
 #: Lowest value for maxima; infinity is not allowed with ``fastmath``.
 LOWEST_VALUE = np.finfo(np.float32).min
@@ -187,7 +187,7 @@ def convolve(
 
     Args:
         to: Result, (image, row, column and group, channel).
-        given: Source, or gradient of the result, likewise.
+        given: Source, or gradient of the result; (image, row, column and group, channel).
         weights: (group, kernel row, kernel column, channel read, channel written).
         rows: Row that is read, by kernel row and row written.
         spans: By part of a row and kernel column: first column written, first column read, and
@@ -232,7 +232,7 @@ def convolve_for_weights(
     Args:
         dw: Result, (group, kernel row, kernel column, input channel, output channel).
         x: Source, (image, row, column and group, channel).
-        dy: Gradient of the result, likewise.
+        dy: Gradient of the result, (image, row, column and group, channel).
         rows: Row of the source by kernel row and row of the result.
         spans: As in :func:`convolve`, from the source to the result.
         stride: Distance of the columns of the source that are read.
@@ -276,10 +276,10 @@ def maximum(y: Array, places: Indices, x: Array, rows: Indices, columns: Indices
 
     Args:
         y: Maxima.
-        places: Number of the first tap with the maximum; empty if positions are not needed.
+        places: Index of the first tap with the maximum; empty if positions are not needed.
         x: Source.
         rows: Row of the source by tap and row of the result.
-        columns: Column of the source, in the same way.
+        columns: Column of the source, by tap and column of the result.
     """
     images, height, width, channels = y.shape
     for task in prange(images * height):
@@ -314,9 +314,9 @@ def maximum_backward(
     Args:
         dx: Gradient of the source.
         dy: Gradient of the result.
-        places: Positions, as written by :func:`maximum`.
+        places: Index of the first tap with the maximum, as written by :func:`maximum`.
         rows: Row of the result by tap and row of the source.
-        columns: Column of the result, in the same way.
+        columns: Column of the result, by tap and column of the source.
     """
     images, height, width, channels = dx.shape
     for task in prange(images * height):
@@ -352,7 +352,7 @@ def average(
         to: Result.
         given: Source, or gradient of the result.
         rows: Row that is read, by tap and row written.
-        columns: Column that is read, in the same way.
+        columns: Column that is read, by tap and column written.
         to_shares: Factor by row and column written.
         given_shares: Factor by row and column read.
     """

@@ -114,6 +114,6 @@ def _share_threads(cpus: tuple[int, ...]) -> None:
 
 
 def _threads() -> set[int]:
-    """Return the threads of this process; empty if the system does not list them."""
+    """Return the threads of this process; empty if the system does not list threads."""
     folder = Path("/proc/self/task")
     return {int(path.name) for path in folder.iterdir()} if folder.is_dir() else set()

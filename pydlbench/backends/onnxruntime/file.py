@@ -40,7 +40,7 @@ def read_graph(model: str, source: str) -> Any:
 
     Raises:
         BackendMissingError: the package ``onnx`` is not installed.
-        UsageError: it is not an ONNX file.
+        UsageError: the file is not an ONNX file.
     """
     try:
         import onnx
@@ -63,7 +63,7 @@ def types_of(graph: Any) -> str:
 
     Returns:
         ``fp32``; ``int8 QDQ`` for quantised weights with nodes that quantise; ``mixed (fp16,
-        fp32)`` for several; empty if they are unknown.
+        fp32)`` for several types; empty if the types are unknown.
     """
     tensors = list(_weights(graph))
     weights = [item for item in tensors if len(item.dims) >= _MIN_DIMENSIONS] or tensors
@@ -109,7 +109,7 @@ def onnx_errors(model: str, kind: type[PydlbenchError]) -> Iterator[None]:
 
     Args:
         model: name of the file.
-        kind: class of the error, unless memory ran out.
+        kind: class of pydlbench's error, unless memory ran out.
     """
     try:
         yield

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pydlbench.records.trace import ProgramCall
 
 
-#: Runs under the profiler: untimed, and timed.
+#: Numbers of runs under the profiler: untimed runs, and timed runs.
 _UNTIMED_RUNS: Final = 2
 _PROFILED_RUNS: Final = 5
 #: Suffix of a node's name in a profile.
@@ -50,11 +50,11 @@ SUFFIX: Final = "_kernel_time"
 PREFIX: Final = "pydlbench."
 #: Suffix of nodes whose images onnxruntime stores in blocks of channels.
 _BLOCKED_SUFFIX: Final = "_nchwc"
-#: NumPy's names of types, where onnxruntime's differ.
+#: NumPy's names of types, where onnxruntime's names differ.
 _NUMPY_NAMES: Final = {"float": "float32", "double": "float64"}
 #: Types of operands whose values affect the computation: shapes, axes, indices, conditions.
 _INTEGER_TYPES: Final = ("int64", "int32", "bool")
-#: Numbers of values in a signature: of integers, and of others (a limit, a scale).
+#: Maximum numbers of values in a signature: of integers, and of others (a limit, a scale).
 _MAX_SIGNATURE_INTEGERS: Final = 64
 _MAX_SIGNATURE_VALUES: Final = 8
 #: Larger constants among the attributes are not in the signature.
@@ -73,14 +73,14 @@ class Sessions(Protocol):
 
     Attributes:
         session: session of the step.
-        feeds: its inputs by name.
+        feeds: inputs of the session by name.
     """
 
     session: onnxruntime.InferenceSession
     feeds: dict[str, NDArray[Any]]
 
     def options(self, mode: str | None = None) -> onnxruntime.SessionOptions:
-        """Return the settings of a session in a mode; None is the step's."""
+        """Return the settings of a session in a mode; None for the step's mode."""
         ...
 
     def open_session(
@@ -94,7 +94,7 @@ def record(source: Sessions) -> tuple[RecordedCall, ...]:
     """Return the distinct nodes of a step, in the order of the graph.
 
     Args:
-        source: the file with its inputs; it is run several times.
+        source: the model file and its inputs; the model is run several times.
     """
     with tempfile.TemporaryDirectory(prefix="pydlbench-graph-") as name:
         return distinct_calls(_record_graph(source, Path(name))[1])
@@ -104,7 +104,7 @@ def _record_graph(source: Sessions, folder: Path) -> tuple[Graph, list[StepCall]
     """Return a step's graph, its nodes as calls, and the numbers of profiled nodes.
 
     Args:
-        source: the file with its inputs; it is run several times.
+        source: the model file and its inputs; the model is run several times.
         folder: an empty folder for large constants.
     """
     graph = Graph(source, folder)
@@ -117,14 +117,14 @@ class Graph:
     """The optimized graph of a file, with numbered nodes.
 
     Args:
-        source: the file with its inputs.
-        folder: folder to write it into.
+        source: the model file and its inputs.
+        folder: folder to write the graph into.
 
     Attributes:
-        source: the file with its inputs.
-        folder: the folder.
+        source: the model file and its inputs.
+        folder: folder that has the written graph.
         model: the graph, without large constants.
-        names: names of the nodes in the file, or their operators and numbers.
+        names: names of the nodes in the file; for nodes without a name, operator and number.
         constants: constants by name.
     """
 
@@ -304,14 +304,14 @@ class _NodeWriter:
         ]
 
     def _tensor(self, name: str) -> Tensor | None:
-        """Return type and shape of a tensor; None if they are unknown."""
+        """Return type and shape of a tensor; None if unknown."""
         if name not in self._known:
             return None
         dtype, shape = self._known[name]
         return Tensor(dtype=dtype, shape=shape)
 
     def _input(self, name: str, index: int, names: Sequence[str]) -> Tensor | None:
-        """Return an input of a node; None if it is unknown."""
+        """Return an input of a node; None if unknown."""
         first = names.index(name)
         same = first if first != index else None
         constant = self._graph.constants.get(name)
@@ -365,11 +365,11 @@ def _attribute_value(attribute: Any) -> Any:
 def tracer(source: Sessions) -> StepTracer:
     """Return the tracer of a step.
 
-    A profile is written when its session ends, so that each traced step has a session of its own,
+    A profile is written when its session ends, so each traced step has its own session,
     with the optimized graph of the step's session.
 
     Args:
-        source: the file with its inputs; it is run several times.
+        source: the model file and its inputs; the model is run several times.
     """
     traced = _TracedSteps(source)
     title = f"onnxruntime {onnxruntime.__version__}'s own profile"

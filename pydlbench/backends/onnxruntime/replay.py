@@ -57,9 +57,9 @@ class FileOperator:
 
     Args:
         model: the file.
-        feeds: its inputs by name.
-        backend: has the settings of sessions.
-        cost: cost of a run without nodes, which is subtracted; None subtracts nothing.
+        feeds: inputs of the file by name.
+        backend: backend with the settings of sessions.
+        cost: cost of a run without nodes, which is subtracted; None to subtract nothing.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class FileOperator:
         self._first = floats[0] if floats else None
 
     def run(self) -> float:
-        """Run it once and return the seconds of its nodes."""
+        """Run the file once and return the seconds of its nodes."""
         with pinned(self._cpu):
             if self._first is not None:
                 self._first.sum()
@@ -105,10 +105,10 @@ def node_operator(
     """Return a node as an operator on random operands.
 
     Args:
-        node: the node.
-        backend: has the settings of sessions.
+        node: the node to build.
+        backend: backend with the settings of sessions.
         seed: seed of the operands.
-        cost: cost of a run without nodes, which is subtracted; None subtracts nothing.
+        cost: cost of a run without nodes, which is subtracted; None to subtract nothing.
 
     Raises:
         UnsupportedError: the node or one of its operands cannot be built.
@@ -201,7 +201,7 @@ def _file_of(
         feeds: arrays with types and shapes of the inputs, by name.
         constants: constants by name.
         outputs: names of the outputs.
-        opsets: version of each domain.
+        opsets: version of each domain of operators.
     """
     graph = helper.make_graph(
         nodes,

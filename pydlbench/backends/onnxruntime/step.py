@@ -60,11 +60,11 @@ class OnnxModel(FedModel):
     pinned, and translates onnxruntime's errors.
 
     Args:
-        backend: has the settings of sessions.
-        spec: the step.
+        backend: backend with the settings of sessions.
+        spec: definition of the step.
 
     Raises:
-        UsageError: it is not an ONNX file, or the requested inputs do not match.
+        UsageError: the file is not an ONNX file, or the requested inputs do not match.
         UnsupportedError: there are no random values of an input's type.
         InsufficientMemoryError: the inputs do not fit in memory.
     """
@@ -84,7 +84,7 @@ class OnnxModel(FedModel):
             self.feeds = random_inputs(spec, self.session.get_inputs())
 
     def options(self, mode: str | None = None) -> onnxruntime.SessionOptions:
-        """Return the settings of a session in a mode; None is the step's."""
+        """Return the settings of a session in a mode; None for the step's mode."""
         return self._backend.options(mode or str(self.spec.mode))
 
     @functools.cached_property
@@ -98,7 +98,7 @@ class OnnxModel(FedModel):
         """Return a session of the file, or of a file that was derived from it.
 
         Raises:
-            UsageError: it is not an ONNX file, or an operator, a version or a file of weights is
+            UsageError: the file is no ONNX file, or an operator, a version or a file of weights is
                 missing.
         """
         with onnx_errors(self.spec.model, UsageError):
@@ -147,7 +147,7 @@ class OnnxModel(FedModel):
 # -----------------------------------------------------------------------------
 # The inputs of an ONNX file, from its graph, --batch and --input.
 
-# NumPy's types by onnxruntime's.
+# NumPy's types, by onnxruntime's names of them.
 _DTYPES: Final = {
     "tensor(float)": "float32",
     "tensor(double)": "float64",
@@ -197,7 +197,7 @@ def _check_room(
     """Check that inputs fit in the available memory.
 
     Raises:
-        InsufficientMemoryError: they do not; has their size.
+        InsufficientMemoryError: they do not fit; the message has their size.
     """
     size = sum(math.prod(shape) * np.dtype(dtypes[name]).itemsize for name, shape in shapes.items())
     available = read_cpu_facts().memory_available_bytes
@@ -242,7 +242,7 @@ def _dtype(spec: StepSpec, wanted: Any) -> str:
 
 
 def _shape(spec: StepSpec, wanted: Any, given: UserInput | None) -> tuple[int, ...]:
-    """Return the shape of an input; the batch is the first dimension, if that is dynamic."""
+    """Return the shape of an input; the batch is the first dimension, if it is dynamic."""
     if 0 in wanted.shape:
         shape = "x".join(map(str, wanted.shape))
         raise UsageError(f"{spec.model}: its input {wanted.name} is {shape}, without any element")

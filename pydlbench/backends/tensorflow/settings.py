@@ -19,8 +19,8 @@ from pydlbench.errors import (
 )
 from pydlbench.words import FP8_PRECISIONS
 
-# Read when TensorFlow is imported. Its C++ code otherwise prints on stderr what exceptions say as
-# well.
+# TensorFlow reads this when it is imported. Otherwise its C++ code also prints the messages of
+# exceptions on stderr.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
@@ -70,7 +70,7 @@ def choose(device: str, threads: int) -> str:
         if gpus:
             tf.config.set_visible_devices(visible, "GPU")
         for gpu in visible:
-            # By default all memory of the GPU is allocated, and other workers have none.
+            # By default TensorFlow allocates the GPU's whole memory, and other workers have none.
             tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError as error:
         raise PrimitiveError(f"TensorFlow already runs with other settings: {error}") from error
@@ -171,7 +171,7 @@ def arithmetic(precision: str, on_gpu: bool, isa: Collection[str]) -> TensorFlow
         isa: instruction sets of the CPU, by the kernel's names.
 
     Raises:
-        UnsupportedError: TensorFlow or this device does not have it.
+        UnsupportedError: TensorFlow or this device does not have the precision.
     """
     check_precision(precision, on_gpu)
     if not on_gpu:

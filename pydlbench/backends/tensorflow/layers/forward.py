@@ -1,7 +1,8 @@
 """Forward functions of TensorFlow for each op.
 
-:data:`FORWARD` has a function of a layer and of options, which returns a function of the layer's
-tensors, in the order of the roles that its forward pass reads. TensorFlow derives the gradients
+:data:`FORWARD` maps each op to a factory. Given a layer and options, it returns a function that
+computes the layer; its arguments are the tensors that the forward pass reads, in the order of their
+roles. TensorFlow derives the gradients
 (:mod:`pydlbench.backends.tensorflow.layers.gradients`). Networks use the same functions.
 """
 
@@ -34,10 +35,10 @@ class TensorFlowForwardOptions(ForwardOptions):
     """How a layer is called, besides its sizes.
 
     Attributes:
-        padded: whether images are padded by an operator of their own, and not by the layer's.
+        padded: whether a separate operator pads the images, instead of the layer's operator.
         depthwise: whether to use the operator for one group per channel.
-        split: whether groups are split, convolved and concatenated, as AlexNet's ports did; else
-            the operator computes them.
+        split: whether groups are split, convolved and concatenated, as AlexNet's ports did;
+            otherwise one operator computes all groups.
     """
 
     padded: bool = False
@@ -63,7 +64,7 @@ class Padding:
     """Padding of one layer.
 
     Attributes:
-        word: ``VALID`` or ``SAME`` if they are equal to the numbers, else ``EXPLICIT``.
+        word: ``VALID`` or ``SAME`` if it has the same effect as the pads, else ``EXPLICIT``.
         pairs: padding before and after, for each side.
     """
 
@@ -103,7 +104,7 @@ def padding_of(layer: Any) -> Padding:
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """Padding of a layer with windows: by its operator, or beforehand.
+    """Padding of a layer with windows: by the layer's operator, or beforehand.
 
     Attributes:
         padding: padding by the operator.
@@ -232,7 +233,7 @@ def _product(_layer: Any, options: TensorFlowForwardOptions) -> Function:
 
 
 def _attention(layer: Any, _options: TensorFlowForwardOptions) -> Function:
-    # TensorFlow has no operator for it; Keras's layers are written like this.
+    # TensorFlow has no operator for this layer; Keras's layers are written like this.
     shared = layer.heads // layer.kv_heads
     mask = np.arange(layer.keys) <= np.arange(layer.queries)[:, None]
 
@@ -328,7 +329,8 @@ def _batch_normalisation(layer: Any, options: TensorFlowForwardOptions) -> Funct
         if not options.training:
             return normalised(layer, options, *operands).y
         result = normalised(layer, options, *operands, share=layer.momentum)
-        # The operator updates running statistics; they are assigned to variables, as in Keras.
+        # The operator returns the updated running statistics; assign them to the variables, as
+        # Keras does.
         for running, updated in zip(operands[-2:], result[1:3], strict=True):
             if isinstance(running, tf.Variable):
                 running.assign(updated)
@@ -475,7 +477,7 @@ def _rows(role: str) -> Callable[[Any, Mapping[str, NDArray[Any]]], NDArray[Any]
     return lambda layer, inputs: inputs[role].reshape(*layer.shapes()["src"][:-1], 1)
 
 
-#: By op and name of the tensor, functions of the layer and its inputs that return the values.
+#: By op and name of the tensor: functions of the layer and its inputs that return the values.
 KEPT: Final[Mapping[str, Mapping[str, Callable[[Any, Any], NDArray[Any]]]]] = {
     "softmax": {"Softmax:0": _input("result")},
     "log-softmax": {"LogSoftmax:0": _input("result")},
@@ -490,7 +492,7 @@ KEPT: Final[Mapping[str, Mapping[str, Callable[[Any, Any], NDArray[Any]]]]] = {
 
 
 # -----------------------------------------------------------------------------
-# Results of functions that return others than the layer writes.
+# Results of the layer, for functions that return other results.
 
 
 def _probabilities_and_loss(
@@ -502,7 +504,7 @@ def _probabilities_and_loss(
     return np.where(chosen, np.exp(-rows)[:, None], gradient), mean
 
 
-#: By op, functions of the layer, the returned results and the operands.
+#: By op: functions of the layer, the returned results and the operands.
 RESULTS: Final[Mapping[str, Callable[..., Sequence[NDArray[Any]]]]] = {
     "softmax-xent": _probabilities_and_loss,
 }

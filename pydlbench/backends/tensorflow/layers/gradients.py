@@ -26,15 +26,15 @@ class TracedGraph:
 
     Attributes:
         sources: operands of the function.
-        result: its first result.
+        result: first result of the function.
         incoming: the gradient of the result.
         kept: tensors of the forward pass that the gradients read, where the graph is cut.
-        names: names of the operators, each once: of the gradients, or of the forward pass if no
-            gradients are requested.
+        names: distinct names of the gradients' operators; if no gradients are requested, names of
+            the forward pass's operators.
 
     Args:
         function: the forward pass.
-        operands: shapes and types of its operands.
+        operands: shapes and types of the function's operands.
         wanted: positions of operands to differentiate by; None traces the forward pass alone.
         variables: positions of operands that are variables.
     """
@@ -138,8 +138,8 @@ def reached_operators(
     """Return operators and all that they depend on, as the keys of a dictionary.
 
     Args:
-        operators: where to start.
-        inputs: returns the operators that an operator depends on.
+        operators: operators to start from.
+        inputs: function that returns the operators that an operator depends on.
     """
     waiting = list(operators)
     reached: dict[Any, None] = {}

@@ -48,7 +48,7 @@ def variants_of(spec: KernelSpec, tracer: Tracer, numbers: TensorFlowArithmetic)
 
     Args:
         spec: the case.
-        tracer: makes functions.
+        tracer: makes a ``tf.function`` of a Python function.
         numbers: the arithmetic of the precision.
 
     Raises:
@@ -173,7 +173,7 @@ class _TensorFlowPass(FrameworkLayerPass):
         self._graph = TracedGraph(self.function, [*operands, *rate], wanted, self.changed)
 
     def variant(self, tracer: Tracer, numbers: TensorFlowArithmetic) -> Variant:
-        """Return it as a way to run the case."""
+        """Return this pass as a way to run the case."""
         algorithm = ", ".join(self._graph.names)
         if self._options.padded and self.spec.pass_ != "forward":
             algorithm += " of padded images"
@@ -207,7 +207,7 @@ class _TensorFlowPass(FrameworkLayerPass):
     def _build(
         self, inputs: Mapping[str, Array], tracer: Tracer, numbers: TensorFlowArithmetic
     ) -> FunctionOperator:
-        """Build the operator, and run it once, so that it is traced and compiled."""
+        """Build the operator and run it once, so that it is traced and compiled."""
         device = tracer.device
         operands = [
             upload(self.layout.array(role, inputs), self._type(role), device)
@@ -297,12 +297,13 @@ class FunctionOperator(FrameworkOperator):
     Args:
         body: the function to trace. It takes operands as tensors, so that none is a constant that
             could be folded, and returns a result, several, or nothing.
-        operands: its arguments on the device, without the alternating one.
-        results: see :class:`FrameworkOperator`.
+        operands: arguments of the function on the device, without the alternating one.
+        results: function that copies the results to the host, see :class:`FrameworkOperator`.
         tracer: makes the function, in its mode and on its device.
         numbers: has the process-wide switch that is set for calls.
-        changed: positions of operands that it overwrites, which are variables.
-        turns: see :class:`FrameworkOperator`; on the device.
+        changed: positions of operands that the function overwrites, which are variables.
+        turns: values of an alternating last argument, on the device; see
+            :class:`FrameworkLayerPass`.
     """
 
     def __init__(

@@ -49,9 +49,9 @@ def repeat(
 
     Args:
         tracer: makes functions as steps are made.
-        body: returns an operator's results for one set of operands.
-        sets: sets of operands; the operator is executed once for each.
-        costs: costs of calls, which are subtracted; None subtracts nothing.
+        body: function that returns an operator's results for one set of operands.
+        sets: sets of operands; the operator is executed once for each set.
+        costs: costs of calls, which are subtracted; None to subtract nothing.
     """
     width = len(sets[0])
     operands = [tensor for items in sets for tensor in items]
@@ -76,9 +76,9 @@ class ProducedOperator(RepeatedOperator):
     a function of their own is subtracted, which includes the cost of a call.
 
     Args:
-        tracer: see :func:`repeat`.
-        body: see :func:`repeat`.
-        sets: see :func:`repeat`; floating-point operands.
+        tracer: makes functions as steps are made.
+        body: function that returns an operator's results for one set of operands.
+        sets: sets of floating-point operands; the operator is executed once for each set.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ _CONTROL: Final = {
     "LoopCond": 0,
 }
 _LOOP_BACK: Final = "NextIteration"
-#: Integer operands with at most this many elements are in signatures with their values.
+#: Maximum number of elements of integer operands whose values are in signatures.
 _MAX_SIGNATURE_VALUES: Final = 64
 _VARIABLES: Final = tf.as_dtype("resource")
 
@@ -70,12 +70,12 @@ def run_graphs(function: Any, operands: Sequence[Any]) -> tuple[Any, ...]:
 
     Args:
         function: a ``tf.function`` that has not run, as graphs are recorded in the first run.
-        operands: its operands.
+        operands: operands of the function.
     """
     running = context.context()
     running.enable_graph_collection()
     try:
-        running.export_run_metadata()  # drops what was recorded before
+        running.export_run_metadata()  # drops earlier records
         function(*operands)
         metadata = running.export_run_metadata()
     finally:
@@ -97,8 +97,8 @@ def list_calls(
         graphs: graphs of :func:`run_graphs`.
         layers: names of the model's layers by the scopes of their nodes; if empty, the scopes are
             the names.
-        runs: number of runs of nodes in loops and branches in a step, by name; all others run once.
-            None if it is unknown.
+        runs: number of runs in a step of nodes in loops and branches, by name; all other nodes run
+            once. None if the number is unknown.
     """
     return distinct_calls(call for _, call in _calls(graphs, layers, runs))
 
@@ -107,8 +107,8 @@ def ordered_calls(graphs: Sequence[Any], layers: Mapping[str, str]) -> dict[str,
     """Return all nodes of graphs by name, in an order in which they can run.
 
     Args:
-        graphs: see :func:`list_calls`.
-        layers: see :func:`list_calls`.
+        graphs: graphs of :func:`run_graphs`.
+        layers: names of the model's layers by the scopes of their nodes, see :func:`list_calls`.
     """
     return {name: call.program_call for name, call in _calls(graphs, layers)}
 
@@ -162,7 +162,7 @@ def inlined_graph(function: Any, operands: Sequence[Any]) -> tuple[Any, list[str
 
     Args:
         function: a ``tf.function``.
-        operands: its operands.
+        operands: operands of the function.
 
     Returns:
         The graph, and the names of its results.
@@ -189,9 +189,9 @@ def grouped_nodes(
     Values of variables are operands of the groups that read them.
 
     Args:
-        graph: see :func:`inlined_graph`.
-        results: see :func:`inlined_graph`.
-        layers: see :func:`list_calls`.
+        graph: graph of a function, from :func:`inlined_graph`.
+        results: names of the function's results, from :func:`inlined_graph`.
+        layers: names of the model's layers by the scopes of their nodes, see :func:`list_calls`.
     """
     nodes = dict(_read_nodes(graph, folds=True))
     layers = _numbered_scopes(nodes, layers)
@@ -219,7 +219,7 @@ def grouped_nodes(
 
 
 def _origin(name: str, layers: Mapping[str, str]) -> tuple[Direction, str]:
-    """Return the direction and the layer of a node; the layer is empty if there is none.
+    """Return the direction and the layer of a node; the layer is empty if the node has no layer.
 
     A scope that is entered again gets a number: ``conv_1`` is ``conv``, unless a layer has that
     name.
@@ -251,7 +251,7 @@ def _numbered_scopes(names: Iterable[str], layers: Mapping[str, str]) -> dict[st
 
     Args:
         names: names of all nodes.
-        layers: see :func:`list_calls`.
+        layers: names of the model's layers by the scopes of their nodes, see :func:`list_calls`.
     """
     scopes = {scope for name in names for scope in name.split("/")[:-1]}
     again: dict[str, list[str]] = {}
@@ -286,8 +286,8 @@ def _read_nodes(
     Args:
         graph: the graph.
         folds: leave out nodes whose results are known before they run, such as shapes.
-        growing: nodes that merge values of different shapes: of a loop's start and its iterations,
-            or of two branches.
+        growing: nodes that merge values of different shapes: values of a loop's start and of its
+            iterations, or values of two branches.
     """
     nodes = {item.name: item for item in graph.node}
     reads = _data_inputs(graph)
@@ -504,10 +504,10 @@ class Replayed:
     """A node in a graph of its own.
 
     Args:
-        node: the node.
+        node: the node to run.
 
     Raises:
-        UnsupportedError: it cannot be run alone; has the reason.
+        UnsupportedError: the node cannot be run alone; the message has the reason.
     """
 
     def __init__(self, node: TensorFlowNode) -> None:
@@ -613,7 +613,7 @@ class ReplayedGroup:
         group: the group of nodes.
 
     Raises:
-        UnsupportedError: one of them cannot be run alone; has the reason.
+        UnsupportedError: a node cannot be run alone; the message has the reason.
     """
 
     #: Operands are read by several nodes, and must not be products; see ``Replayed.plain``.

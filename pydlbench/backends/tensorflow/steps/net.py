@@ -38,10 +38,10 @@ class TensorFlowNet(Network):
     """A model as a function, with its variables.
 
     Args:
-        model: the graph.
+        model: graph of the model.
         weights: float32 arrays by ``<node>/<role>``.
         images: layout of the images: ``nhwc`` or ``nchw``.
-        stored: type of the variables; those of normalisations are float32.
+        stored: type of the variables; variables of normalisations are float32.
         computed: type of activations.
         device: TensorFlow's name of the device.
 

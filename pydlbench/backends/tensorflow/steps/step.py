@@ -72,7 +72,7 @@ class TracedModel(StepModel):
     """A model in TensorFlow whose step is one function: of the catalogue, or a user model.
 
     Args:
-        spec: the step.
+        spec: definition of the step.
 
     Raises:
         UnsupportedError: TensorFlow has no such precision on this device.
@@ -276,7 +276,7 @@ class TensorflowModel(NetworkModel, TracedModel):
         return product_flops(calls_of(_products(self._graph())))
 
     def subtract_gradients(self, rate: float) -> None:
-        """Run the step, and subtract its gradients times the rate from the weights."""
+        """Run the step, and subtract its gradients times the learning rate from the weights."""
         gradients = self.step.function(*self.resident)["gradients"]
         for variable, gradient in zip(self.net.trained, gradients, strict=True):
             variable.assign_sub(tf.cast(rate, variable.dtype) * gradient)
@@ -333,7 +333,7 @@ class TensorflowStep(FunctionStep):
         self.function = owner.make_function(self.body)
 
     def run(self, host: tuple[NDArray[Any], ...] | None = None) -> dict[str, Any]:
-        """Run it once and return its results on the device."""
+        """Run the step once and return its results on the device."""
         results: dict[str, Any] = self.function(*(self.owner.resident if host is None else host))
         return results
 
@@ -344,7 +344,7 @@ class TensorflowStep(FunctionStep):
         )
 
     def reset(self) -> None:
-        """Reset the state of training: velocities, averages, the rate."""
+        """Reset the state of training: velocities, averages and the learning rate."""
         for velocity in self._velocity:
             velocity.assign(tf.zeros_like(velocity))
         for average, variable in zip(self._averages, self._net.trained, strict=False):
@@ -476,7 +476,7 @@ class _TensorFlowPasses:
         self._weights(self._images, self._activations, self._gradients)
 
     def _nodes_after_weights(self) -> set[str]:
-        """Return nodes whose outputs depend on weights; gradients of others are not needed."""
+        """Return nodes whose outputs depend on weights; other nodes need no gradients."""
         owners = {name.rpartition("/")[0] for name in self._tensors}
         names: set[str] = set()
         for node in self._net.model:
@@ -522,7 +522,7 @@ class _TensorFlowPasses:
     def _input_gradients(
         self, node: GraphNode, values: dict[str, Any], wanted: list[str], given: Any
     ) -> Any:
-        """Return the gradients of a node's inputs from that of its output."""
+        """Return the gradients of a node's inputs, given the gradient of its output."""
         inputs = [values[name] for name in node.inputs]
         if node.layer is not None and op_of(node.layer) in _NEEDING_RESULT:
             (source,) = inputs

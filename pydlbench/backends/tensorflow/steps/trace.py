@@ -37,7 +37,7 @@ _NODE = re.compile(r"([\w./-]+):([A-Za-z_]\w*)")
 _TRACE_PLUMBING = ("_Arg", "_Retval", "Const", "NoOp", "__inference")
 # Reorders of operands: transpose_copy_fusion.1.
 _CONVERTS = re.compile(r"transpose|copy", re.IGNORECASE)
-# Calls in a trace; one if a call takes longer than the limit.
+# Number of calls in a trace; one if a call takes longer than the limit.
 _TRACED_CALLS = 7
 _MAX_CALL_S = 0.5
 # The profiler drops an event now and then, so that traces are repeated.
@@ -60,9 +60,9 @@ class TracedFunction:
     """The times of a traced function, in seconds per call.
 
     Attributes:
-        kernel_s: kernels, without reorders.
-        reorder_s: reorders of operands.
-        call_s: the whole traced call, by pydlbench's clock.
+        kernel_s: time of the kernels, without reorders.
+        reorder_s: time of the reorders of operands.
+        call_s: time of the whole traced call, by pydlbench's clock.
     """
 
     kernel_s: float
@@ -120,7 +120,7 @@ def _until_end(events: Sequence[TensorFlowEvent], name: str) -> list[float]:
 
 
 def calls_for(seconds: float) -> int:
-    """Return the number of calls to trace, given the seconds of one."""
+    """Return the number of calls to trace, given the seconds of one call."""
     return _TRACED_CALLS if seconds < _MAX_CALL_S else 1
 
 
@@ -128,7 +128,7 @@ def trace(call: Callable[[], Any], calls: int) -> TracedFunction | None:
     """Trace some calls of a function that has run before.
 
     Args:
-        call: runs it once.
+        call: runs the function once.
         calls: number of calls.
 
     Returns:
@@ -148,7 +148,7 @@ def node_runs(call: Callable[[], Any]) -> dict[str, int]:
     """Return how often the nodes of a function run in one call, by name.
 
     Args:
-        call: runs it once; it has run before.
+        call: runs the function once; it has run before.
 
     Returns:
         Nodes that run, without those that only forward their operands.
@@ -171,7 +171,7 @@ class StepProfiles:
     TensorFlow does not record nodes whose estimated cost is below 8,000 cycles (``KernelStats`` in
     its executor). The first estimate is far above, so that the first executions are recorded
     completely. A node that was recorded then, and is missing in several consecutive profiles, is
-    cheap: its seconds are 0 from then on, and count as time between calls.
+    cheap: from then on its time is recorded as 0, and counts as time between calls.
 
     Args:
         call: runs the step once; it has run before.
@@ -187,7 +187,7 @@ class StepProfiles:
         """Run the step once under TensorFlow's profiler.
 
         Raises:
-            PrimitiveError: the profile has other nodes; with the first that differs.
+            PrimitiveError: the profile has other nodes; the message names the first that differs.
         """
         missing = set(self._nodes)
         for _ in range(_ATTEMPTS):
@@ -291,7 +291,7 @@ _PLUMBING |= {"Identity", "_HostSend", "_HostRecv", "_Send", "_Recv"}
 
 
 def kernels_behind(operator: FunctionOperator) -> tuple[str | None, str]:
-    """Return the names of an operator's kernels, and details; None and empty if unknown.
+    """Return the names of an operator's kernels, and details; None and an empty text if unknown.
 
     In graph mode the function is traced again and run, and TensorFlow's optimized graph is read.
     """

@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 class UserTensorflowModel(UserModel, TracedModel):
     """A user's model with its inputs, loss and optimizer.
 
-    Its checks are that whatever its step returns is finite, and trained weights too.
+    The checks are that all results of the step and all trained weights are finite.
 
     Args:
-        backend: not asked.
-        spec: the step, of a model of the user's own.
+        backend: backend of the worker; not used.
+        spec: definition of the step, with a user's model.
 
     Raises:
-        UsageError: the callable is none, returns something else, or lacks inputs or a loss.
+        UsageError: the name is no callable, it returns no model, or inputs or a loss are missing.
         UnsupportedError: TensorFlow has no such precision on this device, or a model of this kind
-            has none but its own.
+            has a fixed precision.
         ModelError: the user's code has raised.
     """
 
@@ -83,7 +83,7 @@ class UserTensorflowModel(UserModel, TracedModel):
         return [user_code_errors(self.spec.model)]
 
     def run(self) -> Any:
-        """Run the step once; return those of output, gradients and loss that the phase has."""
+        """Run the step once; return what the phase computes of output, gradients and loss."""
         return self._function(*self.operands())
 
     def results(self, result: Any) -> Mapping[str, Mapping[str, Any]]:
@@ -96,7 +96,7 @@ class UserTensorflowModel(UserModel, TracedModel):
         }
 
     def facts(self, result: Any) -> dict[str, Any]:
-        """Return facts on the model, from the first output: not all steps return it."""
+        """Return facts on the model, from the first output, as not all steps return an output."""
         del result
         return super().facts(self.tensors.floating(self.output))
 
@@ -106,7 +106,10 @@ class UserTensorflowModel(UserModel, TracedModel):
         return {layer: layer for layer in _layers(self.model)}
 
     def inputs(self) -> Iterable[tuple[str | None, Any]]:
-        """Return the inputs as for ``--input``; functional Keras models have them in one object."""
+        """Yield the inputs as (name, tensor) pairs, as ``--input`` names them.
+
+        A functional Keras model has one dict or list of inputs, which is unpacked.
+        """
         for name, value in super().inputs():
             if name is None and isinstance(value, Mapping):
                 yield from value.items()
@@ -299,7 +302,7 @@ class UserTensorflowModel(UserModel, TracedModel):
 
 # Keras's numbers of unnamed layers after the import of a user's file, by file and kind of layer.
 _NUMBERS_AFTER_IMPORT: Final[dict[str, dict[str, int]]] = {}
-# Keras's name of the attribute.
+# Keras's name of the attribute with these numbers.
 _UIDS: Final = "object_name_uids"
 
 
@@ -338,14 +341,14 @@ _LIKELY_INPUTS: Final = (
 
 
 def _flat(model: Any) -> list[Any]:
-    """Return a model's layers at any depth, also of modules that contain Keras's layers."""
+    """Return a model's layers at any depth, including layers inside modules of other kinds."""
     if isinstance(model, keras.Layer):
         return list(model._flatten_layers())  # noqa: SLF001 - no public name has those at any depth
     return [layer for layer in getattr(model, "submodules", ()) if isinstance(layer, keras.Layer)]
 
 
 def _layers(model: Any) -> Iterable[str]:
-    """Return the names of a Keras model's layers, without its own."""
+    """Return the names of a Keras model's layers, without the model's own name."""
     if not isinstance(model, keras.Layer):
         return ()
     return [layer.name for layer in _flat(model) if layer is not model]
