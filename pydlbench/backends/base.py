@@ -200,7 +200,7 @@ def check_not_emulated(precision: str, isa: Collection[str]) -> None:
     """Refuse a precision that a CPU would only emulate.
 
     Args:
-        precision: storage and arithmetic.
+        precision: precision of storage and arithmetic.
         isa: the CPU's instruction sets, by the names that the Linux kernel uses.
 
     Raises:

@@ -40,7 +40,7 @@ class StepCapabilities:
         layouts: layouts of images in a step on a CPU, the default first.
         layout_words: the framework's own names of layouts that its users can choose.
         makes_calls: whether single calls run on the operands of a step, each with its part of the
-            libraries' log; otherwise operands are made up, and the log is that of a step.
+            libraries' log; otherwise operands are made up, and only whole steps are logged.
         pads_evenly: whether its convolutions pad both ends of a side by the same number, so that
             images are copied for a layer with other padding.
         fuses_optimizers: whether it has optimizers that read and write each tensor once.

@@ -47,8 +47,8 @@ class CatalogueModel(StepModel):
         weights: initial values, by name.
         spec: device, precision, cast, layout, mode and seed; other fields are not used.
         batch: images and labels for steps that are not fed.
-        separate: whether single passes of one kind of gradient will be prepared; then no node
-            overwrites its input.
+        separate: whether single passes of one kind of gradient will be prepared; in that
+            case no node overwrites its input.
 
     Raises:
         UnsupportedError: the framework has no such precision or layout on this device.

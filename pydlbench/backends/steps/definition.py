@@ -179,7 +179,7 @@ def check_trainable(model: Model, instead: str) -> None:
 
     Args:
         model: the graph.
-        instead: the option that needs no optimizer, or names one.
+        instead: for the message, the option that needs no optimizer, or names one.
 
     Raises:
         UsageError: the model has no optimizer.

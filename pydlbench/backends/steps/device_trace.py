@@ -5,7 +5,7 @@ host's operators and launches, and the device's kernels, each with the number of
 device time of a call is the time of its kernels; the host's time to enqueue them is kept beside it.
 Until the host has launched the next kernel, an idle device waits for the host, either in a call
 (dispatch, launch) or between two calls (Python, modules, autograd). Idle time after the launch is
-the device's own.
+caused by the device itself.
 
 A step begins when the last kernel of the previous step ends, and ends with its own last kernel, as
 in a loop of steps.

@@ -152,7 +152,7 @@ class Alignment:
                 self._around[-1].inner_ns += inner_ns
 
     def _end(self, span: _Span) -> None:
-        """Match an event with the call after its inner calls, or check that it may be no call."""
+        """Match an event with the call after its inner calls, or check that it may be skipped."""
         if self._is_next(span.event):
             self._take(span.event, span.event.duration_ns - span.inner_ns)
             span.inner_ns = span.event.duration_ns

@@ -129,7 +129,7 @@ class TorchBackend(FrameworkBackend):
         """Return an operator that computes next to nothing, in a mode.
 
         Raises:
-            UnsupportedError: There is no such mode.
+            UnsupportedError: there is no such mode.
         """
         known = MODES[0] if is_user_model(mode or "") else resolve_mode("torch", MODES, mode)
         return empty(self._place, known, torch.inference_mode, self.wait)

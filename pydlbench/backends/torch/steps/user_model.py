@@ -90,7 +90,10 @@ class UserTorchModel(UserModel, TorchSubject):
         """Change nothing: the user's code sets the modes of layers."""
 
     def fold_normalisations(self) -> None:
-        """Fold the normalisations, and rebuild the step, because its module is replaced."""
+        """Fold the normalisations, and rebuild the step.
+
+        Folding replaces the module that the step calls.
+        """
         super().fold_normalisations()
         self.step = TorchStep(self, self.definition)
 
