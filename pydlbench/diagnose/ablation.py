@@ -73,7 +73,7 @@ class LayerChange:
         what: the change, in words that follow "with".
         spec: the operator as in the step.
         changed: the other operator.
-        variant: the framework's variant that the step uses; None is the fastest.
+        variant: the framework's variant that the step uses; None for the fastest one.
         changed_variant: the variant of the other operator.
         count: number of such operators in the step.
         images: images of the changed operator over those of the step.
@@ -229,7 +229,7 @@ def how_compared(
     Args:
         subject: what was changed.
         experiment: the change.
-        ratio: of :func:`in_turn`.
+        ratio: result of :func:`in_turn`.
         base_s: time of the unchanged side in seconds.
         batch: images that times are given for.
     """
@@ -262,7 +262,7 @@ _MEANING: Final = {
 
 
 def saving_against_native(experiment: AgainstNative, step_s: float, session: Session) -> Saving:
-    """Return the saving of the fastest native kernel, as far as causes were measured.
+    """Return the saving of the fastest native kernel, limited to causes that were measured.
 
     The costs of newly allocated results and of the call are excluded: other findings have them.
 

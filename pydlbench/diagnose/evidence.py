@@ -43,11 +43,12 @@ class EvidenceSite:
     """A layer of the step, or several equal ones: of a node, or of a recorded call.
 
     Attributes:
-        name: name of the node or of the user's module; of several the first, and their number.
+        name: name of the node or of the user's module; for several layers the name of the first,
+            and their number.
         layer: the layer computed.
-        terms: its passes, without bias, L2 term and update.
-        seconds: time in a step, all equal ones together; the framework's time where it is known.
-        count: number of equal ones.
+        terms: passes of the layer, without bias, L2 term and update.
+        seconds: time of all equal layers in a step; the framework's time if it is known.
+        count: number of equal layers.
     """
 
     name: str
@@ -63,11 +64,11 @@ class Excess:
 
     Attributes:
         name: name of the node or the module; see :class:`EvidenceSite`.
-        terms: its passes.
-        seconds: additional time in a step, all equal ones together.
-        own_s: the framework's time; None where only the native library was measured.
+        terms: passes of the layer.
+        seconds: additional time of all equal layers in a step.
+        own_s: the framework's time; None if only the native library was measured.
         native_s: the native library's time.
-        count: number of equal ones.
+        count: number of equal layers.
     """
 
     name: str
@@ -90,11 +91,12 @@ class Observations:
         step: the timed step.
         plan: the kernels it consists of.
         rows: the native rows of the plan's kernels.
-        estimate: their sum, by layer.
-        native: their sum, by node or call.
+        estimate: sum of the native rows, by layer.
+        native: sum of the native rows, by node or call.
         breakdown: the step's breakdown, if there is one.
         dispatch_s: time to start one operator; None if unknown.
-        beside_s: the step's median in the first experiment with the whole step; None before.
+        beside_s: the step's median in the first experiment with the whole step; None before that
+            experiment.
     """
 
     spec: StepSpec
@@ -170,7 +172,7 @@ class Observations:
 
         Args:
             kind: see :func:`pydlbench.analysis.operators.kind_of`.
-            native_s: the native time, which is returned without a breakdown.
+            native_s: the native time, which is returned if there is no breakdown.
         """
         if not (calls := self.calls(kind)):
             return native_s, "in native kernels"
@@ -320,7 +322,7 @@ class _Alike:
     """Calls of a step that compute the same, with times in seconds.
 
     Attributes:
-        stands: the native layers that correspond to each; None if unknown.
+        stands: the native layers that correspond to each call; None if unknown.
         calls: the calls by module.
     """
 
@@ -329,12 +331,12 @@ class _Alike:
 
     @property
     def count(self) -> int:
-        """Their number in a step."""
+        """Number of the calls in a step."""
         return sum(calls.count for calls in self.calls)
 
     @property
     def name(self) -> str:
-        """Their name: ``features.4.block.1 and 6 like it``."""
+        """Name of the calls: ``features.4.block.1 and 6 like it``."""
         return f"{self.calls[0].module}{like(self.count)}"
 
     @property
@@ -350,7 +352,7 @@ class _Alike:
 
     @property
     def native_s(self) -> float | None:
-        """The time of their native layers; None if one has none."""
+        """Time of the native layers of the calls; None if a call has none."""
         return sum_known(calls.native_s for calls in self.calls)
 
 

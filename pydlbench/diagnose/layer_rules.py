@@ -45,7 +45,7 @@ def layer_command(spec: KernelSpec) -> str:
 # -----------------------------------------------------------------------------
 # Operators of the framework that are slower than the fastest kernel known for their layer.
 
-# Largest number of comparisons per kind; more layers than that have a common reason.
+# Maximum number of comparisons per kind; if there are more such layers, they have a common reason.
 _MAX_OPERATORS: Final = 8
 
 

@@ -198,7 +198,7 @@ def _alternative(finding: Finding, shown: str) -> str:
     return f"{where}{finding.saving.how}: saves {seconds} ({share} of the step){following}"
 
 
-# Least share of the time limit for experiments.
+# Minimum share of the time limit for experiments.
 _RESERVED_SHARE = 0.5
 
 

@@ -130,7 +130,7 @@ def find_layout(seen: Observations) -> Iterator[Hypothesis]:
 
 #: The common problem of launch gaps and of pointwise layers that are not fused.
 ONE_BY_ONE: Final = "operators run one by one"
-# Share of the step.
+# Minimum share of the step for pointwise layers.
 _LARGE_POINTWISE: Final = 0.03
 _FUSING_MODES: Final = {"eager": "compiled", "graph": "xla", "unoptimized": "optimized"}
 
@@ -172,7 +172,7 @@ def find_fusion(seen: Observations) -> Iterator[Hypothesis]:
 # -----------------------------------------------------------------------------
 # Gaps between kernels: the time to start an operator, whatever it computes.
 
-# Share of the step.
+# Minimum share of the step for starting operators.
 _LARGE_DISPATCH: Final = 0.02
 
 
@@ -242,7 +242,7 @@ def _dispatch(seen: Observations) -> tuple[float, str] | None:
 # -----------------------------------------------------------------------------
 # An optimizer that is slower than moving its tensors once.
 
-# Share of the step.
+# Minimum share of the step for the optimizer.
 _LARGE_OPTIMIZER: Final = 0.03
 
 
@@ -336,7 +336,7 @@ def find_decay(seen: Observations) -> Iterator[Hypothesis]:
 # -----------------------------------------------------------------------------
 # Products with so few rows that reading the weights dominates.
 
-# Share of the step.
+# Minimum share of the step for such products.
 _LARGE_PRODUCTS: Final = 0.05
 
 
@@ -367,7 +367,7 @@ def find_batch(seen: Observations) -> Iterator[Hypothesis]:
 # -----------------------------------------------------------------------------
 # A float32 step on hardware that computes faster in a narrower type.
 
-# Least share of compute-bound layers in the native sum.
+# Minimum share of compute-bound layers in the native sum.
 _MIN_COMPUTE_SHARE: Final = 0.3
 _SETUP_S: Final = 15.0
 

@@ -47,20 +47,20 @@ class GapAccount:
     """The measured parts of one backend's time. Seconds per execution.
 
     Attributes:
-        time_s: the call, as users run it.
+        time_s: time of the call, as users run it.
         allocation_s: additional time compared with an allocator that keeps its pages.
         faults: page faults per call that this allocator avoids.
-        empty_s: a call that does nothing, made the same way.
+        empty_s: time of a call that does nothing, made the same way.
         queued: whether calls are queued, so that their cost is hidden unless it is larger than the
             rest.
         reorder_s: time in which the library converts the layouts of operands.
         reorder_by: how that was measured.
         kernel: the library's name of the kernel.
-        kernel_s: the kernel alone, if it was measured.
+        kernel_s: time of the kernel alone, if it was measured.
         kernel_by: how it was measured, in words that follow the time.
         detail: other facts about the kernel, such as its machine code.
         limit_s: time at the measured peak or bandwidth of the device, whichever is longer.
-        bound: the longer one of the two: ``compute`` or ``memory``.
+        bound: which of the two times is longer: ``compute`` or ``memory``.
         busy: share of the threads' time in which they had a CPU or waited for one.
         threads: number of threads.
     """
@@ -83,7 +83,7 @@ class GapAccount:
 
     @property
     def kept_s(self) -> float:
-        """The call with an allocator that keeps its pages, as far as it is known."""
+        """Time of the call with an allocator that keeps its pages, if known."""
         return self.time_s - max(0.0, self.allocation_s or 0.0)
 
     @property
@@ -259,7 +259,7 @@ def _generic(kernel: str, kind: str) -> bool:
 # -----------------------------------------------------------------------------
 # From the accounts to the causes: the parts of the gap, the largest first.
 
-# Causes with a smaller share of the gap are left out.
+# Minimum share of the gap; smaller causes are left out.
 _MIN_CAUSE_SHARE = 0.05
 
 

@@ -32,8 +32,8 @@ class KernelSubject(Subject):
     Attributes:
         variant: the name by which it is prepared again; None before a search has chosen one.
         kernel: the prepared kernel; None while it is not prepared.
-        facts: of the kernel, from the first preparation.
-        samples: its visits, once its row is to be made.
+        facts: facts about the kernel, from the first preparation.
+        samples: visits of the kernel; set when its row is to be made.
     """
 
     key: Hashable = None
@@ -61,14 +61,14 @@ class BackendRun:
         spec: what it computes.
         patience: the number of deaths of its worker after which it still has another repetition.
         usual: the kernel as users run it.
-        warm: the same in a process whose allocator keeps freed pages.
+        warm: the same kernel in a process whose allocator keeps freed pages.
         rival: the kernel that was nearly as fast in the search; it is sampled beside the usual one
             until it is known which of the two is faster.
-        row: its result, once no more repetitions are wanted.
-        second: the variant that was nearly as fast; None where there is none, or it is not known
+        row: result of the run, once no more repetitions are wanted.
+        second: the variant that was nearly as fast; None if there is none, or if that is not known
             yet.
         log: the library's log of a call, from a process that does nothing else.
-        lost: for each repetition without samples, the reason.
+        lost: reason for each repetition without samples.
         ended: why no repetition follows although the row lacks some; empty where one follows.
     """
 

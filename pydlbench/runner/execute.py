@@ -152,8 +152,8 @@ class Results:
         run: time, command, device and environment.
         interrupted: whether Ctrl-C or SIGTERM ended the run.
         trouble: the error that ended the run after something was finished.
-        where: how other commands find the run: `` --store FILE`` if that was given; None if it is
-            not stored.
+        where: how other commands find the run: `` --store FILE`` if the file was named; None if the
+            run is not stored.
     """
 
     total: int

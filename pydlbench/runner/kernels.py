@@ -57,8 +57,9 @@ class _KernelPlan(NamedTuple):
         preparation: arguments for the worker.
         summand: whether it is one of an estimate's native rows.
         problem: the spec without the name of its layer, with hot caches.
-        searched: result of an earlier search for the same problem; None without one.
-        known: facts of a verified kernel, if possible from such a process; None without one.
+        searched: result of an earlier search for the same problem; None if there is none.
+        known: facts about a verified kernel, if possible from a process of the same kind; None if
+            there are none.
     """
 
     preparation: Preparation
@@ -205,8 +206,9 @@ class SessionKernels:
             spec: what to compute.
             warm: use a process of its own whose allocator keeps freed pages.
             variant: see ``Preparation``.
-            alone: whether no other backend computes the same. For an estimate the search is short
-                then, and with cold caches the kernel of the hot row is used if that is known.
+            alone: whether no other backend computes the same. In that case the search for an
+                estimate is short, and with cold caches the kernel of the hot row is used if it is
+                known.
             finals: see ``Preparation``.
         """
         worker = self._workers.get(spec.backend, spec.device, warm=warm)
@@ -265,7 +267,7 @@ class SessionKernels:
     def _known(
         self, problem: KernelSpec, variant: str | None, *, warm: bool, summand: bool = False
     ) -> KernelFacts | None:
-        """Return the facts of a verified kernel, of such a process if possible; None without."""
+        """Return the facts of a verified kernel, if possible of such a process; None if unknown."""
         names = [(problem, variant or "", summand, each) for each in (warm, not warm)]
         return next((self._verified[name] for name in names if name in self._verified), None)
 

@@ -39,9 +39,9 @@ class Workers:
 
     Args:
         cpus: logical CPUs that each process is pinned to.
-        timeout_s: see ``RunnerOptions``, as for the next two.
-        code_limit_s: likewise.
-        python: likewise.
+        timeout_s: see ``RunnerOptions``.
+        code_limit_s: see ``RunnerOptions``.
+        python: see ``RunnerOptions``.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Workers:
         needed.
 
         Args:
-            wanted: backend and device of each.
+            wanted: backend and device of each process.
         """
         start_together([self.get(*place) for place in dict.fromkeys(wanted)])
 
@@ -138,8 +138,8 @@ class Workers:
         """End processes; the next request to each starts a new one, with other addresses.
 
         Args:
-            native: end those of native kernels on a CPU.
-            others: end those of frameworks and GPUs, which take seconds to start.
+            native: end the processes of native kernels on a CPU.
+            others: end the processes of frameworks and GPUs, which take seconds to start.
         """
         for (backend, device, *_), worker in self._workers.items():
             if native if (backend, device) == ("native", "cpu") else others:
@@ -170,7 +170,7 @@ _ROUGH_PATTERN: Final = "triad"
 
 
 class Devices:
-    """The CPU and the GPUs of a session, probed as far as its rows need it.
+    """The CPU and the GPUs of a session. Only what its rows need is probed.
 
     Args:
         facts: facts about the CPU.
@@ -214,8 +214,8 @@ class Devices:
 
         Args:
             precisions: which compute peaks are needed.
-            patterns: which bandwidths are needed; None is all of them.
-            levels: of which levels of the memory; None is all of them.
+            patterns: which bandwidths are needed; None means all of them.
+            levels: memory levels whose bandwidths are needed; None means all levels.
         """
         worker = self._workers.get("native", "cpu")
         self._cpu = cpu_record.extend_record(
@@ -242,8 +242,8 @@ class Devices:
         Args:
             device: ``cuda:N``.
             precisions: which compute peaks are needed.
-            patterns: which bandwidths are needed; None is all of them.
-            levels: of which levels of the memory; None is all of them.
+            patterns: which bandwidths are needed; None means all of them.
+            levels: memory levels whose bandwidths are needed; None means all levels.
 
         Raises:
             BackendMissingError: the CUDA module or a library is missing.

@@ -28,7 +28,7 @@ class RunnerOptions:
             shorter, and cold caches are timed with the kernel that was fastest with hot ones, if
             those were measured before: the interval of an estimate is that of one kernel. Kernels
             of interleaved backends are searched and timed in full.
-        workspace_bytes: largest scratch memory of a GPU's kernel.
+        workspace_bytes: maximum scratch memory of a GPU's kernel, in bytes.
         energy: measure the energy of an execution, if the GPU can.
         keep_probes: use stored results of earlier runs on this machine
             (:mod:`pydlbench.devices.probe_cache`): bandwidths and peaks that a short reading
@@ -36,8 +36,8 @@ class RunnerOptions:
             measured anew and stored.
         timeout_s: seconds without an answer after which a worker is killed; None for 15 minutes,
             and for an hour while it prepares a kernel.
-        code_limit_s: the same for frameworks' workers, which run the user's code; None for the
-            limit of other workers.
+        code_limit_s: limit in seconds, like ``timeout_s``, for frameworks' workers, which run the
+            user's code; None for the limit of other workers.
         python: interpreter of another installation, whose workers measure; None for this one. Use
             it without ``keep_probes``: stored results belong to this installation.
     """

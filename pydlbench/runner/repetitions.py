@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     #: See :func:`repeated_problems`.
     Effort = Callable[[Sequence[KernelSpec], Mapping[KernelSpec, Measurement]], str | None]
 
-# The largest share of the free memory for kernels that stay prepared between repetitions.
+# Maximum share of the free memory for kernels that stay prepared between repetitions.
 _KEPT_SHARE = 0.25
 
 
@@ -59,7 +59,7 @@ def repeated_problems(
             measured next.
         renew: whether processes are replaced. If not, each kernel is prepared in new memory beside
             those of earlier repetitions.
-        memory_bytes: free memory; of a GPU all that it has.
+        memory_bytes: free memory; for a GPU, all of its memory.
         effort: called before each repetition of a problem, with its specs and all rows so far;
             returns the reason why it is not worth it, or None. Without it all problems are repeated
             until they are finished.

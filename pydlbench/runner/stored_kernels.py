@@ -66,7 +66,7 @@ class StoredKernels:
         Args:
             spec: what was computed.
             variant: name of the kernel.
-            rival: name of a kernel that is nearly as fast; None without one.
+            rival: name of a kernel that is nearly as fast; None if there is none.
             samples: samples of the kernel.
         """
         estimated = estimate(samples)

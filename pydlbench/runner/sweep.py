@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
     from pydlbench.runner.tasks import TaskRow
 
-# The most combinations of axes in a table, and the most parts of a key, which TOML does not limit.
+# Maximum number of combinations of axes in a table, and of parts of a key, which TOML does not
+# limit.
 _MAX_REQUESTS = 2_000
 _MAX_KEY_PARTS = 32
 
@@ -45,7 +46,7 @@ class Key:
     """A key of the file: an option of the command.
 
     Attributes:
-        name: of the option without its dashes, or of the argument: ``model``.
+        name: name of the option without its dashes, or of the argument: ``model``.
         takes: ``many`` values, ``pairs`` of name and value, ``one``, or none at all (``flag``).
         positional: an argument, not an option.
         refused: why a file may not have it; empty if it may.
@@ -64,7 +65,7 @@ class SweepTable:
     Attributes:
         kind: the command.
         number: counted from 1 among all tables of the file, in its order by kind.
-        place: how messages call it: ``sweep.toml: [[layers]] 2``.
+        place: name of the table in messages: ``sweep.toml: [[layers]] 2``.
         requests: command-line words of each request, without the command's name.
         exclude: rules, as written.
     """
@@ -81,10 +82,10 @@ class SweepFile:
     """A file that was read.
 
     Attributes:
-        path: its name, for messages.
-        title: what it is for; may be empty.
-        tables: in the order of their kinds, then of the file.
-        text: as it was read.
+        path: name of the file, for messages.
+        title: purpose of the file; may be empty.
+        tables: tables in the order of their kinds, then in the order of the file.
+        text: content of the file, as it was read.
     """
 
     path: str
@@ -97,8 +98,8 @@ def parse_sweep(path: str, text: str, keys: Mapping[str, Sequence[Key]]) -> Swee
     """Read a sweep.
 
     Args:
-        path: of the file, for messages.
-        text: its content.
+        path: path of the file, for messages.
+        text: content of the file.
         keys: the keys that each kind of table may have.
 
     Raises:
@@ -272,7 +273,7 @@ def apply_rules(
     """Return the rows that no rule excludes, and the number of excluded ones.
 
     Args:
-        place: of the table, for messages.
+        place: name of the table, for messages.
         written: rules: key to patterns, one of which must match; ``*`` and ``?`` as in file names.
         rows: all rows of the table.
 

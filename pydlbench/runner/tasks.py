@@ -46,7 +46,7 @@ class Result:
     Attributes:
         table: table of the store; empty if nothing is stored.
         document: JSON object; without ``status`` it is ``ok``.
-        row: its row; None if it is only a part of one.
+        row: row of the result; None if the result is only a part of a row.
         key: key of a result without a row.
         detail: record that the document was made of, or anything else that a command prints. It is
             not stored, so earlier results of a resumed run have none.
@@ -85,8 +85,10 @@ class View:
     """The view of a task on the run while it measures.
 
     Attributes:
-        tolerant: whether the others go on after a row has failed; see ``execute.execute``.
-        store: returns the store of the run; None without one, and before it has begun.
+        tolerant: whether the other rows are still measured after a row has failed; see
+            ``execute.execute``.
+        store: returns the store of the run; None if there is no store, and before the run has
+            begun.
         advance: shows progress: rows done, all rows, and what comes next.
         keep: stores a result that belongs to no row, with its key, before the task goes on.
         earlier: whether the resumed run has finished a row of the task.
@@ -140,7 +142,7 @@ class Task(ABC):
         """Check that the task has enough memory, before anything of a run is prepared.
 
         Raises:
-            UsageError: it has not.
+            UsageError: the memory is not enough.
         """
 
     @abstractmethod

@@ -30,8 +30,8 @@ def prepare_step(
     Args:
         step: the step.
         session: provides the workers.
-        allocator: of that process, see :meth:`pydlbench.runner.session.Session.worker`.
-        preparation: the checks; None for all of them.
+        allocator: allocator of that process, see :meth:`pydlbench.runner.session.Session.worker`.
+        preparation: the checks; None means all checks.
 
     Returns:
         A kernel to sample.
@@ -50,7 +50,7 @@ def in_own_framework(steps: Sequence[StepSpec], session: Session) -> list[StepSp
     Modes become their counterparts. The user's code runs once for that, in a worker.
 
     Args:
-        steps: of one model, in the framework of the worker.
+        steps: steps of one model, in the framework of the worker.
         session: provides the worker.
 
     Raises:

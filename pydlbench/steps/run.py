@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pydlbench.workers.host import RemoteKernel
 
 
-# Number of stored steps that are searched for an earlier run.
+# Maximum number of stored steps that are searched for an earlier run.
 _MAX_STORED_STEPS: Final = 200
 
 
@@ -42,7 +42,7 @@ def step_policy(step: StepSpec, facts: StepFacts, policy: Policy) -> Policy:
 
     Args:
         step: the step.
-        facts: of its kernel.
+        facts: facts about the step's kernel.
         policy: the constants for a kernel on a CPU.
     """
     policy = policies.step_policy(policy, settled=not step.backward)
@@ -102,7 +102,8 @@ def planned_rounds(store: Reader | None, steps: Sequence[StepSpec], width: float
     """Return the number of new processes that gives medians with intervals of a given width.
 
     Args:
-        store: its undisturbed runs of the same steps give their scatter; None without one.
+        store: store whose undisturbed runs of the same steps give their scatter; None if there is
+            no store.
         steps: the steps.
         width: wanted half-width of the interval, relative to the median.
     """
@@ -115,7 +116,7 @@ def planned_rounds(store: Reader | None, steps: Sequence[StepSpec], width: float
 
 
 def _known_scatter(stored: Sequence[Mapping[str, Any]], step: StepSpec) -> float | None:
-    """Return the scatter of the newest undisturbed run of a step; None without one."""
+    """Return the scatter of the newest undisturbed run of a step; None if there is none."""
     same = step.to_dict()
     if step.batch is None:  # the record has the model's default
         del same["batch"]
@@ -286,8 +287,8 @@ def record_of(step: StepSpec, session: Session, facts: StepFacts, samples: Serie
     Args:
         step: the step.
         session: its workers ran the step.
-        facts: of its kernel.
-        samples: its samples.
+        facts: facts about the step's kernel.
+        samples: samples of the step.
     """
     estimated = estimate(samples)
     time = summary_of(samples)
@@ -358,7 +359,7 @@ def check_memory_of_parts(model: Model, step: StepSpec, available: int | None) -
     """Check that a step fits into memory as often as ``breakdown`` and ``diagnose`` hold it.
 
     Args:
-        model: with its batch.
+        model: the model with its batch.
         step: the step.
         available: bytes of memory of the host or the step's GPU; None if unknown.
 
@@ -381,7 +382,7 @@ def check_memory(
     """Check that a step fits into memory.
 
     Args:
-        model: its model, with the batch.
+        model: model of the step, with the batch.
         step: the step; a GPU's activations are not the host's.
         available: bytes of the host's memory; None if unknown.
         held: number of copies of the step at the same time.

@@ -49,8 +49,8 @@ class Estimate:
         interval: interval of the median, widened by interference; None for a single round.
         rounds: number of rounds.
         disturbed: number of disturbed rounds.
-        undisturbed: median of the undisturbed rounds, for times only; None without any.
-        reason: description of the interference; empty without any.
+        undisturbed: median of the undisturbed rounds, for times only; None if there are none.
+        reason: description of the interference; empty if there was none.
         again: number of rounds that were repeated because the first try was disturbed.
     """
 

@@ -62,13 +62,13 @@ class Subject:
     """Something that is sampled.
 
     Attributes:
-        key: its key in the table.
+        key: key of the subject in the table.
         sample: times the samples of a request.
-        policy: determines the size of its visits.
+        policy: determines the size of the subject's visits.
         process: number of the process that holds it.
-        preparation: number of its preparation, counted from 0.
-        size: time of its executions; None until it is first sampled. A new preparation of the same
-            kernel can start with the size of an earlier one.
+        preparation: number of the subject's preparation, counted from 0.
+        size: time of the subject's executions; None until it is first sampled. A new preparation of
+            the same kernel can start with the size of an earlier one.
     """
 
     key: Hashable
@@ -85,7 +85,7 @@ class Study:
     Args:
         order: seeded generator of the order in each round. In a fixed order each subject would
             always inherit the caches and the temperature of the same other one.
-        interference: runs bursts between the rounds; None without bursts.
+        interference: runs bursts between the rounds; None if there are no bursts.
     """
 
     def __init__(

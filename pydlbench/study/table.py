@@ -43,8 +43,8 @@ class Visit:
 
     Attributes:
         subject: key of the subject.
-        preparation: number of its preparation, counted from 0.
-        process: number of the process that held it.
+        preparation: number of the subject's preparation, counted from 0.
+        process: number of the process that held the subject.
         round: number of the round; two subjects' visits of one round are a pair.
         seconds: samples, seconds per execution.
         parts: for each sample the seconds of its parts; empty if not timed.
@@ -52,14 +52,14 @@ class Visit:
         clock_hz: median core clock; None if not read.
         faults: page faults per execution; None if not counted.
         voluntary: voluntary context switches of all threads; None if not counted.
-        involuntary: involuntary context switches; None if not counted.
+        involuntary: involuntary context switches of all threads; None if not counted.
         run_delay_s: upper bound of the time that a thread waited for a CPU.
         others_s: CPU time of other processes on the same CPUs; None if not counted.
         steal_s: CPU time that the hypervisor took.
         wall_s: wall time of the visit.
         busy: share of the threads' time in which they ran or waited for a CPU; None if not counted.
         interference: bursts before and after the visit, the slower one of each.
-        disturbance: interference that the backend observed; None without any.
+        disturbance: interference that the backend observed; None if there was none.
         gpu: readings of the GPU during the visit.
         gate_timeouts: see :class:`~pydlbench.timing.chunk.Chunk`.
         again: whether the visit was repeated because of interference; this is the less disturbed
