@@ -1,4 +1,4 @@
-// Translation of native exceptions to those of pydlbench.errors.
+// Translation of native exceptions to exceptions of pydlbench.errors.
 #pragma once
 
 #include <pybind11/gil_safe_call_once.h>

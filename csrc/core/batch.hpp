@@ -12,8 +12,8 @@
 namespace pydlbench {
 
 // Returns an equivalent problem on the same memory. Merges neighbouring dimensions with the same
-// broadcasting, drops those of size one, and merges rows with the same weights into one product.
-// src and weights then have the same number of dimensions. Sizes must be compatible
+// broadcasting, drops dimensions of size one, and merges rows with the same weights into one
+// product. src and weights then have the same number of dimensions. Sizes must be compatible
 // (core/fields.hpp).
 inline GemmProblem fold_batch(GemmProblem problem) {
   auto& src = problem.src_batch;

@@ -62,7 +62,7 @@ struct Windows {
   };
 };
 
-// A convolution. in_channels and out_channels are those of all groups together. A transposed
+// A convolution. in_channels and out_channels count the channels of all groups. A transposed
 // convolution has the same fields; its padding crops the result.
 struct ConvProblem : Windows {
   std::int64_t batch, in_channels, out_channels, groups;
@@ -101,7 +101,7 @@ struct GemmProblem {
 };
 
 // A memory-bound layer: an operation on NCHW images, or on one tensor of weights (of `channels`
-// elements). Roles, formulas and passes are those of pydlbench.ops.pointwise.
+// elements). Roles, formulas and passes are as in pydlbench.ops.pointwise.
 struct PointwiseProblem {
   std::string op;  // "relu", "batchnorm", ...
   std::int64_t batch, channels, height, width;

@@ -23,7 +23,7 @@ inline constexpr ImageTag blocks_of_16{{Tag::nCw16c, Tag::nChw16c, Tag::nCdhw16c
 inline constexpr ImageTag blocks_of_8{{Tag::nCw8c, Tag::nChw8c, Tag::nCdhw8c}};
 }  // namespace image
 
-// A layout with the users' name, that of two sides.
+// A layout with the name that users see, which is its name for two sides.
 struct ImageLayout {
   const char* variant;
   ImageTag tag;

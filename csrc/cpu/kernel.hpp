@@ -76,8 +76,8 @@ class Kernel {
   std::vector<Tensor> scratch_;                  // scratchpad and workspace
   std::vector<std::shared_ptr<Buffer>> copies_;  // memory of the rotating sets
   std::vector<dnnl::memory> held_;               // memory of the arguments
-  std::vector<dnnl_exec_arg_t> arguments_;       // of all sets, one after another
-  std::vector<void*> pointers_;                  // likewise for our own loops
+  std::vector<dnnl_exec_arg_t> arguments_;       // arguments of all sets, one after another
+  std::vector<void*> pointers_;                  // the same for our own loops
   std::unique_ptr<Buffer> own_workspace_;
   std::size_t sets_ = 0;
   std::size_t next_ = 0;  // set of the next execution

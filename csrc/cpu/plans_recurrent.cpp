@@ -23,7 +23,7 @@ struct RecurrentProblem {
   };
 };
 
-// The tensors of a layer in the primitive's layout or in the caller's.
+// The tensors of a layer in the primitive's layout or in the caller's layout.
 struct Tensors {
   memory::desc src, src_iter, src_iter_c, weights, weights_iter, bias, dst;
 };

@@ -16,7 +16,7 @@ struct LoadedLibrary {
 // Unsupported with the files that were tried and the errors.
 void load_cudnn(const std::optional<std::string>& path);
 
-// Likewise for cuBLASLt, in the major version that this module was built for.
+// Opens cuBLASLt as load_cudnn() opens cuDNN, in the major version that this module was built for.
 void load_cublaslt(const std::optional<std::string>& path);
 
 // Nothing if the library is not loaded.

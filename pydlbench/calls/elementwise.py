@@ -85,10 +85,10 @@ def memory_bound(
     """Return the meaning of a memory-bound layer of the table.
 
     Args:
-        op: op of the layer; one that the table lacks has neither a layer nor a formula.
+        op: name of the layer's op; an op that the table lacks has neither a layer nor a formula.
         shape: shape of the tensor, channels second.
         numbers: numbers among the framework's arguments.
-        kind: see :class:`~pydlbench.calls.meaning.Meaning`.
+        kind: kind of the call, as in :class:`~pydlbench.calls.meaning.Meaning`.
         pass_: pass of the layer.
         training: whether a forward pass keeps data for the gradient.
         floating: whether the elements are floating-point numbers.
@@ -125,11 +125,11 @@ def arithmetic(
 
     Args:
         name: name of the operator, PyTorch's if it has one: ``add``, ``leaky_relu_backward``.
-        operands: values, numbers, and None for a limit that is left out.
+        operands: values and numbers; None stands for a limit that is left out.
         factor: factor of the second operand of a sum or difference, or of an added product.
         rounds: whether the result is rounded.
-        in_place: whether it overwrites its first operand.
-        channels: the dimension of images that is channels.
+        in_place: whether the operator overwrites its first operand.
+        channels: index of the dimension of images that holds the channels.
     """
     values = [operand for operand in operands if isinstance(operand, Value)]
     floating = any(value.floating for value in values)
@@ -154,7 +154,7 @@ def arithmetic(
 def _catalogue_layer(
     name: str, left: Value, right: Value, *, factor: float, in_place: bool, channels: int
 ) -> Layer | None:
-    """Return the layer that catalogue models have for an operator; None if there is none."""
+    """Return the layer that catalogue models have for an operator; None if they have none."""
     if any(value.stored_shape != value.shape for value in (left, right)):
         return None
     large, small = (left, right) if left.elements >= right.elements else (right, left)
@@ -191,7 +191,7 @@ def _elementwise_layer(name: str, operands: Sequence[Any], factor: float, *, rou
     """Return the elementwise layer of an operator.
 
     Raises:
-        UnsupportedError: there is none.
+        UnsupportedError: the operator has no such layer.
     """
     if rounds:
         raise no_layer(f"{name} that rounds")
@@ -213,7 +213,7 @@ def _translate(
     """Return the op of the table, its operands and its number.
 
     Raises:
-        UnsupportedError: there is none.
+        UnsupportedError: the table has no op for the operator.
     """
     if name in ("sub", "rsub"):
         operands = operands if name == "sub" else operands[1::-1]

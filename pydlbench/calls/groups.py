@@ -45,12 +45,13 @@ _LIBRARY_OPERATORS: Final = frozenset(
 _FEED_PREFIX: Final = "feed "
 #: Prefix of the signatures of JAX's equations.
 JAX_PREFIX: Final = "jax."
-#: Calls whose names make up the name of a group; a larger group is named by one of them.
+#: Maximum number of calls whose names make up the name of a group; a larger group is named after
+#: one of its calls.
 _MAX_NAMED_CALLS: Final = 4
 
 
 class CallGroup(Record, frozen=True, kw_only=True):
-    """Calls that run as one.
+    """Calls that a compiler fuses.
 
     Attributes:
         calls: signatures of the calls, in an order in which they can run.
@@ -79,7 +80,7 @@ class CallGroup(Record, frozen=True, kw_only=True):
 
 
 def is_group(signature: str) -> bool:
-    """Whether a signature is that of a group."""
+    """Whether a text is the signature of a group."""
     return signature.startswith(_PREFIX)
 
 
@@ -95,7 +96,7 @@ def feed_signature(layout: str, images: Sequence[int], labels: bool) -> str:
 
 
 def is_feed(signature: str) -> bool:
-    """Whether a signature is that of copying images from the host."""
+    """Whether a text is the signature of copying images from the host."""
     return signature.startswith(_FEED_PREFIX)
 
 
@@ -114,9 +115,9 @@ def partition(
     depends on none, in the group of its first reader, even on another side.
 
     Args:
-        sources: for each call, in an order in which they can run, the calls whose results it reads.
-        layers: for each call, whether a library computes it.
-        sides: for each call its side (forward, loss, backward); groups do not extend across sides.
+        sources: calls whose results a call reads, for each call in an order in which they can run.
+        layers: whether a library computes the call, for each call.
+        sides: side of each call (forward, loss, backward); a group has calls of one side only.
     """
     group_of: list[int | None] = []
     side_of: list[Hashable] = []
@@ -186,8 +187,8 @@ def distinct_groups(
     """Return each distinct group of a step once, in the order of first occurrence.
 
     Args:
-        members: see :func:`step_groups`.
-        outputs: likewise.
+        members: all calls, in an order in which they can run.
+        outputs: results that outlive the step: call, index of its result.
     """
     groups = []
     for signature, indices in step_groups(members, outputs):
@@ -230,7 +231,7 @@ def _owners(calls: Sequence[StepCall]) -> tuple[str, ...]:
 
 
 def _operator(names: Sequence[str]) -> str:
-    """Return the name of a group: all operators, or the layer's (else the first) if many."""
+    """Return the name of a group: all operators, or, if they are many, the layer or the first."""
     short = [name.rpartition(".")[2] for name in names]
     if len(short) <= _MAX_NAMED_CALLS:
         return "+".join(short)

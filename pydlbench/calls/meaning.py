@@ -33,7 +33,7 @@ class LayerPass:
     """A pass of a layer.
 
     Attributes:
-        layer: the layer, without a name.
+        layer: layer that is computed, without a name.
         pass_: ``forward``, ``backward-data`` or ``backward-weights``.
         training: whether a forward pass keeps data for the gradient.
     """
@@ -60,18 +60,18 @@ class Meaning:
             ``normalisation``, ``softmax``, ``activation``, ``elementwise``, ``reduction``,
             ``update`` (of weights), ``loss``, ``gather``, ``copy``, ``random``, ``view`` or
             ``other``.
-        layers: the sequence of layer passes that computes the same; layers may repeat.
-        layers_missing: why there are none; None if there are, or none are needed.
+        layers: sequence of layer passes that computes the same as the call; layers may repeat.
+        layers_missing: why there are no layers; None if there are layers, or none are needed.
         flops: algorithmic FLOPs. For a causal attention only the pairs of query and key that are
             attended to count, as in its layers and unlike in PyTorch's counter.
         product_flops: FLOPs of products and convolutions, as publications and PyTorch's counter
-            count; None if ``flops`` is.
-        flops_missing: why they are unknown.
+            count; None if ``flops`` is None.
+        flops_missing: why the FLOPs are unknown; None if they are known.
         reads: least bytes read, each operand once; None until :func:`complete`.
         writes: bytes of the results; None if unknown.
         note: remark on the numbers, or None.
-        dtypes: type of the computation (``bfloat16``), which is that of its operands, not of the
-            step; several if they are mixed.
+        dtypes: type of the computation (``bfloat16``): the type of its operands, which may differ
+            from the type of the step; several types if they are mixed.
     """
 
     kind: str
@@ -87,7 +87,7 @@ class Meaning:
 
     @classmethod
     def unknown(cls, why: str, kind: str = "other") -> Self:
-        """Return the meaning of a call without a formula, with the reason."""
+        """Return a meaning without counts for a call that has no formula; ``why`` is the reason."""
         return cls(kind=kind, layers_missing=why, flops=None, product_flops=None, flops_missing=why)
 
     @property
@@ -97,7 +97,7 @@ class Meaning:
 
     @property
     def bytes_missing(self) -> str | None:
-        """Why the bytes are unknown."""
+        """Why the bytes are unknown; None if they are known."""
         if self.bytes is not None:
             return None
         uncounted = "the sizes of its results are not recorded"
@@ -110,7 +110,7 @@ def complete(
     """Return the meaning with bytes and types filled in from the operands.
 
     Args:
-        part: the meaning of the call.
+        part: meaning of the call, without bytes.
         values: all operands.
         written: bytes of all results, overwritten ones included; None if unknown.
         types: types among the call's arguments.
@@ -129,11 +129,12 @@ def complete(
 def combine(parts: Iterable[Meaning], **fields: Any) -> Meaning:
     """Return the meaning of several parts in sequence.
 
-    The kind is that of the first part other than a view. It has layers if all parts have.
+    The kind is the kind of the first part that is not a view. The result has layers if all parts
+    have layers.
 
     Args:
         parts: at least one part.
-        fields: attributes that replace those of the parts.
+        fields: attributes that replace the combined ones.
     """
     listed = [*parts]
     if len(listed) == 1:
@@ -157,7 +158,7 @@ def combine(parts: Iterable[Meaning], **fields: Any) -> Meaning:
 
 
 def make_in_place(part: Meaning) -> Meaning:
-    """Return the meaning of a call that overwrites its first operand, with such a layer."""
+    """Return the meaning of a call that overwrites its first operand, with in-place layers."""
     if len(part.layers) != 1 or part.layers[0].pass_ != "forward":
         return part
     (step,) = part.layers
@@ -167,8 +168,8 @@ def make_in_place(part: Meaning) -> Meaning:
 def meaning_rule(rule: Callable[_P, Iterator[Meaning | LayerPass]]) -> Callable[_P, Meaning]:
     """Turn a generator into a function that returns a meaning with its layers.
 
-    The generator first yields the meaning without layers, and then the layers, or raises why there
-    are none.
+    The generator first yields the meaning without layers. After that it yields the layers, or
+    raises an error that says why there are no layers.
     """
 
     @functools.wraps(rule)
@@ -205,7 +206,7 @@ def row_layer(op: str, shape: Sequence[int], last: int, **parameters: Any) -> La
     """Return a layer that works along rows, which are the last dimensions together.
 
     Args:
-        op: op of the layer.
+        op: name of the layer's op.
         shape: shape of the tensor.
         last: number of dimensions of a row.
         parameters: parameters of the op.

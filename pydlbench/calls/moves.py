@@ -39,7 +39,7 @@ def random(reads: Sequence[Value] = ()) -> Meaning:
 
 
 def other_copy(reads: int | None = None, what: str = "a copy") -> Meaning:
-    """Return the meaning of a copy without a layer: of a part, repeated, to another type."""
+    """Return the meaning of a copy without a layer: of a part, with repeats, to another type."""
     return Meaning(kind="copy", reads=reads, layers_missing=f"{what} has no layer")
 
 
@@ -55,10 +55,10 @@ def copy(
     """Return the meaning of a copy to another order of dimensions.
 
     Args:
-        source: the copied tensor.
-        axes: its dimensions in the result's memory, outermost first.
+        source: tensor that is copied.
+        axes: dimensions of the source in the result's memory, outermost first.
         reads: bytes read; None for all operands.
-        why: why there is no layer; empty if there is one.
+        why: why there is no layer; empty if there is a layer.
     """
     yield Meaning(kind="copy", reads=reads)
     if why:
@@ -99,11 +99,11 @@ def fill_and_copy(
     """Return the meaning of a fill with one number and a copy over a part of it.
 
     Args:
-        source: the copied tensor.
+        source: tensor that is copied.
         sizes: shape of the result.
         axes: dimensions of the source in the result's memory, outermost first.
         reads: bytes read.
-        why: why there is no layer; empty if there is one.
+        why: why there is no layer; empty if there is a layer.
     """
     yield Meaning(kind="copy", reads=reads)
     if why:
@@ -120,7 +120,7 @@ def concat(
 
     Args:
         values: at least one tensor.
-        along: the dimension, which is a new one if ``stacked``.
+        along: index of the dimension along which tensors are joined; a new one if ``stacked``.
         stacked: whether tensors are stacked along a new dimension.
     """
     yield Meaning(kind="copy", reads=least_bytes(values) if stacked else None)
@@ -147,8 +147,8 @@ def gather(
     """Return the meaning of a gather, which reads at most the table.
 
     Args:
-        table: the tensor that is read.
-        indices: the indices.
+        table: tensor whose elements are read.
+        indices: tensors of indices into the table.
         written: bytes of the result.
         rows: whether it gathers whole rows of the first dimension.
     """
@@ -168,8 +168,8 @@ def scatter(
     """Return the meaning of a scatter; unless it is in place, it copies the table too.
 
     Args:
-        table: the tensor that is written to; None for zeros.
-        others: indices and values.
+        table: tensor that is written to; None for a new tensor of zeros.
+        others: tensors of indices and values.
         count: number of elements written.
         adds: whether values are added.
         in_place: whether the table is overwritten.
@@ -204,7 +204,7 @@ def optimizer_update(
 
     Args:
         per_weight: FLOPs per weight, without rescaling of gradients.
-        weights: the updated weights.
+        weights: tensors of weights that are updated.
         written: all tensors that are overwritten.
         why: why there is no layer.
     """

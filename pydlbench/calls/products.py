@@ -38,16 +38,16 @@ def matmul(
     rows of a minibatch; otherwise it is the gradient of data.
 
     Args:
-        batch: leading dimensions. Batched products are those of activations, without packed
-            weights.
-        m: rows.
+        batch: leading dimensions. A product with a batch multiplies activations, so that no
+            weights are packed.
+        m: number of rows of the result.
         k: length of the sums.
-        n: columns.
+        n: number of columns of the result.
         left_transposed: whether the left matrix is transposed in memory.
-        right_transposed: whether the right matrix is.
-        backward: whether it is a part of the backward pass.
+        right_transposed: whether the right matrix is transposed in memory.
+        backward: whether the product is a part of the backward pass.
         outer_first: whether a gradient of weights has the transposed outer gradient on its left and
-            the source on its right, and not the other way round.
+            the source on its right, instead of the other way round.
     """
     count = math.prod(batch)
     flops = 2 * count * m * k * n
@@ -73,7 +73,7 @@ def einsum(equation: str, shapes: Sequence[Sequence[int]]) -> Meaning:
     """Return the meaning of an einsum that is a batched product of two operands.
 
     Raises:
-        UnsupportedError: it is another sum.
+        UnsupportedError: the einsum is no such product.
     """
     inputs, _, result = equation.replace(" ", "").partition("->")
     left, _, right = inputs.partition(",")
@@ -127,12 +127,12 @@ def attention(
     """Return the meaning of scaled dot-product attention.
 
     Args:
-        query: ``(batch, heads, queries, size)``.
+        query: shape of the queries: ``(batch, heads, queries, size)``.
         keys: number of keys.
         depth: size of the values.
         causal: whether a query sees only the keys up to its own index.
-        backward: whether it is the gradient of query, key and value, which recomputes the
-            probabilities.
+        backward: whether the call computes the gradients of query, key and value, which recomputes
+            the probabilities.
     """
     *heads, queries, size = query
     count, pairs, note = math.prod(heads), queries * keys, None
@@ -169,10 +169,10 @@ def projected_attention(query: Sequence[int], keys: int, heads: int, hidden: int
     Queries, keys and values are projected separately, even if they are the same tensor.
 
     Args:
-        query: ``(batch, length, width)``.
+        query: shape of the queries: ``(batch, length, width)``.
         keys: number of keys for each batch.
         heads: number of heads.
-        hidden: width between the two products of the feed-forward block; 0 for no such block.
+        hidden: width between the two products of the feed-forward block; 0 if there is none.
     """
     batch, length, width = query
     rows, size = batch * length, width // heads
@@ -199,11 +199,12 @@ def recurrent(
     """Return the meaning of a recurrent layer.
 
     Args:
-        source: ``(length, batch, size)``.
-        weights: of the source, and of the state: ``(..., gates x hidden, hidden)``.
-        cell: ``lstm`` or ``gru``; None for another one.
-        directions: 1, or 2.
-        backward: whether it is the gradient of all operands, with two products for each of forward.
+        source: shape of the source: ``(length, batch, size)``.
+        weights: weights of the source, and weights of the state, ``(..., gates x hidden, hidden)``.
+        cell: ``lstm`` or ``gru``; None for another cell.
+        directions: number of directions: 1 or 2.
+        backward: whether the call computes the gradients of all operands, with two products for
+            each product of the forward pass.
         training: whether a forward pass keeps data for the gradient.
     """
     length, batch, size = source

@@ -1,7 +1,7 @@
 """Normalisations, softmax, losses and reductions.
 
 Factors and statistics of a normalisation may stay in float32 if images are narrower, in frameworks
-as in oneDNN: the type of the computation is that of the images.
+as in oneDNN. The type of the computation is the type of the images.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ def batch_normalisation(
     """Return the meaning of a batch normalisation.
 
     Args:
-        images: the images or their gradient.
-        shape: shape with channels second; None for that of ``images``.
-        epsilon: summand of the variance.
+        images: tensor of the images, or of their gradient.
+        shape: shape with channels second; None for the shape of ``images``.
+        epsilon: number added to the variance.
         momentum: weight of the batch in the running statistics.
-        training: whether the statistics are those of the batch, of the forward pass if backward.
-        factors: whether it has factors and offsets.
-        backward: whether it is the gradient.
-        running: statistics that training updates and that are no results.
+        training: whether the statistics are computed from the batch (by the forward pass if
+            ``backward``).
+        factors: whether the normalisation has learned scale factors and offsets.
+        backward: whether the call computes the gradient.
+        running: running statistics that training updates in place, and does not return.
         written: bytes of the results.
     """
     # With fixed statistics, the gradient is two sums, and one product for the source.
@@ -99,11 +100,11 @@ def along_rows(
     Args:
         op: ``layernorm`` or ``rmsnorm`` of the last dimensions together, ``softmax`` or
             ``log-softmax`` along one dimension.
-        source: its operand.
+        source: tensor that is normalised.
         dimensions: number of dimensions of a row.
-        dim: the last dimension of a row.
-        factors: whether a normalisation has factors, and offsets.
-        backward: whether it is the gradient.
+        dim: index of the last dimension of a row.
+        factors: whether a normalisation has learned scale factors (and, for layernorm, offsets).
+        backward: whether the call computes the gradient.
         parameters: parameters of the op.
     """
     pass_, normalises = "backward-data" if backward else "forward", op.endswith("norm")
@@ -140,11 +141,11 @@ def reduction(
     pooling.
 
     Args:
-        op: the op's name in the table, or the framework's if the table has no such op.
-        source: its operand.
-        over: the reduced dimensions; None if unknown.
-        channels: the dimension of images that is channels.
-        why: what has no layer; empty if there is one.
+        op: name of the op in the table, or the framework's name if the table has no such op.
+        source: tensor that is reduced.
+        over: dimensions that are reduced; None if unknown.
+        channels: index of the dimension of images that holds the channels.
+        why: what has no layer, for the error text; empty if there is a layer.
     """
     shape, axes = source.shape, range(len(source.shape))
     flops = source.elements * _REDUCTION_FLOPS.get(op, 1) * source.floating

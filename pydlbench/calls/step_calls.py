@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 class StepCall(Record, frozen=True, kw_only=True):
     """One call of a step.
 
-    Attributes without a comment are as in :class:`~pydlbench.records.operator.RecordedCall`.
+    Several attributes are also in :class:`~pydlbench.records.operator.RecordedCall`.
 
     Attributes:
-        signature: signature.
-        operator: the framework's name of the operator.
-        direction: direction.
-        names: the modules or nodes that it belongs to.
-        reads: for each operand the index of the call that produced it, and of the result among
-            that call's results; None for a tensor from before the step. Empty if not recorded.
+        signature: text that determines what the call computes.
+        operator: framework's name of the operator.
+        direction: pass of the step that the call is a part of.
+        names: modules or nodes that the call belongs to.
+        reads: index of the call that produced an operand, and index among the results of that
+            call, for each operand; None for a tensor from before the step. Empty if not recorded.
         bytes: bytes of operands and results together.
         profiled: share of this call in the framework's profile.
         trained: indices of trained operands.

@@ -26,7 +26,7 @@ def bytes_of_type(dtype: str) -> int:
 
 
 def is_floating(dtype: str) -> bool:
-    """Whether a type is one of floating-point numbers."""
+    """Whether a type has floating-point numbers."""
     return dtype.startswith(_FLOAT_PREFIXES)
 
 
@@ -35,14 +35,15 @@ class Value:
     """A tensor that a call reads.
 
     Attributes:
-        dtype: NumPy's name of its type: ``float32``, ``bfloat16``.
-        shape: its shape.
-        strides: its strides in elements.
+        dtype: NumPy's name of the type: ``float32``, ``bfloat16``.
+        shape: size of each dimension.
+        strides: distance in memory between neighbours along each dimension, in elements.
         number: index among the tensors of the call, from 0.
-        offset: bytes from the beginning of its memory.
-        storage: number of the first tensor with the same memory, possibly its own.
-        device: its device; None is that of the call.
-        numbers: elements of a constant that determines what is computed; else None.
+        offset: bytes from the start of the memory that holds the tensor.
+        storage: number of the first tensor with the same memory, possibly its own
+            number.
+        device: device of the tensor; None for the device of the call.
+        numbers: elements of a constant that determines what is computed; None for other tensors.
     """
 
     dtype: str
@@ -100,7 +101,7 @@ class Value:
 
     @property
     def floating(self) -> bool:
-        """Whether its elements are floating-point numbers."""
+        """Whether the elements are floating-point numbers."""
         return is_floating(self.dtype)
 
     @property
@@ -167,7 +168,7 @@ def dtypes_of(values: Sequence[Value], types: Iterable[str] = ()) -> tuple[str, 
     dimensions is converted to the type of the others.
 
     Args:
-        values: the operands.
+        values: tensors that the call reads.
         types: further types among the call's arguments.
     """
     dtypes = {value.dtype for value in values if value.shape} or {value.dtype for value in values}

@@ -26,7 +26,7 @@ _OTHER_COORDINATES: Final = {"aligned": "aligned corners", "whole": "corners of 
 
 
 def pair_pads(before: Sequence[int], after: Sequence[int] | None = None) -> Pads:
-    """Return pads as pairs; those after default to those before."""
+    """Return pads as pairs; by default, pads after are equal to pads before."""
     return list(zip(before, before if after is None else after, strict=True))
 
 
@@ -70,16 +70,17 @@ def convolution(
     """Return the meaning of a convolution.
 
     Args:
-        source: ``(batch, channels, ...)``.
-        weights: ``(out, in / groups, ...)``, transposed ``(in, out / groups, ...)``.
+        source: shape of the source: ``(batch, channels, ...)``.
+        weights: shape of the weights: ``(out, in / groups, ...)``; of a transposed convolution
+            ``(in, out / groups, ...)``.
         stride: stride for each side.
         pads: pads for each side.
         dilation: dilation for each side; 1 is dense.
         groups: number of groups of channels.
-        transposed: whether it is a transposed convolution.
+        transposed: whether the convolution is transposed.
         out: sides of the result of a transposed convolution.
         bias: whether a bias is added, or its gradient computed.
-        gradients: passes; none for a forward pass.
+        gradients: backward passes; empty for a forward pass.
         reads: bytes read, if only the shapes of some operands matter; None for all operands.
     """
     batch, channels, *sizes = source
@@ -135,16 +136,16 @@ def pooling(
     The gradient of a maximum adds one number per window; all others add one at each tap.
 
     Args:
-        source: shape, sides last.
+        source: shape of the source, sides last.
         mode: ``max`` or ``avg``.
         kernel: size of the windows for each side.
         stride: stride for each side.
         pads: pads for each side.
-        dilation: dilation for each side; None is dense.
-        ceil: whether the last window may reach beyond the padding; none begins in it.
+        dilation: dilation for each side; None if all are dense.
+        ceil: whether the last window may reach beyond the padding; no window begins in the padding.
         count_padding: whether an average divides by padded positions too.
         divisor: divisor of an average instead of the number of elements.
-        backward: whether it is the gradient.
+        backward: whether the call computes the gradient.
         reads: bytes read, if only the shapes of some operands matter; None for all operands.
     """
     planes, sizes = source[: -len(kernel)], source[-len(kernel) :]
@@ -206,7 +207,7 @@ def pooling_layer(planes: Sequence[int], pads: Pads | None = None, **fields: Any
 
     Args:
         planes: dimensions in front of the sides, channels last.
-        pads: pads for each side; None for none.
+        pads: pads for each side; None if there is no padding.
         fields: further fields of the layer.
     """
     *batch, channels = planes
@@ -228,14 +229,14 @@ def resize(
     """Return the meaning of a resampling.
 
     Args:
-        source: shape, channels second.
+        source: shape of the source, channels second.
         out: sides of the result.
         taps: pixels of the source along a side in the weighted sum of a pixel of the result; 1 is
             the nearest.
         coordinates: positions that map to each other: ``centres`` of pixels, ``whole`` positions
             (corners of pixels), or ``aligned`` outermost centres.
-        factors: given factors of the sides; None is the quotient of the sizes.
-        backward: whether it is the gradient.
+        factors: given factors of the sides; None stands for the quotient of the sizes.
+        backward: whether the call computes the gradient.
     """
     sides = list(zip(source[2:], out, strict=True))
     flops = math.prod((*source[:2], *out)) * flops_of_pixel(taps, sides, backward=backward)
@@ -255,7 +256,7 @@ def _check_centres(mode: str, size: int, out: int, coordinates: str, factor: flo
     """Refuse a side that needs other pixels than mapping the centres of pixels gives.
 
     Raises:
-        UnsupportedError: with the mapping of the coordinates.
+        UnsupportedError: the side does; the text has the mapping of the coordinates.
     """
     step = 1 / factor if factor else size / out
     if coordinates == "aligned" or (coordinates, mode) == ("whole", "linear"):

@@ -73,11 +73,11 @@ def build_model(name: str, batch: int | None = None, **options: Any) -> Model:
 
     Args:
         name: One of :func:`model_names`.
-        batch: Images per step; None is that of the publication.
+        batch: Images per step; None for the publication's batch.
         options: Options of this model (``classes``, ``lrn``..., see the family's file), and of any
             model: ``loss`` (cross-entropy, l2, sum), ``optimizer`` (sgd, momentum, none), ``decay``
-            (the factor of an L2 term for each weight and bias; 0 for none) and ``input_gradient``.
-            Values may be text: ``lrn="off"``.
+            (the factor of an L2 term for each weight and bias; 0 for no terms) and
+            ``input_gradient``. Values may be text: ``lrn="off"``.
 
     Raises:
         UsageError: There is no such model or option (names the nearest), or a value is invalid.

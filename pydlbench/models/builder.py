@@ -126,12 +126,12 @@ class Builder:
         """Return the finished model; its classes are the features of its last node.
 
         Args:
-            title: Description.
-            source: Source of the graph.
-            loss: The loss; cross entropy if None.
-            decays: L2 terms.
-            decay: The factor of an L2 term for each weight and bias, instead of ``decays``.
-            optimizer: Optimizer of the training phase; plain SGD if None.
+            title: Description of the model.
+            source: Publication or code that the graph is from.
+            loss: Loss of the model; cross entropy if None.
+            decays: L2 terms that are added to the loss.
+            decay: Factor of an L2 term for each weight and bias, instead of ``decays``.
+            optimizer: Update of the weights in the training phase; plain SGD if None.
         """
         loss = loss or Loss()
         return Model(
@@ -207,16 +207,16 @@ class Builder:
 
         Args:
             name: Name of the node.
-            channels: Channels of its output.
+            channels: Channels of the output.
             kernel: Taps: a number or (height, width).
             stride: Stride of both sides.
             padding: TensorFlow's ``SAME`` or ``VALID``, a number, (height, width), or
                 (top, bottom, left, right).
             groups: Groups of channels.
-            bias: Whether it adds a bias.
+            bias: Whether the convolution adds a bias.
             weights_init: Initial weights.
             bias_init: Initial bias.
-            after: The node whose output it reads.
+            after: Node whose output is read; None for the last node.
         """
         inputs, height, width = self._map(after)
         kernel = (kernel, kernel) if isinstance(kernel, int) else kernel
@@ -251,10 +251,10 @@ class Builder:
 
         Args:
             name: Name of the node.
-            channels: Channels of its output.
+            channels: Channels of the output.
             kernel: Taps of both sides.
-            stride: Distance of windows in the output, for both sides.
-            after: The node whose output it reads.
+            stride: Distance between neighbouring windows in the output, for both sides.
+            after: Node whose output is read; None for the last node.
         """
         inputs, height, width = self._map(after)
         layer = build_layer(
@@ -357,7 +357,7 @@ class Builder:
     def lrn(
         self, name: str, size: int, alpha: float, beta: float, k: float, *, after: str | None = None
     ) -> str:
-        """Add a local response normalisation; ``alpha`` is cuDNN's: TensorFlow's times ``size``."""
+        """Add a local response normalisation; ``alpha`` is TensorFlow's times ``size``."""
         layer = self._pointwise("lrn", name, after)
         layer = layer.replace(local_size=size, alpha=alpha, beta=beta, k=k)
         return self._add(name, "lrn", after, self.shape(after), layer)
@@ -400,7 +400,7 @@ class Builder:
         return self._add(name, "shift", after, self._map(after), None)
 
     def crop(self, name: str, like: str, *, after: str | None = None) -> str:
-        """Add a node that crops maps to the size of another node's, keeping the middle."""
+        """Add a node that crops maps to the size of another node's maps, keeping the middle."""
         channels, *sizes = self._map(after)
         _, *target = self._map(like)
         if any(size < smaller for size, smaller in zip(sizes, target, strict=True)):

@@ -31,9 +31,9 @@ class CatalogEntry:
 
     Attributes:
         name: Name as typed on the command line: ``alexnet-owt``.
-        title: Description.
+        title: Description of the model or source.
         batch: Images per step in the publication, and in the layers.
-        source: Source of the shapes.
+        source: Publication or code that the shapes are from.
         layers: Convolutions, products and poolings in execution order, named
             ``alexnet-owt/conv1``, without elementwise layers.
     """
@@ -58,7 +58,7 @@ def entry_names() -> tuple[str, ...]:
 
 @functools.cache
 def load_entry(name: str) -> CatalogEntry:
-    """Return an entry; for a model the layers of its graph.
+    """Return an entry; the entry of a model has the layers of its graph.
 
     Raises:
         UsageError: There is no such entry.
@@ -166,14 +166,14 @@ _HINT: Final = "list them with: pydlbench shapes"
 def find_named(pattern: str, batch: int | None = None) -> list[Layer]:
     """Return the layers of the catalog that ``pattern`` names, in the catalog's order.
 
-    ``vgg16/conv3_2`` is one layer. ``conv3`` is that of AlexNet, or, if AlexNet has none, of the
-    first model with such a layer, provided that all models have the same problem. ``vgg16`` means
-    all its layers. A glob with ``/`` is matched with full names; without, with AlexNet's layers
-    and, if none matches, with all layers.
+    ``vgg16/conv3_2`` is one layer. ``conv3`` is AlexNet's layer, or, if AlexNet has none, the layer
+    of the first model that has one, provided that all models have the same problem. ``vgg16`` means
+    all its layers. A glob with ``/`` is matched with full names; a glob without ``/`` with
+    AlexNet's layers and, if none of them matches, with all layers.
 
     Args:
         pattern: A name or glob.
-        batch: The batch of the layers; None for each model's default.
+        batch: Batch of the layers; None for each model's default.
 
     Raises:
         UsageError: Nothing matches (names the nearest ones), or a bare name is ambiguous.
@@ -280,7 +280,7 @@ def _nearest_bare(name: str) -> list[str]:
 _CONTENT: Final = re.compile(r'(?:"[^"]*"|(?<!\s)#|[^#])*')
 # Options in benchdnn's files, before a problem or alone on a line.
 _OPTIONS: Final = re.compile(r"(?:--\S+(?:\s+|$))+")
-_MAX_CHARACTERS: Final = 1 << 20  # a larger file is not a list of layers
+_MAX_CHARACTERS: Final = 1 << 20  # maximum size of a list of layers
 
 
 def find_layers(
@@ -297,7 +297,7 @@ def find_layers(
         patterns: Names (``conv3``, ``vgg16/conv3_2``, ``vgg16``), globs (``vgg16/*``), descriptors,
             or ``@file`` with one of these per line (``#`` starts a comment). Options of benchdnn
             in such a file are ignored.
-        batch: The batch of all layers; None is that of the catalog or descriptor.
+        batch: Batch of all layers; None for the batch in the catalog or descriptor.
         pool: Pooling mode for descriptors without ``oc``; see :func:`parse_problem`.
         option: Prefix of patterns in error messages; may be empty.
         tell: Called with a line about ignored options, if not None.

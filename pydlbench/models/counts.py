@@ -14,15 +14,15 @@ _FLOAT32: Final = 4
 
 
 def parameters(model: Model) -> int:
-    """Return the number of trained parameters, those of normalisations included."""
+    """Return the number of trained parameters, including the parameters of normalisations."""
     return sum(math.prod(shape) for node in model for shape in trained_tensors(node).values())
 
 
 def macs(model: Model, phase: str = "forward") -> int:
     """Return the multiply-adds of convolutions and products for one image, padding included.
 
-    ``training`` and ``forward-backward`` have the same: three times ``forward``, minus gradients of
-    data before the first trained layer.
+    ``training`` and ``forward-backward`` have equal numbers: three times ``forward``, minus
+    gradients of data before the first trained layer.
 
     Raises:
         UsageError: There is no such phase.
@@ -37,7 +37,7 @@ def macs(model: Model, phase: str = "forward") -> int:
 
 
 def summary(model: Model) -> dict[str, Any]:
-    """Return the model as a JSON object; multiply-adds are those of one image.
+    """Return the model as a JSON object; multiply-adds are for one image.
 
     ``layers`` has every node: its operation, the shape of its output for one image, its descriptor
     (None if nothing is computed), trained parameters and forward multiply-adds.
@@ -60,7 +60,7 @@ def memory(model: Model, phase: str, precision: str = "fp32") -> dict[str, int]:
 
     - ``weights``: trained tensors and running statistics.
     - ``gradients``: gradients of the trained tensors.
-    - ``optimizer``: state of the optimizer: velocities.
+    - ``optimizer``: velocities of the optimizer.
     - ``activations``: in ``forward``, the peak if each output is freed after its last use. In the
       other phases the images and the outputs of all nodes, which backward passes read; their
       gradients are not counted.

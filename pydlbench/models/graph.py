@@ -42,7 +42,7 @@ class Init:
     Attributes:
         kind: ``normal`` (cut off at two standard deviations), ``he`` (normal with variance
             ``2 / inputs``) or ``constant``.
-        value: the standard deviation of ``normal``, the constant; unused by ``he``.
+        value: standard deviation of ``normal``, or the constant; ``he`` does not use it.
     """
 
     kind: Literal["normal", "he", "constant"]
@@ -78,11 +78,12 @@ class GraphNode:
     The last three have no layer.
 
     Attributes:
-        name: unique in the model: ``conv1``, ``block2/unit1/add``.
-        op: operation, see above.
-        inputs: names of nodes, or :data:`INPUT`.
+        name: name that is unique in the model: ``conv1``, ``block2/unit1/add``.
+        op: operation, from the table above.
+        inputs: names of the nodes whose outputs are read, or :data:`INPUT`.
         shape: shape of the output for one image: ``(channels, height, width)`` or ``(features,)``.
-        layer: the timed layer, with the model's batch; named ``<model>/<node>``.
+        layer: layer that is timed, with the model's batch and the name ``<model>/<node>``; None if
+            nothing is computed.
         bias: whether a convolution or product adds a bias.
         scale: whether a batch normalisation has a trained factor beside its trained offset.
         weights_init: initial weights of convolutions and products.
@@ -118,9 +119,9 @@ class Decay:
     """An L2 term: ``factor * sum(tensor**2) / 2`` is added to the loss.
 
     Attributes:
-        node: the node of the tensor.
+        node: name of the node that has the tensor.
         tensor: ``weights`` or ``bias``.
-        factor: the factor; terms with factor 0, which some scripts have, take time too.
+        factor: factor of the term; terms with factor 0, which some scripts have, take time too.
     """
 
     node: str
@@ -136,7 +137,7 @@ class Optimizer:
         kind: ``sgd``, ``momentum`` (velocity = mu * velocity + gradient), or ``none``: the
             published script computes only gradients.
         rate: learning rate.
-        mu: factor of momentum.
+        mu: factor of the velocity.
     """
 
     kind: Literal["sgd", "momentum", "none"] = "sgd"
@@ -150,15 +151,15 @@ class Model:
 
     Attributes:
         name: name as typed on the command line: ``alexnet-owt``.
-        title: description.
-        source: source of the graph.
+        title: description of the model.
+        source: publication or code that the graph is from.
         batch: images per step.
         image: ``(channels, height, width)`` of an image.
         classes: number of classes; 0 if the loss has no labels.
         nodes: nodes in a valid order of execution; the last one is the output.
-        loss: the loss.
-        decays: L2 terms.
-        optimizer: optimizer of the training phase.
+        loss: loss that training minimises.
+        decays: L2 terms that are added to the loss.
+        optimizer: update of the weights in the training phase.
         input_gradient: whether the gradient of the images is computed too, as in scripts whose
             images require a gradient.
     """
@@ -208,7 +209,7 @@ class Model:
 
 
 def weight_decays(nodes: Iterable[GraphNode], factor: float) -> tuple[Decay, ...]:
-    """Return an L2 term for each weight and bias except those of batch normalisations."""
+    """Return an L2 term for each weight and bias, but none for batch normalisations."""
     decays = []
     for node in nodes:
         if node.layer is not None and node.layer.multiply_adds:
@@ -233,7 +234,7 @@ def cropped(model: Model, node: GraphNode) -> tuple[int, int, int, int]:
 def trained_tensors(node: GraphNode) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the trained tensors.
 
-    Convolution ``weights`` are ``(out, in / groups, height, width)``, those of products
+    ``weights`` of convolutions are ``(out, in / groups, height, width)``, ``weights`` of products
     ``(inputs, outputs)``; ``bias`` and a batch normalisation's ``weights`` have the channels.
     """
     layer = node.layer

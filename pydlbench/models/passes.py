@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pydlbench.ops.op import Layer
 
-#: The loss, in place of a node's name.
+#: Stands for the loss where a node's name is expected.
 LOSS: Final = "loss"
 
 
@@ -29,8 +29,8 @@ class StepPass:
     """One pass of one layer.
 
     Attributes:
-        node: Name of its node, or :data:`LOSS`.
-        layer: The layer, named ``<model>/<node>``, with ``/bias``, ``/gradient-sum``,
+        node: Name of the layer's node, or :data:`LOSS`.
+        layer: Layer that is computed, named ``<model>/<node>``, with ``/bias``, ``/gradient-sum``,
             ``/weights/l2``, ``/weights/update`` and so on if it is only a part of the node.
         pass_: ``forward``, ``backward-data`` or ``backward-weights``.
         propagation: ``inference`` or ``training``.
@@ -60,8 +60,8 @@ def step_passes(model: Model, phase: str) -> tuple[StepPass, ...]:
       not computed, unless the model needs the gradient of its input.
     - ``training``: the same with L2 terms, and the update of each trained tensor.
 
-    Some gradients of losses need no kernel: that of ``l2`` is the output, and that of ``sum`` is
-    one everywhere.
+    Some gradients of losses need no kernel: the gradient of ``l2`` is the output, and the gradient
+    of ``sum`` is one everywhere.
 
     Raises:
         UsageError: there is no such phase.

@@ -1,4 +1,4 @@
-"""The named layers of transformers: those of one block, and the product with the vocabulary.
+"""The named layers of transformers: the layers of one block, and the product with the vocabulary.
 
 All blocks of a model have the same shapes; there is no graph.
 """
@@ -21,17 +21,17 @@ class Transformer:
     """The sizes of a transformer.
 
     Attributes:
-        title: Description.
-        source: Source of the sizes.
+        title: Description of the model.
+        source: Publication or code that the sizes are from.
         batch: Sequences per step.
         length: Tokens per sequence.
         width: Size of a token's vector, over all heads.
-        heads: Heads of an attention.
+        heads: Number of heads of an attention.
         hidden: Width between the two products of the feed-forward block.
         vocabulary: Number of tokens.
-        fused_projections: Whether a single product computes queries, keys and values; else three
-            equal ones.
-        epsilon: Summand of the variance in normalisations.
+        fused_projections: Whether a single product computes queries, keys and values; if not,
+            three equal products do.
+        epsilon: Number added to the variance in normalisations.
     """
 
     title: str

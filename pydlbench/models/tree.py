@@ -30,10 +30,10 @@ class RepeatedModule(Generic[Item]):
     """Modules that are the same part of a model.
 
     Attributes:
-        name: their class, or their names: ``Qwen2Attention``, ``layers.0-23``.
-        instances: items of each module, those of the modules inside of it among them.
-        own: items of all of them that belong to no module inside.
-        inner: the parts that they consist of.
+        name: class or names of the modules: ``Qwen2Attention``, ``layers.0-23``.
+        instances: for each module, all its items, including those of nested modules.
+        own: items of these modules that belong to no nested module.
+        inner: nested parts.
     """
 
     name: str
@@ -83,8 +83,8 @@ def fold(
     """Return the tree of modules of some items, with modules that repeat as one.
 
     Args:
-        items: each with the names of the modules around it, the outermost first, and with a key
-            that is equal for items that compute the same.
+        items: items, each with the names of the modules around it, the outermost first, and with a
+            key that is equal for items that compute the same.
     """
     root: _Module[Item] = _Module()
     for path, key, item in items:

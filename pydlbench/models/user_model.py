@@ -36,7 +36,7 @@ __all__ = [
 _PATH_CHARACTERS: Final = ":./\\"
 #: Frameworks by imported module.
 _IMPORTS: Final = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
-#: Similarity from which on installed modules, of which there are many, are suggested.
+#: Minimum similarity of an installed module that is suggested; there are many modules.
 _MIN_SIMILARITY: Final = 0.8
 
 
@@ -46,10 +46,10 @@ class UserModelSource:
 
     Attributes:
         module: name of the module.
-        path: its source file; None for a namespace package or a compiled module.
-        folder: folder that imports start from: that of the file, or the current one.
+        path: source file of the module; None for a namespace package or a compiled module.
+        folder: folder that imports start from: the folder of the file, or the current one.
         attribute: name of the callable, with dots for an attribute of a class.
-        is_file: whether a file was named, not a module.
+        is_file: whether the user named a file instead of a module.
     """
 
     module: str
@@ -164,7 +164,7 @@ def _find_file(name: str, place: str) -> Path:
 
 
 def _find_module(name: str, place: str) -> Path | None:
-    """Return the source file of a module, or None.
+    """Return the source file of a module; None if it has none.
 
     Unlike in ``importlib.util.find_spec``, the parents of the module are not imported.
     """

@@ -23,7 +23,7 @@ def output_size(size: int, window: int, stride: int, leading: int, trailing: int
 
 
 def trailing_pad(size: int, window: int, stride: int, leading: int, out: int) -> int:
-    """Return the canonical trailing pad among those with ``out`` outputs.
+    """Return the canonical one of the trailing pads that give ``out`` outputs.
 
     With a stride above one, several trailing pads give the same outputs, since the last positions
     are not read. The symmetric pad is chosen if it is among them, else the smallest. Layers that
@@ -152,8 +152,8 @@ def _count_pairs(limit: int, count_a: int, step_a: int, count_b: int, step_b: in
 def _floor_sum(count: int, divisor: int, slope: int, start: int) -> int:
     """Return the sum of ``(slope * i + start) // divisor`` over 0 <= i < count.
 
-    The points below a line, counted by exchanging the axes as Euclid's algorithm does; all
-    arguments non-negative, ``divisor`` positive.
+    The sum is the number of points below a line. They are counted by exchanging the axes, as
+    Euclid's algorithm does. No argument is negative, and ``divisor`` is positive.
     """
     total = 0
     while count > 0:

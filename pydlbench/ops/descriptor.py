@@ -35,7 +35,7 @@ def check_pool(pool: str | None) -> None:
     """Check the name of a pooling mode.
 
     Raises:
-        UsageError: it is neither None nor one of :data:`POOL_MODES`.
+        UsageError: ``pool`` is neither None nor one of :data:`POOL_MODES`.
     """
     if pool is not None:
         check_word("--pool", pool, POOL_MODES)
@@ -45,9 +45,9 @@ def parse_problem(text: str, *, pool: str | None = None) -> Layer:
     """Parse a descriptor.
 
     Args:
-        text: ``mb128ic192ih13oc384oh13kh3ph1``, ``128x9216:9216x4096`` or ``relu:mb128ic96ih55``;
-            without ``mb`` the batch is 1.
-        pool: The pooling mode of a descriptor without ``oc``: one of :data:`POOL_MODES`.
+        text: Descriptor: ``mb128ic192ih13oc384oh13kh3ph1``, ``128x9216:9216x4096`` or
+            ``relu:mb128ic96ih55``; without ``mb`` the batch is 1.
+        pool: Pooling mode of a descriptor without ``oc``: one of :data:`POOL_MODES`.
 
     Raises:
         UsageError: The descriptor is malformed (the message names the position, counted from 1),

@@ -14,7 +14,7 @@ from pydlbench.errors import UsageError, nearest
 SIDES: Final = "dhw"
 #: Default of a required field.
 REQUIRED: Final = object()
-#: oneDNN supports twelve; with adjacent ones merged, six are enough.
+#: Maximum number of dimensions. oneDNN supports twelve; with adjacent ones merged, six are enough.
 MAX_DIMENSIONS: Final = 6
 
 
@@ -35,7 +35,7 @@ class Field:
         choices: Valid words.
         offset: Difference to the number in descriptors; benchdnn counts dilations from zero.
         shown: Whether descriptors contain the field with its default value, too.
-        derived: Whether it always follows from other fields, and is not stored.
+        derived: Whether the field always follows from other fields, and is not stored.
     """
 
     name: str

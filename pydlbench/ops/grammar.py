@@ -1,4 +1,4 @@
-"""The grammar of descriptors, which is that of benchdnn.
+"""The grammar of descriptors, the same as in benchdnn.
 
 A descriptor consists of the op's prefix (none for convolutions, poolings and products), the shapes
 of operands for ops that are defined by them (``12x128x64:12x64x128``), fields in any order, each a
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _NUMBER: Final = re.compile(r"[0-9]+")
 _SIGNED: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[-+]?[0-9]+)?")
-_DIGITS: Final = 19  # 2**63 has nineteen
+_DIGITS: Final = 19  # maximum number of digits; 2**63 has nineteen
 
 
 def malformed(position: int, expected: str, text: str) -> UsageError:

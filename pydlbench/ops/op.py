@@ -61,7 +61,7 @@ class Pass:
         flops: FLOPs of a layer; a number is per element of the largest tensor. An addition,
             multiplication, division, comparison, root, power, exponential or logarithm counts as
             one. Operations per channel, image or tensor are not counted.
-        executed: FLOPs of a direct kernel, if fewer.
+        executed: FLOPs of a direct kernel, if they are fewer.
         touched: Elements of the tensors read that the result depends on, by role; all elements of
             roles that are missing.
     """
@@ -87,7 +87,7 @@ class Operands:
     Attributes:
         minimum: Minimum number of shapes.
         maximum: Maximum number of shapes.
-        dimensions: Minimum number of dimensions of each.
+        dimensions: Minimum number of dimensions of each shape.
         read: Returns values of the op's fields for shapes, each size with its position.
         write: Returns the shapes of a layer.
     """
@@ -105,7 +105,7 @@ class Op:
 
     Attributes:
         name: Name among the ops of its kind.
-        kind: Kind of its layers in results, without the number of sides if it has windows.
+        kind: Kind of the op's layers in results, without the number of sides if it has windows.
         fields: Fields in the order of descriptors.
         shapes: Returns the shapes of tensors by role, in plain layouts (images are NC and the
             sides, outermost first). A gradient has the role and shape of its tensor.
@@ -115,19 +115,20 @@ class Op:
             its tensors by role, or all tensors by role that the pass in training writes.
         convert: Converts the arguments of a layer to values of its fields.
         settle: Checks a layer's fields, and fills in missing ones.
-        key: Name in the table.
-        prefix: Prefix of its descriptors.
+        key: Name of the op in the table.
+        prefix: Text that starts the op's descriptors.
         operands: Shapes of operands in descriptors.
         output: The field with sides that follows from all others.
         sizes_first: Whether descriptors group the fields by side.
         shown: Whether descriptors contain a field that has its default value.
-        batch: Returns the minibatch of a layer; None if layers have none, which counts as one.
+        batch: Returns the minibatch of a layer; None if layers have no minibatch, which
+            counts as one.
         scaled: Returns the layer's fields for another minibatch.
         other_shapes: Returns further shapes that tensors may have, by role.
         native: Returns the fields of the native problem by name.
         attributes: Further attributes of layers by name.
-        multiply_adds: Whether its FLOPs are the multiply-adds that publications count.
-        memory_bound: Whether memory rather than arithmetic limits it.
+        multiply_adds: Whether the FLOPs are the multiply-adds that publications count.
+        memory_bound: Whether memory rather than arithmetic limits the op.
         exact: Roles that are float32 in every precision: parameters of a normalisation, and sums
             over a whole tensor.
         positive: Roles whose elements must be above zero: radicands and divisors.
@@ -135,11 +136,11 @@ class Op:
             which would otherwise become denormal after many executions. Verification then cannot
             tell a product from a quotient.
         trained: Roles of trained tensors.
-        no_gpu: Why it has no native row on a GPU; empty if it may have one.
+        no_gpu: Why the op has no native row on a GPU; empty if it may have one.
         windows: Whether windows slide over one to three sides; their number follows the kind.
-        elementwise: Whether each element depends on those at its own position only, so that the
+        elementwise: Whether each element depends only on operands at the same position, so that the
             order of elements in memory does not matter.
-        spread: Whether its formula or slope changes within [-8, 8), at 3 or 6 for some ops.
+        spread: Whether the formula or slope changes within [-8, 8), at 3 or 6 for some ops.
         form: Operands of a memory-bound op: ``images``, ``rows`` along their last axis, rows of
             logits (``flat``), ``weights``.
     """
@@ -178,7 +179,7 @@ class Op:
 
     @property
     def in_one_order(self) -> bool:
-        """Whether its tensors have a single layout, independent of the layout of images."""
+        """Whether the tensors have a single layout, independent of the layout of images."""
         return self.form != "images"
 
     @property
@@ -218,8 +219,8 @@ class Op:
         """Return a layer.
 
         Args:
-            name: Name in tables.
-            given: Values of its fields.
+            name: Name of the layer in tables.
+            given: Values of fields by name.
 
         Raises:
             UsageError: A field does not exist or is missing, or the layer is invalid.
@@ -250,8 +251,8 @@ def in_place_op(op: Op, **changes: Any) -> Op:
     """Return the op whose result overwrites ``src``, with a forward pass only.
 
     Args:
-        op: An op whose forward pass reads ``src`` and writes ``dst`` with as many elements.
-        changes: Further attributes that differ.
+        op: Op whose forward pass reads ``src`` and writes ``dst`` with as many elements.
+        changes: Further attributes of the op that differ.
     """
     name = op.name + IN_PLACE
     forward = op.passes["forward"]
@@ -291,9 +292,9 @@ class Layer:
     """A problem of an op; fields and further attributes of the op are attributes of the layer.
 
     Attributes:
-        entry: The op.
-        values: Values of its fields, in order.
-        name: Name in tables.
+        entry: Op of the layer.
+        values: Values of the op's fields, in order.
+        name: Name of the layer in tables.
     """
 
     entry: Op
@@ -314,7 +315,7 @@ class Layer:
 
     @property
     def op(self) -> str:
-        """The op's name among those of its kind: ``conv``, ``relu``, ``add``."""
+        """Name of the op among the ops of its kind: ``conv``, ``relu``, ``add``."""
         return self.entry.name
 
     @property
@@ -400,7 +401,7 @@ class Layer:
         """Return the roles of the tensors that a pass reads.
 
         Args:
-            pass_: One of its passes.
+            pass_: Name of one of the layer's passes.
             propagation: ``inference`` or ``training``, for the forward pass.
 
         Raises:
@@ -433,7 +434,7 @@ class Layer:
 
     @property
     def weight_elements(self) -> int:
-        """Elements of the trained tensors; zero without weights."""
+        """Elements of the trained tensors; zero if there are no weights."""
         shapes = self.shapes()
         return sum(math.prod(shapes[role]) for role in self.entry.trained)
 
@@ -461,8 +462,8 @@ class Layer:
         into a cache, and data that a library keeps for the backward pass in its own format.
 
         Args:
-            pass_: One of its passes.
-            itemsize: Bytes per element; those of float32 roles, labels and indices are four.
+            pass_: Name of one of the layer's passes.
+            itemsize: Bytes per element; float32 roles, labels and indices always have four.
         """
         step = self.pass_of(pass_)
         elements = {role: math.prod(shape) for role, shape in self.shapes().items()}
@@ -477,7 +478,7 @@ class Layer:
         """Return the forward pass in float64.
 
         Args:
-            tensors: What it reads, by role.
+            tensors: Tensors that the forward pass reads, by role.
 
         Returns:
             ``dst``, and the other results of a forward pass in training, by role.
@@ -492,7 +493,7 @@ class Layer:
         """Return a pass.
 
         Raises:
-            UsageError: No such pass.
+            UsageError: There is no such pass.
             UnsupportedError: The pass exists, but not for this layer.
         """
         passes = self.entry.passes

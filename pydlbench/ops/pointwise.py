@@ -63,12 +63,12 @@ def _images(layer: Layer) -> Shape:
 
 
 def _in_images(layer: Layer, role: str) -> Shape:
-    """Return the shape of a tensor: that of the images, or one element per channel."""
+    """Return the shape of a tensor: the shape of the images, or one element per channel."""
     return _images(layer) if role.startswith(("src", "dst", "result")) else (layer.channels,)
 
 
 def _in_rows(layer: Layer, role: str) -> Shape:
-    """Return the shape of a tensor: that of the images, a row, or one element per row."""
+    """Return the shape of a tensor: the shape of the images, a row, or one element per row."""
     if role.startswith(("src", "dst", "result")):
         return _images(layer)
     if role in layer.entry.trained:
@@ -119,7 +119,7 @@ def _pointwise(
     Args:
         name: Name of the op.
         passes: Passes by name.
-        reference: The forward pass.
+        reference: Function that computes the forward pass.
         fields: Fields besides the sizes.
         sizes: Fields that are sizes.
         dims: Returns the shape of a tensor by role.
@@ -204,7 +204,7 @@ _ACTIVATIONS: Final = (
     _activation("tanh", 1, 3, lambda np, x: np.tanh(x)),
     # An exponential, an addition, a logarithm; backward a sigmoid and a product.
     _activation("softplus", 3, 5, _softplus),
-    # A comparison, an exponential, a subtraction; backward a product in place of that.
+    # A comparison, an exponential, a subtraction; backward a product instead of the subtraction.
     _activation("elu", 3, 3, lambda np, x: np.where(x > 0, x, np.expm1(np.minimum(x, 0)))),
     # A sigmoid and a product; backward a sigmoid, and 1 + src (1 - sigmoid) times two factors.
     _activation("silu", 5, 9, lambda np, x: x * np.sigmoid(x)),
@@ -230,7 +230,7 @@ _ACTIVATIONS: Final = (
 
 
 def _neighbourhoods(layer: Layer) -> int:
-    """Return the channels in all neighbourhoods, without those beyond the first and last."""
+    """Return the channels in all neighbourhoods; none are before the first or after the last."""
     axis = Axis(
         size=layer.channels,
         out=layer.channels,
@@ -312,7 +312,7 @@ _VARIANCES: Final = frozenset(("variance", "running_variance"))
 
 _NORMALISATIONS: Final = (
     # ``src / d**beta`` with ``d = k + alpha / local_size * sum(src**2)`` over the ``local_size``
-    # channels around each one (A. Krizhevsky et al., 2012), alpha being that of cuDNN. TensorFlow's
+    # channels around each one (A. Krizhevsky et al., 2012), with cuDNN's alpha. TensorFlow's
     # ``alpha`` is this ``alpha / local_size``, its ``depth_radius`` is ``(local_size - 1) / 2``,
     # and its ``bias`` is ``k``.
     _pointwise(
@@ -334,9 +334,9 @@ _NORMALISATIONS: Final = (
         settle=_settle_lrn,
     ),
     # ``(src - mean) / sqrt(variance + epsilon) * weights + bias`` per channel. Statistics are given
-    # in inference. Training uses those of the batch (biased), and updates the running ones with
-    # weight ``momentum`` (the variance unbiased, times ``M / (M - 1)``). backward-data is the
-    # gradient of training, for source, weights and bias.
+    # in inference. Training uses the statistics of the batch (biased), and updates the
+    # running ones with weight ``momentum`` (the variance unbiased, times ``M / (M - 1)``).
+    # backward-data is the gradient of training, for source, weights and bias.
     _pointwise(
         "batchnorm",
         {

@@ -75,7 +75,7 @@ def _gemm_scaled(layer: Layer, batch: int) -> dict[str, Any]:
     scaled: dict[str, Any] = {"samples": batch}
     for field in ("src_batch", "weights_batch"):
         first, *rest = getattr(layer, field)
-        # The outermost batch dimension is that of the samples, unless it is broadcast.
+        # The outermost batch dimension counts the samples, unless it is broadcast.
         outermost = max(layer.src_batch[0], layer.weights_batch[0])
         scaled[field] = (first if first != outermost else first * batch // samples, *rest)
     return scaled
@@ -150,7 +150,7 @@ GEMM: Final = Op(
     native=lambda s: {field: value for field, value in s.fields.items() if field != "samples"},
     attributes={
         "batch_count": _batch_count,
-        # Backends' name of the order of the weights; None for any.
+        # Backends' name of the order of the weights; None if any order is allowed.
         "variant": lambda s: {"kn": "plain", "nk": "transposed"}.get(s.weights_tag),
         # Whether a matrix is broadcast.
         "broadcast": lambda s: s.src_batch != s.weights_batch,
@@ -199,7 +199,7 @@ def _attended_pairs(layer: Layer) -> int:
 def _attention_pass(
     reads: tuple[str, ...], writes: tuple[str, ...], sizes: int, values: int
 ) -> Pass:
-    """Return a pass with the given numbers of products over the size, and over that of values.
+    """Return a pass with the given numbers of products over the query size and the value size.
 
     Only the pairs that are attended to are counted, as papers and other benchmarks do.
     """
@@ -260,7 +260,7 @@ ATTENTION: Final = Op(
     passes={
         "forward": _attention_pass(("query", "key", "value"), ("dst",), 1, 1),
         # The scores again, and the gradients of weights, scores, queries, keys and values.
-        # ``result`` is that of the forward pass, ``dst`` the incoming gradient.
+        # ``result`` is the result of the forward pass, ``dst`` the incoming gradient.
         "backward-data": _attention_pass(
             ("query", "key", "value", "result", "dst"), ("query", "key", "value"), 3, 2
         ),

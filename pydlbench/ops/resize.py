@@ -1,7 +1,7 @@
 """Resizing of images: nearest and linear resampling.
 
 Pixels are squares: the centre of output ``o`` lies at ``(o + 1/2) in / out`` of the source, where
-that of input ``i`` is at ``i + 1/2`` ("half-pixel centres").
+the centre of input ``i`` is at ``i + 1/2`` ("half-pixel centres").
 
 - ``nearest``: the pixel that contains the centre; on an edge, the second one.
 - ``linear``: the weighted mean of the two pixels whose centres enclose it, along each side; beyond
@@ -28,9 +28,9 @@ def flops_of_pixel(per_side: int, sides: Iterable[tuple[int, int]], *, backward:
     """Return the FLOPs per pixel of the result.
 
     Args:
-        per_side: number of pixels along a side in the weighted sum; 1 is a copy.
+        per_side: number of pixels along a side in the weighted sum; 1 means a copy.
         sides: sizes of source and result; sides of equal size have no weights.
-        backward: whether it is the gradient, which is added to all of these pixels.
+        backward: whether the pass computes the gradient, which is added to all of these pixels.
     """
     if per_side == 1:
         return int(backward)
@@ -41,7 +41,7 @@ def _touched(mode: str, size: int, out: int) -> int:
     """Return the number of positions of a side that the result depends on."""
     if mode == "nearest" or size <= 2 * out:
         return min(size, out) if mode == "nearest" else size
-    # Two positions per pixel of the result, or one if its centre is that of a source pixel.
+    # Two positions per pixel of the result, or one if its centre is the centre of a source pixel.
     common = math.gcd(size, out)
     centred = common if size // common % 2 and out // common % 2 else 0
     return 2 * out - centred
@@ -50,10 +50,10 @@ def _touched(mode: str, size: int, out: int) -> int:
 def taps(mode: str, size: int, out: int) -> list[tuple[int, int, float]]:
     """Return two positions of the source and the weight of the second, per position of the result.
 
-    A single position of the source is twice the same, with weight zero.
+    If only one position is read, it is given twice, with weight zero.
 
     Args:
-        mode: ``nearest`` or ``linear``.
+        mode: Kind of resampling: ``nearest`` or ``linear``.
         size: Size of the source.
         out: Size of the result.
     """

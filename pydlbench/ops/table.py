@@ -73,8 +73,9 @@ def build_layer(op: str, *, name: str | None = None, **fields: Any) -> Layer:
 
     Args:
         op: Key of the op: ``conv``, ``relu``, ``elementwise:add``.
-        name: Name in tables.
-        fields: Fields: ``batch=64, in_channels=3, in_size=224, out_channels=96, kernel=11``.
+        name: Name of the layer in tables.
+        fields: Values of fields: ``batch=64, in_channels=3, in_size=224, out_channels=96,
+            kernel=11``.
 
     Raises:
         UsageError: The op or a field does not exist, a field is missing, or the layer is invalid.
@@ -103,7 +104,7 @@ def image_layer(op: str, shape: Sequence[int], **parameters: Any) -> Layer:
 
 
 def in_place(layer: Layer) -> Layer:
-    """Return the layer whose result overwrites ``src``; the layer itself if there is none."""
+    """Return the layer whose result overwrites ``src``; the given layer if there is none."""
     op, shapes = OPS.get(layer.entry.key + IN_PLACE), layer.shapes()
     if op is None or shapes["src"] != shapes["dst"]:
         return layer

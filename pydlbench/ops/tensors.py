@@ -85,9 +85,9 @@ def _elementwise(
         name: Name of the op.
         operands: Number of operands.
         flops: FLOPs per element of the result.
-        reference: Formula; its arguments are numpy, the operands and the number.
+        reference: Formula of the result; its arguments are numpy, the operands and the number.
         positive: Role whose elements must be above zero.
-        numbered: Whether it has a number.
+        numbered: Whether the op has a number.
     """
     roles = _ROLES[:operands]
 
@@ -186,8 +186,8 @@ def merged_elementwise(name: str, *shapes: Sequence[int], number: float = 1.0) -
 
     Args:
         name: Name of the op.
-        shapes: Shapes of the operands; that of a number is empty.
-        number: The number of an op that has one.
+        shapes: Shapes of the operands; a number has an empty shape.
+        number: Number of an op that has one.
 
     Raises:
         UsageError: The layer is invalid.
@@ -256,7 +256,7 @@ def merged_reduction(name: str, shape: Sequence[int], over: Collection[int]) -> 
     Args:
         name: Name of the op.
         shape: Shape of the source.
-        over: The reduced dimensions.
+        over: Dimensions that are reduced.
 
     Raises:
         UsageError: The layer is invalid.
@@ -355,7 +355,7 @@ def merged_move(shape: Sequence[int], strides: Sequence[int]) -> Layer:
 # Rows of a table by uniformly random indices: ``dst[i] = src[indices[i]]`` is an embedding;
 # ``dst[indices[i]] += src[i]`` after ``dst = 0`` is the gradient of its table.
 
-#: Inputs are float32 arrays, which represent all integers up to this one.
+#: Maximum number of rows: inputs are float32 arrays, which represent all integers up to this one.
 _MAX_ROWS: Final = 2**24
 
 

@@ -6,8 +6,8 @@ pad_before + k * dilation]``, with as many ``o`` and ``k`` as there are sides, i
 each source element adds a window to the result. With a stride above one, several sizes of the
 result belong to one size of the source.
 
-Trailing pads whose last positions no output reads are replaced by those of
-:func:`~pydlbench.ops.axis.trailing_pad`, so that layers that compute the same are equal.
+Trailing pads whose last positions no output reads are replaced by the pads that
+:func:`~pydlbench.ops.axis.trailing_pad` returns, so that layers that compute the same are equal.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _pad_after(*, derived: bool) -> Field:
 def expand_sides(op: Op, values: dict[str, Any]) -> dict[str, Any]:
     """Expand fields with a single value to one for each side.
 
-    ``sides`` is the number of sides; by default that of a tuple among the fields, else two.
+    ``sides`` is the number of sides; by default the length of a tuple among the fields, or two.
     ``padding`` is a number, one for each side, or two for each side: (top, bottom, left, right).
 
     Raises:
@@ -141,7 +141,7 @@ def _settle_side(
 
 
 def axes(layer: Layer) -> tuple[Axis, ...]:
-    """Return the sides of the windows, outermost first; for ``deconv`` those of its convolution."""
+    """Return the sides of the windows, outermost first; ``deconv`` has its convolution's."""
     fields, transposed = layer.fields, layer.op == "deconv"
     names = {
         "size": "out_size" if transposed else "in_size",

@@ -26,7 +26,7 @@ struct Affine {
 struct GradientTerms {
   float mean, factor, slope, offset;
 };
-// Likewise for contiguous channels: the parameters of element i are at index i % period. A period
+// The same parameters for contiguous channels: those of element i are at index i % period. A period
 // is a multiple of the channels, followed by space for kMaxLanes floats.
 struct AffineTile {
   Index period;
@@ -99,7 +99,7 @@ struct Kernels {
                        float* sums);
   void (*products_tile)(const void* x, const void* dy, Index count, Index period,
                         const float* reference, float* sums);
-  // Likewise, only the first sum.
+  // As the moments, but only the first sum.
   float (*sum)(const void* src, Index count);
   void (*sum_tile)(const void* src, Index count, Index period, float* sums);
 

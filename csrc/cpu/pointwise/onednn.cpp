@@ -15,7 +15,8 @@ namespace {
 
 using dnnl::algorithm;
 
-// An operation on each element, and its gradient; `alpha` and `beta` are the algorithm's.
+// An operation on each element, and its gradient; `alpha` and `beta` are parameters of the
+// algorithm.
 void eltwise(PlanBuilder& builder, algorithm how, float alpha, float beta) {
   auto& engine = cpu_engine();
   const auto src = builder.map("src", Use::input, DNNL_ARG_SRC);

@@ -61,7 +61,8 @@ struct PlanBuilder {
   void add_own(const std::string& name, const std::vector<Argument>& arguments,
                std::size_t workspace_bytes,
                const std::function<std::function<void(Pointers, void*)>(const Kernels&)>& work);
-  // Likewise with plain stores, and with streaming stores if tensors may not fit into caches.
+  // As add_own(), with plain stores, and also with streaming stores if tensors may not fit into
+  // caches.
   void add_streaming(
       const std::string& name, const std::vector<Argument>& arguments, std::size_t workspace_bytes,
       const std::function<std::function<void(Pointers, void*)>(const Kernels&, bool)>& work);

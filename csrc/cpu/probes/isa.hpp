@@ -22,7 +22,7 @@ struct Isa {
 // The features of the calling CPU; detected once. All false on other architectures than x86-64.
 const Isa& isa();
 
-// Their names, if possible those of /proc/cpuinfo: "avx2", "avx512f", "amx_bf16".
+// Names of these features, if possible as in /proc/cpuinfo: "avx2", "avx512f", "amx_bf16".
 std::vector<std::string> isa_names();
 
 // Asks the kernel for the AMX tile state (Linux >= 5.16), once for the process; false if refused.

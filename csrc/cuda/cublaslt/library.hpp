@@ -33,7 +33,8 @@ struct Lt {
   PYDLBENCH_CUBLASLT_FUNCTIONS(PYDLBENCH_DECLARE)
 #undef PYDLBENCH_DECLARE
 
-  // Those of the loaded library; throws Unsupported if it is not loaded or lacks one of them.
+  // Returns the functions of the loaded library; throws Unsupported if the library is not loaded
+  // or lacks one of them.
   static Lt loaded();
 
   // Throws Unsupported, OutOfMemory or PrimitiveFailure, with the library's reason.

@@ -39,11 +39,11 @@ class Descriptor {
 
   // Throws as check() does.
   void finalize();
-  // Likewise, but returns whether it succeeded.
+  // As finalize(), but returns whether it succeeded.
   bool try_finalize();
 
   std::int64_t integer(cudnnBackendAttributeName_t name) const;
-  // Likewise, or `otherwise` if this version of cuDNN has no such attribute.
+  // As integer(), or `otherwise` if this version of cuDNN has no such attribute.
   std::int64_t integer_or(cudnnBackendAttributeName_t name, std::int64_t otherwise) const;
   int enumeration(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type) const;
   std::vector<int> enumerations(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,

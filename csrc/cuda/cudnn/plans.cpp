@@ -26,7 +26,7 @@ namespace {
 
 class ConvolutionPlan : public Plan {
  public:
-  // `convolution` is the caller's; with `padding`, the graph is that of its inner problem.
+  // `convolution` is the caller's problem; with `padding`, the graph computes its inner problem.
   ConvolutionPlan(const Target& target, const Convolution& convolution,
                   std::optional<ExplicitPadding> padding,
                   std::shared_ptr<const OperationGraph> graph, Engine engine,
@@ -57,7 +57,7 @@ class ConvolutionPlan : public Plan {
   OperandCache<Descriptor> packs_;
 };
 
-// Alignment of cuDNN's part of the workspace, that of the allocator.
+// Alignment of cuDNN's part of the workspace, equal to the allocator's alignment.
 constexpr std::size_t kWorkspaceAlignment = 256;
 // Largest number of cached packs, a few kilobytes each. Layers above 50 kB have fewer sets.
 constexpr std::size_t kMaxPacks = 4096;

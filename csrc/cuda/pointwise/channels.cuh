@@ -64,7 +64,7 @@ struct ChannelMap {
     }
   }
 
-  // Reads one parameter per lane of the vector that starts at a place.
+  // Reads one parameter per lane of the vector that starts at `start`.
   template <int kCount, typename P>
   __device__ __forceinline__ void gather(const P* parameters, const Place& start,
                                          float (&values)[kCount]) const {

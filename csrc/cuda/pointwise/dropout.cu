@@ -35,7 +35,7 @@ struct Dropout {
   __device__ __forceinline__ void operator()(std::int64_t first, const float (&in)[1][n],
                                              float (&out)[1][n]) const {
     if (!channels_last) {
-      // `first` is a multiple of n, a power of two: its lowest bits are the lane's.
+      // `first` is a multiple of n, a power of two: its lowest bits are left for the lane.
       const std::uint32_t state = hash_state(static_cast<std::uint64_t>(first));
 #pragma unroll
       for (int i = 0; i < n; ++i) out[0][i] = of(in[0][i], state ^ static_cast<std::uint32_t>(i));

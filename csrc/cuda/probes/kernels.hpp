@@ -43,8 +43,8 @@ enum class StreamKind { read, write, copy };
 
 inline constexpr unsigned kStreamThreads = 512;
 inline constexpr std::size_t kStreamWord = 16;
-// Size of a chunk: `in_flight` words per thread of a block, which are requested together as far as
-// registers allow.
+// Size of a chunk: `in_flight` words per thread of a block, which are requested together if there
+// are enough registers.
 constexpr std::size_t stream_chunk(unsigned in_flight) {
   return kStreamThreads * kStreamWord * in_flight;
 }

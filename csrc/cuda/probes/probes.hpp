@@ -17,9 +17,10 @@ ProbeResult fma_peak(const Device& device, const std::string& precision, double 
 
 // B/s of "read", "write" or "copy" (bytes read plus bytes written) over a working set of `bytes`,
 // half of it source and half destination for copies. Well below the L2 cache's size it is the
-// cache's bandwidth; from four times that size on it is the memory's. Returns the fastest of a few
-// launch shapes. Lasts about 2 x `seconds`. Throws Unsupported for another kind, OutOfMemory,
-// std::invalid_argument for a working set below one chunk, and exceptions of run_rounds().
+// bandwidth of the cache; from four times that size on it is the bandwidth of the memory. Returns
+// the fastest of a few launch shapes. Lasts about 2 x `seconds`. Throws Unsupported for another
+// kind, OutOfMemory, std::invalid_argument for a working set below one chunk, and exceptions of
+// run_rounds().
 ProbeResult bandwidth(const Device& device, const std::string& kind, std::size_t bytes,
                       double seconds);
 

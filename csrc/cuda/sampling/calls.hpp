@@ -50,11 +50,11 @@ class Calls {
   virtual void stamp(Mark) = 0;          // cycles and nanoseconds of the multiprocessors
   virtual void record(Mark) = 0;         // an event
   virtual double elapsed_seconds() = 0;  // between the events; after wait()
-  // Between the stamps, or nothing if no multiprocessor wrote a valid pair; after wait().
+  // The clock between the stamps, or nothing if no multiprocessor wrote a valid pair; after wait().
   virtual std::optional<ClockInterval> clock_interval() = 0;
 
-  virtual void wait() = 0;  // for all enqueued work; throws its errors
-  // Likewise after an error: never throws, returns at once if the device is lost.
+  virtual void wait() = 0;  // waits for all enqueued work; throws its errors
+  // As wait(), but after an error: never throws, returns at once if the device is lost.
   virtual void drain() noexcept = 0;
 
   virtual void begin_capture() = 0;

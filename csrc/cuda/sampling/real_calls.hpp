@@ -21,7 +21,7 @@ class RealCalls final : public Calls {
  public:
   // `device` must outlive it. Throws Unsupported if launches are blocking. PYDLBENCH_GATE=0 in the
   // environment disables the gate, for profilers that run kernels one by one and for drivers with
-  // blocking launches; times then include the host's.
+  // blocking launches; without the gate, times include the host's time.
   explicit RealCalls(const Device& device, double gate_timeout_seconds = kGateTimeoutSeconds);
   ~RealCalls() override;
 

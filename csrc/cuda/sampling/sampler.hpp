@@ -47,8 +47,8 @@ struct SampleResult {
 // Medians in seconds per execution, on hot data.
 struct LaunchTimes {
   double single_s;  // one execution between two events behind the gate, like a cold sample
-  double event_s;   // likewise, several launches without pauses
-  double graph_s;   // likewise, as one CUDA graph; NaN if they cannot be captured
+  double event_s;   // the same for several launches without pauses
+  double graph_s;   // the same for one CUDA graph; NaN if launches cannot be captured
   // The host's time to enqueue one execution, in a loop without synchronisation that ends before
   // the launch queue is full: the cost for a framework's thread.
   double host_s;
@@ -110,7 +110,7 @@ class Sampler {
   };
   struct Reading {
     double seconds = 0;          // summed over executions
-    double enqueue_seconds = 0;  // of the host, likewise
+    double enqueue_seconds = 0;  // time of the host, summed too
     std::optional<ClockInterval> clock;
   };
 

@@ -16,7 +16,7 @@ def meaning_of(recorded: RecordedCall) -> Meaning:
     """Return the meaning of a recorded call of any framework or library.
 
     Args:
-        recorded: the call; if it is PyTorch's, its ``bytes`` give the size of its results.
+        recorded: recorded call; the ``bytes`` of a PyTorch call give the size of its results.
     """
     signature = recorded.signature
     try:

@@ -59,7 +59,7 @@ class TorchName:
 
     Attributes:
         kind: ``torch`` for an attribute of that module, or ``device``.
-        text: the name.
+        text: name within that module, or of the device.
     """
 
     kind: str
@@ -75,9 +75,9 @@ class AtenCall:
         arguments: positional arguments: numbers, strings, None, lists of them, and
             :class:`~pydlbench.calls.value.Value` and :class:`TorchName`.
         keywords: keyword arguments.
-        backward: whether it is a part of the backward pass.
+        backward: whether the call is a part of the backward pass.
         bytes: bytes of all operands and results; 0 if unknown.
-        trained: numbers of the operands that are trained tensors; see
+        trained: indices of the operands that are trained tensors; as in
             :class:`~pydlbench.records.operator.RecordedCall`.
     """
 
@@ -106,7 +106,7 @@ class AtenCall:
 
     @property
     def in_place(self) -> bool:
-        """Whether it overwrites its first operand."""
+        """Whether the call overwrites its first operand."""
         return self.name.split(".")[1].endswith("_")
 
     @functools.cached_property
@@ -116,7 +116,7 @@ class AtenCall:
 
     @property
     def numbers(self) -> tuple[Any, ...]:
-        """The positional arguments that are no operands."""
+        """The positional arguments that are not operands."""
         return tuple(item for item in self.arguments if not isinstance(item, Value))
 
     @property
@@ -127,7 +127,7 @@ class AtenCall:
 
     @property
     def dtype(self) -> str | None:
-        """The requested type; None if there is none."""
+        """The requested type; None if the call requests none."""
         dtype = self.keywords.get("dtype")
         return dtype.text if dtype else None
 
@@ -205,7 +205,7 @@ def meaning_of(recorded: RecordedCall) -> Meaning:
     """Return the meaning of a PyTorch call.
 
     Raises:
-        UnsupportedError: it is not the signature of a PyTorch call, or there is no rule for it.
+        UnsupportedError: the signature is not a PyTorch call, or there is no rule for the call.
     """
     if recorded.signature.partition("(")[0].count(".") != 2:
         raise UnsupportedError(f"{recorded.operator}: no recorded call of PyTorch's")
@@ -339,14 +339,16 @@ def _adaptive_pooling(call: AtenCall, mode: str, sides: int, *, backward: bool =
 def _resize(
     call: AtenCall, taps: int, coordinates: str, *, aligns: bool, backward: bool = False
 ) -> Meaning:
-    """Arguments: source and size; backward outer gradient, size, shape of the source; then factors.
+    """Arguments: source and size; backward outer gradient, size, shape of the source.
+
+    Factors are last.
 
     Args:
-        call: the call.
-        taps: see :func:`~pydlbench.calls.windows.resize`.
-        coordinates: likewise, if corners are not aligned.
-        aligns: whether the argument behind the sizes is whether corners are aligned.
-        backward: whether it is the gradient.
+        call: parsed call.
+        taps: number of pixels, as in :func:`~pydlbench.calls.windows.resize`.
+        coordinates: coordinates, as in that function, if corners are not aligned.
+        aligns: whether the argument behind the sizes says whether corners are aligned.
+        backward: whether the call computes the gradient.
     """
     shape = call[2] if backward else call[0].shape
     factors = list(call.arguments[2 + backward :])
@@ -401,7 +403,7 @@ _WINDOW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
 
 
 def _is_transposed(matrix: Value) -> bool:
-    """Whether the elements of a column are contiguous, and not those of a row."""
+    """Whether the elements of a column are contiguous, but not the elements of a row."""
     down, across = matrix.strides[-2:]
     return down == 1 and across >= matrix.shape[-2]
 
@@ -456,9 +458,9 @@ def _attention(call: AtenCall, causal: int, *, backward: bool = False) -> Meanin
     """Arguments: query, key, value ``(batch, heads, length, size)``, behind an outer gradient.
 
     Args:
-        call: the call.
+        call: parsed call.
         causal: position of the argument ``is_causal``.
-        backward: whether it is the gradient.
+        backward: whether the call computes the gradient.
     """
     query, key, value = operands = call.arguments[int(backward) :][:3]
     part = products.attention(
@@ -530,7 +532,7 @@ def _batch_normalisation(call: AtenCall) -> Meaning:
 def _batch_gradient(call: AtenCall) -> Meaning:
     """Arguments: outer gradient, source, weights, running and saved statistics, training, epsilon.
 
-    The types are those of the first two.
+    The type of the computation is the type of the first two.
     """
     part = rows.batch_normalisation(
         call[1], epsilon=call[8], training=call[7], factors=call[2] is not None, backward=True
@@ -558,7 +560,7 @@ def _reduced_dims(call: AtenCall, place: int = 1) -> list[int]:
 
 
 def _reduction(name: str) -> Callable[[AtenCall], Meaning]:
-    # Unlike the ops of these names in the table, PyTorch's return indices too.
+    # Unlike the table's ops with these names, PyTorch's operators return indices too.
     why = f"{name} with indices" if name in ("max", "min") else ""
     return lambda c: rows.reduction(name, c.values[0], _reduced_dims(c), why=why)
 
@@ -606,7 +608,7 @@ _ROW_RULES: Final[Mapping[str, Callable[[AtenCall], Meaning]]] = {
         ("nll_loss_forward", "nll_loss2d_forward"),
         lambda c: rows.label_loss(c[1], c[1].elements * c[0].itemsize + least_bytes(c.values[1:])),
     ),
-    # Outer gradient, scores, labels: zeros but at the labels; no score is read.
+    # Outer gradient, scores, labels: the result is zero except at the labels; no score is read.
     **dict.fromkeys(
         ("nll_loss_backward", "nll_loss2d_backward"),
         lambda c: rows.label_loss(c[2], c.bytes_without(c[1])),

@@ -47,7 +47,7 @@ _PASSES: Final = {
 
 
 def is_logged(signature: str) -> bool:
-    """Whether a signature is that of a logged execution."""
+    """Whether a text is the signature of a logged execution."""
     return signature.startswith((_ONEDNN, _MKL))
 
 
@@ -55,7 +55,7 @@ class _Line:
     """A line of oneDNN's log.
 
     Args:
-        text: the signature without its prefix.
+        text: signature without its prefix.
     """
 
     def __init__(self, text: str) -> None:
@@ -70,7 +70,7 @@ class _Line:
 
     @property
     def algorithm(self) -> str:
-        """``relu`` of ``alg:eltwise_relu``."""
+        """Name of the algorithm: ``relu`` for ``alg:eltwise_relu``."""
         return self.words.get("alg", "").partition("_")[2]
 
     @property
@@ -122,8 +122,8 @@ def meaning_of(recorded: RecordedCall) -> Meaning:
     """Return the meaning of a logged execution.
 
     Raises:
-        UnsupportedError: there is no rule for it.
-        UsageError: its problem is invalid.
+        UnsupportedError: there is no rule for the primitive.
+        UsageError: the problem is invalid.
     """
     if recorded.signature.startswith(_MKL):
         return _mkl(recorded.signature.removeprefix(_MKL))
@@ -138,7 +138,7 @@ def _layer_meaning(layer: Layer, pass_: str, dtype: str, *, training: bool = Fal
     """Return the meaning of a pass of a layer, with the layer's bytes.
 
     Raises:
-        UnsupportedError: it computes with integers.
+        UnsupportedError: the layer computes with integers.
     """
     if "float" not in dtype:
         raise UnsupportedError(f"no layer computes in {dtype}")
@@ -165,7 +165,7 @@ _KINDS: Final = {
 
 
 def _mkl(text: str) -> Meaning:
-    """Return the meaning of a product of MKL, whose matrices are in column-major order.
+    """Return the meaning of one of MKL's products, whose matrices are in column-major order.
 
     The text is ``SGEMM(transpose A, transpose B, m, n, k``, then numbers and addresses.
     """
@@ -215,7 +215,7 @@ def _inner_product(line: _Line) -> Meaning:
     return _layer_meaning(layer, line.pass_, line.dtypes[0])
 
 
-#: Ops of the table by oneDNN's activations.
+#: Ops of the table by oneDNN's names of activations.
 _ACTIVATIONS: Final = {
     **{name: name for name in ("relu", "elu", "tanh", "hardswish", "hardsigmoid", "mish")},
     "logistic": "sigmoid",
@@ -323,7 +323,7 @@ def _resampling(line: _Line) -> Meaning:
     return complete(part, values, line.value((*source[:2], *out)).bytes)
 
 
-#: Ops of the table by oneDNN's cells (None without a layer), and the number of gates.
+#: Op of the table (None if there is no layer) and number of gates, by oneDNN's name of the cell.
 _CELLS: Final[Mapping[str, tuple[str | None, int]]] = {
     "vanilla_lstm": ("lstm", 4),
     "lbr_gru": ("gru", 3),

@@ -36,13 +36,13 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A tensor that a node reads or writes.
 
     Attributes:
-        dtype: NumPy's name of its type; ONNX's for types that NumPy lacks, such as ``bfloat16``.
-        shape: its shape.
-        constant: whether it is a weight, which onnxruntime may pack beforehand.
+        dtype: NumPy's name of the type; ONNX's name if NumPy lacks the type (``bfloat16``).
+        shape: size of each dimension.
+        constant: whether the tensor is a weight, which onnxruntime may pack beforehand.
         values: elements of a small tensor.
-        bounds: the smallest and the largest element of a larger tensor of integers, so that
+        bounds: smallest and largest element of a larger tensor of integers, so that
             indices stay within their tables.
-        same: position of the first input that is the same tensor; None if this is the first.
+        same: position of the first input that is the same tensor; None if this is the first one.
     """
 
     dtype: str
@@ -54,7 +54,7 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def bytes(self) -> int:
-        """Bytes of its elements."""
+        """Bytes of all elements."""
         return math.prod(self.shape) * bytes_of_type(self.dtype)
 
 
@@ -66,10 +66,10 @@ class OnnxNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         domain: domain of the operator: empty for ONNX's own, ``com.microsoft.nchwc`` for
             onnxruntime's layout in blocks of channels.
         version: version of the domain.
-        inputs: inputs; None for one that is left out.
-        outputs: outputs; None for one that is left out.
-        attributes: kind (a number of ONNX's) and value by name; tensors are bytes in base64.
-        lacks: why no such node can be made; empty if it can.
+        inputs: tensors that the node reads; None for one that is left out.
+        outputs: tensors that the node writes; None for one that is left out.
+        attributes: kind (one of ONNX's numbers) and value by name; tensors are bytes in base64.
+        lacks: why the node cannot be made again; empty if it can.
     """
 
     operator: str
@@ -105,7 +105,7 @@ class OnnxNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Parse a signature.
 
         Raises:
-            UnsupportedError: it is not the signature of a node.
+            UnsupportedError: the text is not the signature of a node.
         """
         if not is_node(signature):
             raise UnsupportedError(f"{signature[:60]}: no node of an ONNX file")
@@ -113,7 +113,7 @@ class OnnxNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def is_node(signature: str) -> bool:
-    """Whether a signature is that of a node."""
+    """Whether a text is the signature of a node."""
     return signature.startswith(_PREFIX)
 
 
@@ -125,7 +125,7 @@ class _OnnxCall:
     """A node's operands and attributes.
 
     Args:
-        node: the node.
+        node: node parsed from its signature.
     """
 
     def __init__(self, node: OnnxNode) -> None:
@@ -180,7 +180,7 @@ def meaning_of(recorded: RecordedCall) -> Meaning:
     """Return the meaning of a node.
 
     Raises:
-        UnsupportedError: there is no rule for it.
+        UnsupportedError: there is no rule for the operator.
     """
     node = OnnxNode.read(recorded.signature)
     call = _OnnxCall(node)
@@ -440,7 +440,7 @@ def _leaky_relu(call: _OnnxCall, value: Value) -> Meaning:
 
 
 def _hard_sigmoid(call: _OnnxCall, value: Value) -> Meaning:
-    """The layer has PyTorch's slope; others are a product, a sum and two limits."""
+    """The layer has PyTorch's slope; other slopes are a product, a sum and two limits."""
     if math.isclose(call.alpha(0.2), 1 / 6, rel_tol=1e-4):
         return elementwise.activation("hardsigmoid", value.shape)
     steps = (("mul", 1), ("add", 1), ("clamp", 0, 1))
@@ -451,7 +451,7 @@ def _clip(call: _OnnxCall, value: Value) -> Meaning:
     """Inputs: source and both limits, which are attributes if fused into another node."""
     limits = [call.optional(place) for place in (1, 2)]
     numbers = [limit.numbers[0] if limit and limit.numbers else None for limit in limits]
-    # Other limits than those of ReLU and ReLU6 do not affect timing.
+    # Limits that differ from the limits of ReLU and ReLU6 do not affect timing.
     given = [limit is not None for limit in limits]
     if call.node.operator != "Clip":
         numbers, given = call.node.get("activation_params"), [True, True]
@@ -492,9 +492,9 @@ def _row_normalisation(call: _OnnxCall, op: str = "layernorm", *, skips: int = 0
     """Inputs: source, perhaps an addend, factors, and offsets of ``layernorm``.
 
     Args:
-        call: the node.
-        op: op of the layer.
-        skips: number of addends; with any, rows are the last dimension.
+        call: node with its operands.
+        op: name of the layer's op.
+        skips: number of addends; if there are any, rows are the last dimension.
     """
     source, first = call[0], 1 + skips
     axis = call.node.get("axis", -1) % len(source.shape)
@@ -512,8 +512,8 @@ def _skip_normalisation(call: _OnnxCall, op: str, bias: int) -> list[Meaning]:
     """Inputs: two addends, factors, perhaps offsets, a bias.
 
     Args:
-        call: the node.
-        op: op of the layer.
+        call: node with its operands.
+        op: name of the layer's op.
         bias: position of the bias.
     """
     addend = call.optional(bias)

@@ -30,9 +30,9 @@ class NodeTensor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         type: TensorFlow's name of the elements' type: ``float32``.
-        shape: its shape; None if it is not known before the node runs.
+        shape: size of each dimension; None if unknown before the node runs.
         values: elements of a constant that determines the computation: axes, shapes, factors.
-        variable: whether it is a variable, and no value.
+        variable: whether the tensor is a variable instead of a value.
     """
 
     type: str
@@ -42,13 +42,13 @@ class NodeTensor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def bytes(self) -> int:
-        """Bytes of its elements; 0 if unknown."""
+        """Bytes of all elements; 0 if unknown."""
         elements = 0 if self.shape is None else math.prod(self.shape)
         return elements * bytes_of_type(self.type)
 
     @property
     def floating(self) -> bool:
-        """Whether its elements are floating-point numbers."""
+        """Whether the elements are floating-point numbers."""
         return is_floating(self.type)
 
 
@@ -58,9 +58,9 @@ class TensorFlowNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     Attributes:
         op: TensorFlow's name of the operator: ``Conv2D``, ``_FusedMatMul``.
         attributes: attributes by name, as in protocol buffers' JSON, with bytes as text.
-        inputs: inputs in order, without control dependencies.
-        outputs: outputs in order.
-        looped: whether it is in a loop or a branch, and runs an unknown number of times.
+        inputs: tensors that the node reads, in order, without control dependencies.
+        outputs: tensors that the node writes, in order.
+        looped: whether the node is in a loop or a branch, and runs an unknown number of times.
     """
 
     op: str
@@ -79,7 +79,7 @@ class TensorFlowNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         """Parse a signature.
 
         Raises:
-            ValueError: it is not the signature of a node.
+            ValueError: the text is not the signature of a node.
         """
         return msgspec.json.decode(text, type=cls)
 
@@ -97,14 +97,14 @@ class TensorFlowNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     def padded(self) -> tuple[int, ...]:
         """Pads (before, after) of each dimension in a convolution that pads its images itself.
 
-        They are its last operand; empty for any other node.
+        They are its last operand. Empty for any other node.
         """
         values = self.inputs[-1].values if self.operator.startswith("PadWith") else None
         return tuple(int(number) for number in values or ())
 
     @property
     def bytes(self) -> int:
-        """Bytes of operands and results together; a variable counts none."""
+        """Bytes of operands and results together; variables are not counted."""
         read = [tensor for tensor in self.inputs if not tensor.variable]
         return sum(tensor.bytes for tensor in (*read, *self.outputs))
 
@@ -122,7 +122,7 @@ _PARSERS: Final = {"i": int, "f": float, "b": bool}
 
 
 def is_node(signature: str) -> bool:
-    """Whether a call's signature is that of a node."""
+    """Whether a text is the signature of a node."""
     return signature.startswith('{"attributes":')
 
 
@@ -131,11 +131,11 @@ def is_node(signature: str) -> bool:
 
 
 class _TensorFlowCall:
-    """A node's operands, results and place in the step.
+    """A node's operands and results, and whether it is in the backward pass.
 
     Args:
-        node: the node.
-        backward: whether it is a part of the backward pass.
+        node: node parsed from its signature.
+        backward: whether the node is a part of the backward pass.
     """
 
     def __init__(self, node: TensorFlowNode, *, backward: bool) -> None:
@@ -178,10 +178,11 @@ def _value(tensor: NodeTensor, place: int) -> Value:
 def meaning_of(recorded: RecordedCall) -> Meaning:
     """Return the meaning of a node.
 
-    The pass of a layer follows from the operator, and for products from its place in the step.
+    The pass of a layer follows from the operator, and for products also from whether the
+    node is in the backward pass.
 
     Raises:
-        UnsupportedError: there is no rule for it.
+        UnsupportedError: there is no rule for the operator.
     """
     node = TensorFlowNode.read(recorded.signature)
     if node.looped:
@@ -230,11 +231,11 @@ def _convolve(
     """Return the meaning of a convolution.
 
     Args:
-        call: the node.
+        call: node with its operands.
         inner: shape of the images.
-        filters: ``(..., in, out)``.
+        filters: shape of the filters: ``(..., in, out)``.
         outer: shape of the result.
-        options: see :func:`~pydlbench.calls.windows.convolution`.
+        options: further arguments of :func:`~pydlbench.calls.windows.convolution`.
     """
     source, result = call.images(inner), call.images(outer)
     *kernel, channels, _ = filters
@@ -353,7 +354,7 @@ def _fused_ops(call: _TensorFlowCall, shape: Sequence[int]) -> list[Meaning]:
     """Return the meanings of the operators that are fused behind a product or convolution.
 
     Args:
-        call: the node.
+        call: node with its operands.
         shape: shape of the result, channels second.
     """
     return [
@@ -507,9 +508,9 @@ def _scatter(call: _TensorFlowCall, values: int, *, table: bool = True) -> Meani
     """Inputs: perhaps a table, indices, values.
 
     Args:
-        call: the node.
+        call: node with its operands.
         values: position of the values.
-        table: whether there is a table; else zeros.
+        table: whether there is a table; if not, values are added to zeros.
     """
     name, count = call.node.operator, call[values].elements
     adds, in_place = name.endswith(("Add", "Sum")), name.startswith("Resource")

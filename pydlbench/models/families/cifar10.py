@@ -1,6 +1,6 @@
 """The CIFAR-10 tutorial's network (tensorflow/models, tutorials/image/cifar10/cifar10.py).
 
-- ``cifar10``: the tutorial's, on crops of 24x24.
+- ``cifar10``: the tutorial's network, on crops of 24x24.
 - ``alexnet-tfcnn-cifar10``: tf_cnn_benchmarks' AlexNet for CIFAR-10: the same layers on whole
   images, and one class more.
 

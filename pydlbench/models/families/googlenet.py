@@ -37,15 +37,16 @@ class _GooglenetForm:
     """The differences between the three forms.
 
     Attributes:
-        source: Source of the form.
+        source: Code that the form is from.
         batch: Images per step in the publication.
-        classes: Outputs.
+        classes: Number of outputs.
         first: Padding of the first convolution.
         pool: Padding or rounding of poolings between stages.
         last: Side of the last of these poolings.
         norm: Whether convolutions have a batch normalisation instead of a bias.
         large: Taps of the branch that is 5x5 in the paper.
-        dropout: Probability of an element to stay in the dropout before the classifier; 1 for none.
+        dropout: Probability of an element to stay in the dropout before the classifier; 1 if
+            there is no dropout.
     """
 
     source: str
@@ -96,7 +97,7 @@ def build(name: str, batch: int | None, *, form: str = "convnet", classes: int =
         name: Name of the model.
         batch: Images; the form's default if None.
         form: ``convnet``, ``tfcnn`` or ``torchvision``.
-        classes: Outputs; 0 for the form's default.
+        classes: Number of outputs; 0 for the form's default.
     """
     settings = _FORMS[choice("form", form, tuple(_FORMS))]
     # torchvision's epsilon; the other forms have no normalisations.

@@ -1,7 +1,7 @@
 """Inception-v3 (arXiv:1512.00567) on images of 299x299, without the auxiliary classifier.
 
 Batch normalisations of tf_cnn_benchmarks and Keras have no trained factor (``scale=off``);
-torchvision's have. Averages exclude padding, as in TensorFlow.
+torchvision's normalisations have one. Averages exclude padding, as in TensorFlow.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ again. If it changes neither size nor channels, its input is added. Some units o
 scale each channel by a factor that a small network computes from the channels' means (squeeze and
 excitation).
 
-Both are torchvision's versions, which are those of the papers except for the classifier of the
-third version: the paper has 1x1 convolutions there, which compute the same as products.
+Both are torchvision's versions, which are the networks of the papers except for the classifier of
+the third version: the paper has 1x1 convolutions there, which compute the same as products.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class _NasnetForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """The blocks of a kind of cell.
+    """The blocks of one kind of cell.
 
     Attributes:
         operations: Operations, two per block.
@@ -113,7 +113,7 @@ def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
 
 
 def _cell(net: Builder, name: str, cell: _Cell, filters: int, before: str | None) -> str:
-    """Add a cell behind the last node; ``before`` is the output of the cell before that."""
+    """Add a cell behind the last node; ``before`` is the output of the cell before it."""
     source = net.last
     second = source if before is None else _fit(net, f"{name}/before", before, source, filters)
     net.relu(f"{name}/base/relu", after=source)

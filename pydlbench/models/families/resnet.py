@@ -1,9 +1,10 @@
 """ResNet-18, 50, 101 and 152 (arXiv:1512.03385), in two versions.
 
 - ``resnet50``... are v1.5, as in torchvision: the stride of a bottleneck is in its 3x3 convolution.
-- ``resnet50-v1``... are those of the paper, as in tf_cnn_benchmarks: the stride of a bottleneck is
-  in its first 1x1 convolution. The two versions of ResNet-18, whose units have two 3x3 convolutions
-  with the stride in the first one, differ only in the padding of the first pooling.
+- ``resnet50-v1``... are the networks of the paper, as in tf_cnn_benchmarks: the stride of a
+  bottleneck is in its first 1x1 convolution. The two versions of ResNet-18, whose units have
+  two 3x3 convolutions with the stride in the first one, differ only in the
+  padding of the first pooling.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// Root, exponential and logarithm of vectors. The polynomials are those of S. L. Moshier's Cephes
+// Root, exponential and logarithm of vectors. The polynomials are from S. L. Moshier's Cephes
 // library (expf.c, logf.c), good to about two units in the last place.
 #pragma once
 
