@@ -346,7 +346,7 @@ def _resize_axis(mode: str, size: int, out: int, pass_: str) -> TapAxis:
     places = source[outputs, tap]
     order = np.argsort(places, kind="stable")
     counts = np.bincount(places, minlength=size)
-    # Index of each entry among those of the same position.
+    # Index of each entry among the entries of the same position.
     rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
     read, weights = (
         np.zeros((size, int(counts.max())), np.intp),

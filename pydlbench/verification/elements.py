@@ -210,7 +210,7 @@ def evaluate(
 
 
 def _views(layer: Layer) -> dict[str, Any]:
-    """Return tensors without memory, by role, whose axes are those of the images."""
+    """Return tensors without memory, by role, whose axes are the axes of the images."""
     shapes = layer.shapes()
     return {role: image_view(layer, role, np.broadcast_to(0, shapes[role])) for role in shapes}
 

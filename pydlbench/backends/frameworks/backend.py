@@ -461,7 +461,7 @@ def wanted_variant(spec: KernelSpec) -> str | None:
         return str(layer.variant)
     if spec.layout in ("best", "any"):
         return None
-    # Rows and weight tensors have one layout, independent of that of images.
+    # Rows and weight tensors have one layout, independent of the layout of images.
     flat = layer.kind == "pointwise" and layer.entry.in_one_order
     # Weights of products are plain or transposed; only the native backend packs them.
     plain = (flat or layer.kind == "gemm") and spec.layout != "blocked"

@@ -92,7 +92,7 @@ def _variables(terms: Sequence[Any]) -> list[Any]:
 
 
 def _origin(scopes: str, nodes: Mapping[str, str]) -> tuple[str, str]:
-    """Return the direction and the node of an equation; the node is empty if there is none.
+    """Return the direction and the node of an equation; the node may be empty.
 
     ``transpose(jvp(conv1))`` is a gradient.
     """

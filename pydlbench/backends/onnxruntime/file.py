@@ -87,7 +87,7 @@ def _type_names(types: Iterable[int]) -> set[str]:
 
 
 def _weights(graph: Any) -> Iterable[Any]:
-    """Yield the weights of the graph, including those of constant nodes."""
+    """Yield the weights of the graph, including the weights in constant nodes."""
     yield from graph.initializer
     for node in graph.node:
         if node.op_type == "Constant":

@@ -247,7 +247,7 @@ def _numbered_scopes(names: Iterable[str], layers: Mapping[str, str]) -> dict[st
     """Return layers by their scopes, including scopes that have another layer's name.
 
     Keras numbers layers as TensorFlow numbers scopes. If ``conv`` is entered twice before
-    ``conv_1``, its nodes are in ``conv_1``, and those of ``conv_1`` in ``conv_1_2``.
+    ``conv_1``, its nodes are in ``conv_1``, and the nodes of ``conv_1`` are in ``conv_1_2``.
 
     Args:
         names: names of all nodes.
