@@ -36,7 +36,8 @@ def step(model: str, **options: Any) -> StepRecord:
     """Time a real step of a framework, as ``pydlbench step`` does.
 
     Args:
-        model: as on the command line: ``alexnet-owt``, ``my_model.py:build``.
+        model: name or file of the model, as on the command line: ``alexnet-owt``,
+            ``my_model.py:build``.
         options: options of the command by name, with a single value of ``framework``, ``mode``,
             ``batch``, ``phase``, ``precision`` and ``device``. The default framework is PyTorch,
             or that of the user model.
@@ -56,7 +57,7 @@ def estimate(model: str, **options: Any) -> StepEstimate:
     """Sum measured layers into the estimate of a step, as ``pydlbench estimate`` does.
 
     Args:
-        model: as on the command line.
+        model: name or file of the model, as on the command line.
         options: options of the command by name.
 
     Raises:
@@ -70,7 +71,7 @@ def breakdown(model: str, **options: Any) -> BreakdownRecord:
     """Return the breakdown of a step's time, as ``pydlbench breakdown`` does.
 
     Args:
-        model: as on the command line.
+        model: name or file of the model, as on the command line.
         options: options of the command by name; see :func:`step`.
 
     Raises:
@@ -85,7 +86,7 @@ def diagnose_step(model: str, **options: Any) -> Diagnosis:
     """Find what slows a step down and what remedies save, as ``pydlbench diagnose`` does.
 
     Args:
-        model: as on the command line.
+        model: name or file of the model, as on the command line.
         options: options of the command by name; see :func:`step`.
 
     Raises:
@@ -99,7 +100,7 @@ def forecast(model: str, **options: Any) -> ForecastRecord:
     """Sum the times of a step's operators without timing it, as ``pydlbench forecast`` does.
 
     Args:
-        model: as on the command line.
+        model: name or file of the model, as on the command line.
         options: options of the command by name; see :func:`step`. Stored times of operators are
             read from ``store``, and new ones are written into it.
 
@@ -157,8 +158,8 @@ def compare_runs(
 
     Args:
         a: an id, its beginning, a tag, ``last``, or a file that ``--json`` wrote.
-        b: likewise.
-        store: store with the runs and replicates of them; None if both are files.
+        b: the run to compare with ``a``, named in the same ways.
+        store: store with both runs and their replicates; None if both are files.
         same: largest difference that counts as the same, as a fraction; None for the default.
 
     Returns:

@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code.
 
     Args:
-        argv: Arguments after the program's name; those of the process by default.
+        argv: Arguments after the program's name; the arguments of this process by default.
     """
     from pydlbench.cli.terminal import repair_streams, sigterm_interrupts
 

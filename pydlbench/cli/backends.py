@@ -30,7 +30,7 @@ def run(args: BackendsOptions, describe: Callable[[str, str], dict[str, Any]] | 
     """Start each backend and list its description.
 
     Args:
-        args: the parsed options.
+        args: the command's options.
         describe: called instead of starting a worker.
 
     Returns:

@@ -120,10 +120,10 @@ class BreakdownTask(ModelTask):
     """The breakdown of one framework and mode; others go on if it fails.
 
     Attributes:
-        graph: the step's graph, with its batch; None for a user model.
+        graph: graph of the step, with its batch; None for a user model.
         rounds: number of rounds.
-        width: half-width of the step's interval, relative to its median, that determines the number
-            of rounds; None for ``rounds``.
+        width: half-width of the interval of the step's time, relative to its median, that
+            determines the number of rounds; None if ``rounds`` is the number.
     """
 
     kind: ClassVar[str] = "breakdown"

@@ -60,7 +60,7 @@ _PASSED_ON: Final = Option(
     read=as_given,
     default=(),
 )
-#: Least change of a node, as a fraction: the margin of ``fleet``.
+#: Minimum change of a node that counts, as a fraction; the same margin as in ``fleet``.
 _FLEET_MARGIN: Final = 0.03
 
 

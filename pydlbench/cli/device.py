@@ -53,7 +53,7 @@ def run(args: DeviceOptions, probe: Callable[..., DeviceRecord | GpuRecord] | No
     """Probe the device and show it, or list the known cards.
 
     Args:
-        args: the parsed options.
+        args: the command's options.
         probe: called instead of ``measure.probe_device``.
 
     Raises:

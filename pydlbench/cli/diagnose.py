@@ -111,7 +111,7 @@ class DiagnoseTask(ModelTask):
     """The diagnosis of a step.
 
     Attributes:
-        time_limit_s: seconds after which no experiment begins.
+        time_limit_s: time in seconds after which no further experiment begins.
     """
 
     kind: ClassVar[str] = "diagnose"

@@ -178,7 +178,7 @@ class EstimateTask(ModelTask):
     """The estimate of a step from its kernels.
 
     Attributes:
-        model: the graph, with its batch; None for a user model.
+        model: graph of the model, with its batch; None for a user model.
     """
 
     kind: ClassVar[str] = "estimate"

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["SUBCOMMANDS", "judged", "stored_report"]
 
 _MAX_SLOTS: Final = 4096
-#: Least slowdown of a node that is SLOW, as a fraction.
+#: Minimum slowdown of a node that is SLOW, as a fraction.
 _MARGIN: Final = 0.03
 # A worker connects at once or not at all; a job may be queued.
 _WORKER_WAIT_S: Final = 60.0
@@ -440,8 +440,8 @@ def judged(run: Loaded, beyond: float = _MARGIN, model: str | None = None) -> Fl
     Args:
         run: run of a store, or the document that ``fleet verdict --json`` wrote, whose verdict is
             returned unchanged.
-        beyond: least slowdown, as a fraction.
-        model: model whose steps are listed; all by default.
+        beyond: minimum slowdown of a slow node, as a fraction.
+        model: model whose steps are listed; all models by default.
 
     Raises:
         UsageError: no visit is complete, or no metric is a step of the model.

@@ -105,12 +105,12 @@ class ForecastTask(ModelTask):
     """The forecast of one framework and mode; others go on if it fails.
 
     Attributes:
-        measures: measure the operators that the store lacks.
-        visits: number of processes in which each of them is timed.
+        measures: whether operators that the store lacks are measured.
+        visits: number of processes in which each of these operators is timed.
     """
 
     kind: ClassVar[str] = "forecast"
-    # A session of its own, because it ends workers between visits.
+    # A session of its own, because it starts new workers for each repetition.
     opens: ClassVar[str] = "forecast"
     measures: bool
     visits: int

@@ -175,7 +175,7 @@ def read_fusions(device: str, given: Sequence[str]) -> list[str]:
     """Return the fusions; native ones, and those with a ReLU, are for GPUs only.
 
     Raises:
-        UsageError: one is unknown, or not for this device.
+        UsageError: a fusion is unknown, or not for this device.
     """
     known = [name for name in FUSIONS if device != "cpu" or name != "bias-relu"]
     if device == "cpu":

@@ -28,11 +28,11 @@ class LayersRequest:
     """What is to be measured.
 
     Attributes:
-        cases: every combination, in the order of the rows.
+        cases: every combination of values, in the order of the rows.
         threads: numbers of threads; ``None`` is one per physical core.
         options: keywords of the session's options other than ``threads``.
-        notes: what was left out, and why.
-        log: the log that the cases come from; None if layers are named.
+        notes: notes on what was left out, and why.
+        log: log that the cases come from; None if the layers were named instead.
     """
 
     cases: tuple[KernelSpec, ...]
@@ -80,8 +80,8 @@ def read_request(
     """Check the options of ``layers`` and combine them.
 
     Args:
-        args: the options.
-        several: there are other rows in the same run.
+        args: the options of ``layers``.
+        several: whether there are other rows in the same run.
         begin: called with the number of threads as soon as it is known that a native process on the
             CPU is the first that is needed.
 

@@ -115,7 +115,7 @@ def measure(
         tasks: tasks to measure.
         show: called with the results, also if the run ended early.
         sessions: opens a session instead of the tasks; its keywords are the session's options.
-        progress: progress display; by default that of the options.
+        progress: progress display; by default the display that the options define.
         what: name of the rows in messages.
         keywords: further keywords of :func:`pydlbench.runner.execute.execute`.
 
@@ -147,7 +147,7 @@ def _exit_code(results: Results, what: str, fail_on: tuple[str, float] | None) -
 
     Args:
         results: results of the run.
-        what: name of its rows in messages.
+        what: name of the run's rows in messages.
         fail_on: see :func:`pydlbench.cli.values.fail_on`; conditions other than ``failed`` are
             ignored.
 
@@ -176,9 +176,9 @@ def recorder_of(args: Measuring, kind: str, resume: str | None = None) -> RowRec
     """Return a recorder that writes a run into the store of a command's options.
 
     Args:
-        args: the options; ``store`` and ``quiet`` are read.
+        args: the command's options; ``store`` and ``quiet`` are read.
         kind: name of the command.
-        resume: the run to resume, as ``Store.find`` takes it.
+        resume: name of the run to resume, in a form that ``Store.find`` accepts.
 
     Raises:
         UsageError: the named file cannot be written; or the run to resume is missing, is another
@@ -227,8 +227,8 @@ def run_to_resume(args: Measuring, resume: str, kind: str) -> Iterator[tuple[Sto
     """Open the store for reading, and find the run of ``--resume``.
 
     Args:
-        args: the options; ``store`` is read.
-        resume: the run, as ``Store.find`` takes it.
+        args: the command's options; ``store`` is read.
+        resume: name of the run to resume, in a form that ``Store.find`` accepts.
         kind: name of the command.
 
     Raises:

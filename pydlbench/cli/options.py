@@ -78,15 +78,15 @@ class Option:
     """Declaration of an option; a call returns a field of a record.
 
     Attributes:
-        help: one line.
-        metavar: name of its value; empty for a flag.
-        read: converts a text; its first argument is the option's name, for messages.
-        many: several values, between commas or by repeating the option; ``read`` returns a
-            sequence.
-        default: its value if it is not given.
-        group: group of the help.
-        short: another name, with its dash.
-        argument: for a positional argument, how often it is given: ``1``, ``?``, ``*``, ``+``.
+        help: description of the option, in one line.
+        metavar: name of the option's value in the help; empty for a flag.
+        read: function that converts a text; its first argument is the option's name, for messages.
+        many: whether there may be several values, separated by commas or given by repeating the
+            option; ``read`` returns a sequence.
+        default: value of the option if it is not given.
+        group: heading in the help under which the option is listed.
+        short: short name of the option, with its dash.
+        argument: how often a positional argument is given (``1``, ``?``, ``*``, ``+``).
         not_in_sweeps: why a sweep's table cannot have it; empty if it can.
     """
 
@@ -286,12 +286,12 @@ class CommandOptions:
     """The options of a command: a frozen record, whose fields are made by :class:`Option`.
 
     Attributes:
-        given: texts of the options that were given, by name of the field.
+        given: text of each option that was given, by name of the option's field.
     """
 
     #: Text above the options in the help.
     description: ClassVar[str] = ""
-    #: Text below them.
+    #: Text below the options in the help.
     epilog: ClassVar[str] = ""
     #: Field of the option that is suggested for a word without an option's name.
     usual: ClassVar[str] = ""

@@ -37,8 +37,8 @@ class Outputs:
     """The destinations of one command.
 
     Attributes:
-        files: format (``json``, ``csv``, ``md``) to path or ``-``.
-        quiet: no warnings and no notes.
+        files: output format (``json``, ``csv``, ``md``) -> path, or ``-`` for standard output.
+        quiet: whether warnings and notes are left out.
     """
 
     files: Mapping[str, str]
@@ -91,7 +91,7 @@ class Outputs:
             markdown: returns the blocks of Markdown; by default those of the report.
             csv: returns the CSV text, if the command has one.
             warnings: lines for standard error.
-            keep_files: write no files, in order to keep those of an earlier run.
+            keep_files: whether to write no files, so that the files of an earlier run remain.
 
         Raises:
             PydlbenchError: a file could not be written after all; the rest is printed before.
@@ -146,7 +146,7 @@ def expecting(
     Args:
         run: run of the rows.
         rows: measured rows.
-        store: the store, if there is one.
+        store: store with earlier runs; None if there is no store.
     """
     from pydlbench.records.measurement import OCCASIONS
 
@@ -168,7 +168,7 @@ def gate(finding: str, undecided: Sequence[str]) -> int:
     """Print the result of ``--fail-on`` on standard error, and return the exit code.
 
     Args:
-        finding: the finding; empty if there is none.
+        finding: text of the finding; empty if there is no finding.
         undecided: reasons why the measurements do not tell; ignored with a finding.
     """
     for line in [finding] if finding else undecided:

@@ -25,11 +25,11 @@ class Command:
     too; one whose results have a table of their own in the store has ``stored_report(run)``.
 
     Attributes:
-        help: its line in ``pydlbench --help``.
+        help: line about the command in ``pydlbench --help``.
         examples: a few command lines without ``pydlbench``, each with its purpose.
         codes: meaning of exit codes other than 0, 2 and 130.
-        sweeps: whether a sweep can have tables of it.
-        stores: the store's table with its results.
+        sweeps: whether a sweep's file can have tables of this command.
+        stores: table of the store that holds the command's results.
         usual: default sub-command; empty if there is none.
     """
 
@@ -246,7 +246,7 @@ def command_parser(name: str, sub: str = "") -> Parser:
 
     Args:
         name: name of the command.
-        sub: its sub-command; "" for the parser that lists them.
+        sub: name of the sub-command; "" for the parser that lists all sub-commands.
     """
     known, command, words = records(name), COMMANDS[name], " ".join(filter(None, [name, sub]))
     kind = known[sub][0] if sub in known else None

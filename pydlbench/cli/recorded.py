@@ -31,10 +31,10 @@ class Log:
     """A log or a trace whose layers are timed.
 
     Attributes:
-        file: its name.
-        recorded: its contents.
-        problems: its problems, the heaviest first.
-        layers: layers of most of its time, each with its precision.
+        file: name of the log's or trace's file.
+        recorded: contents of the file.
+        problems: problems in the file (kernels to compute), the most expensive first.
+        layers: layers that take most of the recorded time, each with its precision.
         notes: notes on problems that are left out.
     """
 
@@ -50,7 +50,8 @@ class Log:
         for row in rows:
             if row.backend == "native" and row.status == "ok":
                 key = _key(row.problem, row.pass_, row.propagation, row.precision)
-                # The fastest of several caches, layouts or numbers of threads.
+                # The fastest row, if a layer has rows for several cache states, layouts or numbers
+                # of threads.
                 timed[key] = min(timed.get(key, row), row, key=_median_s)
 
         def native(problem: StepProblem) -> list[Measurement]:
@@ -138,7 +139,7 @@ def export_recorded(names: Sequence[str], chosen: str) -> tuple[str, list[str]]:
 
     Args:
         names: ``@FILE`` for each trace.
-        chosen: the format.
+        chosen: name of the output format.
 
     Raises:
         UsageError: another format, runs among the files, or a file that is no trace.

@@ -183,7 +183,7 @@ def delete_runs(args: DeleteOptions, ask: Callable[[str], str] | None = None) ->
     """Delete runs.
 
     Args:
-        args: the options.
+        args: the options of ``runs delete``.
         ask: asks a question; ``input`` on a terminal by default.
 
     Returns:

@@ -184,12 +184,12 @@ class StepTask(ModelTask, StepsTask):
     """Steps of one batch and phase, checked and timed interleaved.
 
     Attributes:
-        model: the graph, with its batch; None for a user model.
-        width: half-width of the interval, relative to the median, that determines the number of
-            repetitions; None for the default number.
-        checks: check each step against the graph first.
-        trace: trace a step for the times of modules and calls.
-        agree: compare the results of the frameworks.
+        model: graph of the model, with its batch; None for a user model.
+        width: half-width of the interval of the time, relative to the median, that determines the
+            number of repetitions; None for the default number of repetitions.
+        checks: whether each step is first checked against the graph.
+        trace: whether a step is traced for the times of modules and calls.
+        agree: whether the results of the frameworks are compared.
     """
 
     model: Model | None

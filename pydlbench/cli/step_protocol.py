@@ -73,7 +73,7 @@ class ProtocolTask(StepsTask):
     """A published script.
 
     Attributes:
-        note: called with each note, which is not one of the script's lines.
+        note: function that is called with each note; notes are not among the script's lines.
     """
 
     note: Callable[[str], None]

@@ -65,8 +65,8 @@ def read_model(args: ModelOptions, batch: int | None) -> tuple[Model | None, dic
     """Return the graph of a model, and the fields of ``StepSpec`` that name it.
 
     Args:
-        args: the options.
-        batch: batch size; None for the model's own.
+        args: the command's options.
+        batch: batch size; None for the model's own batch size.
 
     Returns:
         The graph, None for a user model; and model, options, own and batch.
@@ -135,7 +135,8 @@ class ModelTask(Task):
     """Steps of one model.
 
     Attributes:
-        guessed: whether their framework is a guess; it is known when the user model is built.
+        guessed: whether the framework of the steps is a guess; it is known when the user model is
+            built.
     """
 
     guessed: bool = False
@@ -194,11 +195,11 @@ def check_phase(model: Model | None, phase: str) -> None:
     """Make sure that a model has an optimizer if the phase is ``training``.
 
     Args:
-        model: the graph; None for a user model, which ``StepSpec`` checks.
+        model: graph of the model; None for a user model, which ``StepSpec`` checks.
         phase: ``forward``, ``forward-backward`` or ``training``.
 
     Raises:
-        UsageError: it has none.
+        UsageError: the model has no optimizer.
     """
     if model is not None and phase == "training" and model.optimizer.kind == "none":
         raise UsageError(
@@ -211,7 +212,7 @@ def _check_layout(layout: str | None, frameworks: Sequence[str]) -> None:
     """Make sure that one of the frameworks can take images in this layout on a CPU.
 
     Raises:
-        UsageError: none can.
+        UsageError: no framework can.
     """
     from pydlbench.backends.capabilities import declaration
 
@@ -231,7 +232,7 @@ def read_steps(
 
     Args:
         args: the command's options.
-        usual: default frameworks for a model of the catalogue; None for all that are installed.
+        usual: default frameworks for a model of the catalogue; None for all installed frameworks.
 
     Returns:
         The model's graph, None for a user model; rows whose specs are the steps; notes; and whether
@@ -300,10 +301,11 @@ def step_row(args: ModelOptions, step: StepSpec, names: Sequence[str], label: st
     """Return the row of a step.
 
     Args:
-        args: the options; ``set_`` and ``threads`` are read.
-        step: the step.
-        names: attributes that identify it among the rows of a sweep, in the order of its plan.
-        label: label of the row; by default the step's.
+        args: the command's options; ``set_`` and ``threads`` are read.
+        step: specification of the step.
+        names: attributes that identify the step among the rows of a sweep, in the order of the
+            sweep's plan.
+        label: label of the row; by default the step's label.
     """
     values = {name: getattr(step, name) for name in names}
     if step.own is not None:
@@ -330,10 +332,11 @@ def framework_modes(
     So does a guessed framework for each mode of the other one, which may be the model's.
 
     Args:
-        frameworks: named frameworks, or the guessed one; None if there is none.
-        modes: named modes; by default each framework's first.
-        usual: default frameworks, as far as they have the modes; None for all that are installed.
-        guessed: see :func:`frameworks_of`.
+        frameworks: named frameworks, or the guessed framework; None if there is neither.
+        modes: named modes; by default the first mode of each framework.
+        usual: default frameworks; those without the modes are left out. None for all installed
+            frameworks.
+        guessed: whether the framework is a guess, see :func:`frameworks_of`.
 
     Raises:
         UsageError: no such mode, or none of the frameworks has it.

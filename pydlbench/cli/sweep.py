@@ -183,10 +183,10 @@ def words_of(place: str, kind: type[CommandOptions], values: Mapping[str, Any]) 
     """Return the words of a command line for values of Python.
 
     Args:
-        place: origin of the values, for messages.
-        kind: the command's record.
-        values: by name: texts, numbers, booleans, lists of them, mappings for ``NAME=VALUE``; None
-            for an option that is not given.
+        place: text for messages that says where the values come from.
+        kind: record class of the command's options.
+        values: values by name of the option: texts, numbers, booleans, lists of these, or mappings
+            for ``NAME=VALUE``; None for an option that is not given.
 
     Raises:
         UsageError: the command has no such option, or several values of one that takes one.
@@ -264,7 +264,7 @@ def _distinct(
     Args:
         tasks: tasks of a table.
         included: identities of the rows that no rule excludes.
-        keys: keys of all rows above; those of the new rows are added.
+        keys: keys of all rows above; the keys of the new rows are added.
     """
     from pydlbench.runner.execute import row_key
 

@@ -110,14 +110,15 @@ class ProgressLine:
         """Start the clock.
 
         Args:
-            stream: Where to draw or to write.
-            quiet: Show nothing.
-            verbose: Write a line when a row begins, instead of the rest.
+            stream: Stream to draw or write on.
+            quiet: Whether nothing is shown.
+            verbose: Whether a line is written when a row begins, instead of the bar and the timed
+                lines.
             delay_s: Seconds before the bar appears.
             every_s: Seconds between two updates of the elapsed time.
             line_s: Seconds before the first line without a terminal; each interval is half as long
                 again as the last one, up to ten minutes.
-            now: Clock, for tests.
+            now: Function that returns the time in seconds; tests replace it.
         """
         self._stream, self._delay_s, self._every_s, self._now = stream, delay_s, every_s, now
         self._enabled = not quiet and stream is not None

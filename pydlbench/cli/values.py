@@ -26,7 +26,7 @@ def choices(option: str, text: str, allowed: Sequence[str], every: str = "") -> 
     """Return the distinct values of a list option, in the order given.
 
     Args:
-        option: Its name, for messages.
+        option: Name of the option, for messages.
         text: Values between commas.
         allowed: The valid values.
         every: Word for all of ``allowed``; empty if there is none.
@@ -68,7 +68,7 @@ def whole_number(option: str, text: str, least: int) -> int:
     """Return ``text`` as a number of at least ``least``.
 
     Raises:
-        UsageError: It is none, or smaller.
+        UsageError: The text is not a number, or the number is smaller.
     """
     # int() would take "1_000", " 7 " and digits of any script.
     if re.fullmatch(r"[+-]?[0-9]{19,}", text):
@@ -85,7 +85,7 @@ def device(option: str, text: str) -> str:  # noqa: ARG001 - as all readers
     """Return a device's name: ``cpu`` or ``cuda:N``.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text does not name a device.
     """
     check_device(text)
     return text
@@ -100,7 +100,7 @@ def positive_seconds(option: str, text: str) -> float:
     """Return ``text`` as a positive number of seconds.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The text is no positive number.
     """
     value = real(option, text, "2", endless=True)
     if not 0 < value <= 86400:
@@ -113,11 +113,11 @@ def byte_count(option: str, text: str) -> int:
     """Return a number of bytes: ``4096``, ``64M``, ``64MiB``, ``1.5g`` (powers of 1024).
 
     Args:
-        option: Its name, for messages.
-        text: What was given.
+        option: Name of the option, for messages.
+        text: Value as it was given.
 
     Raises:
-        UsageError: It is no such number.
+        UsageError: The text is not a number of bytes.
     """
     pattern = r"([0-9]{1,18}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(?:I?B)?"
     match = re.fullmatch(pattern, text.strip().upper())
@@ -135,7 +135,7 @@ def percentage(option: str, text: str) -> float:
     """Return ``text``, ``2%`` or ``2``, as a fraction: 0.02.
 
     Raises:
-        UsageError: It is none between 0 and 100, both excluded.
+        UsageError: The text is not a number between 0 and 100 (both excluded).
     """
     match = re.fullmatch(r"([0-9]{0,3}(?:\.[0-9]{0,6})?) ?%?", text)
     value = real(option, match[1], "2%") if match and match[1].strip(".") else math.nan
@@ -150,7 +150,7 @@ def patterns(option: str, text: str) -> list[str]:
     """Split layer patterns at commas, except inside ``n"..."`` and in ``@file``.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no pattern.
     """
     if text.startswith("@"):
         return [text]
@@ -192,7 +192,7 @@ def real(option: str, text: str, near: str, *, endless: bool = False) -> float:
     """Return a number; an infinite one only where it is refused for its size.
 
     Raises:
-        UsageError: it is none; ``near`` is one.
+        UsageError: the text is not a number; the message proposes ``near``.
     """
     try:
         value = float(text)
@@ -227,7 +227,7 @@ def one_of(option: str, text: str, allowed: Sequence[str]) -> str:
 
 #: Exit code of a finding.
 FINDING: Final = 3
-#: Exit code if the measurements do not tell whether there is one.
+#: Exit code if the measurements do not tell whether there is a finding.
 UNDECIDED: Final = 4
 _MAX_PERCENT: Final = 1000.0
 
@@ -236,12 +236,12 @@ def fail_on(option: str, text: str, allowed: Sequence[str]) -> tuple[str, float]
     """Read a condition: ``failed``, ``slower``, ``slower:3%``, ``saves:10%``.
 
     Args:
-        option: its name, for messages.
-        text: the condition; a bare fraction like ``0.1`` is a share of ``saves``.
-        allowed: the conditions of a command.
+        option: name of the option, for messages.
+        text: text of the condition; a bare fraction like ``0.1`` means ``saves`` with this share.
+        allowed: conditions that the command knows.
 
     Returns:
-        The condition's name, and the fraction: 0.03 for ``slower:3%``, 0 without one.
+        The condition's name, and the fraction: 0.03 for ``slower:3%``, 0 if there is no fraction.
 
     Raises:
         UsageError: it has another form; with the nearest valid condition.

@@ -44,9 +44,10 @@ def compare_fleets(
     """Compare two runs of a fleet.
 
     Args:
-        before: JSON objects of :class:`~pydlbench.records.fleet.FleetVisit`.
-        after: those of the later run.
-        beyond: least size of a change, as a fraction.
+        before: visits of the earlier run, as JSON objects of
+            :class:`~pydlbench.records.fleet.FleetVisit`.
+        after: visits of the later run.
+        beyond: minimum size of a change, as a fraction.
 
     Raises:
         UsageError: a run has no complete visit, or they have no node or no metric in common.

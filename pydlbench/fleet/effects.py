@@ -60,13 +60,14 @@ class Effects:
     """Effects of nodes; arrays of nodes x metrics.
 
     Attributes:
-        log: mean over the rounds of the logarithm of the time over the other nodes' median.
-        se: its standard error; NaN if unknown.
-        freedom: degrees of freedom of ``se``, whole.
+        log: logarithm of the ratio of the node's time to the median of the other nodes; mean over
+            the rounds.
+        se: standard error of ``log``; NaN if unknown.
+        freedom: degrees of freedom of ``se``, a whole number.
         low: lower end of a 95 % interval of ``log``, for this node and metric alone.
-        high: upper end.
+        high: upper end of the interval of ``log``.
         rounds: number of rounds with times of this node and another one.
-        q: least rate of false discoveries at which the node is slow.
+        q: lowest rate of false discoveries at which the node counts as slow.
         verdict: ``SLOW``, ``FAST``, ``SAME`` or ``UNCLEAR``.
     """
 
@@ -86,7 +87,7 @@ def judge(log_s: NDArray[Any], groups: NDArray[Any], beyond: float) -> Effects:
     Args:
         log_s: logarithms of times, rounds x nodes x metrics; NaN for missing ones.
         groups: number of each node's kind; only nodes of the same kind are compared.
-        beyond: least slowdown, as a fraction: 0.03.
+        beyond: minimum slowdown of a slow node, as a fraction such as 0.03.
 
     Returns:
         The effects. If there are several metrics, a last column has the median over the metrics of
@@ -119,7 +120,7 @@ def changed(before: Effects, after: Effects, beyond: float) -> Effects:
     Args:
         before: effects of the same nodes and metrics as ``after``.
         after: effects in the later run.
-        beyond: least size of a change, as a fraction.
+        beyond: minimum size of a change, as a fraction.
 
     Returns:
         The changes; SLOW is slower than before. The rounds are those of the run with fewer.
@@ -168,7 +169,7 @@ def against_others(log_s: NDArray[Any], groups: NDArray[Any]) -> NDArray[Any]:
     """Return logarithms minus the median of the other nodes of the group in the same round.
 
     Args:
-        log_s: rounds x nodes x metrics; NaN for missing times.
+        log_s: logarithms of times, rounds x nodes x metrics; NaN for missing times.
         groups: number of each node's group.
 
     Returns:
@@ -217,10 +218,11 @@ def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], N
 
     Args:
         own: variance between the rounds of each node; NaN if it has fewer than two.
-        freedom: its degrees of freedom; 0 or less if there is none.
+        freedom: degrees of freedom of each variance; 0 or less if the node has no variance.
 
     Returns:
-        Variances, NaN for nodes without an own one, and whole degrees of freedom, at least 1.
+        The variances, NaN for nodes without a variance of their own; and their degrees of freedom,
+        whole numbers of at least 1.
     """
     variance, total = own.copy(), np.maximum(freedom, 1)
     known = (freedom > 0) & ~np.isnan(own)
@@ -320,7 +322,7 @@ def detectable(effects: Effects, beyond: float) -> NDArray[Any]:
 
     Args:
         effects: effects of the fleet.
-        beyond: the margin.
+        beyond: slowdown beyond which a node is SLOW, as a fraction.
 
     Returns:
         Fractions; NaN if no standard error is known.

@@ -55,11 +55,11 @@ class Finished:
     """A visit that has ended.
 
     Attributes:
-        node: name of its slot.
-        brought: its result; None if the engine has lost it.
-        reason: how it was lost.
-        received: seconds since 1970, by this machine's clock.
-        last: whether it must not be tried again in this round.
+        node: name of the slot on which the visit ran.
+        brought: result of the visit; None if the engine has lost the visit.
+        reason: why the visit was lost.
+        received: time of arrival of the result, in seconds since 1970 by this machine's clock.
+        last: whether the visit must not be tried again in this round.
     """
 
     node: str
@@ -74,7 +74,7 @@ class Engine(Protocol):
 
     Attributes:
         shares_files: whether visits see the folders of this machine.
-        notes: notes on its slots for the reader.
+        notes: notes on the engine's slots for the reader.
     """
 
     shares_files: bool
@@ -94,7 +94,7 @@ class Engine(Protocol):
         """Return the visits that have ended since the last call; waits for one.
 
         Args:
-            wait_s: longest wait in seconds.
+            wait_s: maximum time to wait, in seconds.
 
         Raises:
             WorkerError: the engine itself is gone.
@@ -118,10 +118,10 @@ def open_engine(
     Args:
         text: ``local``, ``dask://HOST:PORT`` or ``slurm``.
         slots: number of sets of cores for ``local``, or ``gpus`` for a slot per GPU.
-        nodes: names of nodes for ``slurm``; all of the partition by default.
+        nodes: names of nodes for ``slurm``; all nodes of the partition by default.
         options: options of ``sbatch`` for ``slurm``, by submitit's names.
         folder: folder for this fleet's files.
-        patience_s: seconds that a job of ``slurm`` may be queued.
+        patience_s: maximum time that a job of ``slurm`` may be queued, in seconds.
 
     Raises:
         UsageError: no such engine, its package is missing, or it is not reachable.
@@ -141,7 +141,7 @@ def local_slots(text: str) -> list[NodeSlot]:
     """Return the slots of this machine.
 
     Args:
-        text: their number, or ``gpus``.
+        text: number of slots, or ``gpus`` for a slot per GPU.
 
     Raises:
         UsageError: there are fewer cores, or no GPUs.
@@ -175,8 +175,8 @@ class DaskEngine:
 
     Args:
         client: connected client.
-        cluster: cluster of this process; None if it is the user's.
-        given: slots of the cluster's workers, by their names.
+        cluster: cluster that runs in this process; None if the cluster is the user's own.
+        given: slots of the cluster's workers, by name of the worker.
     """
 
     notes: tuple[str, ...] = ()
@@ -210,7 +210,7 @@ class DaskEngine:
         """Connect to a scheduler.
 
         Raises:
-            UsageError: it does not answer.
+            UsageError: the scheduler does not answer.
         """
         distributed = _distributed()
         address = "tcp://" + text.removeprefix("dask://")
@@ -304,10 +304,11 @@ class SlurmEngine:
 
     Args:
         folder: folder for submitit's files, visible from the nodes.
-        nodes: names of nodes; empty for all of the partition.
+        nodes: names of nodes; empty for all nodes of the partition.
         options: options of ``sbatch``, by submitit's names: ``partition``, ``account``, ``gres``.
-        patience_s: seconds that a job may be queued before it is cancelled.
-        cluster: with ``local`` submitit starts processes on this machine instead.
+        patience_s: maximum time that a job may be queued before it is cancelled, in seconds.
+        cluster: kind of cluster, by submitit's names; for ``local`` submitit starts processes on
+            this machine instead.
 
     Raises:
         UsageError: submitit has no such option, or the nodes cannot be listed.
@@ -351,7 +352,8 @@ class SlurmEngine:
 
         Args:
             node: name of the node.
-            limit_s: seconds that the job may take, including its wait for the slot and its end.
+            limit_s: maximum time of the job in seconds, including its wait for the slot and its
+                end.
         """
         given = {name: value for name, value in self._options.items() if value is not False}
         options = {f"slurm_{name}": value for name, value in given.items()}

@@ -68,9 +68,9 @@ class NodeSlot:
 
     Attributes:
         name: name of the slot, the same whenever the engine lists it.
-        cpus: logical CPUs that the sweep is bound to; empty for all that the process may use.
-        gpu: the GPU, as in ``CUDA_VISIBLE_DEVICES``; empty if there is none, or if the node itself
-            sets it.
+        cpus: logical CPUs that the sweep is bound to; empty for all CPUs that the process may use.
+        gpu: number or UUID of the GPU, as in ``CUDA_VISIBLE_DEVICES``; empty if there is no GPU, or
+            if the node itself sets the variable.
     """
 
     name: str
@@ -108,9 +108,10 @@ class Order:
         fleet: id of the fleet's run.
         round: number of the round, counted from 0.
         text: content of the sweep's file.
-        folder: folder for the store; None for one of the node, whose store is returned as bytes.
-        limit_s: seconds after which the sweep is terminated.
-        wait_s: seconds to wait for a slot that is in use.
+        folder: folder for the store; None for a folder of the node, in which case the store is
+            returned as bytes.
+        limit_s: time in seconds after which the sweep is terminated.
+        wait_s: time to wait for a slot that is in use, in seconds.
         program: program to call; ``pydlbench`` of the same interpreter by default.
     """
 
@@ -128,12 +129,12 @@ class Brought:
     """Result of a visit.
 
     Attributes:
-        slot: the slot with its CPUs and GPU filled in.
+        slot: slot of the visit, with its CPUs and GPU filled in.
         reason: why the sweep is incomplete; None if it is complete.
-        refused: whether the sweep refused its input, as it would the next time.
-        began: seconds since 1970 by the node's clock.
-        ended: seconds since 1970 by the node's clock.
-        data: bytes of the store; None if it is in the given folder, or if there is none.
+        refused: whether the sweep refused its input; another try would be refused, too.
+        began: start of the visit, in seconds since 1970 by the node's clock.
+        ended: end of the visit, in seconds since 1970 by the node's clock.
+        data: bytes of the store; None if the store is in the given folder, or if there is no store.
     """
 
     slot: NodeSlot
@@ -182,7 +183,8 @@ def look(name: str | None = None) -> NodeSlot:
     """Return the slot that this process has been given.
 
     Args:
-        name: name of the slot; by default the host's, with CPUs or GPUs if it has not all of them.
+        name: name of the slot; by default the host's name, followed by the CPUs or GPUs if the slot
+            does not have all of them.
     """
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     cards = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -198,8 +200,8 @@ def visit(slot: NodeSlot, order: Order) -> Brought:
     """Run or resume the sweep on a slot; errors of the node are returned, not raised.
 
     Args:
-        slot: the slot; what it leaves open is taken from this process.
-        order: what to do.
+        slot: slot to run on; CPUs or GPU that it leaves open are taken from this process.
+        order: sweep to run, with its limits.
     """
     own = look(slot.name)
     slot = replace(slot, cpus=slot.cpus or own.cpus, gpu=slot.gpu or own.gpu)
@@ -240,13 +242,13 @@ def exclusive(slot: NodeSlot, wait_s: float) -> Iterator[tuple[int, ...]]:
 
     Args:
         slot: slot whose CPUs and GPU are locked.
-        wait_s: seconds to wait for other holders.
+        wait_s: time to wait for other processes that hold the slot, in seconds.
 
     Yields:
         The descriptors.
 
     Raises:
-        WorkerError: it is still locked then.
+        WorkerError: the slot is still locked after ``wait_s``.
     """
     end = time.monotonic() + wait_s
     held: list[int] = []

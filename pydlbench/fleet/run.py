@@ -41,14 +41,14 @@ class FleetPlan:
     """The parameters of a fleet's run.
 
     Attributes:
-        fleet: id of its run.
+        fleet: id of the fleet's run.
         text: content of the sweep's file, with the reference.
         folder: folder for the stores.
-        rounds: visits of each node.
-        tries: how often a visit is tried before it has failed.
-        limit_s: seconds that a visit may take.
-        patience_s: seconds that a node may be unavailable before its visit has failed, and that the
-            first one may take to appear.
+        rounds: number of rounds; each node is visited once a round.
+        tries: maximum number of tries of a visit; after the last one it has failed.
+        limit_s: maximum time of a visit, in seconds.
+        patience_s: maximum time in seconds that a node may be unavailable before its visit has
+            failed, and that the first node may take to appear.
         seed: seed of the order of nodes.
         program: program that a visit calls; ``pydlbench`` by default.
     """
@@ -90,8 +90,8 @@ def run_rounds(
 
     Args:
         engine: engine with the nodes.
-        store: store with the run in it.
-        plan: what to do.
+        store: store that holds the run.
+        plan: parameters of the run.
         tell: called with a line for each error and each round.
 
     Returns:
@@ -116,7 +116,7 @@ def run_rounds(
         began = time.monotonic()
         while state.waiting or state.running:
             _begin(engine, plan, state, seen)
-            # Nodes that wait now were missing a moment ago, however long visits take to be stored.
+            # Nodes that wait now were missing a moment ago, however long it takes to store visits.
             for gone in _missing_visits(plan, state, seen):
                 _store(store, plan, gone)
                 done[gone.node, number] = False

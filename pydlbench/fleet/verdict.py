@@ -48,11 +48,11 @@ __all__ = [
     "tabled",
 ]
 
-#: The name of all metrics together.
+#: Name under which all metrics together are listed.
 WHOLE: Final = "all metrics"
-# Least share of a slowdown that evidence has to account for.
+# Minimum share of a slowdown that evidence has to account for.
 _MIN_SHARE: Final = 0.25
-# Clocks of nodes that differ by more are reported.
+# Maximum difference of the nodes' clocks that is not reported.
 _MAX_CLOCK_OFFSET_S: Final = 5.0
 # Ratio of standard deviation and median absolute deviation of the normal distribution.
 _MAD: Final = 1.4826
@@ -86,9 +86,10 @@ def judge_visits(
     """Judge a fleet.
 
     Args:
-        visits: JSON objects of :class:`~pydlbench.records.fleet.FleetVisit`.
-        beyond: least slowdown, as a fraction.
-        model: model whose steps are listed; None for all.
+        visits: visits of the nodes, as JSON objects of
+            :class:`~pydlbench.records.fleet.FleetVisit`.
+        beyond: minimum slowdown of a slow node, as a fraction.
+        model: model whose steps are listed; None for all models.
 
     Raises:
         UsageError: no visit is complete, or no metric is a step of the model.
@@ -112,12 +113,13 @@ class Fleet:
     """The complete visits of a fleet as arrays, with the effects of its nodes.
 
     Attributes:
-        table: visits as arrays.
-        names: names of the metrics; if there are several, the last one is all of them together.
-        groups: number of each node's kind.
-        kinds: digests of the kinds.
+        table: times and readings of all visits, as arrays.
+        names: names of the metrics; if there are several, the last name stands for all of them
+            together.
+        groups: index of each node's kind.
+        kinds: digest of each kind of nodes.
         effects: effects of the nodes in each metric.
-        latest: the last visit of each node.
+        latest: latest visit of each node.
         mixed: nodes that were changed between rounds.
     """
 
@@ -403,7 +405,7 @@ def group_fields(
 
     Args:
         metrics: names of the metrics.
-        groups: number of each node's kind.
+        groups: index of each node's kind.
         logs: logarithms of ratios, nodes x metrics; NaN for missing ones.
 
     Yields:
