@@ -70,7 +70,7 @@ def nearest_file(path: Path, ending: str = "") -> str:
     """Return ``; nearest: FILE`` for a similar file of the same folder; empty without one.
 
     Args:
-        path: a path that does not exist.
+        path: path that does not exist.
         ending: ending of the names that are considered.
     """
     names = [file.name for file in path.parent.glob(f"*{ending}")] if path.parent.is_dir() else []

@@ -15,7 +15,7 @@ def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, lis
     """Return lists of items by key, in the order of first occurrence.
 
     Args:
-        items: the items, not necessarily sorted by key.
+        items: items to group, not necessarily sorted by key.
         key: returns the key of an item.
     """
     groups: dict[Key, list[Item]] = {}

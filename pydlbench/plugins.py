@@ -23,10 +23,10 @@ class Broken:
     """An entry point that is left out.
 
     Attributes:
-        group: one of :data:`BACKENDS` and :data:`MODELS`.
+        group: group of the entry point, :data:`BACKENDS` or :data:`MODELS`.
         name: name of the entry point.
-        distribution: the package that declares it, with its version.
-        reason: the reason, in one line.
+        distribution: package that declares the entry point, with its version.
+        reason: why the entry point is left out, in one line.
     """
 
     group: str
@@ -55,9 +55,9 @@ def leave_out(group: str, name: str, reason: str) -> None:
     """Record that an entry point is left out.
 
     Args:
-        group: see :class:`Broken`.
+        group: group of the entry point, :data:`BACKENDS` or :data:`MODELS`.
         name: name of the entry point.
-        reason: the reason; line ends become blanks.
+        reason: why it is left out; line ends become blanks.
     """
     entries = entry_points(group=group, name=name)
     packages = ", ".join(

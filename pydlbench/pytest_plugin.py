@@ -91,8 +91,8 @@ class _Gate:
     """The measurements and verdict of one test.
 
     Args:
-        request: request of its fixture.
-        limits: keywords of its marker.
+        request: request of the test's fixture.
+        limits: keywords of the test's marker.
     """
 
     def __init__(self, request: pytest.FixtureRequest, limits: _Limits) -> None:

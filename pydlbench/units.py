@@ -90,9 +90,9 @@ def percent(fraction: float | None, *, decimal: bool = False, signed: bool = Fal
     """Format a fraction: ``93 %``, ``0.3 %``, ``<0.1 %``; a dash if it is not a number.
 
     Args:
-        fraction: 1 is 100 %.
-        decimal: keep a decimal up to 100 %, for columns that readers add up: ``71.9 %``.
-        signed: print sign and decimal, for an error or a difference: ``+0.2 %``.
+        fraction: fraction to format; 1 is 100 %.
+        decimal: whether to keep a decimal up to 100 %, for columns that readers add up: ``71.9 %``.
+        signed: whether to print sign and decimal, for an error or a difference: ``+0.2 %``.
     """
     if fraction is None or not math.isfinite(fraction):
         return "-"
@@ -146,9 +146,9 @@ class Scale:
     """One unit for all times of a table, so that readers can add up its column.
 
     Attributes:
-        unit: ``s``, ``ms`` or ``us``.
-        factor: seconds per unit.
-        decimals: digits after the point.
+        unit: unit of time: ``s``, ``ms`` or ``us``.
+        factor: number of seconds per unit.
+        decimals: number of digits after the point.
     """
 
     unit: str

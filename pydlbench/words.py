@@ -76,8 +76,8 @@ def check_word(option: str, value: str, choices: Sequence[str]) -> None:
 
     Args:
         option: name of the option, for the message.
-        value: the value given.
-        choices: the valid values.
+        value: value to check.
+        choices: valid values.
 
     Raises:
         UsageError: the value is not among the choices; names the nearest one.

@@ -22,17 +22,18 @@ Probe = Callable[..., Mapping[str, Any]]
 _Device = TypeVar("_Device", bound=ProbedDevice)
 
 PATTERNS = ("read", "write", "copy", "triad")
-#: From the farthest to the nearest.
+#: Levels of the memory, from the farthest to the nearest.
 LEVELS = ("memory", "llc", "l2")
 
-#: Windows of each reading. Windows of different readings alternate, so that those of one are spread
-#: over time: other load on the memory bus comes and goes.
+#: Number of windows of each reading. A window is one run of the native probe: several timed rounds.
+#: Windows of different readings alternate, so that the windows of one reading are spread over time:
+#: other load on the memory bus comes and goes.
 ROUNDS = 3
 # Rounds on an idle machine agree within a few per cent. If the best round of a window exceeds the
 # median by this factor, the window was disturbed, and its best round may be, too.
 _UNSTEADY = 1.25
 _MAX_REPEATS = 2
-# Repetitions of a window with observed interference.
+# Maximum number of repetitions of a window during which interference was observed.
 _MAX_DISTURBED_REPEATS = 2
 
 
@@ -99,7 +100,7 @@ class _Prober:
         return self._agrees[level]
 
     def repeat(self, level: str, pattern: str) -> bool:
-        """Take one more window; return False if the limit of repetitions is reached."""
+        """Measure one more window; return False if the limit of repetitions is reached."""
         count = self._repeats.get((level, pattern), 0)
         if count >= _MAX_REPEATS:
             return False
@@ -108,7 +109,7 @@ class _Prober:
         return True
 
     def take(self, level: str, pattern: str) -> None:
-        """Take a window and add it to the known ones."""
+        """Measure one more window, and merge it into the reading of this level and pattern."""
         size = self._sizes.get(level)
         if size is None:
             raise ValueError(f"{level}: no such level")
@@ -117,7 +118,7 @@ class _Prober:
         self.known[level, pattern] = bandwidth if known is None else known.merge(bandwidth)
 
     def _window(self, level: str, pattern: str, size: int) -> Bandwidth:
-        """Take a window, and repeat it while it is disturbed."""
+        """Measure a window, and repeat it while other work disturbs it."""
         bandwidth: Bandwidth | None = None
         for _ in range(1 + _MAX_DISTURBED_REPEATS):
             reading = Reading.from_reply(self._ask(level, pattern, size))
@@ -147,8 +148,8 @@ def add_windows(
 
     Args:
         record: device with bandwidths.
-        sizes: see :func:`probe_levels`.
-        ask: see :func:`probe_levels`.
+        sizes: bytes that a probe of each level moves, see :func:`probe_levels`.
+        ask: runs a native probe of a level and a pattern on a number of bytes.
     """
     prober = _Prober(record.bandwidths, sizes, ask)
     for level in dict.fromkeys(item.level for item in record.bandwidths):
@@ -175,14 +176,14 @@ def probe_levels(
     windows give its spread. A disturbed window is repeated, and counts only if all are disturbed.
 
     Args:
-        known: the bandwidths known so far.
+        known: bandwidths that were measured so far.
         sizes: the device's levels, from the farthest to the nearest, with the bytes that a probe of
             the level moves; None if the device lacks the level.
-        patterns: the patterns needed.
-        levels: the levels needed; levels that the device lacks are skipped.
+        patterns: patterns whose bandwidths are needed.
+        levels: levels whose bandwidths are needed; levels that the device lacks are skipped.
         ask: runs a native probe of a level and a pattern on a number of bytes.
         kept: bandwidths of an earlier run, used if one new reading of the level agrees.
-        windows: the fewest windows of each reading.
+        windows: minimum number of windows of each reading.
     """
     prober = _Prober(known, sizes, ask, kept, windows)
     prober.extend(levels, patterns)
@@ -225,7 +226,7 @@ def extend_bandwidths(
     """Return the record with bandwidths, or with the reason why it has none; and new warnings.
 
     Args:
-        record: the record so far.
+        record: record of the device so far.
         probe: returns all bandwidths and warnings about them.
     """
     if record.bandwidth_reason is not None:

@@ -20,8 +20,8 @@ class DeviceAdvice:
     """A warning with a remedy.
 
     Attributes:
-        symptom: the problem and its effect on timings.
-        remedy: how to solve it.
+        symptom: problem, and its effect on timings.
+        remedy: how to solve the problem.
     """
 
     symptom: str
@@ -33,10 +33,10 @@ class FlopRate:
     """Floating-point operations per clock of a core or a multiprocessor.
 
     Attributes:
-        flop_per_clock: operations, a multiply-add counted as two.
-        derivation: the factors as text.
-        assumed: the device is not in the table; the number follows from its instruction sets or
-            its name.
+        flop_per_clock: number of operations per clock; a multiply-add counts as two.
+        derivation: factors of the number, as text.
+        assumed: whether the device is missing in the table; the number then follows from its
+            instruction sets or its name.
     """
 
     flop_per_clock: int
@@ -51,11 +51,11 @@ class TheoreticalPeak:
     Attributes:
         flops_per_s: peak of all units together.
         hz: clock of the units.
-        derivation: the factors as text.
-        flop_per_clock: operations of one unit per clock, a multiply-add counted as two.
+        derivation: factors of the number, as text.
+        flop_per_clock: number of operations of one unit per clock; a multiply-add counts as two.
         units: number of physical cores, or of a GPU's multiprocessors.
-        accumulate: a GPU's accumulator, ``float32`` or ``float16``; None on a CPU.
-        assumed: the device is not in the table.
+        accumulate: accumulator of a GPU, ``float32`` or ``float16``; None on a CPU.
+        assumed: whether the peak is only assumed, because the device is not in the table.
     """
 
     flops_per_s: float
@@ -80,7 +80,7 @@ class Reading:
         median_per_second: rate of the median round.
         clock_hz: core clock of the best round.
         rounds: number of timed rounds.
-        kernel: the instruction or kernel that ran.
+        kernel: instruction or kernel that ran.
         disturbance: why the reading is unreliable (another process used the cores, the GPU was too
             hot); None if it is not.
         clocks_hz: core clock of each CPU under load, right after the rounds; empty if only
@@ -110,10 +110,10 @@ class PrecisionPeak:
         precision: one of ``pydlbench.words.PRECISIONS``.
         measured: FLOP/s of the probe's best round; None if the probe could not run.
         measured_median: FLOP/s of the median round.
-        kernel: the probe's instruction, or the product that a GPU's library computed.
-        clock_hz: the core clock during the probe.
-        theoretical: the theoretical peak at that clock.
-        nominal: the limit at the nominal clock of a CPU, or the rated clock of a GPU.
+        kernel: instruction of the probe, or the matrix product that a GPU's library computed.
+        clock_hz: core clock during the probe.
+        theoretical: theoretical peak at the clock of the probe.
+        nominal: theoretical peak at the nominal clock of a CPU, or at the rated clock of a GPU.
         reason: why there is no measured peak.
         tries: FLOP per core cycle of the best round of each try, in order; ``measured`` is the
             highest of them at its clock.
@@ -172,11 +172,11 @@ class Bandwidth:
         bytes_per_s: best round of all windows.
         median_bytes_per_s: highest median round of a window.
         working_set_bytes: size of all arrays of all threads.
-        kernel: vectors and kind of stores.
+        kernel: width of the vectors, and kind of stores.
         windows: best round of each undisturbed window, in B/s and in order; the latest ones only.
         disturbed: number of windows that were discarded because of interference.
-        disturbance: the interference if all windows were disturbed, so that ``bytes_per_s`` is one
-            of them and too low; None otherwise.
+        disturbance: interference, if all windows were disturbed, so that ``bytes_per_s`` is too
+            low; None otherwise.
     """
 
     level: str
@@ -235,8 +235,8 @@ class Limits:
     """Compute limits at one clock, in FLOP/s.
 
     Attributes:
-        theoretical: of the arithmetic units; None if they are unknown.
-        measured: of the probe, scaled to the clock.
+        theoretical: theoretical limit of the arithmetic units; None if the units are unknown.
+        measured: limit measured by the probe, scaled to the clock.
     """
 
     theoretical: float | None
@@ -252,12 +252,12 @@ class ProbedDevice(abc.ABC):
     """A device with the results of its probes.
 
     Attributes:
-        kind: kind of device: ``cpu``, ``cuda``.
+        kind: kind of device, ``cpu`` or ``cuda``.
         clock_hz: core clock under load (fp32 FMA), or None if it was not read.
         peaks: compute peaks, one per precision.
         bandwidths: bandwidths of the memory and of caches.
         bandwidth_reason: why there are no bandwidths.
-        libraries: versions of the libraries of the kernels, by name.
+        libraries: versions of the libraries that run the kernels, by name of the library.
         warnings: why timings may be unreliable here.
     """
 
@@ -283,8 +283,8 @@ class ProbedDevice(abc.ABC):
         A cache without a probe has infinite bandwidth, but its capacity counts.
 
         Args:
-            names: levels whose bandwidths count; None is all that were probed. The memory always
-                counts.
+            names: levels whose bandwidths count; None for all levels that were probed. The memory
+                always counts.
 
         Raises:
             UnsupportedError: the bandwidth of the memory was not probed.
@@ -366,7 +366,7 @@ class ProbedDevice(abc.ABC):
 
         Args:
             precision: a probed precision.
-            clock_hz: core clock in Hz; that of the probe by default.
+            clock_hz: core clock in Hz; by default the clock of the probe.
 
         Raises:
             UnsupportedError: there is no measured peak in this precision, with the reason.
@@ -385,7 +385,7 @@ class ProbedDevice(abc.ABC):
     def best_bandwidth(self, level: str) -> float:
         """Return the highest bandwidth of ``memory`` or of a cache, in B/s.
 
-        Without a probe of the cache it is that of the memory.
+        If the cache was not probed, it is the bandwidth of the memory.
 
         Raises:
             UnsupportedError: the bandwidth of the memory was not probed.
@@ -421,8 +421,8 @@ def check_peak(
     Args:
         precision: precision, for the message.
         measured: measured peak in FLOP/s.
-        peak: the theoretical peak at the clock of the measurement.
-        entry: the table entry that may be wrong, for the message.
+        peak: theoretical peak at the clock of the measurement.
+        entry: name of the table entry that may be wrong, for the message.
 
     Raises:
         ImpossiblePeakError: the measured peak is more than 1.03 x the theoretical one.
@@ -449,10 +449,10 @@ def peak_beside_theory(
 
     Args:
         precision: one of ``pydlbench.words.PRECISIONS``.
-        reading: the reading, or the reason why there is none.
-        nominal: the theoretical peak at the nominal clock.
+        reading: reading of the probe, or the reason why there is no reading.
+        nominal: theoretical peak at the nominal clock.
         theoretical_at: returns the theoretical peak at a clock in Hz.
-        entry: the table entry that may be wrong if the measured peak is impossible.
+        entry: name of the table entry that may be wrong if the measured peak is impossible.
 
     Raises:
         ImpossiblePeakError: the reading is more than 1.03 x the theoretical peak of a known device

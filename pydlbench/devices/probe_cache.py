@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 #: Environment variable with the path of the file, or ``none``.
 VARIABLE: Final = "PYDLBENCH_PROBES"
-#: A reading agrees with a kept one if their ratio is between this and its reciprocal. Readings of
-#: an idle machine agree within a few per cent, those of a shared one within twenty.
+#: Minimum ratio of two readings that agree; the maximum is its reciprocal. Readings of an idle
+#: machine agree within a few per cent, readings of a shared machine within twenty per cent.
 AGREES: Final = 0.8
 _VERSION: Final = 2
 # Seconds. Results of a disturbed day are not used on the next one.
@@ -54,8 +54,8 @@ def machine_key(facts: CpuFacts, cpus: Sequence[int], library: Mapping[str, Any]
 
     Args:
         facts: facts of the CPU.
-        cpus: the CPUs that the probes run on.
-        library: name, version and more of the native worker's library.
+        cpus: CPUs that the probes run on.
+        library: properties of the native worker's library, such as name and version.
     """
     same = {
         "cpu": [facts.vendor, facts.family, facts.model, facts.stepping, facts.brand, facts.isa],
@@ -90,8 +90,8 @@ class ProbeCache:
     """The file of kept results of one machine.
 
     Args:
-        path: the file; None to keep nothing.
-        key: the result of :func:`machine_key`.
+        path: path of the file; None to keep nothing.
+        key: key of this machine, from :func:`machine_key`.
     """
 
     def __init__(self, path: Path | None, key: str) -> None:
@@ -139,7 +139,7 @@ class ProbeCache:
 
         Args:
             precision: precision of the peak.
-            per_cycle: FLOP per core cycle.
+            per_cycle: peak in FLOP per core cycle.
         """
         self._update(peaks={**self.read_peaks(), precision: per_cycle})
 
@@ -159,7 +159,7 @@ class ProbeCache:
         """Return the kernel of a problem that an earlier run selected, or None.
 
         Args:
-            problem: key of everything besides the machine that the choice depends on.
+            problem: key of everything that the choice depends on, except the machine.
         """
         kernel = self._read().get("kernels", {}).get(self._key, {}).get(problem)
         try:
@@ -171,8 +171,8 @@ class ProbeCache:
         """Keep the kernel of a problem, or remove it.
 
         Args:
-            problem: see :meth:`read_kernel`.
-            kernel: None to remove what is kept.
+            problem: key of the problem, see :meth:`read_kernel`.
+            kernel: kernel to keep; None to remove the kept one.
         """
         document = self._document()
         known = document.setdefault("kernels", {}).setdefault(self._key, {})

@@ -23,12 +23,13 @@ class MemoryLevel:
     """A level of the memory hierarchy.
 
     Attributes:
-        name: ``l1``, ``l2``, ``llc`` or ``memory``.
-        capacity: bytes of operands that it can hold, over all threads.
-        bytes_per_s: measured bandwidth in B/s. Infinite without a probe: the bytes that it may hold
-            then cost nothing, since charging them to a farther level would not be a lower bound.
-        low_bytes_per_s: bandwidth of the slowest undisturbed probe; None with a single one.
-        disturbance: the interference if all probes were disturbed; None otherwise.
+        name: name of the level: ``l1``, ``l2``, ``llc`` or ``memory``.
+        capacity: bytes of operands that the level can hold, over all threads.
+        bytes_per_s: measured bandwidth in B/s; infinite if the level has no probe. In that case the
+            bytes that it may hold cost nothing, since charging them to a farther level would not be
+            a lower bound.
+        low_bytes_per_s: bandwidth of the slowest undisturbed probe; None if there is only one.
+        disturbance: interference, if all probes were disturbed; None otherwise.
     """
 
     name: str
@@ -43,9 +44,9 @@ class Roof:
     """The roof over a kernel.
 
     Attributes:
-        bound: the limit that dominates: ``compute``, ``memory`` or ``launch``.
+        bound: limit that dominates: ``compute``, ``memory`` or ``launch``.
         time_s: lower bound of the time, in seconds.
-        bandwidth: the slowest level of the memory: ``l2``, ``llc`` or ``memory``.
+        bandwidth: level of the memory that takes the most time: ``l2``, ``llc`` or ``memory``.
     """
 
     bound: str
@@ -66,7 +67,8 @@ def memory_time(
     Args:
         cold_bytes: bytes that are certainly in memory (rotating operands of a cold cache state).
         warm_bytes: bytes that may be in the caches.
-        levels: from the nearest to the farthest; the last one, the memory, holds all other bytes.
+        levels: levels of the memory, from the nearest to the farthest; the last one, the memory
+            itself, holds all other bytes.
     """
     times: dict[str, float] = {}
     rest = warm_bytes
@@ -76,7 +78,7 @@ def memory_time(
         rest -= kept
     memory = levels[-1]
     times[memory.name] = (rest + cold_bytes) / memory.bytes_per_s
-    # Without any bytes it is the nearest level that was probed.
+    # If there are no bytes at all, it is the nearest level that was probed.
     probed = [level.name for level in levels if level.bytes_per_s < math.inf]
     slowest = max(probed, key=lambda name: times[name])
     return times[slowest], slowest
@@ -86,10 +88,10 @@ def roof(flops: float, flops_per_s: float, move_s: float, bandwidth: str) -> Roo
     """Return the higher one of the two limits.
 
     Args:
-        flops: executed FLOPs (without padded taps).
-        flops_per_s: compute peak.
-        move_s: time to move the operands, see :func:`memory_time`.
-        bandwidth: the level named there.
+        flops: number of executed FLOPs (without padded taps).
+        flops_per_s: compute peak in FLOP/s.
+        move_s: time to move the operands in seconds, from :func:`memory_time`.
+        bandwidth: slowest level of the memory, from :func:`memory_time`.
     """
     compute_s = flops / flops_per_s
     if compute_s >= move_s:
@@ -104,7 +106,7 @@ def with_launch(base: Roof, launch_s: float, median_s: float) -> Roof:
     threads, and the launch is not a lower bound of its time.
 
     Args:
-        base: the roof without launch.
+        base: roof without the time of the launch.
         launch_s: time to start and join all threads without any computation, in seconds.
         median_s: measured time of the kernel in seconds.
     """

@@ -36,9 +36,10 @@ def try_peak(
     """Return the best of several tries, with all of them.
 
     Args:
-        once: probes once; a peak without a measurement ends the tries.
-        falls_short: whether a peak is so far below the theoretical one that tries go on.
-        least: minimum number of tries; if 1, no second one has to agree.
+        once: function that probes once; a peak without a measurement ends the tries.
+        falls_short: function that tells whether a peak is so far below the theoretical one that
+            tries go on.
+        least: minimum number of tries; if 1, no second try has to agree.
 
     Raises:
         ImpossiblePeakError: the first three tries exceeded the theoretical peak.
@@ -74,8 +75,9 @@ def confirm_peak(
     """Return the peak of an earlier run if one more try agrees with it, else None.
 
     Args:
-        once: probes once.
-        kept_per_cycle: FLOP per core cycle of the earlier run, or None.
+        once: function that probes once.
+        kept_per_cycle: peak of the earlier run in FLOP per core cycle; None if there is no earlier
+            run.
     """
     if kept_per_cycle is None:
         return None

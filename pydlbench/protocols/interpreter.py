@@ -100,8 +100,8 @@ def summary(times: Sequence[float], batch: int, steps: int) -> dict[str, float]:
     """Return the statistics of step times that scripts print; see ``protocol.FIELDS``.
 
     Args:
-        times: seconds of the timed steps; at least one.
-        batch: images per step.
+        times: times of the timed steps in seconds; at least one.
+        batch: number of images per step.
         steps: divisor of the sums. If a script drops a step but divides by all of them, equal times
             ``t`` of 100 steps have the mean ``0.99 t`` and the spread ``sqrt(0.99 - 0.99^2) t =
             0.0995 t``: this explains published spreads of 10 %.

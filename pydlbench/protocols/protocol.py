@@ -66,12 +66,12 @@ class ProtocolFigure:
     """A result of a timed script, in terms of :data:`FIELDS`.
 
     Attributes:
-        value: field of the value.
+        value: name of the field with the value.
         unit: unit of value and spread.
-        name: template of its name.
-        spread: field of the spread; None if the script prints none.
-        samples: whether the times of all steps are recorded with it.
-        more: what its time includes besides the step.
+        name: template of the result's name.
+        spread: name of the field with the spread; None if the script prints no spread.
+        samples: whether the times of all steps are recorded with the result.
+        more: what the measured time includes besides the step.
     """
 
     value: str
@@ -87,7 +87,7 @@ class TimedLoop:
     """Timed steps of one kind after the other, on resident images.
 
     Attributes:
-        clock: around each ``step``, or around the whole ``loop`` with one synchronisation.
+        clock: part that is timed: each ``step``, or the whole ``loop`` with one synchronisation.
         waits: synchronisation with the device: ``unfetched``, after steps that copy nothing to the
             host and would return early; ``around``, before and after each step.
         together: whether all kinds are warmed up in turn before the first is timed.
@@ -95,13 +95,13 @@ class TimedLoop:
             steps.
         first: number of the first step in lines.
         heading: lines at the start.
-        activation: line for each activation after the heading; none if empty.
+        activation: line for each activation after the heading; empty to print no such lines.
         warming: lines before the warm-up.
         ready: lines after the warm-up.
         line: line after the first step and each step whose number is divisible by
             ``Settings.every``.
         stage: lines after all steps of a kind.
-        figures: results of each kind.
+        figures: results of each kind of step.
         sums: names of further results, with the indices of the kinds whose means they add up.
     """
 
@@ -137,7 +137,7 @@ class TrainingLoop:
         validation: line after a validation pass.
         test: line at the end.
         figure: name, field and unit of the mean over all lines but the first.
-        more: what its time includes besides the step.
+        more: what the measured time includes besides the step.
     """
 
     rate: Callable[[int, int, int], float]
@@ -159,9 +159,10 @@ class Quirk:
         name: name as typed on the command line.
         what: description in one sentence.
         default: whether the script has it, so that it is on by default.
-        steps: changed fields of all definitions if it is switched.
-        loop: changed fields of the loop if it is switched.
-        definitions: definitions if it is switched; empty for those of the protocol.
+        steps: fields that switching the quirk changes in every step definition.
+        loop: fields that switching the quirk changes in the loop.
+        definitions: definitions that replace the protocol's when the quirk is switched; empty to
+            keep them.
     """
 
     name: str
@@ -177,11 +178,12 @@ class Settings:
     """Counts and quirks of a run.
 
     Attributes:
-        batch: images per step.
-        warmup: untimed steps at the start.
-        steps: timed steps; None if ``epochs`` and the data determine them.
-        every: steps between lines.
-        epochs: passes over the training images; None if the protocol has none.
+        batch: number of images per step.
+        warmup: number of untimed steps at the start.
+        steps: number of timed steps; None if ``epochs`` and the data determine it.
+        every: number of steps between two log lines.
+        epochs: number of passes over the training images; None if the protocol does not count
+            epochs.
         quirks: names of the quirks that are on.
     """
 
@@ -199,21 +201,21 @@ class Protocol:
 
     Attributes:
         name: name as typed on the command line.
-        title: description.
-        source: the script and its revision.
+        title: description of the protocol in a few words.
+        source: name of the script, and its revision.
         models: models of the script; the first is the default.
         defaults: default settings of the script.
         definitions: definitions of the steps.
         loop: how steps are run, timed and printed.
-        framework_definitions: definitions for frameworks that differ.
-        framework: framework of the script; the default.
-        batches: images per step for models that differ.
+        framework_definitions: definitions of the steps for frameworks whose definitions differ.
+        framework: framework of the script, which is the default.
+        batches: number of images per step for models whose default differs.
         options: options of the models' graphs, for ``build_model``, where the script differs.
         options_by_model: further options by model.
-        titles: the script's names of models, if different.
-        frameworks: the script's names of frameworks, if different.
-        quirks: properties that can be switched.
-        data: the data set that it needs.
+        titles: names of models in the script, if different from ours.
+        frameworks: names of frameworks in the script, if different from ours.
+        quirks: properties of the script that can be switched.
+        data: data set that the script needs.
     """
 
     name: str
@@ -240,7 +242,7 @@ class Protocol:
 
         Args:
             framework: ``torch``, ``tensorflow`` or ``native``.
-            settings: settings with quirks; None for those of the script.
+            settings: settings with quirks; None for the settings of the script.
         """
         definitions = self.framework_definitions.get(framework, self.definitions)
         for quirk in self._switched(settings):
@@ -284,15 +286,15 @@ class Protocol:
         quirks: Iterable[str] = (),
         without: Iterable[str] = (),
     ) -> Settings:
-        """Return the script's settings with changes.
+        """Return the script's settings with the given values replaced.
 
         Args:
             model: name of the model, for its default batch.
-            batch: images per step.
-            warmup: untimed steps at the start; 0 for none.
-            steps: timed steps.
-            every: steps between lines.
-            epochs: passes over the training images.
+            batch: number of images per step.
+            warmup: number of untimed steps at the start, possibly 0.
+            steps: number of timed steps.
+            every: number of steps between two log lines.
+            epochs: number of passes over the training images.
             quirks: names of quirks to switch on.
             without: names of quirks to switch off.
 
@@ -348,14 +350,14 @@ class ProtocolSubject:
 
     Attributes:
         model: name of the model.
-        image: ``(channels, height, width)``.
+        image: shape of an image, ``(channels, height, width)``.
         activations: name and shape ``(batch, height, width, channels)`` or ``(batch, features)``
             of the outputs that a script prints.
         framework: ``torch``, ``tensorflow`` or ``native``.
         version: version of the framework: ``2.13.0``.
-        precision: ``fp32``, ``fp16``, ...
-        device: ``cpu`` or ``cuda:0``.
-        layout: ``NCHW`` or ``NHWC``.
+        precision: precision of the steps: ``fp32``, ``fp16``, ...
+        device: name of the device: ``cpu`` or ``cuda:0``.
+        layout: order of an image's dimensions: ``NCHW`` or ``NHWC``.
         optimizer: optimizer of the model: ``sgd``.
     """
 

@@ -31,9 +31,9 @@ class ProtocolSpec(ProtocolOptions, frozen=True, kw_only=True):
     Model and framework default to those of the script, the mode to the framework's first one.
 
     Attributes:
-        data: folder of the real data set; None generates images.
-        generated: number of images to generate for training (validation included), validation and
-            test; None for those of the real data set.
+        data: folder of the real data set; None to generate images.
+        generated: numbers of images to generate for training (validation included), validation and
+            test; None for the numbers of the real data set.
 
     Raises:
         UsageError: a protocol, framework or other choice does not exist, the script lacks the
@@ -97,8 +97,8 @@ class ProtocolResult(Record, frozen=True, kw_only=True):
 
     Attributes:
         library: name and version of the framework.
-        data: source of the images; None without images.
-        numbers: the numbers that the script prints.
+        data: source of the images; None if the script uses no data set.
+        numbers: results that the script prints.
         environment: version and settings of the framework.
     """
 
@@ -152,7 +152,7 @@ def run_here(
     """Run a protocol in this process.
 
     Args:
-        backend: the framework's backend.
+        backend: backend of the framework.
         tell: sends a message to the host.
         spec: a :class:`ProtocolSpec` as JSON.
 

@@ -120,12 +120,12 @@ def begin_store(connection: sqlite3.Connection, path: Path) -> None:
     """Create the tables of a new store in one transaction.
 
     Args:
-        connection: without an open transaction.
-        path: the file, for messages.
+        connection: connection to the file, without an open transaction.
+        path: path of the file, for messages.
 
     Raises:
-        StoreError: as :func:`check_origin`.
-        sqlite3.Error: the file cannot be written; it is unchanged then.
+        StoreError: another program or another version of pydlbench wrote the file.
+        sqlite3.Error: the file cannot be written; in that case it is unchanged.
     """
     if check_origin(connection, path):
         return

@@ -47,11 +47,11 @@ class Loaded:
     Args:
         info: summary of the run, as in a list of runs.
         record: time, device, environment and command of the run.
-        source: the store that holds the run, or all entries of a file with their samples.
+        source: store that holds the run, or all entries of a file with their samples.
 
     Attributes:
-        info: as above.
-        record: as above.
+        info: summary of the run.
+        record: time, device, environment and command of the run.
     """
 
     def __init__(self, info: RunInfo, record: RunRecord, source: Reader | list[Entry]) -> None:
@@ -99,7 +99,7 @@ def load(text: str, store: Reader | None) -> Loaded:
 
     Args:
         text: an argument of ``Store.find``, or a path.
-        store: the store, or None without one.
+        store: store with runs; None if there is no store.
 
     Raises:
         UsageError: there is no such run and no such file, or the file was not written by
@@ -201,7 +201,7 @@ def _entries(document: Mapping[str, Any]) -> Iterator[Entry]:
         yield Entry.from_document("protocol", rest)
     elif kind == "step":
         for row in document["steps"]:
-            # As from a store: the samples are in the document as well.
+            # The samples are in the document as well, as they are when it is read from a store.
             yield Entry("step", dict(row), Entry.from_document("step", row).samples)
         for plain in document.get("agreements", ()):
             yield Entry.from_document("agreement", plain)

@@ -34,7 +34,8 @@ UNTIMED: Final = ("estimate", "agreement", "forecast", "trace")
 ANSWERED: Final = ("ok", "skipped")
 
 
-#: Why a run cannot be resumed, with a placeholder for its id.
+#: Error text for a run that is still being written, so that it can be neither resumed nor deleted;
+#: ``{}`` is its id.
 BEING_WRITTEN: Final = (
     "is still running; wait for its end, or, if its process ended on another host or in another "
     "container: pydlbench runs end {}"
@@ -47,9 +48,9 @@ class Entry:
 
     Attributes:
         table: one of :data:`TABLES`.
-        document: a JSON object; NaN and infinities are allowed. It has no ``samples_s``: layers
-            have thousands of samples, which are read on request only. The documents of steps
-            contain them again when they are read.
+        document: contents of the entry as a JSON object; NaN and infinities are allowed. It has no
+            ``samples_s``: layers have thousands of samples, which are read on request only. The
+            documents of steps contain them again when they are read.
         samples: raw samples in seconds.
         key: identifies the request, see :func:`pydlbench.runner.execute.row_key`; a later entry of
             the same run with the same key replaces this one.
@@ -207,7 +208,7 @@ def is_gone(writer: Mapping[str, Any] | None) -> bool:
     """Whether the process that wrote a run has certainly ended.
 
     Args:
-        writer: the result of :func:`this_process`; None if it was not stored.
+        writer: identity of the process, from :func:`this_process`; None if it was not stored.
     """
     if writer is None:
         return True

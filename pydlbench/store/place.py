@@ -90,7 +90,7 @@ def select_path(option: str | None) -> tuple[Path | None, str]:
     """Return the store that a command uses, and where its path comes from.
 
     Args:
-        option: the value of ``--store``.
+        option: value of ``--store``.
 
     Returns:
         The path, or None to store nothing; and ``--store``, the variable's name, or an empty text

@@ -39,10 +39,10 @@ def resolve_run_id(text: str, ids: Sequence[str], tags: Collection[str], path: P
     """Return the full id for an id, a prefix of one, or ``last``.
 
     Args:
-        text: the name given.
+        text: id, prefix of an id, or ``last``, as the user gave it.
         ids: all ids, the newest first.
         tags: all tags, for the message.
-        path: the store, for the message.
+        path: path of the store, for the message.
 
     Raises:
         UsageError: the text matches no run, or several.
@@ -117,7 +117,7 @@ class Reader:
 
     Args:
         connection: an open store of the current schema.
-        path: its file.
+        path: path of the store's file.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
@@ -128,8 +128,8 @@ class Reader:
         """Return runs, the newest first, without reading their documents.
 
         Args:
-            tag: return only runs with this tag.
-            limit: the maximum number of runs.
+            tag: tag of the runs to return; None for all runs.
+            limit: maximum number of runs.
         """
         clause = "" if tag is None else "WHERE id IN (SELECT run FROM tags WHERE tag = ?)"
         return self._infos(clause, () if tag is None else (tag,), -1 if limit is None else limit)
@@ -203,8 +203,9 @@ class Reader:
 
         Args:
             run_id: full id.
-            table: return only entries of this table.
-            samples: include the raw samples, in seconds; documents of steps always contain them.
+            table: table whose entries are returned; None for all tables.
+            samples: whether to include the raw samples, in seconds; documents of steps always
+                contain them.
             places: return only the entries at these positions of the table, counted from 0; for
                 ``layer`` these are the lines of ``columns``. Only their documents are read, which
                 is fast for a few rows of a large run.
@@ -252,7 +253,7 @@ class Reader:
 
         Args:
             table: one of ``TABLES``.
-            limit: no more than these, the newest first.
+            limit: maximum number of entries; the newest are returned, in this order.
         """
         rows = self._read(
             "SELECT number, document FROM entries WHERE kind = ? ORDER BY number DESC LIMIT ?",

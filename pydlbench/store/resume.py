@@ -28,10 +28,11 @@ def refuse_differences(
     """Check that new rows may be added to a run.
 
     Args:
-        before: the stored run.
-        now: a run on this machine in its present state; GPUs are compared if both runs used one.
-        request_before: the request of the stored run.
-        request_now: the present request; both are JSON objects and compared key by key.
+        before: record of the stored run.
+        now: record of a run on this machine in its present state; GPUs are compared if both runs
+            used one.
+        request_before: request of the stored run.
+        request_now: present request; both requests are JSON objects and are compared key by key.
 
     Raises:
         UsageError: the machine, a library's version, an environment variable of a library, or the
@@ -106,8 +107,8 @@ def merge_records(before: RunRecord, now: RunRecord) -> RunRecord:
     """Return the merged record, with id, time and command of the first attempt.
 
     Args:
-        before: the stored record.
-        now: the record of the resuming session, which has precedence.
+        before: record of the first attempt, as stored.
+        now: record of the resuming session, which has precedence.
     """
     return msgspec.structs.replace(
         now,

@@ -39,7 +39,7 @@ class Store(Reader):
     A store must not be shared by threads; any number of processes may open the same file.
 
     Attributes:
-        path: the file.
+        path: path of the store's file.
     """
 
     @classmethod
@@ -47,10 +47,10 @@ class Store(Reader):
         """Open a store.
 
         Args:
-            path: the file; None is :func:`pydlbench.store.place.default_path`, whose folder is
-                created if missing.
-            readonly: write nothing. This works without write permission for file and folder; a
-                missing file is an error.
+            path: path of the file; None for :func:`pydlbench.store.place.default_path`, whose
+                folder is created if missing.
+            readonly: whether nothing is written. This works without write permission for file and
+                folder; a missing file is an error.
 
         Raises:
             StoreError: the file cannot be opened, is damaged, not a store, or of another version.
@@ -89,9 +89,9 @@ class Store(Reader):
         """Add a run with status ``running`` and this process as its writer.
 
         Args:
-            run: a run with a new id.
-            kind: the command.
-            request: the request as a JSON object, needed to resume the run.
+            run: record of the run, with a new id.
+            kind: name of the command.
+            request: request as a JSON object, which is needed to resume the run.
         """
         with self._transaction():
             self._connection.execute(
@@ -136,8 +136,8 @@ class Store(Reader):
         """End a run: store its status, and its final device and environment.
 
         Args:
-            run: the final record; its command line is ignored.
-            status: ``done``, ``interrupted`` or ``failed``.
+            run: final record of the run; its command line is ignored.
+            status: final status: ``done``, ``interrupted`` or ``failed``.
         """
         if status not in _ENDS:
             raise UsageError(f"status {status}: not one of {', '.join(_ENDS)}")

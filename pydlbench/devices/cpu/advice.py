@@ -26,7 +26,7 @@ def cpu_advice(
 
     Args:
         facts: facts of the CPU.
-        cpus: the logical CPUs in use.
+        cpus: logical CPUs in use.
         root: folder that holds ``proc`` and ``sys``.
         own: number of processes that this one started, which are not other load.
     """
@@ -38,8 +38,8 @@ def peak_advice(precision: str, measured: float, theoretical: float) -> DeviceAd
 
     Args:
         precision: precision of both peaks.
-        measured: FLOP/s.
-        theoretical: FLOP/s at the clock of the measurement.
+        measured: measured peak in FLOP/s.
+        theoretical: theoretical peak in FLOP/s at the clock of the measurement.
     """
     share = measured / theoretical
     if share >= _EXPECTED_SHARE:
@@ -57,8 +57,8 @@ def assumption_advice(precision: str, measured: float, assumed: float) -> Device
 
     Args:
         precision: precision of both peaks.
-        measured: FLOP/s.
-        assumed: FLOP/s at the clock of the measurement.
+        measured: measured peak in FLOP/s.
+        assumed: assumed peak in FLOP/s at the clock of the measurement.
     """
     return DeviceAdvice(
         symptom=f"the {precision} FMA probe reached {measured / assumed:.2f} x the peak assumed "
@@ -71,7 +71,7 @@ def unprobed_advice(reason: str) -> DeviceAdvice:
     """Return the warning for a device that could not be probed.
 
     Args:
-        reason: the message of the missing backend, with its remedy.
+        reason: message of the missing backend, with its remedy.
     """
     return DeviceAdvice(
         symptom=f"nothing was probed: {reason}",

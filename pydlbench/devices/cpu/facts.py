@@ -27,9 +27,9 @@ class LogicalCpu:
     """A logical CPU of the scheduler.
 
     Attributes:
-        index: its number.
-        socket: its package.
-        siblings: the logical CPUs of its physical core, including itself.
+        index: number in the kernel's list.
+        socket: number of the package that the CPU is in.
+        siblings: logical CPUs of the same physical core, including this one.
     """
 
     index: int
@@ -42,10 +42,10 @@ class Cache:
     """One cache, with the CPUs that share it.
 
     Attributes:
-        level: 1 is nearest to the core.
-        type: ``Data``, ``Instruction`` or ``Unified``.
-        size_bytes: its capacity.
-        shared_cpus: the logical CPUs that share it.
+        level: level of the cache; 1 is nearest to the core.
+        type: contents of the cache: ``Data``, ``Instruction`` or ``Unified``.
+        size_bytes: capacity of the cache.
+        shared_cpus: logical CPUs that share the cache.
     """
 
     level: int
@@ -59,9 +59,9 @@ class NumaNode:
     """One memory node.
 
     Attributes:
-        index: its number.
-        cpus: the logical CPUs of the node.
-        memory_bytes: its memory, if known.
+        index: number in the kernel's list.
+        cpus: logical CPUs of the node.
+        memory_bytes: memory of the node; None if unknown.
     """
 
     index: int
@@ -74,26 +74,26 @@ class CpuFacts:
     """Facts about the CPU, and about the share of it that this process may use.
 
     Attributes:
-        vendor: as CPUID names it (``AuthenticAMD``, ``GenuineIntel``).
+        vendor: name of the vendor from CPUID (``AuthenticAMD``, ``GenuineIntel``).
         family: display family.
         model: display model.
-        stepping: the revision.
-        brand: the marketing name.
+        stepping: revision of the chip.
+        brand: marketing name of the CPU.
         machine: instruction set architecture (``x86_64``, ``aarch64``).
         isa: instruction sets that affect the peaks, in the kernel's spelling.
-        cpus: the logical CPUs that are online.
-        caches: all caches.
-        numa_nodes: the memory nodes.
+        cpus: logical CPUs that are online.
+        caches: caches of all cores, each with the CPUs that share it.
+        numa_nodes: memory nodes of the machine.
         governor: frequency governor.
         turbo: whether the clock may rise above the nominal one.
         nominal_hz: nominal clock in Hz.
         nominal_source: source of the nominal clock.
         max_hz: highest clock of the frequency driver, in Hz.
-        affinity: the CPUs on which this process may run.
-        cpu_limit: CPU quota of the control group, in CPUs; None without a limit.
+        affinity: CPUs on which this process may run.
+        cpu_limit: CPU quota of the control group, in CPUs; None if there is no limit.
         virtualised: whether the machine is a guest.
         hypervisor: name of the hypervisor, if known.
-        memory_total_bytes: the machine's memory.
+        memory_total_bytes: size of the machine's memory.
         memory_available_bytes: memory available without swapping and within the control group.
         notes: facts that could not be read, with reasons.
     """
@@ -196,7 +196,7 @@ def read_nominal_clock(
 
     Args:
         root: folder that holds ``sys``.
-        cpuinfo: the first block of /proc/cpuinfo.
+        cpuinfo: fields of the first block of /proc/cpuinfo.
     """
     folder = root / "sys/devices/system/cpu/cpu0"
     khz = read_number(folder / "cpufreq/base_frequency")

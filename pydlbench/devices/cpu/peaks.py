@@ -29,8 +29,8 @@ class Microarchitecture:
 
     Attributes:
         name: name of the design.
-        pipes: FMA instructions of ``bits`` that start per cycle.
-        bits: width of a pipe.
+        pipes: number of FMA instructions of width ``bits`` that start per cycle.
+        bits: width of a pipe in bits.
         note: remark on the entry.
     """
 

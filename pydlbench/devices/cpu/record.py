@@ -50,8 +50,8 @@ class DeviceRecord(ProbedDevice):
 
     Attributes:
         facts: facts of the CPU.
-        cpus: the logical CPUs in use, one pinned thread each.
-        launch_s: seconds to start and join all threads; None until probed, 0 if unknown.
+        cpus: logical CPUs in use, one pinned thread each.
+        launch_s: time to start and join all threads, in seconds; None until probed, 0 if unknown.
     """
 
     kind: ClassVar[str] = "cpu"
@@ -92,8 +92,8 @@ def precision_peak(
     Args:
         facts: facts of the CPU.
         precision: ``fp32``, ``bf16`` or ``fp16``.
-        cpus: the CPUs that the probe ran on.
-        reading: the reading, or the reason why there is none.
+        cpus: CPUs that the probe ran on.
+        reading: reading of the probe, or the reason why there is no reading.
 
     Raises:
         ImpossiblePeakError: the reading is more than 1.03 x the theoretical peak of a known core
@@ -125,8 +125,8 @@ def start_record(facts: CpuFacts, cpus: Sequence[int], own: int = 0) -> DeviceRe
 
     Args:
         facts: facts of the CPU.
-        cpus: the logical CPUs in use, one pinned thread each.
-        own: number of our own processes that are starting.
+        cpus: logical CPUs in use, one pinned thread each.
+        own: number of our own processes that are starting; they do not count as other load.
     """
     return DeviceRecord(facts=facts, cpus=tuple(cpus), warnings=cpu_advice(facts, cpus, own=own))
 
@@ -144,15 +144,16 @@ def extend_record(
     """Return ``record`` with bandwidths and peaks; those it lacks are probed.
 
     Args:
-        record: the record so far.
+        record: record of the CPU so far.
         precisions: precisions whose peaks are needed; one that the CPU lacks gets a reason instead.
-        library: ``name``, ``version`` and more of the native worker's library.
+        library: properties of the native worker's library, with its ``name`` and ``version``.
         probe: runs a native probe: ``probe("fma_peak", precision=..., cpus=..., seconds=...)``.
         patterns: patterns whose bandwidths are needed.
         levels: levels whose bandwidths are needed: ``memory``, ``llc`` (the last cache), ``l2``
             (the one before it).
         kept: results of earlier runs; replaced if a new reading disagrees.
-        take_over: use results of earlier runs that a reading confirms; otherwise probe everything.
+        take_over: whether results of earlier runs are used if a reading confirms them; otherwise
+            everything is probed.
 
     Raises:
         ImpossiblePeakError: a reading is more than 1.03 x the theoretical peak of a known core.
@@ -198,7 +199,7 @@ def revisit(record: DeviceRecord, probe: Probe, kept: ProbeCache | None = None) 
     have disturbed all of them. Roofs of later rows use the new ones as well.
 
     Args:
-        record: the record so far.
+        record: record of the CPU so far.
         probe: runs a native probe.
         kept: stores the bandwidths.
     """
@@ -301,7 +302,7 @@ def probe_bandwidths(
     """Return the bandwidths of a CPU; those that its record lacks are probed.
 
     Args:
-        record: the record so far.
+        record: record of the CPU so far.
         patterns: patterns that are needed.
         levels: levels that are needed; levels that the machine lacks are left out.
         probe: runs a native probe.

@@ -53,7 +53,7 @@ def gpu_peak_advice(
     Args:
         facts: facts of the GPU.
         peak: measured and theoretical peak.
-        rated_hz: the clock of the product's published figures, in Hz.
+        rated_hz: clock at which the product's published figures hold, in Hz.
     """
     if peak.measured is None or peak.theoretical is None:
         return None
@@ -86,8 +86,8 @@ def assumption_advice(
     Args:
         facts: facts of the GPU.
         precision: precision of both peaks.
-        measured: FLOP/s.
-        assumed: FLOP/s at the clock of the measurement.
+        measured: measured peak in FLOP/s.
+        assumed: assumed peak in FLOP/s at the clock of the measurement.
     """
     return DeviceAdvice(
         symptom=f"{precision}: the probe reached {measured / assumed:.2f} x the peak assumed for "

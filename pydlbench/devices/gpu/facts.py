@@ -14,23 +14,23 @@ class GpuFacts:
     """Facts about one GPU, as reported by the CUDA runtime.
 
     Attributes:
-        index: N of ``cuda:N``.
+        index: number N of the GPU in ``cuda:N``.
         name: name of the product, in the driver's spelling.
-        uuid: identifies the GPU even if indices change.
-        pci: its address on the bus.
+        uuid: identifier of the GPU, also if indices change.
+        pci: address of the GPU on the PCI bus.
         capability: compute capability, ``9.0``.
-        multiprocessors: number that this process may use; a MIG slice has fewer.
+        multiprocessors: number of multiprocessors that this process may use; a MIG slice has fewer.
         memory_bytes: size of the device memory.
         l2_bytes: size of the second-level cache.
         shared_bytes_per_block: maximum shared memory of a block.
-        threads_per_multiprocessor: maximum number of resident threads.
+        threads_per_multiprocessor: maximum number of resident threads of a multiprocessor.
         clock_hz: rated maximum clock of the multiprocessors.
         memory_clock_hz: rated maximum clock of the memory.
         memory_bus_bits: width of the memory bus.
         ecc: whether the memory has error correction.
-        integrated: whether it shares the memory of the host.
-        driver_version: the newest CUDA version that the driver supports, ``13.0``.
-        runtime_version: the CUDA version that this package was built with, ``13.0``.
+        integrated: whether the GPU shares the memory of the host.
+        driver_version: newest CUDA version that the driver supports, such as ``13.0``.
+        runtime_version: CUDA version that this package was built with, such as ``13.0``.
     """
 
     index: int = 0

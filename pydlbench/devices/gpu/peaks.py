@@ -43,10 +43,11 @@ class _Multiprocessor:
     """One multiprocessor; all numbers are fused multiply-adds per clock, two FLOP each.
 
     Attributes:
-        fp32: float32 lanes.
-        fp16: float16 results outside the tensor cores, two of them from one half2 instruction.
+        fp32: number of float32 lanes.
+        fp16: number of float16 results outside the tensor cores; one half2 instruction gives two.
         tensor_cores: number of tensor cores.
-        tensor: multiply-adds of one tensor core by mode, with float16 or narrower accumulation.
+        tensor: number of multiply-adds of one tensor core by mode, with float16 or narrower
+            accumulation.
     """
 
     fp32: int
@@ -135,7 +136,8 @@ def flop_rate(facts: GpuFacts, precision: str, accumulate: str = "float32") -> F
     Args:
         facts: facts of the GPU.
         precision: one of :data:`PRECISIONS`.
-        accumulate: ``float32`` or ``float16``; matters for ``fp16``, ``fp16-tc`` and ``fp8-tc``.
+        accumulate: accumulator, ``float32`` or ``float16``; matters for ``fp16``, ``fp16-tc`` and
+            ``fp8-tc``.
     """
     if lacks(facts, precision) is not None:
         return None

@@ -108,8 +108,8 @@ class GpuRecord(ProbedDevice):
 
         Args:
             precision: a probed precision.
-            clock_hz: core clock in Hz; that of the probe by default.
-            accumulate: the kernel's accumulator; ``fp16`` with float32 accumulation on CUDA cores
+            clock_hz: core clock in Hz; by default the clock of the probe.
+            accumulate: accumulator of the kernel; ``fp16`` with float32 accumulation on CUDA cores
                 is compared with the peak of fp32.
 
         Raises:
@@ -148,7 +148,7 @@ def gpu_peak(facts: GpuFacts, precision: str, reading: Reading | str) -> Precisi
     Args:
         facts: facts of the GPU.
         precision: ``fp32``, ``tf32``, ``fp16``, ``fp16-tc``, ``bf16-tc`` or ``fp8-tc``.
-        reading: the reading, or the reason why there is none.
+        reading: reading of the probe, or the reason why there is no reading.
 
     Raises:
         ImpossiblePeakError: the reading is more than 1.03 x the theoretical peak of a known product
@@ -169,7 +169,7 @@ def gpu_peak(facts: GpuFacts, precision: str, reading: Reading | str) -> Precisi
 # Selection of the probes; the caller runs them in the native worker.
 
 PATTERNS = ("read", "write", "copy")
-#: From the farthest to the nearest.
+#: Levels of the memory, from the farthest to the nearest.
 LEVELS = ("memory", "l2")
 
 # Short, since every run that times layers runs them; the best round counts.
@@ -199,12 +199,12 @@ def extend_record(
     """Return ``record`` with bandwidths and peaks; those it lacks are probed.
 
     Args:
-        record: the record so far.
+        record: record of the GPU so far.
         precisions: precisions whose peaks are needed; one that the GPU lacks gets a reason instead.
         library: version, or ``version`` and ``path``, of each loaded library by name.
         probe: runs a native probe: ``fma_peak`` (``precision``, ``seconds``), ``gemm_peak``
             (``precision``), ``bandwidth`` (``kind``, ``bytes``, ``seconds``), ``launch``.
-        patterns: patterns whose bandwidths are needed; those without a probe are left out.
+        patterns: patterns whose bandwidths are needed; patterns without a probe are left out.
         levels: levels whose bandwidths are needed: ``memory``, ``l2``.
     """
     facts = record.facts
@@ -291,7 +291,7 @@ def revisit(record: GpuRecord, probe: Probe) -> GpuRecord:
     """Return ``record`` with one more window of each level's fastest bandwidth.
 
     Args:
-        record: the record so far.
+        record: record of the GPU so far.
         probe: runs a native probe.
     """
     bandwidths = add_windows(record, _sizes(record.facts), _ask_of(probe))

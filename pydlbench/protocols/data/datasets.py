@@ -32,7 +32,7 @@ class Split:
     Attributes:
         images: ``(count, channels, height, width)``, float32, as the network takes them: MNIST's
             in [-0.5, 0.5], CIFAR-10's of :func:`standardized_crops`.
-        labels: ``(count,)``, int64.
+        labels: classes of the images, ``(count,)``, int64.
     """
 
     images: NDArray[Any]
@@ -53,7 +53,7 @@ class Dataset:
         train: training images.
         validation: validation images; empty for CIFAR-10, whose script has none.
         test: test images.
-        source: a folder, or ``generated``.
+        source: folder of the files, or ``generated``.
         generated: whether the images are generated.
     """
 
@@ -150,7 +150,7 @@ def standardized_crops(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     (TensorFlow's ``per_image_standardization``).
 
     Args:
-        images: ``(count, channels, 32, 32)``.
+        images: images of shape ``(count, channels, 32, 32)``.
 
     Returns:
         ``(count, channels, 24, 24)``.
@@ -248,7 +248,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     """Read an idx file of unsigned bytes, plain or compressed with gzip, as its content shows.
 
     Args:
-        path: the file.
+        path: path of the file.
         dimensions: expected number of dimensions: 3 for images, 1 for labels.
 
     Returns:

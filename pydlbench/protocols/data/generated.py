@@ -37,7 +37,7 @@ def generate(
     """Return generated images with the shapes, types and, by default, counts of a data set.
 
     Args:
-        name: the data set.
+        name: name of the data set: ``mnist`` or ``cifar10``.
         seed: seed of patterns, labels and noise.
         train: number of training images, validation included.
         test: number of test images.

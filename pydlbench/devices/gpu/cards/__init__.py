@@ -32,22 +32,22 @@ class KnownCard:
     """A product and what was published about it.
 
     Attributes:
-        name: as people call it, and as the command line takes it.
-        driver_names: what the driver calls it, without ``NVIDIA`` and ``Tesla``.
-        capability: compute capability; empty of a card that is not NVIDIA's.
-        multiprocessors: how many.
+        name: usual name of the card, which the command line takes, too.
+        driver_names: names of the card in the driver, without ``NVIDIA`` and ``Tesla``.
+        capability: compute capability; empty if the card is not made by NVIDIA.
+        multiprocessors: number of multiprocessors.
         memory_gb: capacity in GB as sold.
         memory_type: ``HBM3e``, ``GDDR6X`` and so on.
-        bandwidth_gb_per_s: of the memory, in GB/s.
-        clock_hz: the clock that the figures of the CUDA cores are given at.
-        tensor_clock_hz: the clock that those of the tensor cores imply.
+        bandwidth_gb_per_s: bandwidth of the memory, in GB/s.
+        clock_hz: clock at which the figures of the CUDA cores are given, in Hz.
+        tensor_clock_hz: clock that the figures of the tensor cores imply, in Hz.
         tflops: TFLOP/s by precision, dense, float32 accumulation (``fp16``: float16).
         tflops_float16: TFLOP/s by precision on tensor cores with float16 accumulation.
-        half_rate: its tensor cores accumulate in float32 at half their rate.
-        power_w: board power in W, of one GPU where a board has several.
-        year: of the launch.
-        source: the document that the figures are from.
-        note: what the reader should know about the entry.
+        half_rate: whether the tensor cores accumulate in float32 at half their rate.
+        power_w: power of the board in W; the share of one GPU if a board has several.
+        year: year in which the card was launched.
+        source: document that the figures are from.
+        note: remark on the entry for the reader.
     """
 
     name: str
