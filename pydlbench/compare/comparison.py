@@ -44,7 +44,7 @@ _SIDE_FIELDS: Final = tuple(
 _ESTIMATE_FIELDS: Final = Estimate.__struct_fields__
 
 
-#: Largest chance of any false FASTER or SLOWER among all rows of a comparison. With one in a
+#: Maximum chance of any false FASTER or SLOWER among all rows of a comparison. With one in a
 #: hundred a daily comparison gives a false alarm less than every third month.
 ALPHA: Final = 0.01
 #: Ratios within 1 +- this count as the same; FASTER and SLOWER exceed it. Two preparations of the
@@ -95,10 +95,10 @@ class Comparison:
 
     Attributes:
         a: the first run.
-        b: the second run; ratios are its time over that of the first.
+        b: the second run; ratios are its time over the time of the first run.
         matching: pairs of rows, and rows without a partner.
         rows: rows that were timed on both sides.
-        geomean: ratio of all rows that can have a verdict; None without such a row.
+        geomean: ratio of all rows that can have a verdict; None if there is no such row.
         differences: differences between the two environments.
         margin: ratios within 1 +- this count as the same.
         replicates: number of independent runs of the same code as either side.

@@ -32,14 +32,14 @@ _FACTS: Final = {
     "l2_bytes": "L2 cache",
     "driver": "driver",
 }
-# Such facts of a run's environment.
+# Facts of a run's environment that a kernel's time depends on, with their names in words.
 _SYSTEM: Final = {
     "os": "operating systems",
     "kernel": "kernels of the system",
     "python": "Python versions",
     "machine": "architectures",
 }
-#: Smallest reported change of the clock: the boost clock of an idle machine moves by less.
+#: Minimum change of the clock that is reported: an idle machine's boost clock moves by less.
 MIN_CLOCK_CHANGE: Final = 0.02
 
 

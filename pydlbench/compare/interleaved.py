@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pydlbench.compare.statistics import Spread
     from pydlbench.records.run import RunRecord
 
-#: Smallest number of passes for a verdict: with fewer, the interval of their mean is many times as
+#: Minimum number of passes for a verdict: with fewer, the interval of their mean is many times as
 #: wide as their differences.
 MIN_PASSES: Final = 4
 

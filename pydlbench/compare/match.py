@@ -117,7 +117,7 @@ def axis_value(axis: str, row: SideRow) -> str:
 # -----------------------------------------------------------------------------
 # Matching across the one axis along which two runs differ on purpose, such as the backend.
 
-# Rows that an error names.
+# Maximum number of rows that an error names.
 _MAX_LISTED_ROWS: Final = 3
 # Rows by key.
 _Groups = dict[tuple[Any, ...], list["SideRow"]]

@@ -74,7 +74,7 @@ def find_figures(model: str | None) -> tuple[PublishedFigure, ...]:
 # -----------------------------------------------------------------------------
 # Measured results of whole models.
 
-# Names of a protocol's numbers -> the stage of the source.
+# Protocol -> name of a number that it prints -> stage under which the published source lists it.
 _STAGES: Final[Mapping[str, Mapping[str, str]]] = {
     "alexnet-tutorial": {"Forward": "forward", "Forward-backward": "forward-backward"},
     "mnist-tutorial": {"Step": "train"},

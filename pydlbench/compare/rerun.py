@@ -113,9 +113,9 @@ def _catalog_layer(row: SideRow) -> Layer | None:
 # Each pass renews everything in which two runs of the same code differ (memory, processes, the
 # choice among candidates); interference affects both kernels of a round.
 
-# Rounds of a pass, which counts as one value.
+# Number of rounds of a pass, which counts as one value.
 _ROUNDS = 5
-# Seconds of a round, long compared with a scheduler's time slices.
+# Duration of a round in seconds, long compared with a scheduler's time slices.
 _CHUNK_S = 0.05
 
 
@@ -143,14 +143,16 @@ class RerunPair:
     """A pair of kernels or steps with its results so far.
 
     Attributes:
-        sides: A and B.
-        logs: logarithm of B over A for each finished pass by its number: the median of the rounds'
-            ratios.
-        cycles: the same in cycles, for passes in which both clocks were read.
-        seconds: medians of A and of B.
+        sides: Side A and side B.
+        logs: logarithm of B's time over A's time for each finished pass, by its number: from the
+            median of the rounds' ratios.
+        cycles: the same ratio in cycles, for passes in which both clocks were read.
+        seconds: median times of A and of B.
         clocks: clocks of A and of B, in Hz.
-        algorithms: algorithms of the two kernels that ran last; None before, and for steps.
-        libraries: libraries of the two that ran last, with their versions; None before.
+        algorithms: algorithms of the two kernels that ran last; None before the first pass, and for
+            steps.
+        libraries: libraries of the two kernels that ran last, with their versions; None before the
+            first pass.
         reason: why the last failed pass failed; None if none did.
     """
 

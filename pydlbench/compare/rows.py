@@ -103,7 +103,7 @@ class Side:
         device: device of the run's record.
         environment: environment of the run's record.
         command: command line of the run's record.
-        rows: its rows.
+        rows: rows of the run.
     """
 
     name: str

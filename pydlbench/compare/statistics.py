@@ -114,7 +114,7 @@ def pool_variances(sums: NDArray[Any], freedom: NDArray[Any], kinds: NDArray[Any
 
     Args:
         sums: sums of squared deviations of logarithms.
-        freedom: their degrees of freedom.
+        freedom: degrees of freedom of each sum.
         kinds: kind of each row; rows of one kind scatter alike.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -135,7 +135,7 @@ class Spread(NamedTuple):
     """Differences between independent repetitions, row by row.
 
     Attributes:
-        means: mean of each row's logarithms; 0 without any.
+        means: mean of each row's logarithms; 0 if a row has none.
         counts: number of repetitions of each row.
         rest: logarithms minus these means: repetitions x rows, NaN where a repetition lacks a row.
     """
@@ -208,8 +208,8 @@ def judge(
     within the margin. All other rows are UNCLEAR. The interval holds for a single row.
 
     Args:
-        log: logarithms of B over A.
-        scatter: scatter of these logarithms without any change.
+        log: logarithms of B's time over A's time.
+        scatter: scatter that these logarithms have if nothing has changed.
         against: why a row can have no verdict; None where it can.
         margin: ratios within 1 +- this count as the same.
         cycles: logarithms of the ratios in cycles, NaN where a clock is not known.

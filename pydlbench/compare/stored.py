@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 #: :data:`MIN_RUNS` replicates. On shared machines the time of the same code moves by 5 to 20 % from
 #: hour to hour, which is taken as the range of most runs.
 RUN_SD: Final = 0.05
-#: Smallest number of runs for a standard deviation: with fewer, Student's quantile would be several
+#: Minimum number of runs for a standard deviation: with fewer, Student's quantile would be several
 #: times the normal one.
 MIN_RUNS: Final = 4
 CONTENDED: Final = "other work disturbed it"
@@ -98,9 +98,9 @@ def compare(
     Args:
         a: the first run.
         b: the second run.
-        matching: their matched rows.
+        matching: matched rows of the two runs.
         margin: ratios within 1 +- this count as the same.
-        groups: replicates of each, from :func:`replicates`.
+        groups: replicates of A and of B, from :func:`replicates`.
     """
     pairs = matching.pairs
     sides = [pair.a for pair in pairs], [pair.b for pair in pairs]
@@ -159,7 +159,7 @@ def _without_doubt(pair: Pair, estimate: Estimate) -> Estimate:
 
 
 # -----------------------------------------------------------------------------
-# The scatter of ratios of two runs without any change.
+# The scatter of the ratios of two runs if nothing has changed.
 
 
 def _ratio_scatter(
@@ -172,8 +172,9 @@ def _ratio_scatter(
     """Return the scatter of ratios.
 
     Args:
-        spreads: spreads of the replicates of A's rows, and of B's.
-        errors: standard deviations of the logarithms of A's medians within the run, and of B's.
+        spreads: spreads of the replicates of A's rows, and of the replicates of B's rows.
+        errors: standard deviations, within the run, of the logarithms of A's medians and of B's
+            medians.
         kinds: kinds of the rows of A, and of B; rows of one kind scatter alike.
         same: whether both sides have the same replicates.
     """
@@ -207,14 +208,14 @@ def _median_sd(row: SideRow) -> float:
     """Return the standard deviation of a median's logarithm, from its interval in the run."""
     if not row.median or not row.ci_high or row.ci_low is None:
         return 0.0
-    # The interval of a few distant visits may begin at zero, which has no logarithm: the upper half
-    # counts twice then.
+    # The interval of a few distant visits may begin at zero, which has no logarithm: in that case
+    # the upper half counts twice.
     low = row.ci_low if row.ci_low > 0 else row.median**2 / row.ci_high
     return math.log(row.ci_high / low) / _INTERVAL_WIDTH
 
 
 def _clock_logs(pairs: Sequence[Pair]) -> NDArray[Any]:
-    """Return the logarithm of B's clock over A's; NaN where one is not known."""
+    """Return the logarithm of B's clock over A's clock; NaN where a clock is not known."""
     values = [(pair.b.clock_hz, pair.a.clock_hz) for pair in pairs]
     clocks = np.array(values, dtype=float).reshape(-1, 2).T
     with np.errstate(all="ignore"):
@@ -228,9 +229,9 @@ def _clock_logs(pairs: Sequence[Pair]) -> NDArray[Any]:
 # Twenty replicates give a standard deviation within 16 %; more would only take time to read.
 _MAX_RUNS: Final = 20
 _MAX_ROWS: Final = 20_000
-# Stored runs that are searched for replicates.
+# Maximum number of stored runs that are searched for replicates.
 _MAX_SEARCHED_RUNS: Final = 200
-# Distance of independent runs: the machine's condition is the same in runs close to each other.
+# Minimum time between independent runs: runs close to each other have the same conditions.
 _MIN_DISTANCE: Final = dt.timedelta(minutes=30)
 
 
@@ -260,7 +261,7 @@ def replicates(
         store: store with the other runs.
         a: the first run.
         b: the second run.
-        pairs: their matched rows.
+        pairs: matched rows of the two runs.
     """
     if repeats(a, b) and _same_rows(pairs):
         keys = {key(pair.a) for pair in pairs}

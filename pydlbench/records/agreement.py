@@ -31,10 +31,10 @@ class Agreement(Record, frozen=True, kw_only=True):
     Attributes:
         frameworks: the two frameworks; errors are those of the second one.
         output: error of the output.
-        gradients: largest error of a gradient; None without a backward phase.
-        worst: name of that gradient.
+        gradients: largest error of a gradient; None if there is no backward phase.
+        worst: name of the gradient with the largest error.
         median: median of the gradients' errors.
-        tensors: error by name, ``output`` among them.
+        tensors: error of each tensor by name; the output is named ``output``.
         tolerance: errors up to this are accepted without looking at norms.
         norms: relative norm of the difference by name.
         floors: relative norms between the first framework and itself with changed weights, which

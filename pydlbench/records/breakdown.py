@@ -25,7 +25,7 @@ class Level(Record, frozen=True, kw_only=True):
     Attributes:
         median: mean of the middle rounds, so that levels and the terms between them add up.
         ci_low: lower end of the 95 % interval, widened by interference; None with a single round.
-        ci_high: upper end.
+        ci_high: upper end of the interval.
         n: number of rounds.
     """
 
@@ -61,18 +61,19 @@ class Term(Record, frozen=True, kw_only=True):
     """A part of a step's time. Terms sum to the step.
 
     Attributes:
-        term: name; that of a cause only if an experiment supports it.
+        term: name of the part; it names a cause only if an experiment supports it.
         kind: ``limit``, ``difference`` (between two levels; no experiment explains it, or not all
             could be made), ``experiment`` (an A/B run, a counter or a log) or ``unexplained`` (the
             rest of a difference after its experiments).
-        seconds: its part of the step; negative where time is saved.
+        seconds: time of this part; negative where time is saved.
         ci_low: lower end of its 95 % interval over the rounds; None with a single round.
-        ci_high: upper end.
+        ci_high: upper end of the interval.
         share: share of the step.
-        how: how it was measured.
-        level: the level that it leads to from the next lower known one.
-        detail: calls that stand out in it; for an ``unexplained`` term, those with the largest
-            whole difference. Empty if none does.
+        how: how the part was measured.
+        level: the upper of the two levels between which the term lies; the lower one is the next
+            known level.
+        detail: calls that stand out in this part; for an ``unexplained`` term, the calls with the
+            largest difference between the two levels. Empty if no call stands out.
     """
 
     term: Annotated[str, shown("term", right=False)]
@@ -99,12 +100,12 @@ class Alternative(Record, frozen=True, kw_only=True):
     ``fresh memory`` and ``returned memory``, and must not be added to these terms.
 
     Attributes:
-        change: the change.
+        change: what was changed.
         median: median of the changed step.
-        saved: median over the rounds of the step's time less the changed step's; negative if the
-            changed step takes longer.
-        ci_low: lower end of its 95 % interval; None with a single round.
-        ci_high: upper end.
+        saved: median over the rounds of the time saved by the change; negative if the changed step
+            takes longer.
+        ci_low: lower end of the 95 % interval of the saving; None with a single round.
+        ci_high: upper end of the interval.
         n: number of rounds.
         how: how the change was made.
     """
@@ -124,9 +125,12 @@ class BrokenDownCall(CallInContext, frozen=True, kw_only=True):
     """Calls of one operator, module and direction, on all levels. Times in seconds.
 
     Attributes:
-        alone_s: time of all of them together, each alone; None if one could not be run alone.
-        native_s: time of the native layers that stand for them; 0 for views, None without a layer.
-        faults: page faults of all of them in the step; None where they were not counted by call.
+        alone_s: time of all these calls together, each timed alone; None if one could not be run
+            alone.
+        native_s: time of the native layers that stand for these calls; 0 for views, None if there
+            is no layer.
+        faults: page faults of all these calls in the step; None where they were not counted by
+            call.
         signatures: signatures of the calls, see
             :class:`~pydlbench.records.operator.RecordedCall`.
     """
@@ -143,8 +147,9 @@ class BrokenDownModule(ModuleInContext, frozen=True, kw_only=True):
     """A module's calls on all levels. Times in seconds.
 
     Attributes:
-        alone_s: time of its calls, each alone; None if one could not be run alone.
-        native_s: time of the native layers that stand for them; None where a call has none.
+        alone_s: time of the module's calls, each timed alone; None if one could not be run alone.
+        native_s: time of the native layers that stand for the module's calls; None if a call has no
+            layer.
     """
 
     alone_s: Annotated[float | None, shown("alone", format_seconds, unit="s")] = None
@@ -155,11 +160,12 @@ class Breakdown(Record, frozen=True, kw_only=True):
     """The levels and terms of a step, without its settings. Times in seconds.
 
     Attributes:
-        levels: each with its interval; null where it is not known.
-        reasons: why a level is null, by level; and why ``faults`` of calls are.
-        terms: they sum to the step.
-        calls: the longest first.
-        modules: the longest first.
+        levels: the levels, each with its interval; null where a level is not known.
+        reasons: reason why a level is null, by level; and the reason why the calls have no
+            ``faults``.
+        terms: parts of the step's time, which sum to the step.
+        calls: calls of the step, the longest first.
+        modules: modules of the step, the longest first.
         alternatives: steps with one change.
         between_calls_s: time between calls in the step.
         not_measured: parts without an experiment, with the reason; they are not in ``unexplained``.
@@ -167,11 +173,12 @@ class Breakdown(Record, frozen=True, kw_only=True):
             have a term of their own, without experiments.
         unexplained: the rest of the differences after all experiments, as a signed share of the
             step; null where there were no experiments.
-        unexplained_low: lower end of its 95 % interval; null with a single round.
-        unexplained_high: upper end.
+        unexplained_low: lower end of the 95 % interval of ``unexplained``; null with a single
+            round.
+        unexplained_high: upper end of the interval.
         contradictions: measurements that cannot all be right, in words.
         disturbed: number of rounds during which other processes used the machine.
-        disturbance: the observed interference in words; empty without any.
+        disturbance: the observed interference in words; empty if there was none.
     """
 
     levels: Levels
@@ -208,11 +215,12 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": 
         layout: layout of images: ``nhwc`` or ``nchw``.
         feed: ``resident`` images and labels, or new ones from the ``host`` in each step.
         library: name and version of the framework.
-        threads: number of threads; on a GPU the host's.
+        threads: number of threads; on a GPU, number of the host's threads.
         processes: number of fresh processes in which the step was timed.
-        program: a hash of its calls.
-        trace: how calls were timed in their step.
-        forecast_s: forecast from stored rows, made before the step was timed; null without.
+        program: a hash of the step's calls.
+        trace: how the calls were timed within the step.
+        forecast_s: forecast from stored rows, made before the step was timed; null if there is
+            none.
         lines: source line of the first call in the user's code, by module: ``my_model.py:15``.
         types: types of an ONNX file, see ``StepFacts``; else None.
         notes: remarks for the reader.

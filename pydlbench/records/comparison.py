@@ -40,7 +40,7 @@ class ComparisonSide(Record, frozen=True, kw_only=True):
         layer: name of the layer on this side.
         median: seconds per execution.
         ci_low: lower end of the median's interval within the run, in seconds.
-        ci_high: upper end.
+        ci_high: upper end of the interval.
         n: number of samples.
         clock_hz: core clock beside the samples, in Hz.
         contended: whether other work disturbed it.
@@ -79,10 +79,10 @@ class ComparisonEstimate(Record, frozen=True, kw_only=True):
     """A ratio with its interval and verdict.
 
     Attributes:
-        ratio: B's time over A's.
+        ratio: B's time divided by A's time.
         ci_low: lower end of the interval of this row alone: for stored runs the prediction
             interval of another pair of runs, for interleaved ones the interval of the mean.
-        ci_high: upper end.
+        ci_high: upper end of the interval.
         verdict: verdict on B.
         resolution: the smallest detectable ratio above one; null where none is.
         cycles: the ratio in clock cycles instead of seconds; null where a clock is not known.
@@ -148,18 +148,18 @@ class CompareDocument(Document, frozen=True, kw_only=True):
         b: the second run.
         interleaved: whether both sides were measured in turn.
         passes: number of preparations of both sides.
-        matched_across: the setting in which all matched rows differ; null if they differ in none.
+        matched_across: the setting in which all matched rows differ; null if there is none.
         matched_values: the values of that setting in A and B.
-        rows: rows of both.
+        rows: rows that both runs have.
         geomean: geometric mean of the ratios of rows with a verdict.
-        geomean_ci: its interval: low and high.
-        geomean_verdict: its verdict.
+        geomean_ci: interval of the geometric mean: low and high.
+        geomean_verdict: verdict on the geometric mean.
         counts: number of rows by verdict.
         only_a: rows of A without a partner.
         only_b: rows of B without a partner.
         untimed: pairs that are not timed on both sides.
         warnings: differences between the runs, in sentences.
-        differences: the same as objects.
+        differences: differences between the runs, as objects.
         notes: remarks for the reader.
         settings: settings of the verdicts: alpha, margin, confidence, correction; the number of
             stored replicates; assumed_sd, the assumed deviation of runs where these are too few.

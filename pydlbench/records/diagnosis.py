@@ -12,7 +12,7 @@ from pydlbench.records.step import StepRecord
 
 #: Stands for every part of a step.
 ALL: Final = "*"
-#: Smallest share of the step that counts as a finding.
+#: Minimum share of the step that counts as a finding.
 MIN_SAVING: Final = 0.01
 #: A saving is measured a second time if the lower end of its interval is below this part of it: of
 #: many experiments without any effect, a few look like savings once.
@@ -26,9 +26,10 @@ class Cause(Record, frozen=True, kw_only=True):
     """One of the reasons behind a finding.
 
     Attributes:
-        name: in few words: ``weights not packed``.
-        meaning: one sentence.
-        seconds: its part of the saving, per step; None where the experiment cannot separate causes.
+        name: the cause in few words: ``weights not packed``.
+        meaning: the cause explained in one sentence.
+        seconds: the part of the saving that is due to this cause, per step; None where the
+            experiment cannot separate causes.
         where: layers and passes; empty for the step as a whole.
     """
 
@@ -44,7 +45,7 @@ class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high":
     Attributes:
         seconds: saved time per step.
         low: lower end of the interval; None with a single round.
-        high: upper end.
+        high: upper end of the interval.
         step_s: time of the step that was measured beside it in the experiment.
         subject: ``step`` if the whole step was run with the change, ``layer`` if one operator was.
         how: the two subjects that ran beside each other.
@@ -95,9 +96,9 @@ class Finding(Record, frozen=True, kw_only=True):
     """A problem that costs time, with a measured remedy.
 
     Attributes:
-        problem: the problem in few words.
+        problem: short name of the problem: ``slow operators``.
         where: layers and passes; empty for the step as a whole.
-        symptom: observation.
+        symptom: what was observed.
         evidence: measurements, and how they were made.
         causes: causes, the largest first.
         saving: measured saving of the remedy.
@@ -148,7 +149,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
 
     Attributes:
         step: the unchanged step.
-        findings: the largest saving first.
+        findings: findings, the largest saving first.
         tried: experiments without a saving.
         untried: experiments that could not be made, or for which there was no time.
         terms: terms of the breakdown: name, seconds and share.

@@ -64,7 +64,7 @@ class BackendEntry(Record, frozen=True, kw_only=True):
         version: installed version.
         install: the command that installs it.
         usable: whether its worker started.
-        reason: why not.
+        reason: reason why the worker did not start.
         about: facts that the worker reports.
     """
 
@@ -95,7 +95,7 @@ class StepAnswer(Record, frozen=True, kw_only=True):
 
     Attributes:
         status: whether there is a result.
-        reason: why there is none.
+        reason: reason why there is no result.
     """
 
     status: Status = "ok"
@@ -120,7 +120,7 @@ class BrokenDownStep(StepAnswer, frozen=True, kw_only=True):
     """The breakdown of a model's step in a framework, or the reason why there is none.
 
     Attributes:
-        record: its fields are merged into the object, if the status is ok.
+        record: the breakdown; its fields are merged into the object, if the status is ok.
     """
 
     record: BreakdownRecord
@@ -135,7 +135,7 @@ class BreakdownDocument(RunDocument, frozen=True, kw_only=True):
     """Breakdowns of a step: one object, or several under breakdowns. Times in seconds.
 
     Attributes:
-        breakdowns: one for each framework and mode, where there are several.
+        breakdowns: one for each framework and mode, if there are several.
     """
 
     breakdowns: tuple[BrokenDownStep, ...] = ()
@@ -149,7 +149,7 @@ class ForecastStep(StepAnswer, frozen=True, kw_only=True):
     """The forecast of a step in a framework, or the reason why there is none.
 
     Attributes:
-        record: its fields are merged into the object.
+        record: the forecast; its fields are merged into the object.
     """
 
     record: ForecastRecord
@@ -171,12 +171,13 @@ class TraceDocument(RunDocument, frozen=True, kw_only=True):
     """The ledger of a recorded step; of two steps, what differs as well. Times in seconds.
 
     Attributes:
-        recorded: the ledger; those of both steps, if there are two; null without a result.
+        recorded: the ledger; the ledgers of both steps, if there are two; null if there is no
+            result.
         a: file of the first of two steps; see :class:`~pydlbench.records.ledger.LedgerComparison`.
-        b: file of the second.
+        b: file of the second step.
         a_s: time of the first step.
-        b_s: time of the second.
-        rows: differences, which add up to that of the steps.
+        b_s: time of the second step.
+        rows: differences, which add up to the difference between the steps.
         difference_s: time by which the second step is longer.
         notes: restrictions for the reader.
     """
@@ -195,8 +196,8 @@ class Advice(Record, frozen=True, kw_only=True):
     """An observation with its remedy.
 
     Attributes:
-        symptom: the observation.
-        remedy: the remedy.
+        symptom: what was observed.
+        remedy: what to do about it.
     """
 
     symptom: str
@@ -213,10 +214,10 @@ class DeviceEntry(Record, frozen=True, kw_only=True):
         cores: physical cores in use.
         clock_hz: core clock during the probes, in Hz.
         facts: facts from the system or the driver.
-        peaks: by precision: measured_flops_per_s, theoretical with its derivation, and the reason
-            if there is none.
-        bandwidths: by level of the memory and pattern, in bytes per second.
-        bandwidth_reason: why there are none.
+        peaks: peaks by precision: measured_flops_per_s, theoretical with its derivation, and the
+            reason if there is no peak.
+        bandwidths: bandwidths in bytes per second, by level of the memory and pattern.
+        bandwidth_reason: reason why there are no bandwidths.
         launch_s: seconds to start and join all threads, or to launch a kernel.
         libraries: versions of the libraries.
         warnings: circumstances that make measurements less reliable: symptom and remedy.
@@ -260,7 +261,7 @@ class DiagnosisObject(Record, frozen=True, kw_only=True):
         mode: mode of the framework.
         layout: layout of PyTorch's images.
         options: options of the model.
-        diagnosis: its fields are merged into the object.
+        diagnosis: the diagnosis; its fields are merged into the object.
     """
 
     model: str
@@ -281,7 +282,7 @@ class DiagnoseDocument(Document, frozen=True, kw_only=True):
 
     Attributes:
         run: one run of a command: when, where, and with which libraries.
-        diagnosis: its fields are merged into the document.
+        diagnosis: the diagnosed step; its fields are merged into the document.
     """
 
     run: RunRecord
@@ -295,7 +296,7 @@ class ProtocolDocument(Document, frozen=True, kw_only=True):
 
     Attributes:
         run: one run of a command: when, where, and with which libraries.
-        result: its fields are merged into the document.
+        result: the results; their fields are merged into the document.
     """
 
     run: RunRecord
@@ -312,7 +313,8 @@ class AgreementRow(Record, frozen=True, kw_only=True):
         phase: phase of the step.
         status: whether they agree.
         detail: the differences in words.
-        record: its fields are merged into the object, if both frameworks have results.
+        record: the differences; their fields are merged into the object, if both frameworks have
+            results.
     """
 
     batch: int | None = None
@@ -332,7 +334,7 @@ class StepsDocument(RunDocument, frozen=True, kw_only=True):
 
     Attributes:
         model: name of the model.
-        steps: the rows.
+        steps: one row for each step and setting.
         agreements: with --agree: differences between the frameworks' results, by batch and phase.
         conclusion: conclusions in sentences.
     """
@@ -347,7 +349,7 @@ class LayersDocument(RunDocument, frozen=True, kw_only=True):
     """Timed layers. Times in seconds, rates in TFLOP/s and GB/s, sizes in bytes.
 
     Attributes:
-        measurements: the rows.
+        measurements: one row for each layer and setting.
         recorded: the log from which the problems were taken; absent if layers were named.
     """
 
@@ -360,9 +362,9 @@ class SummaryNode(Record, frozen=True, kw_only=True):
 
     Attributes:
         name: name of the node.
-        op: its operation.
+        op: operation of the node.
         inputs: nodes that it reads.
-        shape: shape of its output for one image.
+        shape: shape of the node's output for one image.
         problem: descriptor; null if it computes nothing.
         parameters: number of trained elements.
         macs_forward: multiply-adds of one image.
@@ -389,7 +391,7 @@ class SummaryDocument(Document, frozen=True, kw_only=True):
         parameters: number of trained elements.
         macs_forward: multiply-adds of convolutions and products for one image, padding
             counted.
-        macs_training: the same with the gradients.
+        macs_training: multiply-adds of the same layers and their gradients.
         layers: every node.
     """
 
@@ -409,8 +411,8 @@ class EstimateDocument(Document, frozen=True, kw_only=True):
 
     Attributes:
         run: one run of a command: when, where, and with which libraries.
-        measurements: the rows.
-        estimated: its fields are merged into the document.
+        measurements: one row for each layer and setting.
+        estimated: the estimate; its fields are merged into the document.
     """
 
     run: RunRecord
@@ -461,10 +463,10 @@ class ShapeEntry(Record, frozen=True, kw_only=True):
         layer: name of the layer.
         kind: kind of the layer: conv2d, gemm, pool2d, pointwise and so on.
         problem: descriptor, batch included.
-        pool: max, avg or avg_p; null unless a pooling.
+        pool: max, avg or avg_p; null if the layer is no pooling.
         batch: images, or rows of a product.
         weight_elements: number of weights.
-        passes: by pass: flops, flops_executed and bytes.
+        passes: flops, flops_executed and bytes of each pass.
     """
 
     layer: Annotated[str | None, _words("layer")] = None
@@ -500,9 +502,9 @@ class PlannedTime(Record, frozen=True, kw_only=True):
     """Forecast of a sweep's duration in seconds.
 
     Attributes:
-        low: lower end.
-        high: upper end.
-        source: basis of the forecast.
+        low: lower end of the forecast.
+        high: upper end of the forecast.
+        source: what the forecast is based on.
     """
 
     low: float
@@ -552,7 +554,7 @@ class PlayedProtocol(ProtocolOptions, frozen=True, kw_only=True):
     """A run of a published script's protocol.
 
     Attributes:
-        data: source of the images; null without any.
+        data: source of the images; null if there is none.
         library: name and version of the framework.
         numbers: numbers that the script prints.
         environment: the framework's version, threads and settings.
@@ -569,7 +571,7 @@ class SweepDocument(RunDocument, frozen=True, kw_only=True):
 
     Attributes:
         kind: the command that measured it.
-        measurements: the rows.
+        measurements: one row for each layer and setting.
         estimates: estimates of steps.
         steps: timed steps.
         breakdowns: breakdowns of steps.
@@ -596,7 +598,7 @@ class FleetDocument(RunDocument, frozen=True, kw_only=True):
 
     Attributes:
         kind: fleet.
-        verdict: its fields are merged into the document.
+        verdict: the verdict; its fields are merged into the document.
     """
 
     kind: str
@@ -611,7 +613,7 @@ class FleetComparisonDocument(Document, frozen=True, kw_only=True):
     Attributes:
         kind: compare-fleets.
         runs: ids of the two runs.
-        comparison: its fields are merged into the document.
+        comparison: the comparison; its fields are merged into the document.
     """
 
     kind: str

@@ -32,7 +32,8 @@ class EstimatedStep(Record, frozen=True, kw_only=True):
         kernels_in_step: number of kernels in a step.
         kernels_without_cold: number of distinct kernels without a time with cold caches: their hot
             time is used for both.
-        without_cold: why the first of these has none; empty without them.
+        without_cold: why the first of the kernels without a cold time has none; empty if there are
+            no such kernels.
     """
 
     time_s: float
@@ -53,19 +54,19 @@ class EstimatedLayer(Record, frozen=True, kw_only=True):
     """One node's part in an estimated step, all its passes together; seconds.
 
     Attributes:
-        name: name of the node; of a group, the first one's.
+        name: name of the node; for a group, name of its first node.
         kind: conv2d, gemm, pool2d, or the operation of a pointwise layer.
         time_s: mean of hot and cold, in seconds.
-        low: the smaller of both, in seconds.
-        high: the larger of both, in seconds.
+        low: the smaller of the hot and the cold time, in seconds.
+        high: the larger of the hot and the cold time, in seconds.
         hot_s: time with hot caches, in seconds.
         cold_s: time with cold caches, in seconds.
         share: share of the step, 0 to 1.
         bound: limit of its slowest pass: compute, memory or launch.
         roof_s: least time by the roofline of the measured peaks, in seconds.
-        efficiency: roof over time: 1 is as fast as the hardware allows.
+        efficiency: roofline time over measured time: 1 is as fast as the hardware allows.
         passes: seconds by pass; l2 and update are the L2 terms and weight updates of training.
-        algorithms: its kernels, by pass.
+        algorithms: kernel of each pass, by pass.
         like: the model's first layer that runs the same kernels; its own name if it is the first.
         contended: whether other work disturbed more than 5 % of its time.
         count: number of layers, where it is a group of equal ones.
@@ -179,7 +180,7 @@ class StepEstimate(Record, frozen=True, kw_only=True):
         phase: phase of the step.
         precision: precision of all layers.
         estimate: the sum of the layers.
-        layers: in the order of the model.
+        layers: layers in the order of the model.
         dominant: the single layer that takes most time.
         dominant_group: the group of layers with the same kernels that takes most time: its first
             layer (layer), the number of its layers (layers), its share of the step (share).

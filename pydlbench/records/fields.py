@@ -31,10 +31,10 @@ class Shown:
         header: title of its column; a function of the table's rows if it depends on them.
         text: formats a value; an unknown value is printed as a dash.
         unit: ``s``, ``Hz``, ``FLOP``, ``B``...; empty for words and pure numbers.
-        right: whether it is aligned to the right.
+        right: whether the column is aligned to the right.
         when: tells whether a table of these rows needs the column; None: if some row has a value.
-        varies: whether a table needs it only if its rows differ in it: a shared value stands above
-            the table.
+        varies: whether a table needs the column only if its rows differ in this field: a shared
+            value stands above the table.
         keys: keys of a mapping that have columns in CSV and Parquet files.
     """
 
@@ -79,7 +79,7 @@ class Column(Generic[Row]):
     Attributes:
         title: header of the column.
         cell: the text of a row's cell.
-        right: whether it is aligned to the right.
+        right: whether the column is aligned to the right.
         value: sort key of a row in a page; None sorts by the text.
     """
 

@@ -1,4 +1,4 @@
-"""Stored visits of a fleet, and the verdict on its nodes."""
+"""Stored visits of a fleet (one sweep on one node each), and the verdict on its nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FleetVisit(Record, frozen=True, kw_only=True):
         round: number of the round, from 0.
         tries: number of attempts.
         status: whether everything that was requested was measured.
-        reason: why not.
+        reason: reason why something was not measured.
         started_utc: start by the node's clock, in ISO 8601.
         seconds: duration of the visit.
         clock_offset_s: the node's clock less that of the host that started the fleet, in seconds.
@@ -35,8 +35,8 @@ class FleetVisit(Record, frozen=True, kw_only=True):
         versions: versions of the libraries, and the digest of the timing code.
         prefix: prefix of a command line that is to run on this slot.
         store: file name of the store that was copied from the node.
-        values: by metric: ``time_s`` and, where they are known, ``clock_hz``, ``contended``,
-            ``bandwidth_gbps``, ``temperature_c``, ``power_w`` and ``throttle``.
+        values: value of each metric: ``time_s`` and, where they are known, ``clock_hz``,
+            ``contended``, ``bandwidth_gbps``, ``temperature_c``, ``power_w`` and ``throttle``.
     """
 
     node: str
@@ -64,8 +64,8 @@ class FleetNode(Record, frozen=True, kw_only=True):
         machine: short name of its CPU or GPU.
         group: number of its kind, with which it is compared; null if it never answered.
         rounds: number of complete rounds.
-        failed: number of incomplete ones.
-        reason: why the last of these failed.
+        failed: number of incomplete rounds.
+        reason: why the last incomplete round failed.
         versions: versions of its libraries, and the digest of the timing code.
         verdict: SLOW if it is slow in any metric; UNCLEAR if there is no other verdict.
     """
@@ -90,7 +90,7 @@ class FleetMetric(Record, frozen=True, kw_only=True):
         median_s: median of the nodes, in seconds; null for all metrics together.
         spread: standard deviation between nodes as a fraction, from the median deviation.
         least: effect of the fastest node, as a fraction.
-        most: effect of the slowest.
+        most: effect of the slowest node, as a fraction.
         resolution: the slowdown of a single node that is found in 99 of 100 fleets, a fraction.
     """
 
@@ -131,7 +131,7 @@ class FleetEffect(Record, frozen=True, kw_only=True):
         metric: name of the metric.
         effect: fraction by which it is slower; negative if it is faster.
         ci_low: lower end of a 95 % interval, for this node and metric alone.
-        ci_high: upper end.
+        ci_high: upper end of the interval.
         rounds: number of rounds.
         q: the lowest false discovery rate at which it would be called slow.
         verdict: SLOW, FAST, SAME or UNCLEAR.
@@ -166,10 +166,11 @@ class FleetStep(Record, frozen=True, kw_only=True):
         nodes: number of nodes.
         median_s: median of the other nodes, in seconds.
         slowest: the slowest node, which all others wait for.
-        slowest_s: its time in seconds.
+        slowest_s: time of the slowest node, in seconds.
         loss: fraction by which the step is longer than the median of the others.
-        ci_low: lower end of its interval, from the slowest node's.
-        ci_high: upper end.
+        ci_low: lower end of the interval of the loss, from the interval of the slowest node's
+            effect.
+        ci_high: upper end of the interval.
         without_slow: the same loss without the nodes that are SLOW.
     """
 
@@ -189,8 +190,8 @@ class FleetVerdict(Record, frozen=True, kw_only=True):
 
     Attributes:
         beyond: threshold of slowness, as a fraction.
-        nodes: in the order of their first visits.
-        metrics: by kind of nodes.
+        nodes: nodes in the order in which they were first measured.
+        metrics: metrics of each kind of nodes.
         effects: effect of each node in each of its metrics.
         steps: loss of synchronous steps.
         notes: remarks for the reader.
@@ -224,10 +225,10 @@ class FleetChange(Record, frozen=True, kw_only=True):
         node: name of the node.
         metric: name of the metric.
         before_s: mean of its rounds in the first fleet, in seconds; null for all metrics together.
-        after_s: mean in the second.
+        after_s: mean of its rounds in the second fleet, in seconds; null for all metrics together.
         change: fraction by which it became slower than the others of its kind.
         ci_low: lower end of a 95 % interval, for this node and metric alone.
-        ci_high: upper end.
+        ci_high: upper end of the interval.
         q: the lowest false discovery rate at which it would be called slower.
         verdict: SLOWER, FASTER, SAME or UNCLEAR.
     """

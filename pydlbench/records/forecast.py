@@ -20,7 +20,8 @@ from pydlbench.units import cut, format_seconds, percent
 # Version of the timing method: rows of older methods are not used.
 _METHOD: Final = 3
 _NAMES_WIDTH: Final = 36  # characters of the names of an operator's nodes
-# The median's interval of three visits, the default, would be 2.7 times their range.
+# Minimum number of processes for a 95 % interval: with three, the default, the median's interval
+# would be 2.7 times their range.
 _MIN_INTERVAL_VISITS: Final = 4
 
 
@@ -70,11 +71,11 @@ class OperatorTime(Record, frozen=True, kw_only=True):
     Attributes:
         signature: canonical text of the call, see :class:`RecordedCall`.
         operator: name of the operator.
-        place: where it was timed.
-        created_utc: time of the last visit, in ISO 8601.
-        visits_s: seconds of an execution in each visit, which is a fresh process: the mean of the
+        place: framework, settings and processor with which the operator was timed.
+        created_utc: when the operator was last timed, in ISO 8601.
+        visits_s: time of one execution in each visit, which is a fresh process: the mean of the
             middle rounds, see :func:`~pydlbench.timing.statistics.middle_rounds`.
-        enqueue_s: on a GPU, the host's time to enqueue it in each visit.
+        enqueue_s: on a GPU, the host's time to enqueue one execution, in each visit.
         samples: number of samples of all visits together.
         disturbed: number of visits during which other processes used the cores.
     """
@@ -128,10 +129,10 @@ class StepFaults(Record, frozen=True, kw_only=True):
     """Page faults of a step, counted in fresh processes.
 
     Attributes:
-        place: where it ran.
+        place: framework, settings and processor with which the step ran.
         step: the step, as JSON.
         program: a hash of its recorded calls, because a user's file may have changed.
-        created_utc: when, in ISO 8601.
+        created_utc: when the page faults were counted, in ISO 8601.
         counts: page faults of a step in each process.
     """
 
@@ -156,13 +157,14 @@ class ForecastTerm(Record, frozen=True, kw_only=True):
         names: nodes or modules of the model that it belongs to.
         count: calls in a step.
         direction: ``forward``, ``loss``, ``backward`` or ``optimizer``.
-        seconds: time of one execution, on a GPU the device's; None without a row.
-        enqueue_s: the host's time to enqueue one; None on a CPU.
-        ci_low: lower end of its interval; None with a single visit or no row.
-        ci_high: upper end.
+        seconds: time of one execution (device time on a GPU); None if the operator was not
+            measured.
+        enqueue_s: the host's time to enqueue one execution; None on a CPU.
+        ci_low: lower end of the interval of ``seconds``; None if measured once or not at all.
+        ci_high: upper end of the interval.
         share: share of all its executions in the forecast.
         source: ``stored``, ``measured`` (for this forecast) or ``missing``.
-        created_utc: when it was timed.
+        created_utc: when the operator was timed.
     """
 
     operator: Annotated[str, shown("operator", right=False)]
@@ -182,7 +184,7 @@ class ForecastTerm(Record, frozen=True, kw_only=True):
 
     @property
     def half_width(self) -> Annotated[float | None, shown("processes", _plus_minus)]:
-        """Half of the interval's width over the time; None without an interval."""
+        """Half of the interval's width over the time; None if there is no interval."""
         if not self.seconds or self.ci_low is None or self.ci_high is None:
             return None
         return (self.ci_high - self.ci_low) / 2 / self.seconds
@@ -204,13 +206,13 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
             into the object.
         created_utc: when the forecast was made, in ISO 8601.
         seconds: time of a step (JSON: ``forecast_s``).
-        ci_low: lower end of its 90 % interval, from the errors of earlier forecasts, or from
+        ci_low: lower end of the step's 90 % interval, from the errors of earlier forecasts, or from
             :data:`pydlbench.analysis.scores.ASSUMED` if fewer than nine were scored.
-        ci_high: upper end.
-        operators_s: sum of the operators.
+        ci_high: upper end of the interval.
+        operators_s: sum of the operators' times.
         host_s: on a GPU, the host's time to enqueue a step; the step is the makespan of host and
             device. None on a CPU.
-        graph_s: the same step in a CUDA graph: the device's time without the host's.
+        graph_s: device time of the same step in a CUDA graph, without the host's time.
         faults: page faults of a step, counted in an untimed one; None where they were not counted.
         faults_s: time of the page faults; None where their number or cost is not known.
         scored: number of earlier forecasts behind the interval.

@@ -74,12 +74,12 @@ class TimeSummary(Record, frozen=True, kw_only=True):
         median: Median of the samples.
         ci_low: Lower end of the confidence interval of the median, which assumes a normal
             distribution of two to five values and none of more; ``None`` with a single value.
-        ci_high: Upper end.
+        ci_high: Upper end of the interval.
         q1: First quartile.
         q3: Third quartile.
         min: Fastest sample.
-        n: Samples.
-        confidence: Level of the interval.
+        n: Number of samples.
+        confidence: Level of the interval, 0 to 1.
         p90: 90th percentile of the samples; None with fewer than 10. A sample is the mean of
             ``inner`` executions: single executions scatter more.
         p99: 99th percentile; None with fewer than 100 samples.
@@ -87,7 +87,7 @@ class TimeSummary(Record, frozen=True, kw_only=True):
             interval are those of the rounds' medians: one per repetition, or several rounds of a
             single repetition.
         visit_s: Median of each repetition, by lap over the run's rows; empty with a single one.
-            Rows of one run that were visited in the same lap ran under the same conditions.
+            Repetitions of a run's rows in the same lap ran under the same conditions.
         processes: Number of processes of the repetitions.
     """
 
@@ -121,7 +121,7 @@ class TimeSummary(Record, frozen=True, kw_only=True):
 
     @property
     def interval(self) -> Annotated[str | None, shown("95 % CI")]:
-        """The ends of the interval; None without one."""
+        """The ends of the interval; None if there is no interval."""
         if self.ci_low is None or self.ci_high is None:
             return None
         return f"{format_seconds(self.ci_low)} to {format_seconds(self.ci_high)}"
@@ -155,7 +155,7 @@ class Roofline(Record, frozen=True, kw_only=True):
         efficiency: ``time_s`` over the measured median: 1 is the roof. Kernels that need fewer
             FLOPs than a direct one (Winograd, FFT) can exceed it.
         bandwidth: The slowest level of the memory roof: ``memory``, ``llc`` or ``l2``.
-        bandwidth_gbps: Its measured bandwidth in GB/s, of the fastest probe.
+        bandwidth_gbps: Measured bandwidth of that level in GB/s, from the fastest probe.
         bandwidth_low_gbps: Bandwidth of the slowest undisturbed probe; null if there was only one.
     """
 
@@ -179,7 +179,7 @@ class Roofline(Record, frozen=True, kw_only=True):
         return self.efficiency * high / low
 
 
-#: Smallest number of runs from which a later one is predicted.
+#: Minimum number of runs from which a later one is predicted.
 OCCASIONS: Final = 3
 #: The share of later runs in which a row's median lies within the predicted interval.
 LATER_LEVEL: Final = 0.9
@@ -191,7 +191,7 @@ class Expected(Record, frozen=True, kw_only=True):
 
     Attributes:
         low: lower end, in seconds.
-        high: upper end.
+        high: upper end of the interval.
         occasions: number of stored runs, at least half an hour apart.
         level: the share of later runs in which the median lies within.
     """
@@ -209,7 +209,7 @@ class Correctness(Record, frozen=True, kw_only=True):
         status: ``ok``, ``failed`` or ``unchecked``.
         rel_error: Largest relative error.
         tolerance: Largest allowed relative error.
-        detail: The checked elements, or the place of an error.
+        detail: The checked elements, or the index of the wrong one.
     """
 
     status: Annotated[str, one_of("ok", "failed", "unchecked")] = "unchecked"
@@ -324,8 +324,9 @@ class Measurement(
     """One kernel in one setting: one row of every table and one object of the JSON output.
 
     Attributes:
-        layer: Name (``alexnet/conv3``), or the problem itself where the layer has no name.
-        kind: Of layer: ``conv2d``, ``gemm``, ``pool2d``, ``pointwise`` and so on.
+        layer: Name of the layer (``alexnet/conv3``), or the problem itself if the layer has no
+            name.
+        kind: Kind of layer: ``conv2d``, ``gemm``, ``pool2d``, ``pointwise`` and so on.
         problem: Canonical descriptor, batch included.
         batch: Images, or rows of a matrix product.
         pass_: ``forward``, ``backward-data`` or ``backward-weights`` (JSON: ``pass``).
@@ -362,8 +363,8 @@ class Measurement(
         propagation: ``inference`` or ``training``; only meaningful for ``forward``.
         threads: Threads of the kernel, one pinned per core.
         workspace_bytes: Scratch memory of the kernel.
-        reorder_s: Seconds to bring each operand from its plain layout into the kernel's, by role;
-            not timed in rows of an estimate.
+        reorder_s: Seconds to bring each operand from its plain layout into the kernel's layout, by
+            role; not timed in rows of an estimate.
         setup_s: Seconds to create and compile the plan.
         candidates: With ``--algorithms``, every implementation tried; each a dict with
             ``algorithm``, ``layout``, ``status``, ``reason``, ``time_s`` (as above), ``chosen``,
@@ -384,20 +385,21 @@ class Measurement(
             and ``block`` (three numbers each), ``shared_bytes`` of a block and ``registers`` of a
             thread; empty if it cannot be captured into a CUDA graph.
         energy_j: Energy of one execution in joules, with ``--energy``.
-        power_w: Mean power during that measurement, in watts.
+        power_w: Mean power while the energy was measured, in watts.
         sustained_s: Seconds of an execution within a second of executions in a row, with
             ``--energy``: the rate that power and heat allow permanently.
-        sustained_hz: The multiprocessors' clock meanwhile.
+        sustained_hz: The multiprocessors' clock during that second.
         gpu: Readings of the GPU beside the samples: clocks in Hz, power in W, temperature in
             degrees Celsius, reasons for a reduced clock.
-        ratio: This backend's time over the fastest one's, from the rounds of both: ``to`` (the
-            fastest backend and mode), ``median``, ``ci_low``, ``ci_high``, and in ``rounds`` the
-            number of values: medians of visits, or the rounds of a single visit.
+        ratio: This backend's time over the time of the fastest one, from the rounds of both: ``to``
+            (the fastest backend and mode), ``median``, ``ci_low``, ``ci_high``, and in ``rounds``
+            the number of values: medians of repetitions, or the rounds of a single repetition.
         warm_s: Seconds of the same call with an allocator that keeps its pages; frameworks only.
         faults: Page faults per call without and with that allocator: ``default``, ``warm``.
-        empty_call_s: Seconds of a call that does nothing, made the same way; never subtracted.
-        expected_s: Prediction interval of its median in a later run, from stored runs of the same
-            code; None with fewer than three runs, at least half an hour apart.
+        empty_call_s: Seconds of a call that does nothing, made in the same way as the layer's call;
+            never subtracted.
+        expected_s: Prediction interval of the row's median in a later run, from stored runs of the
+            same code; None with fewer than three runs, at least half an hour apart.
         causes: Causes of the gap to the fastest backend: dicts with ``cause``, ``seconds``,
             ``share`` of the gap and ``how`` it was measured; then ``unexplained``.
     """
@@ -500,12 +502,12 @@ class Measurement(
     def gflops_per_watt(
         self,
     ) -> Annotated[float | None, shown("GFLOP/s/W", number, unit="GFLOP/J")]:
-        """Algorithmic GFLOP/s per watt, which is GFLOP per joule; None without an energy."""
+        """Algorithmic GFLOP/s per watt, which is GFLOP per joule; None if there is no energy."""
         return self.flops / self.energy_j / 1e9 if self.energy_j else None
 
     @property
     def picojoules(self) -> Annotated[float | None, shown("pJ/FLOP", number)]:
-        """Energy of an algorithmic FLOP; None without an energy."""
+        """Energy of an algorithmic FLOP; None if there is no energy."""
         return 1e12 * self.energy_j / self.flops if self.energy_j and self.flops else None
 
     @property
@@ -536,7 +538,7 @@ class Measurement(
 
     @property
     def complete(self) -> bool:
-        """Whether it has all requested visits."""
+        """Whether it has all requested repetitions."""
         return self.stop_rule != "interrupted"
 
     @property
@@ -582,7 +584,7 @@ class Measurement(
 
     @property
     def to_best(self) -> Annotated[str | None, shown("to best")]:
-        """The time over the fastest backend's, with the half width of its interval."""
+        """The time over the time of the fastest backend, with the half width of its interval."""
         if not self.ratio:
             return None
         low, high = self.ratio["ci_low"], self.ratio["ci_high"]
@@ -610,7 +612,7 @@ class Measurement(
 
     @property
     def note(self) -> Annotated[str, shown("note", right=False)]:
-        """Remarks on the row, in words; empty without any."""
+        """Remarks on the row, in words; empty if there are none."""
         words = ["contended"] * self.contended + ["ratio uncertain"] * is_uncertain(self)
         words += ["interrupted"] * (not self.complete)
         words += [f"{self.fewer_flops}: % of direct FLOPs"] if self.fewer_flops else []
@@ -623,10 +625,10 @@ class Measurement(
         return rate / peak if rate is not None and peak else None
 
 
-#: Largest share of disturbed rows, which are upper bounds, in a sum that conclusions are drawn
+#: Maximum share of disturbed rows, which are upper bounds, in a sum that conclusions are drawn
 #: from; a row that a verdict names may not be disturbed at all.
 MATERIAL: Final = 0.05
-#: The share of a step below which a layer, a call or a term is not named in a sentence.
+#: Minimum share of a step for a layer, a call or a term to be named in a sentence.
 MIN_NAMED_SHARE: Final = 0.005
 
 
@@ -634,7 +636,7 @@ def disturbed_share(parts: Iterable[tuple[float, bool]]) -> float:
     """Return the disturbed share of a sum of times, 0 to 1; 0 for an empty sum.
 
     Args:
-        parts: seconds, and whether other work disturbed them.
+        parts: seconds of each part, and whether other work disturbed it.
     """
     known = list(parts)
     total = sum(seconds for seconds, _ in known)
@@ -683,8 +685,8 @@ def less_exact(accumulate: str | None, than: str | None) -> bool:
     known, or if there is nothing to sum.
 
     Args:
-        accumulate: as in ``Measurement.accumulate``.
-        than: likewise.
+        accumulate: format of the first sums, as in ``Measurement.accumulate``.
+        than: format of the other sums, as in ``Measurement.accumulate``.
     """
     bits, other = (
         _SIGNIFICAND_BITS.get((name or "").removesuffix("-tensor")) for name in (accumulate, than)
@@ -697,7 +699,7 @@ def less_exact(accumulate: str | None, than: str | None) -> bool:
 
 #: Ratio to the fastest backend from which on a row is explained.
 SLOW = 1.1
-# Largest half width of a ratio's interval, as a share of the ratio.
+# Maximum half width of a ratio's interval, as a share of the ratio.
 _MAX_HALF_WIDTH = 0.05
 
 UNCERTAIN_LEGEND = (

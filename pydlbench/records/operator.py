@@ -34,8 +34,8 @@ class RecordedCall(Record, frozen=True, kw_only=True):
         parts: number of calls for each name; a call that several names share is split among them.
             Empty where all names have equally many.
         bytes: size of its operands and results together; 0 where it is not known.
-        profiled: share of all these calls in the framework's own profile of the step; None without
-            a profile.
+        profiled: share of all these calls in the framework's own profile of the step; None if
+            there is no profile.
         trained: positions, from 0, of operands that are trained tensors, in a backward pass. A
             product with one of them gives a gradient of data. This cannot be seen otherwise where
             an operand has stride 0 (a sum's gradient, one number for all elements).
@@ -95,7 +95,8 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
     """Facts about operators besides their times.
 
     Attributes:
-        names: in the order in which ``OperatorsKernel.sample`` returns their times.
+        names: names or signatures of the operators, in the order in which
+            ``OperatorsKernel.sample`` returns their times.
         dispatch_s: time of an operator that computes nothing, which is part of each operator's
             time.
         executions: primitives that libraries log in one call, by signature:

@@ -14,7 +14,7 @@ class DevicePeaks(Record, frozen=True, kw_only=True):
 
     Attributes:
         device: ``cpu`` or ``cuda:N``.
-        name: of the CPU or GPU.
+        name: name of the CPU or GPU.
         precision: one of ``pydlbench.words.PRECISIONS``.
         threads: threads of a CPU's probe; null on a GPU.
         measured: best result of the probe, at ``clock_hz``; on a CPU this includes results of

@@ -20,11 +20,11 @@ class ProtocolOptions(Record, frozen=True, kw_only=True):
         framework: torch or tensorflow.
         mode: mode of the framework.
         precision: precision of the products.
-        cast: below float32: mixed or whole; null is the script's own.
+        cast: below float32: mixed or whole; null is the script's own choice.
         layout: nhwc or nchw.
         device: cpu or cuda:N.
         seed: seed of weights and images.
-        batch: images per step; null is the script's own, as in the following fields.
+        batch: images per step; null is the script's own number, as in the following fields.
         warmup: untimed steps before the timed ones.
         steps: timed steps.
         every: steps between printed lines.
@@ -57,9 +57,9 @@ class ProtocolNumber(Record, frozen=True, kw_only=True):
 
     Attributes:
         name: label of the number: Forward, vgg16 eval.
-        value: as printed, unrounded.
+        value: the number as printed, unrounded.
         unit: unit of value and spread.
-        spread: as the script defines it; null where it prints none.
+        spread: spread of the value, as the script defines it; null where it prints none.
         times: the samples behind the value, in seconds.
         includes: parts of the step that the time includes.
     """

@@ -73,11 +73,11 @@ class PublishedFigure(Record, frozen=True, kw_only=True):
         precision: the source's name; ``fp16`` may be with or without tensor cores.
         batch: images per step.
         value: published value, in ``unit``.
-        spread: as the source defines it; null where it gives none.
+        spread: spread of the value, as the source defines it; null where it gives none.
         unit: ``ms/batch`` or ``ms/step``, a time per step; ``images/s`` or ``examples/s``, a rate.
         includes: parts of the step that the time includes.
         note: remark for the reader.
-        own: measured results beside it.
+        own: measured results that match the figure.
     """
 
     source: str

@@ -24,13 +24,15 @@ class RecordedProblem(Record, frozen=True, kw_only=True):
             unknown.
         modules: modules of the user's model that it belongs to, if the file names them.
         count: number of calls.
-        seconds: their time; null where the file has no times.
+        seconds: time of all these calls; null where the file has no times.
         share: share of the total time, or of the total limit where the file has no times.
         flops: algorithmic FLOPs; null where they are not known.
-        limit_s: their roofline on this machine; null where their computation is not known.
-        native_s: time of the native layers that stand for them; null where these were not timed.
+        limit_s: roofline of all these calls on this machine; null where their computation is not
+            known.
+        native_s: time of the native layers that stand for these calls; null where the layers were
+            not timed.
         no_layer: why no native layer stands for them; null where one does.
-        signature: see :class:`~pydlbench.records.operator.RecordedCall`.
+        signature: signature of the calls, see :class:`~pydlbench.records.operator.RecordedCall`.
     """
 
     operator: Annotated[str, shown("operator", right=False)]
@@ -79,9 +81,9 @@ class RecordedSteps(Record, frozen=True, kw_only=True):
             times.
         between_calls_s: time of the step between its calls; null where that is not known.
         dominant: the largest part: a module if the file names them, else a problem.
-        problems: the longest first.
-        calls: by operator, module and direction; empty without times.
-        modules: the longest first; empty if the file names none, or has no times.
+        problems: distinct problems, the longest first.
+        calls: calls by operator, module and direction; empty if the file has no times.
+        modules: modules, the longest first; empty if the file names none, or has no times.
         limits_of: device whose peaks the limits are computed from; null where there are none.
         notes: remarks for the reader.
     """

@@ -82,13 +82,13 @@ class RunInfo(Record, frozen=True, kw_only=True):
     """A run as a list shows it.
 
     Attributes:
-        id: its name, unique in a store.
+        id: name of the run, unique in a store.
         created_utc: ISO 8601 time of its start, in UTC.
         kind: the command: ``layers``, ``estimate``, ``step``, ``check``, ``diagnose`` or ``sweep``.
         status: one of :data:`STATUSES`.
         command: the command line.
         machine: short name of the CPU or GPU.
-        tags: in alphabetical order.
+        tags: tags in alphabetical order.
         measurements: number of measured entries: all but estimates and agreements.
     """
 

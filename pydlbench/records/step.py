@@ -286,8 +286,8 @@ class StepFacts(Record, frozen=True, kw_only=True):
         timing: ``steady`` (a CPU's call returns when it is done) or ``host-sync`` (the host waits
             for a GPU after each call).
         batch: images per step.
-        output: shape of the output, NCHW or (batch, features); for a user's model, of its first
-            tensor.
+        output: shape of the output, NCHW or (batch, features); for a user's model, shape of its
+            first output tensor.
         parameters: number of trained elements.
         inputs: inputs of a user's model, as ``--input`` takes them; empty if they are not plain
             tensors.
@@ -387,16 +387,16 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
             following fields.
         modules: modules of the calls, the longest first.
         between_calls_s: time of a traced step between its calls.
-        dominant: the module that takes most of it.
-        program: a hash of its calls.
-        trace: how calls were timed.
+        dominant: the module that takes most of the step.
+        program: a hash of the step's calls.
+        trace: how the calls were timed.
         untraced: why the step was not traced; None if it was, or if that was not requested.
         notes: remarks for the reader.
         warnings: circumstances that make this row less reliable.
         disturbed: number of rounds during which other processes used the machine.
         contended: other work disturbed half of the rounds or more, and the others were shorter; the
             time is an upper bound.
-        contention_reason: the counters behind that, in words.
+        contention_reason: the counters behind ``contended``, in words.
         stop_reason: why sampling stopped, in words.
         time: time of a step (JSON: ``time_s``); None unless the status is ``ok``.
     """
@@ -452,7 +452,7 @@ class StepRow(Record, frozen=True, kw_only=True):
     """A timed step of a model in a framework.
 
     Attributes:
-        record: its fields are merged into the object.
+        record: record of the step; its fields are merged into the object.
         title: title of the model.
         flops: FLOPs of a step: 2 x multiply-adds of convolutions and products, padding counted;
             None for a user's model.

@@ -30,7 +30,7 @@ class ProgramCall(Record, frozen=True, kw_only=True):
             several or none of them, its direction (an optimizer's call over all weights); for a
             compiler's kernel, whose signature has no arguments, the beginning of its name.
         direction: ``forward``, ``loss``, ``backward`` or ``optimizer``.
-        signature: see :class:`~pydlbench.records.operator.RecordedCall`.
+        signature: signature of the call, see :class:`~pydlbench.records.operator.RecordedCall`.
         bytes: size of its operands and results together; 0 where it is not known.
     """
 
@@ -85,16 +85,17 @@ class CallInContext(Record, frozen=True, kw_only=True):
     """Calls of one operator, module and direction in a step. Times in seconds.
 
     Attributes:
-        operator: see :class:`ProgramCall`.
-        module: likewise.
-        direction: likewise.
+        operator: name of the operator, see :class:`ProgramCall`.
+        module: the module that the calls belong to, see :class:`ProgramCall`.
+        direction: direction of the calls, see :class:`ProgramCall`.
         count: number of these calls in a step.
-        in_context_s: time of all of them in the traced step; on a GPU, of their kernels.
-        host_s: on a GPU, the host's time to enqueue all of them; None on a CPU.
+        in_context_s: time of all these calls in the traced step; on a GPU, time of their kernels.
+        host_s: on a GPU, the host's time to enqueue all these calls; None on a CPU.
         share: share of the step.
-        limit_s: their roofline: the larger of FLOPs over the measured peak and least bytes over the
-            measured bandwidths; None where their computation or the machine's peaks are not known.
-        flops: algorithmic FLOPs of all of them; None where their computation is not known.
+        limit_s: roofline of all these calls: the larger of FLOPs over the measured peak and least
+            bytes over the measured bandwidths; None where their computation or the machine's peaks
+            are not known.
+        flops: algorithmic FLOPs of all these calls; None where their computation is not known.
     """
 
     operator: str
@@ -114,11 +115,11 @@ class ModuleInContext(Record, frozen=True, kw_only=True):
     """A module's calls in a step, of all directions. Times in seconds.
 
     Attributes:
-        module: see :class:`ProgramCall`.
+        module: name of the module, see :class:`ProgramCall`.
         seconds: time of its calls in the traced step.
         share: share of the step.
-        limit_s: the sum of its calls' rooflines; None where calls without one take more than a
-            tenth of its time.
+        limit_s: the sum of the calls' rooflines; None where calls without a roofline take more than
+            a tenth of the module's time.
     """
 
     module: Annotated[str, shown("module", right=False)]
@@ -139,8 +140,8 @@ class Dominant(Record, frozen=True, kw_only=True):
         name: name of the module.
         share: share of the step.
         ci_low: lower end of the 95 % interval over the rounds; None with a single round.
-        ci_high: upper end.
-        rivals: modules whose shares do not differ significantly from it, the largest first.
+        ci_high: upper end of the interval.
+        rivals: modules whose shares do not differ significantly from this share, the largest first.
     """
 
     name: str
@@ -157,8 +158,9 @@ class Tracing(Record, frozen=True, kw_only=True):
         source: source of the times.
         rounds: traced steps, in one process.
         calls: number of calls in a step.
-        traced_s: median of the traced step; with time stamps, of the replayed calls.
-        untraced_s: median of the untraced steps beside them.
+        traced_s: median time of the traced step; with time stamps, median time of the replayed
+            calls.
+        untraced_s: median time of the untraced steps that ran beside the traced ones.
         cost: median ratio of the traced step, or of the replayed calls, to the untraced step of the
             same round. At 1 a profiler costs nothing; replayed calls have neither modules nor
             autograd.

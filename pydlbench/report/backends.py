@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
 
 _CONTENDED, _UNCERTAIN, _OTHER_SUMS, _FEWER_FLOPS, _INTERRUPTED = "!", "~", "a", "f", "i"
-# Columns after the backend's.
+# Columns that follow the column of the backend.
 _METRICS: Final = (
     "algorithm short_layout time.median time.spread tflops of_theoretical=theory of_measured "
     "roofline.efficiency gflops_per_watt to_best warm_s=kept checked"

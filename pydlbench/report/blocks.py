@@ -46,9 +46,9 @@ class Lines:
         lines: lines of text; long ones are wrapped. The text after ``next:`` or ``try:`` is a
             command.
         bold: number of emphasised lines, from the first.
-        alarm: whether they report errors.
-        listed: whether they are items of a list.
-        title: title of such a list; empty without one.
+        alarm: whether the lines report errors.
+        listed: whether the lines are items of a list.
+        title: title of the list; empty if there is none.
     """
 
     lines: Sequence[str]
@@ -65,7 +65,7 @@ class Facts:
     Attributes:
         facts: label and text; the same label as above is not repeated. The text of ``next`` is a
             command.
-        title: title of the facts; empty without one.
+        title: title of the facts; empty if there is none.
     """
 
     facts: Sequence[tuple[str, str]]
@@ -106,10 +106,10 @@ class Figure:
     """A figure of the page.
 
     Attributes:
-        kind: name of its file, to which a number is added: ``roofline``.
-        title: title above it.
-        text: its contents in words, with the important numbers.
-        caption: explanation below it, and what it leaves out.
+        kind: name of the figure's file, to which a number is added: ``roofline``.
+        title: title above the figure.
+        text: contents of the figure in words, with the important numbers.
+        caption: explanation below the figure, and what it leaves out.
         spec: Vega-Lite specification (https://vega.github.io/vega-lite/docs/spec.html) with its
             data; :mod:`pydlbench.report.drawing` draws it.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MODULES: Final = "seconds=in_context share alone_s native_s limit_s"
 _TERMS: Final = "term kind seconds ci_low..ci_high share detail"
-# Calls that take longer alone than in the step are reported from this share of the step on.
+# Minimum share of the step of calls that are reported as taking longer alone than in the step.
 _MIN_LONGER_SHARE: Final = 0.05
 #: Names of the differences between a level and the next one.
 _DIFFERENCES: Final = {
@@ -44,8 +44,8 @@ def breakdown_report(
     """Return a report on each breakdown; for several also a table of all levels.
 
     Args:
-        run: for the device's name.
-        documents: breakdowns, or why there are none.
+        run: the run, which has the device's name.
+        documents: breakdowns, or reasons why there are none.
         explain: show all terms, how each was measured, and all modules.
     """
     blocks: list[Block] = []
@@ -132,7 +132,7 @@ def summary_parts(record: BreakdownRecord) -> tuple[str, str]:
 
 
 def interval_text(low: float | None, high: float | None, scale: Scale) -> str:
-    """Return an interval: ``409.1 .. 426.0``; a dash without one."""
+    """Return an interval: ``409.1 .. 426.0``; a dash if there is none."""
     return "-" if low is None or high is None else f"{scale.bare(low)} .. {scale.bare(high)}"
 
 
@@ -281,7 +281,7 @@ def _overstated(record: BreakdownRecord, loss: Term, scale: Scale) -> list[str]:
 
 
 def largest_loss(record: BreakdownRecord) -> Term | None:
-    """Return the largest significant term besides the limit; None without one."""
+    """Return the largest significant term besides the limit; None if there is none."""
     terms = [term for term in record.terms if term.kind != "limit"]
     significant = [term for term in terms if term.ci_low is None or term.ci_low > 0]
     largest = max(significant, key=lambda term: term.seconds, default=None)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Levels of the memory in words.
 LEVEL_NAMES = {"llc": "last-level cache", "l2": "L2 cache"}
-#: Modules or layers that are named beside the dominant one, as not significantly smaller.
+#: Maximum number of modules or layers named beside the dominant one, as not significantly smaller.
 MAX_RIVALS = 3
 
 
@@ -53,7 +53,7 @@ AXES: dict[str, Callable[[Measurement], str]] = {
 BACKEND_AXES = ("backend", "mode", "timing", "accumulate")
 # Axes that may be unknown, as in a row that was never run: an empty value is no difference.
 _BLANK_IS_NO_VALUE = {"threads", "accumulate", "timing"}
-# Axes that may be determined by another one, and are omitted then: bf16 has another accumulator
+# Axes that may be determined by another one, and are omitted in that case: bf16 has another accumulator
 # than fp32, and cold caches on a GPU are timed in another way than hot ones.
 _DETERMINED_BY = {"accumulate": "precision", "timing": "cache"}
 

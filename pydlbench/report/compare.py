@@ -133,7 +133,7 @@ def what_would_decide(comparison: Comparison, threshold: float) -> list[str]:
 
     Args:
         comparison: a comparison.
-        threshold: slower by more than this fraction.
+        threshold: a row counts as slower if it is slower by more than this fraction.
 
     Returns:
         Empty if it is decided for all rows.
@@ -167,7 +167,7 @@ class Judgement(NamedTuple):
 
     Attributes:
         slower: the rows that are significantly slower by more than the threshold, in words; empty
-            without any.
+            if there are none.
         undecided: a line for each cause why rows are undecided, with advice; empty if none is, or
             if some are slower.
     """
@@ -296,7 +296,7 @@ def _margin(comparison: Comparison) -> str:
 # -----------------------------------------------------------------------------
 # The report: the conclusion first, the sides, the rows, rows without a partner.
 
-#: Rows that are printed; files have all.
+#: Maximum number of printed rows; files have all rows.
 LIMIT: Final = 60
 # Settings that have a column if rows differ in them.
 _AXES: Final = (

@@ -42,7 +42,7 @@ def flat_lines(
 
     Args:
         run: run of the documents.
-        table: their table in the store.
+        table: table of the store that has the documents.
         columns: names of the line's values.
         documents: JSON objects of layers or steps.
     """
@@ -126,7 +126,7 @@ def _samples(entry: Entry) -> list[float]:
 
 
 def flat_row(table: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document's values by column; the names of nested ones begin with their parent's."""
+    """Return values by column; the name of a nested value begins with its parent's name."""
     row: dict[str, Any] = {}
     for name, value in document.items():
         if isinstance(value, dict):

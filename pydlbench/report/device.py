@@ -372,8 +372,8 @@ class PricedCard:
         card: the known card.
         tflops: TFLOP/s by precision: as published, or else derived.
         derived: the precisions whose figure was not published.
-        price_usd: price.
-        images_per_s: its throughput in some model.
+        price_usd: price of the card in USD.
+        images_per_s: throughput of the card in some model.
     """
 
     card: KnownCard
@@ -383,13 +383,13 @@ class PricedCard:
     images_per_s: float | None = None
 
     def tflops_per_kusd(self, precision: str) -> float | None:
-        """Return TFLOP/s per 1000 USD, or None without a price or a figure."""
+        """Return TFLOP/s per 1000 USD, or None if the price or the figure is unknown."""
         value = self.tflops.get(precision)
         return None if value is None or self.price_usd is None else 1e3 * value / self.price_usd
 
     @property
     def images_per_s_per_usd(self) -> float | None:
-        """Images per second and dollar, or None without a price or a throughput."""
+        """Images per second and dollar, or None if the price or the throughput is unknown."""
         if self.images_per_s is None or self.price_usd is None:
             return None
         return self.images_per_s / self.price_usd

@@ -28,7 +28,7 @@ def diagnosis_report(run: RunRecord, diagnosis: Diagnosis) -> list[Block]:
     """Return heading, findings, other experiments and notes.
 
     Args:
-        run: for the device's name.
+        run: the run, which has the device's name.
         diagnosis: the diagnosis.
     """
     findings = [

@@ -46,7 +46,7 @@ def estimate_report(
     """Return heading, table of layers, sums and conclusion.
 
     Args:
-        run: for the device's name.
+        run: the run, which has the device's name.
         step: the estimate.
         rows: the measurements of its kernels, if they are known.
         top: number of layers to show, the longest first and those with the same kernels in one

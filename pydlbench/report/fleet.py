@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pydlbench.report.blocks import Block
 
 Row = TypeVar("Row", FleetEffect, FleetChange)
-# Metrics of a node, metrics of the fleet, and nodes that are shown.
+# Maximum number of metrics shown per node, of metrics shown of the fleet, and of nodes shown.
 _MAX_NODE_METRICS: Final = 4
 _MAX_METRICS: Final = 24
 _MAX_NODES: Final = 12
@@ -70,7 +70,7 @@ def unknown_nodes(verdict: FleetVerdict) -> list[str]:
 
 
 def judge_nodes(verdict: FleetVerdict) -> tuple[str, list[str]]:
-    """Return the number of slow nodes in words, empty without any; and why others are undecided."""
+    """Return the number of slow nodes in words (or an empty text), and why others are undecided."""
     slow = {effect.node for effect in verdict.slow}
     undecided = []
     if unclear := unclear_rows(verdict):
@@ -146,7 +146,7 @@ def slow_rows(verdict: FleetVerdict, most: int | None = None) -> list[FleetEffec
 
     Args:
         verdict: verdict on the fleet.
-        most: largest number of metrics of a node; all by default.
+        most: maximum number of rows per node; None for all.
     """
     whole = verdict.metrics[-1].metric if verdict.metrics else ""
     return _by_node(verdict.slow, whole, most)
@@ -157,8 +157,8 @@ def _by_node(rows: Sequence[Row], whole: str, most: int | None) -> list[Row]:
 
     Args:
         rows: rows of nodes in metrics.
-        whole: name of all metrics together.
-        most: largest number of rows of a node.
+        whole: name of the row's metric that stands for all metrics together.
+        most: maximum number of rows per node; None for all.
     """
     nodes = group_by(rows, lambda row: row.node).values()
     ordered = [sorted(own, key=lambda row: row.metric != whole) for own in nodes]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.report.blocks import Block
 
-# Operators in the table without --explain.
+# Maximum number of operators in the table, unless --explain is given.
 _MAX_OPERATORS: Final = 12
 # The dominating operators: the largest ones up to this share together, at most this number.
 _DOMINATING_SHARE: Final = 0.5
@@ -35,8 +35,8 @@ def forecast_report(
     """Return a report on each forecast.
 
     Args:
-        run: for the device's name.
-        documents: forecasts, or why there are none.
+        run: the run, which has the device's name.
+        documents: forecasts, or reasons why there are none.
         explain: show all operators.
     """
     blocks: list[Block] = []
@@ -79,7 +79,7 @@ def refused_line(document: Mapping[str, Any]) -> str:
 
 
 def summary_parts(record: ForecastRecord) -> tuple[str, str]:
-    """Return the step with its settings; and the forecast with its interval."""
+    """Return two texts: the step with its settings, and the forecast with its interval."""
     return _what(record), _figures(record, Scale.fit(record.seconds))
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pydlbench.report.blocks import Block
 
-#: Rows of a table and figures of a kind on a page; more make a browser slow.
+#: Maximum number of rows of a table, and of figures of a kind, on a page; more make a browser slow.
 MAX_ROWS: Final = 3000
 MAX_FIGURES: Final = 6
 # Control characters are invalid in HTML; single surrogates have no UTF-8.

@@ -94,7 +94,7 @@ def run_document(
             ``--json``; a sweep, and a run with more entries than its command writes, has all lists
             of :data:`LISTS`.
         run: the run's record.
-        entries: in the order in which they were finished.
+        entries: entries in the order in which they were finished.
         interrupted: whether the run ended before everything requested was measured.
         samples: whether to include the raw samples of layers.
     """

@@ -266,12 +266,12 @@ def _launch(kernel: Mapping[str, Any]) -> str:
 # -----------------------------------------------------------------------------
 # Footnotes to rows of a GPU: clocks that disagree, unused units, throttling.
 
-# Largest difference between the times of one kernel by three clocks that is not reported.
+# Maximum difference between the times of one kernel by three clocks that is not reported.
 _MAX_CLOCK_DIFFERENCE = 0.10
-# More rows whose clocks disagree are in a table instead of notes.
+# Maximum number of notes on clocks that disagree; more rows are in a table instead.
 _MAX_CLOCK_NOTES = 4
 _CLOCKS: Final = ("event", "graph", "host")
-# Smallest drop of the clock over a second of executions that is reported; readings scatter less.
+# Minimum drop of the clock over a second of executions that is reported; readings scatter less.
 _MIN_SLOWDOWN: Final = 0.03
 
 
@@ -280,7 +280,7 @@ def gpu_notes(rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
 
     Args:
         rows: ``ok`` rows; there are no notes on those of a CPU.
-        name_of: names a row.
+        name_of: function that returns a row's name.
     """
     disagreeing = [(row, text) for row in rows if (text := disagreement(row)) is not None]
     if len(disagreeing) > _MAX_CLOCK_NOTES:
@@ -330,7 +330,7 @@ _BY_CLOCK: Final = (
 def _named_table(
     rows: Sequence[Measurement], name_of: Callable[[Measurement], str], names: str
 ) -> Iterator[TableBlock]:
-    """Yield a table of rows with their names and some fields; none without a row."""
+    """Yield a table of rows with their names and some fields; nothing if there are no rows."""
     if rows:
         yield TableBlock.from_rows(
             [Column("row", name_of, right=False), *columns_of(rows, names)], rows
@@ -377,7 +377,7 @@ def disagreement(row: Measurement) -> str | None:
 # Explanations of slower backends: one line each, and with ``--explain`` the measurements.
 
 _UNEXPLAINED = "unexplained"
-# Causes may exceed the gap by this share of it before that is reported.
+# Maximum excess of the causes over the gap that is not reported, as a share of the gap.
 _MAX_EXCESS = 0.05
 
 
@@ -390,7 +390,7 @@ def explanations(
 
     Args:
         rows: ``ok`` rows.
-        name_of: names a row.
+        name_of: function that returns a row's name.
     """
     disturbed = {
         id(row)
@@ -420,7 +420,7 @@ def evidence(rows: Sequence[Measurement], name_of: Callable[[Measurement], str])
 
     Args:
         rows: ``ok`` rows.
-        name_of: names a row.
+        name_of: function that returns a row's name.
     """
     for row in rows:
         lines = [

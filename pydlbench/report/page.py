@@ -42,7 +42,7 @@ class PageRun:
 
     Attributes:
         loaded: the run, from a store or a file.
-        blocks: the report of its command; empty without a result.
+        blocks: the report of the run's command; empty if there is no result.
         fleet: the verdict on its nodes, for a run of a fleet.
     """
 

@@ -29,8 +29,8 @@ def published_report(figures: Sequence[PublishedFigure], *, own: bool) -> list[B
 
     Args:
         figures: figures, each with the measured results that match it.
-        own: whether runs were given; their results have columns then, and figures without a result
-            are left out.
+        own: whether runs were given; in that case their results have columns, and figures without a
+            result are left out.
     """
     shown = [figure for figure in figures if figure.own or not own]
     pairs = _pairs(shown)

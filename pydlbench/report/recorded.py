@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pydlbench.records.recorded import RecordedProblem, RecordedSteps
     from pydlbench.report.blocks import Block
 
-#: Problems in the table; JSON has all.
+#: Maximum number of problems in the table; JSON has all.
 _MAX_PROBLEMS: Final = 15
-#: Operators without a native layer that are named.
+#: Maximum number of operators without a native layer that are named.
 _MAX_LISTED_OPERATORS: Final = 6
 
 

@@ -24,7 +24,7 @@ def runs_table(runs: Sequence[RunInfo]) -> TableBlock:
 
 
 def time_text(time: Mapping[str, Any] | None) -> str:
-    """Return a time with its spread and n; a dash without a time."""
+    """Return a time with its spread and n; a dash if there is no time."""
     if not time:
         return "-"
     low, high = time.get("ci_low"), time.get("ci_high")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.measurement import Measurement
 
-# Smallest ratio that counts as a difference. Rows of one run are timed one after another, and the
+# Minimum ratio that counts as a difference. Rows of one run are timed one after another, and the
 # machine drifts in between by several percent, which no interval of a single row shows.
 _MIN_RATIO = 1.10
 _TOO_CLOSE = "too close to tell apart unless interleaved"
@@ -28,7 +28,7 @@ def compare_settings(timed: Sequence[Measurement], settings: Sequence[str]) -> l
 
     Args:
         timed: ``ok`` rows, at least two.
-        settings: Axes other than layer and pass along which they differ.
+        settings: Axes other than layer and pass along which the rows differ.
     """
     if len(settings) == 1:
         return _one_axis(timed, settings[0])

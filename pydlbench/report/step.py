@@ -90,7 +90,7 @@ def _setting(record: StepRecord, *, named: bool) -> str:
 
 
 def ratio(row: StepRow, other: StepRow) -> Estimate | None:
-    """Return the ratio of a row's time to another's, from the rounds of both."""
+    """Return the time of a row over the time of another one, from the rounds of both."""
     times, others = row.record.rounds_s, other.record.rounds_s
     both = [number for number in times.keys() & others.keys() if others[number] > 0]
     ratios = {number: times[number] / others[number] for number in both}
@@ -112,7 +112,7 @@ def device_ratio(row: StepRow, rows: Sequence[StepRow]) -> Estimate | None:
 
     Args:
         row: a GPU's row.
-        rows: all rows; that of the CPU has the same framework, mode, precision, batch and phase.
+        rows: all rows; the CPU's row has the same framework, mode, precision, batch and phase.
     """
     if not (row.record.spec.on_gpu and row.record.ok):
         return None
@@ -138,7 +138,7 @@ def steps_report(
     """Return heading, table, modules, rows without a time, notes, and conclusion.
 
     Args:
-        run: for the device's name.
+        run: the run, which has the device's name.
         records: records in the order of the table; at least one.
         agreements: results of ``--agree``.
     """
@@ -268,11 +268,11 @@ def _columns(timed: Sequence[StepRow]) -> list[Column[StepRow]]:
 # card, because they wait for launches. So there is no verdict on small steps, and the thresholds
 # are a little below the published shares.
 
-#: A step of fewer FLOPs waits more for launches than for arithmetic.
+#: Minimum FLOPs of a step that is judged: a smaller step waits more for launches than it computes.
 MIN_JUDGED_FLOPS: Final = 1e11
 #: Share of the datasheet's peak that a healthy card reaches: on CUDA cores, on tensor cores.
 _HEALTHY_SHARE: Final = {False: 0.20, True: 0.10}
-#: Part of that share below which the card is at fault; above it may be the step.
+#: Part of that share below which the card is at fault; above it, the step may be the reason.
 _FAULTY_PART: Final = 0.5
 
 

@@ -33,7 +33,7 @@ MAX_WIDTH: Final = 150
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 # Lines with a command are not wrapped, so that it can be copied.
 _COMMANDS: Final = ("next: ", "try: ")
-# Smallest width of a column of words that is cut.
+# Minimum width of a column of words that is cut.
 _MIN_WIDTH: Final = 20
 _GAP: Final = "  "
 # The label of a command among facts.
@@ -246,7 +246,7 @@ def _fitted(wide: list[int], right: Sequence[bool], style: Style) -> list[list[i
     Args:
         wide: widths of the columns in characters; changed for columns that are cut.
         right: whether each is aligned to the right: a number, which is never cut.
-        style: has the width.
+        style: style that has the width.
     """
     width = style.width
 
@@ -338,7 +338,7 @@ def check_writable(option: str, target: str) -> None:
         probe = _open_beside(path)
         os.close(probe[0])
         probe[1].unlink()
-    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a loop of links
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a symbolic-link loop
         if isinstance(error, UsageError):
             raise
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
 
 
-# Largest efficiency by the error of a clock that is read beside the load, not during it.
+# Maximum efficiency that the error of a clock read beside the load, not during it, can explain.
 _MAX_EFFICIENCY = 1.03
 _VECTOR_LANES = 8  # of a 256-bit float32 vector
 _MIN_BATCH = 8
@@ -231,7 +231,7 @@ def conclude_run(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
 
     Args:
         run: the run; the peaks are those for the number of threads of the first row.
-        rows: see :func:`conclude`.
+        rows: all measurements of the run, as in :func:`conclude`.
     """
     threads = next((row.threads for row in rows if row.ok), None)
     peaks = run.device_for(threads).get("peaks")
@@ -281,7 +281,7 @@ def dominates(name: str, count: int = 1, rivals: Sequence[str] = ()) -> str:
 
     Args:
         name: the first layer of the group that takes most time.
-        count: number of its layers.
+        count: number of layers in that group.
         rivals: groups that do not differ significantly: ``conv2 or conv3 dominates``.
     """
     group = name if count == 1 else f"{name} and {count - 1} like it"
