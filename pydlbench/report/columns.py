@@ -53,8 +53,8 @@ AXES: dict[str, Callable[[Measurement], str]] = {
 BACKEND_AXES = ("backend", "mode", "timing", "accumulate")
 # Axes that may be unknown, as in a row that was never run: an empty value is no difference.
 _BLANK_IS_NO_VALUE = {"threads", "accumulate", "timing"}
-# Axes that may be determined by another one, and are omitted in that case: bf16 has another accumulator
-# than fp32, and cold caches on a GPU are timed in another way than hot ones.
+# Axes that another one may determine, and which are omitted in that case: bf16 has another
+# accumulator than fp32, and cold caches on a GPU are timed in another way than hot ones.
 _DETERMINED_BY = {"accumulate": "precision", "timing": "cache"}
 
 
