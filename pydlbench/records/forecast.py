@@ -73,11 +73,11 @@ class OperatorTime(Record, frozen=True, kw_only=True):
         operator: name of the operator.
         place: framework, settings and processor with which the operator was timed.
         created_utc: when the operator was last timed, in ISO 8601.
-        visits_s: time of one execution in each visit, which is a fresh process: the mean of the
-            middle rounds, see :func:`~pydlbench.timing.statistics.middle_rounds`.
-        enqueue_s: on a GPU, the host's time to enqueue one execution, in each visit.
-        samples: number of samples of all visits together.
-        disturbed: number of visits during which other processes used the cores.
+        visits_s: time of one execution in each fresh process: the mean of the middle rounds,
+            see :func:`~pydlbench.timing.statistics.middle_rounds`.
+        enqueue_s: on a GPU, the host's time to enqueue one execution, in each process.
+        samples: number of samples of all processes together.
+        disturbed: number of these processes beside which other programs used the cores.
     """
 
     signature: str
@@ -98,22 +98,22 @@ class OperatorTime(Record, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        """Time of an execution: the median of the visits."""
+        """Time of an execution: the median of the processes."""
         return median(self.visits_s)
 
     @property
     def ci_low(self) -> float | None:
-        """Lower end of the interval: 95 % with four visits or more, else the fastest visit."""
+        """Lower end of the interval: 95 % with four processes or more, else the fastest one."""
         return self._interval()[0]
 
     @property
     def ci_high(self) -> float | None:
-        """Upper end; both are None with a single visit."""
+        """Upper end of the interval; both ends are None with a single process."""
         return self._interval()[1]
 
     @property
     def host_s(self) -> float:
-        """The host's time to enqueue an execution: the median of the visits; 0 on a CPU."""
+        """The host's time to enqueue an execution: the median of the processes; 0 on a CPU."""
         return median(self.enqueue_s) if self.enqueue_s else 0.0
 
     def _interval(self) -> tuple[float | None, float | None]:

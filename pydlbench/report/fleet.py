@@ -85,7 +85,7 @@ def judge_nodes(verdict: FleetVerdict) -> tuple[str, list[str]]:
 
 
 def judge_changes(comparison: FleetComparison) -> tuple[str, list[str]]:
-    """Return the nodes that became slower, empty without any; and why others are undecided.
+    """Return the nodes that became slower (or an empty text), and why others are undecided.
 
     Changes within the margin do not count.
     """

@@ -52,9 +52,9 @@ class TimedRow:
 
     Attributes:
         name: name of the row.
-        median: median of its time.
-        low: lower end of its interval; None without one.
-        high: upper end.
+        median: median time.
+        low: lower end of the time's interval; None if there is none.
+        high: upper end of the interval.
         n: number of samples.
         per_s: rates by Bencher's names.
     """

@@ -19,9 +19,9 @@ class Bar(NamedTuple):
 
     Attributes:
         name: name of the part.
-        seconds: its time.
+        seconds: time of the part.
         ticks: seconds to compare it with by name: its limit, its native layers.
-        ends: ends of its interval, if it has one.
+        ends: ends of the time's interval, if it has one.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Bar(NamedTuple):
 
 
 def bars(kind: str, title: str, parts: Sequence[Bar], *, ordered: bool = True) -> list[Figure]:
-    """Return the figure of some parts; empty without parts.
+    """Return the figure of some parts; empty if there are none.
 
     Args:
         kind: kind of the figure; see :class:`~pydlbench.report.blocks.Figure`.

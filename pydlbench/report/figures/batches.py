@@ -22,7 +22,7 @@ class Rate(NamedTuple):
 
 
 def batches(rates: Sequence[Rate], unit: str) -> list[Figure]:
-    """Return the figure of series with several batches; empty without any.
+    """Return the figure of series with several batches; empty if there are none.
 
     Args:
         rates: rates of all series; the first one of a batch counts.
