@@ -326,7 +326,7 @@ def conclude(
     Args:
         spec: the step.
         place: framework, mode, device and so on that the rows belong to.
-        step: its calls, its batch, and notes.
+        step: calls, batch and notes of the step.
         rows: rows of the step's calls and of a page fault, if known.
         faults: page faults of the step; None if they were not counted.
         factors: factors of the stored rows, by class.

@@ -35,7 +35,7 @@ class Enqueued(NamedTuple):
 
     Attributes:
         host_s: the host's time to enqueue it.
-        device_s: its execution time on the device; 0 if it launches no kernel, such as a view.
+        device_s: execution time on the device; 0 if it launches no kernel, such as a view.
         waits: whether the host waits for the device after enqueuing the call.
     """
 

@@ -85,7 +85,7 @@ class Observations:
 
     Attributes:
         spec: the step, its batch filled in.
-        model: its graph; None for the user's own model.
+        model: the step's graph; None for the user's own model.
         mapped: the native layers of a user's model's recorded calls; see
             :func:`pydlbench.analysis.mapped.map_step`.
         step: the timed step.

@@ -278,7 +278,7 @@ class SessionKernels:
 
         Args:
             spec: what it computes.
-            variant: its name.
+            variant: name of the kernel.
             searched: facts with the candidates of the search; a single one was only executed once.
             process: number of its process, in which short kernels that were not searched for here
                 are warmed up.

@@ -77,7 +77,7 @@ def memory_needed(spec: KernelSpec, layer: Layer, cold_bytes: int) -> int:
 
     Args:
         spec: what to measure.
-        layer: its layer, possibly with another batch.
+        layer: layer of the spec, possibly with another batch.
         cold_bytes: least bytes of the rotating copies for cold caches.
     """
     operands = layer.operands(spec.pass_)
@@ -97,7 +97,7 @@ def memory_held(spec: KernelSpec, layer: Layer, cold_bytes: int) -> int:
 
     Args:
         spec: what to measure.
-        layer: its layer, possibly with another batch.
+        layer: layer of the spec, possibly with another batch.
         cold_bytes: see :func:`memory_needed`.
     """
     if spec.on_gpu:

@@ -106,7 +106,7 @@ class RowRecorder:
     Attributes:
         store: the store.
         resumed: the resumed run.
-        before: its stored record.
+        before: stored record of the resumed run.
         interrupts: handles Ctrl-C while the context lasts.
         begun: whether the run is in the store.
         given: number of results passed to ``add``.

@@ -166,7 +166,7 @@ def traced_rounds(
 
     Args:
         kernel: runs the step traced.
-        facts: its calls, and the ways to trace it.
+        facts: calls of the step, and the ways to trace it.
         briefly: only choose the way, with two rounds if tracing costs little; the caller takes the
             rounds.
     """

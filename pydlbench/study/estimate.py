@@ -102,7 +102,7 @@ def estimate(series: Series) -> Estimate:
 
 
 def contrast(own: Series, other: Series) -> Estimate | None:
-    """Return the ratio of two subjects' times in the rounds of both; None without a common round.
+    """Return the ratio of two subjects' times in the rounds of both; None if there is none.
 
     Args:
         own: visits of the subject in the numerator.
