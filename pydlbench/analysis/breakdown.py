@@ -190,7 +190,10 @@ class _Analysis:
     # --- terms --------------------------------------------------------------------------------
 
     def _make_columns(self) -> None:
-        """Make the terms, from the limit to the step; their sum is the step in each round."""
+        """Make the terms in order: the hardware limit, then what is added to it.
+
+        In each round they add up to the time of the step.
+        """
         if layered := [*self._layered, *self._not_alone]:
             self._add("limit", "limit", "limit", layered, lambda call: call.limit or 0.0)
             self._add(DIFFERENCES["native"], "difference", "native", layered, _kernels)

@@ -90,10 +90,10 @@ CPU_EFFORT = Effort(
     turn_samples=50,
     stages=(Stage(1 / 6, 1.5), Stage(1 / 2, 1.15), Stage(1.0, float("inf"))),
 )
-#: On a CPU, for a layer whose time is one of hundreds in a sum. Probes are a third as long, which
-#: still distinguishes kernels that differ by a tenth. Finals have fewer candidates and a fifth of
-#: the time, one or two rounds for long kernels. If the second best wins, it is slower by only a few
-#: per cent.
+#: Effort on a CPU for a layer that is one of hundreds in an estimate. Probes take a third of the
+#: time, enough to distinguish kernels that differ by a tenth. Finals have fewer candidates and a
+#: fifth of the time; long kernels get one or two rounds. A kernel that is chosen in place of the
+#: fastest is only a few per cent slower.
 CPU_BRIEF_EFFORT = replace(
     CPU_EFFORT,
     probe_s=0.01,

@@ -332,7 +332,7 @@ def _script_batch(protocol: str, model: str) -> int | None:
 
 
 def _run_installations(args: CompareOptions, outputs: Outputs, margin: float) -> int:
-    """Compare two installations, measured interleaved; return the exit code.
+    """Compare two installations, measured in turn; return the exit code.
 
     Raises:
         UsageError: bad input, or an interpreter that cannot measure.

@@ -67,7 +67,7 @@ class SideRow(NamedTuple):
             return {}
         try:
             settings = json.loads(self.problem)
-        except ValueError:  # a layer of a foreign document whose kind is "step"
+        except ValueError:  # a foreign row of kind "step" whose problem is a layer's
             return {}
         return settings if isinstance(settings, dict) else {}
 

@@ -336,11 +336,11 @@ def seconds_of(side: Side, keys: Collection[Any]) -> dict[Any, float]:
 
 
 def spread(rows: Sequence[SideRow], runs: Sequence[Mapping[Any, float]]) -> Spread:
-    """Return the spread of some rows over independent runs.
+    """Return the spread of the rows' times over independent runs.
 
     Args:
-        rows: the rows.
-        runs: seconds by key, from :func:`repetitions`.
+        rows: rows to look up in each run.
+        runs: for each run, seconds by key, as :func:`repetitions` returns them.
     """
     names = [key(row) for row in rows]
     seconds = [[run.get(name, math.nan) for name in names] for run in runs]

@@ -209,7 +209,7 @@ class ProbeCache:
                 new.replace(self._path)
 
     def _read(self) -> dict[str, Any]:
-        """Return the file's content, which is parsed anew where the file has changed."""
+        """Return the file's content; parse it again only if the file has changed."""
         try:
             state = self._path.stat() if self._path else None
         except OSError:

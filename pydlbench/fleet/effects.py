@@ -49,7 +49,8 @@ UNCLEAR: Final = "UNCLEAR"
 FALSE_RATE: Final = 0.01
 #: Confidence of each interval.
 _CONFIDENCE: Final = 0.95
-# Quantile of the normal distribution beyond which one variance in a thousand lies by chance.
+# A variance is an outlier if chance would exceed it once in a thousand: the quantile of the normal
+# distribution, from which that of chi-squared is approximated.
 _OUTLIER_QUANTILE: Final = 3.09
 # Rounds that are equal to the last bit have no variance, and no logarithm of it.
 _MIN_VARIANCE: Final = 1e-24

@@ -334,7 +334,7 @@ def _complete(path: Path) -> tuple[None, bool]:
 
 
 def _stored_sweep(path: Path) -> tuple[str, str]:
-    """Return id and status of the sweep in a store, empty without one.
+    """Return id and status of the sweep in a store; two empty texts if there is none.
 
     A file that cannot be read is renamed.
     """

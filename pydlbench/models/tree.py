@@ -80,7 +80,7 @@ class _Module(Generic[Item]):
 def fold(
     items: Iterable[tuple[Sequence[str], Hashable, Item]],
 ) -> tuple[RepeatedModule[Item], ...]:
-    """Return the tree of modules of some items, with modules that repeat as one.
+    """Return items as a tree of modules, in which repeated modules are merged into one.
 
     Args:
         items: items, each with the names of the modules around it, the outermost first, and with a

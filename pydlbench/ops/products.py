@@ -82,7 +82,10 @@ def _gemm_scaled(layer: Layer, batch: int) -> dict[str, Any]:
 
 
 def _read_gemm(_: Op, tensors: list[Sizes]) -> dict[str, Any]:
-    """Return the fields of ``MxK:KxN`` or ``BxMxK:BxKxN``, optionally followed by ``:BxMxN``."""
+    """Return the fields of ``MxK:KxN[:MxN]`` or ``BxMxK:BxKxN[:BxMxN]``.
+
+    B may be several dimensions; one that is 1 in one operand is broadcast.
+    """
     sizes = [[size for size, _ in tensor] for tensor in tensors]
     (*first, m, k), weights = sizes[0], sizes[1]
     *second, _rows, n = weights

@@ -112,7 +112,7 @@ class PublishedFigure(Record, frozen=True, kw_only=True):
         return self.value / 1e3 if self.unit.startswith("ms") else self.batch / self.value
 
     def in_unit(self, seconds: float, batch: int) -> float:
-        """Return a time of ours in this figure's unit.
+        """Convert a measured step time to the unit and the batch of this figure.
 
         Args:
             seconds: time of a step.

@@ -107,7 +107,7 @@ def run_document(
         return {**head, "recorded": lists[kind][0]}
     if kind == "layers":
         return {**head, "measurements": lists["measurements"]}
-    if kind in _ONLY_LIST:  # its other entries are stored rows, not results
+    if kind in _ONLY_LIST:  # other tables' entries are from the store, not results
         return {**head, f"{kind}s": lists.get(kind, [])}
     if kind == "step" and lists["steps"]:
         steps = lists["steps"]

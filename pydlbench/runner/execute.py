@@ -482,7 +482,7 @@ class _Loop:
         return bool(self._done) and all(self.earlier(task, row) for row in task.rows)
 
     def _take_earlier(self, task: Task) -> None:
-        """List the results of a task in the resumed run, and remember its kernels."""
+        """Take over the results that the resumed run has for a task, and remember their kernels."""
         for row in task.rows if self._done else ():
             for result in self._parts_of.get(row_key(task, row), ()):
                 self._list(task, None, result)

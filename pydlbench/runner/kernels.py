@@ -55,11 +55,12 @@ class _KernelPlan(NamedTuple):
 
     Attributes:
         preparation: arguments for the worker.
-        summand: whether it is one of an estimate's native rows.
+        summand: whether the spec is one of an estimate's native rows.
         problem: the spec without the name of its layer, with hot caches.
-        searched: result of an earlier search for the same problem; None if there is none.
-        known: facts about a verified kernel, if possible from a process of the same kind; None if
-            there are none.
+        searched: facts of the kernel that an earlier search found for the same spec, apart from
+            the layer's name; None if there was no such search.
+        known: facts about the kernel if it was verified earlier, preferably in the same kind of
+            process (one that keeps its pages, or one that does not); None if it was not.
     """
 
     preparation: Preparation

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pydlbench.study.estimate import Estimate
     from pydlbench.workers.host import RemoteKernel
 
-# An upper bound of the cost of a page fault: 0.1 to 1 us, most on virtual machines. A process that
-# keeps pages is sampled if the faults of a call may cost this share of it.
+# Upper bound of the cost of a page fault, which takes 0.1 to 1 us, the longest on virtual machines.
 _FAULT_S = 2e-6
+# A process that keeps its pages is measured, too, if page faults may take this share of a call.
 _MIN_FAULTS_SHARE = 0.01
 # Repetitions with kept pages. They begin with the second one, when the number of faults is known.
 _WARM_REPETITIONS: Final = 2

@@ -24,7 +24,7 @@ _TENSOR: Final = re.compile(r"Tensor\((.+)\)")
 
 
 class Values(msgspec.Struct):
-    """Arguments or results of a node, side by side."""
+    """Arguments or results of a node, as parallel lists."""
 
     values: list[Any] = []
     shapes: list[Any] = []

@@ -89,7 +89,10 @@ class OperatorEvent:
 
     @property
     def _is_cast_first(self) -> bool:
-        """Whether autocast converts its operands first: casts and operator are calls then."""
+        """Whether autocast converts the operands first.
+
+        The event is not a call in that case; the casts and the operator inside of it are.
+        """
         first = self.inner[0] if self.inner else None
         return (
             first is not None

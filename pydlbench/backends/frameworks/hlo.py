@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-# Instructions that are named; all others are layout changes and elementwise arithmetic.
+# Instructions that :func:`kernels` reports; the rest are mostly layout changes and elementwise
+# arithmetic.
 _INSTRUCTION = re.compile(
     r"= (?P<type>\w+)\[[^\]]*\]\S* "
     r"(?P<word>convolution|dot|reduce|reduce-window|select-and-scatter|scatter|custom-call)\("

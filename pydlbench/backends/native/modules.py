@@ -30,10 +30,10 @@ def native_module(name: str) -> ModuleType:
 
 
 def _import_module(name: str) -> ModuleType:
-    """Import a module; if the loader does not find oneDNN, load that first.
+    """Import a module; if the loader does not find oneDNN, load it from its wheel and try again.
 
-    The module's search path has the folder of oneDNN's wheel in the same environment. The wheel may
-    also be in a parent environment.
+    The module's own search path finds the wheel in the same environment only; this also finds one
+    in a parent environment.
 
     Raises:
         ImportError: the module was not built, or cannot be loaded.

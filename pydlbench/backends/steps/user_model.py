@@ -228,10 +228,11 @@ class UserModel(FedModel):
         return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
 
     def _drawn(self, rows: Mapping[int | str, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return random values for ``--input``: positional inputs, and inputs by name.
+        """Return random inputs as ``--input`` describes them: positional ones, and others by name.
 
         Args:
-            rows: numbers of rows of the tables that inputs index, by position or name.
+            rows: for integer inputs, by position or name, the number of rows of the table that
+                they index; random indices stay below it.
         """
         stream = np.random.default_rng(self.spec.seed)
         arguments: list[Any] = []

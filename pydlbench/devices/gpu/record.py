@@ -125,7 +125,7 @@ class GpuRecord(ProbedDevice):
         return {"l2": self.facts.l2_bytes or None}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record for JSON: FLOP/s, B/s, bytes and Hz."""
+        """Return the record as a JSON object in base units: FLOP/s, B/s, bytes, Hz, seconds."""
         card = find_card(self.facts)
         # Without arguments, super() does not find its class in a dataclass with slots.
         return ProbedDevice.to_dict(self) | {

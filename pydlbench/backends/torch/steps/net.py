@@ -123,7 +123,8 @@ class TorchNet:
 # -----------------------------------------------------------------------------
 # The functions of layers in a network.
 
-#: Functions in place, used if no other node reads the input.
+#: In-place versions of activations, used where the input may be overwritten: no other node reads
+#: it, and its producer's gradient does not need it.
 _IN_PLACE: Final[Mapping[str, Callable[..., Any]]] = {
     "relu": torch.relu_,
     **{

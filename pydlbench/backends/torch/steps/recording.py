@@ -279,7 +279,8 @@ class DispatchRecorder(DispatchMode):
         self._entered = 0
         self._opaque: str | None = None
         self._name, self._direction = "", "forward"
-        # Autograd numbers the nodes of its graph; a forward call creates one.
+        # Number of autograd's next node when last read. Forward calls create nodes, so a change
+        # tells which nodes belong to which module.
         self._numbered = _sequence()
         self._owners: dict[int, str] = {}
         self._parameters = {id(tensor): name for tensor, name in parameters.items()}
