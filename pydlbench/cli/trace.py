@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -124,6 +125,8 @@ def read_tasks(args: TraceOptions) -> list[Task]:
         recorded = read(name)
         if captures:
             recorded, replays = with_captures(recorded, captures)
+            named = (f"--capture: {quantity(replays, 'replay')} of a graph named by its operators",)
+            recorded = dataclasses.replace(recorded, notes=(*recorded.notes, *named))
             if not replays:
                 raise UsageError(
                     f"--capture {args.capture}: no replay in {name} launched as many kernels as "

@@ -11,6 +11,7 @@ from pydlbench.report.blocks import Details, Lines
 from pydlbench.report.columns import MAX_RIVALS
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.module_tree import (
+    MIN_PART_SHARE,
     ModulePart,
     call_name,
     dominant_part,
@@ -50,7 +51,12 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
 
     lines = []
     if len(parts) > len(table):
-        lines.append(f"{len(parts) - len(table)} more parts (the page has the whole tree)")
+        hidden = [module for module in modules if module.share < MIN_PART_SHARE]
+        share = percent(sum(module.share for module in hidden))
+        lines.append(
+            f"{len(parts) - len(table)} more parts (the page has the whole tree); modules below "
+            f"{percent(MIN_PART_SHARE)} each: {share} of the step"
+        )
     lines.append(_between(record, trace))
     lines += trace.notes
     lines.append(f"next: {shlex.join(['pydlbench', 'breakdown', *step_words(record.spec)])}")

@@ -54,7 +54,7 @@ _CPU_PROVIDER: Final = "CPUExecutionProvider"
 
 def _read_onnxruntime(name: str, events: Sequence[ChromeEvent]) -> RecordedTrace:
     ran = [e for e in events if e.cat == "Node" and e.name.endswith(_ENDING)]
-    ran = [e for e in ran if e.args.input_type_shape is not None]
+    ran = [e for e in ran if e.noted.input_type_shape is not None]
     if not ran:
         raise UsageError(f"{name}: nodes without shapes; nearest: a profile of onnxruntime 1.10 on")
     ran.sort(key=attrgetter("ts"))
@@ -68,7 +68,7 @@ def _read_onnxruntime(name: str, events: Sequence[ChromeEvent]) -> RecordedTrace
     ]
     rounds = [_round(part, run.dur * _MICRO) for part, run in parts]
     kept, notes = alike(rounds or [_round(activities, None)])
-    providers = Counter(str(event.args.provider or "") for event in ran)
+    providers = Counter(str(event.noted.provider or "") for event in ran)
     on_gpu = any(provider not in ("", _CPU_PROVIDER) for provider in providers)
     inferred = "strides and paddings are not in this profile: they are inferred from sizes"
     timelines = [
@@ -90,7 +90,7 @@ def _read_onnxruntime(name: str, events: Sequence[ChromeEvent]) -> RecordedTrace
 
 
 def _node(event: ChromeEvent, place: int, first: float) -> Activity:
-    args = msgspec.structs.asdict(event.args)
+    args = msgspec.structs.asdict(event.noted)
     call = nodes.call_of(event.name.removesuffix(_ENDING), args)
     begin = (event.ts - first) * _MICRO
     return Activity(

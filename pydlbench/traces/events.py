@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -58,12 +58,18 @@ class Arguments(
 
     def __post_init__(self) -> None:
         """Use one name of the external id, and no ids that cannot be keys."""
-        ids = (self.external if self.external is not None else self.external_lower,)
-        self.external = next((each for each in ids if isinstance(each, (int, str))), None)
+        if self.external is None:
+            self.external = self.external_lower
+        if not isinstance(self.external, (int, str)):
+            self.external = None
         if not isinstance(self.correlation, (int, str)):
             self.correlation = None
         if not isinstance(self.device, (int, str)):
             self.device = None
+
+
+#: Arguments of an event without any.
+NO_ARGUMENTS: Final = Arguments()
 
 
 class ChromeEvent(msgspec.Struct):
@@ -87,7 +93,12 @@ class ChromeEvent(msgspec.Struct):
     dur: _Duration = 0.0
     pid: int | str = 0
     tid: int | str = 0
-    args: Arguments = msgspec.field(default_factory=Arguments)
+    args: Arguments | None = None
+
+    @property
+    def noted(self) -> Arguments:
+        """The arguments; none of them is known if the profiler noted none."""
+        return self.args or NO_ARGUMENTS
 
     @property
     def end(self) -> float:

@@ -249,7 +249,7 @@ class _Profile:
                 "recorded without shapes: there are no limits; "
                 "torch.profiler.profile(record_shapes=True) notes them"
             )
-        devices = {event.args.device for event in self.device_events} - {None}
+        devices = {event.noted.device for event in self.device_events} - {None}
         if len(devices) > 1:
             notes.append(f"{len(devices)} devices: their time lines are taken together")
         rounds = tuple(_round_on_device(step.activities, step.span_s) for step in timelines)
@@ -266,7 +266,7 @@ class _Profile:
 
     def _noted(self) -> Iterable[str]:
         operators = (e for e in self.events if e.cat.lower() in ("cpu_op", "operator"))
-        return ("shapes" if event.args.shapes else "" for event in operators)
+        return ("shapes" if event.noted.shapes else "" for event in operators)
 
     def _activities(self) -> list[tuple[Activity, float]]:
         """Return the device's activities, each with the moment that decides its step."""
@@ -274,17 +274,17 @@ class _Profile:
             number: visited
             for place, visited in self.visited.items()
             if visited.event.launches
-            and (number := self.events[place].args.correlation) is not None
+            and (number := self.events[place].noted.correlation) is not None
         }
         externals: dict[Any, OutermostCall] = {}
         for place, visited in self.visited.items():
-            external = self.events[place].args.external
+            external = self.events[place].noted.external
             if external is not None and visited.event.is_operator:
                 externals.setdefault(external, visited)
         numbers = itertools.count(-1, -1)
         activities = []
         for event in self.device_events:
-            launch = launches.get(event.args.correlation)
+            launch = launches.get(event.noted.correlation)
             origin = Origin(number=next(numbers), call=None)
             span = None
             moment = self._relative(event).begin
@@ -293,8 +293,8 @@ class _Profile:
                 moment = span.begin
                 if launch.call is not None or launch.modules or launch.direction != "forward":
                     origin = self.origin_of(launch)
-            numbered_apart = event.args.external == event.args.correlation
-            operator = None if numbered_apart else externals.get(event.args.external)
+            numbered_apart = event.noted.external == event.noted.correlation
+            operator = None if numbered_apart else externals.get(event.noted.external)
             if origin.call is None and operator is not None:
                 origin = self.origin_of(operator)
                 if launch is None:
@@ -312,7 +312,7 @@ class _Profile:
                         seconds=interval.end - interval.begin,
                         launch=span,
                         origin=origin,
-                        bytes=_byte_count(event.args.bytes),
+                        bytes=_byte_count(event.noted.bytes),
                         replayed=launch is not None and _GRAPH_LAUNCH in launch.event.name,
                     ),
                     moment,
@@ -501,7 +501,7 @@ def _nest(name: str, events: Sequence[ChromeEvent]) -> list[OperatorEvent]:
                     f"{name}: {event.name[:60]!r}: more than {_MAX_DEPTH:,} events around it; "
                     "nearest: record it again"
                 )
-            number = event.args.sequence
+            number = event.noted.sequence
             annotation = event.cat == "user_annotation"
             nested = OperatorEvent(
                 name=event.name,
@@ -557,7 +557,7 @@ def _common_type(events: Sequence[ChromeEvent]) -> str | None:
     types = Counter(
         DTYPES[kind]
         for event in events
-        for kind in (event.args.types if isinstance(event.args.types, list) else ())
+        for kind in (event.noted.types if isinstance(event.noted.types, list) else ())
         if isinstance(kind, str) and kind in DTYPES
     )
     floating = [kind for kind, _ in types.most_common() if "float" in kind]
@@ -566,7 +566,7 @@ def _common_type(events: Sequence[ChromeEvent]) -> str | None:
 
 def _arguments(event: ChromeEvent) -> Iterable[tuple[Any, Any, Any, Any]]:
     """Yield type, shape, strides and text of each argument, as far as they were noted."""
-    args = event.args
+    args = event.noted
     every = (args.types, args.shapes, args.strides, args.concrete)
     lists = (noted if isinstance(noted, list) else [] for noted in every)
     return itertools.zip_longest(*lists, fillvalue="")

@@ -311,3 +311,10 @@ def test_impossible_sizes_of_copies_are_unknown(recorded, size):
     copy = event("gpu_memcpy", "Memcpy DtoD", 100, 5, tid=7, pid=0, bytes=size)
     found = recorded([event("kernel", "k", 0, 10, tid=7, pid=0), copy])
     assert [each.bytes for each in found.timelines[0].activities] == [None, None]
+
+
+def test_events_without_arguments_are_read(recorded):
+    events = [event("kernel", "k", 0, 10, tid=7, pid=0), event("kernel", "k", 20, 5, tid=7, pid=0)]
+    events[0]["args"] = None
+    del events[1]["args"]
+    assert by_operator(recorded(events)) == {"k": 15}
