@@ -374,8 +374,8 @@ def _read_specs(
         UsageError: none is named, or an option is one that the measuring command does not take.
     """
     from pydlbench.cli import step
+    from pydlbench.cli.layer_options import LayersOptions
     from pydlbench.cli.layer_request import read_request
-    from pydlbench.cli.layers import LayersOptions
     from pydlbench.cli.steps import ModelTask
 
     words = [

@@ -14,7 +14,7 @@ from pydlbench.words import CPU_PRECISIONS, FUSIONS, GPU_PRECISIONS, LAYOUTS, PA
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from pydlbench.cli.layers import LayersOptions
+    from pydlbench.cli.layer_options import LayersOptions
     from pydlbench.cli.recorded import Log
     from pydlbench.ops.op import Layer
 

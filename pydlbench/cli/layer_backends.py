@@ -5,18 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pydlbench.backends import capabilities
+from pydlbench.cli.layer_options import layer_backends
 from pydlbench.cli.values import choices
 from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pydlbench.cli.layers import LayersOptions
-
-
-def layer_backends() -> list[str]:
-    """Return the names of the backends that compute layers."""
-    return [backend.name for backend in capabilities.all_capabilities() if backend.layers]
+    from pydlbench.cli.layer_options import LayersOptions
 
 
 def read_backends(

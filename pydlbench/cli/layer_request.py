@@ -14,7 +14,7 @@ from pydlbench.runner.tasks import KernelTask, Task, TaskRow
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pydlbench.cli.layers import LayersOptions
+    from pydlbench.cli.layer_options import LayersOptions
     from pydlbench.cli.recorded import Log
     from pydlbench.records.specs import KernelSpec
 
