@@ -20,7 +20,7 @@ _INTS, _INT = 7, 2
 _VERSION: Final = 17
 _WINDOWS: Final = ("MaxPool", "AveragePool", "LpPool")
 _PRODUCTS: Final = ("Gemm", "FusedGemm", "MatMul", "FusedMatMul")
-#: Of recurrent layers whose weights onnxruntime packs.
+#: Number of gates of recurrent layers, whose weights onnxruntime packs.
 _GATES: Final = {"LSTM": 4, "GRU": 3}
 
 

@@ -165,11 +165,6 @@ def calls_of(roots: Sequence[OperatorEvent]) -> Iterator[OutermostCall]:
             yield visited
 
 
-def name_modules(roots: Sequence[OperatorEvent]) -> bool:
-    """Whether some events are of the user's modules."""
-    return any(event.name.startswith(_MODULE) for root in roots for event in root.all())
-
-
 @functools.cache
 def _has_rule(name: str) -> bool:
     """Whether a rule reads the calls of an operator."""

@@ -198,7 +198,7 @@ class _Profile:
         begins = [window.begin for window in windows]
         steps: list[list[Activity]] = [[] for _ in windows]
         outside: list[Activity] = []
-        # What was launched before the recording began belongs to the step before the first one.
+        # Kernels launched before the recording began belong to the step before the first one.
         first = min(
             (
                 activity.interval.begin

@@ -38,7 +38,7 @@ _NUMBERS: Final = {
     15: "bfloat16",
 }
 _MEMORY: Final = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
-#: Of what is computed nothing depends on these.
+#: Parameters that the computation does not depend on.
 _IDLE: Final = ("Layout", "Device", "pin_memory", "non_blocking", "Generator")
 _SCHEMA: Final = re.compile(r"(\w+::\w+)\.?(\w*)\((.*)\) ->")
 
