@@ -220,7 +220,10 @@ def test_whole_numbers_span_the_embedding_or_what_is_asked_for(own, backend):
             2 * 27 + 3 * 2 + 5 * 2 * 16 + 5,
             {"first", "norm", "pool", "head"},
             {"backward", "optimizer", "loss"},
-            marks=pytest.mark.deep,
+            marks=[
+                pytest.mark.deep,
+                pytest.mark.skipif(not HAS_BF16, reason="this CPU refuses bf16"),
+            ],
         ),
     ],
 )
