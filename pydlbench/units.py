@@ -45,13 +45,15 @@ def si(value: float, unit: str) -> str:
         (item for item in _PREFIXES if abs(value) >= item[0] * 0.9995), _PREFIXES[-1]
     )
     scaled = float(f"{value / factor:.2e}")  # here too: 9.996 is 10.0
+    if abs(scaled) >= 1e4:
+        return f"{value:.2e} {unit}"
     decimals = max(0, 2 - math.floor(math.log10(abs(scaled)) + 1e-9))
     return f"{scaled:.{decimals}f} {prefix}{unit}"
 
 
 def format_seconds(seconds: float) -> str:
-    """Format a time: ``51.2 ms``."""
-    return si(seconds, "s")
+    """Format a time: ``51.2 ms``; what is less than a tenth of a nanosecond as such."""
+    return "<0.1 ns" if 0 < abs(seconds) < 1e-10 else si(seconds, "s")
 
 
 def format_flops(flops: float) -> str:
@@ -105,9 +107,15 @@ def percent(fraction: float | None, *, decimal: bool = False, signed: bool = Fal
     return _with_sign(text) if signed else text
 
 
-def quantity(count: int, noun: str) -> str:
+def format_count(count: float) -> str:
+    """Format a number of things, or a mean of such: ``1,465``, ``508``, ``0.167``."""
+    whole = count == round(count) or count >= 99.95
+    return f"{count:,.0f}" if whole else number(count)
+
+
+def quantity(count: float, noun: str) -> str:
     """Return a number of things: ``1 thread``, ``12 threads``."""
-    return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
+    return f"{format_count(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def join_names(names: Sequence[str]) -> str:

@@ -66,3 +66,20 @@ def test_each_quantity_has_its_unit():
 )
 def test_percentages_below_ten_get_a_decimal(fraction, text):
     assert units.percent(fraction) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (units.quantity(1, "kernel"), "1 kernel"),
+        (units.quantity(1465, "kernel"), "1,465 kernels"),
+        (units.quantity(508.167, "kernel"), "508 kernels"),
+        (units.quantity(1 / 6, "kernel"), "0.167 kernels"),
+        (units.format_seconds(4.8e-11), "<0.1 ns"),
+        (units.format_flops(3e30), "3.00e+30 FLOP"),
+    ],
+)
+def test_counts_are_whole_where_they_are_large_and_times_never_below_what_a_clock_tells(
+    text, words
+):
+    assert text == words

@@ -52,6 +52,8 @@ _TENSOR_MODES: Final = {
 }
 #: Kernels of TensorFloat-32, by their names.
 _TF32: Final = re.compile(r"tf32|xf32|s1688(?!.*(?:bf16|f16))", re.IGNORECASE)
+#: Why kernels that belong to no operator, or to one without shapes, have no limit.
+NO_OPERANDS: Final = "its operands were not recorded"
 _NO_LINKS: Final = "the bandwidth of the links is not known"
 _NO_HOST_LINK: Final = "the bandwidth between host and device is not known"
 #: Directions in the order of a step.
@@ -104,7 +106,7 @@ class CardLimits:
             return CallLimit(None, self._missing)
         moved, flops = _amounts(meaning)
         if moved == 0 and meaning.kind != "view":
-            return CallLimit(None, meaning.flops_missing or "its operands were not recorded")
+            return CallLimit(None, meaning.flops_missing or NO_OPERANDS)
         if moved is None or flops is None:
             reason = meaning.flops_missing or meaning.layers_missing or "its bytes are not known"
             return CallLimit(None, reason)
@@ -328,7 +330,7 @@ def _limit_of_activity(activity: Activity, limits: CardLimits) -> CallLimit:
     if activity.kind == timeline.COLLECTIVE:
         return CallLimit(None, _NO_LINKS)
     if activity.kind == timeline.KERNEL:
-        return CallLimit(None, "its operands were not recorded")
+        return CallLimit(None, NO_OPERANDS)
     if "HtoD" in activity.name or "DtoH" in activity.name:
         return CallLimit(None, _NO_HOST_LINK)
     times = 2 if activity.kind == timeline.COPY else 1
@@ -487,7 +489,7 @@ def _device_time(recorded: RecordedTrace) -> tuple[DeviceTime | None, tuple[Idle
     return DeviceTime(
         span_s=span_s / count,
         busy_s=busy_s / count,
-        idle_s=(span_s - busy_s) / count,
+        idle_s=_without_rounding(span_s - busy_s, span_s) / count,
         kernel_s=kernel_s / count,
         overlapped_s=(kernel_s - busy_s) / count,
         exposed_copy_s=sum(step.exposed_s(timeline.COPY) for step in steps) / count,
@@ -519,7 +521,7 @@ def _host_time(steps: Sequence[StepTimeline]) -> tuple[DeviceTime, tuple[IdleTim
     count = len(steps)
     kernel_s = sum(step.kernel_s for step in steps)
     span_s = sum(map(_host_s, steps))
-    idle_s = max(0.0, span_s - kernel_s)
+    idle_s = max(0.0, _without_rounding(span_s - kernel_s, span_s))
     return DeviceTime(
         span_s=span_s / count,
         busy_s=(span_s - idle_s) / count,
@@ -547,7 +549,7 @@ def _idle_rows(causes: dict[str, float], steps: int) -> tuple[IdleTime, ...]:
     rows = [
         IdleTime(cause=cause, seconds=seconds / steps)
         for cause, seconds in causes.items()
-        if seconds > 0
+        if seconds > ROUNDING * sum(causes.values())
     ]
     return tuple(sorted(rows, key=lambda row: -row.seconds))
 

@@ -8,7 +8,7 @@ import msgspec
 
 from pydlbench.records.fields import shown
 from pydlbench.records.record import Record
-from pydlbench.units import format_bytes, format_flops, format_seconds, percent
+from pydlbench.units import format_bytes, format_count, format_flops, format_seconds, percent
 
 
 class DeviceTime(Record, frozen=True, kw_only=True):
@@ -70,7 +70,12 @@ class LedgerRow(Record, frozen=True, kw_only=True):
             when=lambda rows: any(row.unlimited_s > 0.01 * (row.device_s or 0.0) for row in rows),
         ),
     ] = 0.0
-    kernels: Annotated[float, shown("kernels", "{:,.6g}".format)] = 0.0
+    kernels: Annotated[float, shown("kernels", format_count)] = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Time; 0 if it is not known."""
+        return self.device_s or 0.0
 
     @property
     def above_limit_s(self) -> float:
@@ -105,7 +110,7 @@ class LedgerCall(LedgerRow, frozen=True, kw_only=True):
     category: Annotated[str, shown("category", right=False)] = "other"
     shapes: Annotated[str, shown("shapes", right=False)] = ""
     kernel: Annotated[str, shown("kernel", right=False)] = ""
-    count: Annotated[float, shown("calls", "{:,.6g}".format)] = 0.0
+    count: Annotated[float, shown("calls", format_count)] = 0.0
     flops: Annotated[float | None, shown("FLOPs", format_flops, unit="FLOP")] = None
     bytes: Annotated[float | None, shown("bytes", format_bytes, unit="B")] = None
     limit_missing: str | None = None
@@ -140,6 +145,13 @@ class LedgerModule(LedgerRow, frozen=True, kw_only=True):
     low_s: Annotated[float, shown("each", format_seconds, unit="s")] = 0.0
     high_s: float = 0.0
     slowest: Annotated[str, shown("slowest calls", right=False)] = ""
+
+    @property
+    def each(self) -> Annotated[str | None, shown("each")]:
+        """The fastest and the slowest of modules that repeat; None of a single one."""
+        if self.repeats == 1:
+            return None
+        return f"{format_seconds(self.low_s)} .. {format_seconds(self.high_s)}"
 
 
 class DominantPart(Record, frozen=True, kw_only=True):

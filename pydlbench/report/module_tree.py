@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydlbench.grouping import sum_by
 from pydlbench.models.tree import RepeatedModule, fold
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydlbench.records.trace import CallInContext
+
+#: A part of a tree: :class:`ModulePart` or :class:`~pydlbench.records.ledger.LedgerModule`.
+Part = TypeVar("Part", bound=Any)
 
 #: Rows of the table without ``--all``.
 MAX_PARTS: Final = 12
@@ -118,34 +121,45 @@ def call_name(call: CallInContext) -> str:
 
 
 def parts_table(
-    parts: Sequence[ModulePart],
+    parts: Sequence[Part],
     names: str,
     *,
     seconds: Callable[[float], str] | None = None,
 ) -> TableBlock:
-    """Return the table of parts, each indented below the part around it.
+    """Return the table of parts, each indented below the part around it; see part_columns."""
+    return TableBlock.from_rows(part_columns(parts, names, seconds=seconds), parts)
+
+
+def part_columns(
+    parts: Sequence[Part],
+    names: str,
+    *,
+    seconds: Callable[[float], str] | None = None,
+    separator: str = ".",
+) -> list[Column[Part]]:
+    """Return the columns of a table of parts: the indented module, its number, and others.
 
     Args:
         parts: as :func:`shown_parts` returns them.
         names: of the columns behind the module and its number.
         seconds: formats times; None keeps each field's format.
+        separator: between the names of modules.
     """
     every = {part.module for part in parts}
 
-    def indented(part: ModulePart) -> str:
-        *outer, name = part.module.split(".")
-        around = [".".join(outer[: place + 1]) for place in range(len(outer))]
+    def indented(part: Part) -> str:
+        *outer, name = part.module.split(separator)
+        around = [separator.join(outer[: place + 1]) for place in range(len(outer))]
         inside = [place for place, each in enumerate(around) if each in every]
         # Parts that are not shown stay in the name: "encoder.layers.0-3".
         below = outer[inside[-1] + 1 :] if inside else outer
-        return INDENT * len(inside) + ".".join([*below, name])
+        return INDENT * len(inside) + separator.join([*below, name])
 
-    columns = columns_of(parts, f"repeats {names}", seconds=seconds)
-    module: Column[ModulePart] = Column("module", indented, right=False)
-    return TableBlock.from_rows([module, *columns], parts)
+    module: Column[Part] = Column("module", indented, right=False)
+    return [module, *columns_of(parts, f"repeats {names}", seconds=seconds)]
 
 
-def shown_parts(parts: Sequence[ModulePart], *, everything: bool = False) -> list[ModulePart]:
+def shown_parts(parts: Sequence[Part], *, everything: bool = False) -> list[Part]:
     """Return the parts that a table shows, in the order of the tree.
 
     Args:
@@ -157,13 +171,13 @@ def shown_parts(parts: Sequence[ModulePart], *, everything: bool = False) -> lis
     kept = [
         part
         for place, part in enumerate(parts)
-        if part.share >= MIN_PART_SHARE and not _is_its_only_part(parts, place)
+        if (part.share or 0.0) >= MIN_PART_SHARE and not _is_its_only_part(parts, place)
     ]
     longest = sorted(kept, key=lambda part: -part.seconds)[:MAX_PARTS]
     return [part for part in kept if part in longest]
 
 
-def _is_its_only_part(parts: Sequence[ModulePart], place: int) -> bool:
+def _is_its_only_part(parts: Sequence[Part], place: int) -> bool:
     """Whether the part behind this one is inside of it, and takes all of its time."""
     part, after = parts[place], parts[place + 1] if place + 1 < len(parts) else None
     return (

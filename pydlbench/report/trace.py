@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
 
+from pydlbench.analysis.ledger import NO_OPERANDS
 from pydlbench.grouping import sum_by
 from pydlbench.records.fields import Column, columns_of
 from pydlbench.report.blocks import Figure, Heading, Lines, TableBlock
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.timeline import timeline_figure
+from pydlbench.report.module_tree import part_columns, shown_parts
 from pydlbench.traces import timeline
-from pydlbench.units import format_seconds, percent, quantity
+from pydlbench.units import format_seconds, percent, quantity, some_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pydlbench.records.ledger import LedgerCall, LedgerComparison, LedgerModule, StepLedger
+    from pydlbench.records.ledger import LedgerCall, LedgerComparison, StepLedger
     from pydlbench.records.record import Record
     from pydlbench.report.blocks import Block
 
+Row = TypeVar("Row", bound=Any)
+
 #: Rows of the tables without ``--all``.
 MAX_CALLS: Final = 12
-MAX_MODULES: Final = 12
 MAX_DIFFERENCES: Final = 15
-#: Parts of a tree that take less than this share of a step are shown with ``--all`` only.
-MIN_MODULE_SHARE: Final = 0.01
 #: Share of the kernels' time from which on a limit stands for all of it.
 MIN_LIMITED_SHARE: Final = 0.99
 #: Names of a module's path in a table, counted from the innermost.
 SHOWN_NAMES: Final = 2
 #: Places that a conclusion names.
 MAX_NAMED: Final = 2
+#: Kinds of reasons for missing limits that are listed.
+MAX_REASONS: Final = 4
+#: Idle time beyond this share of a step hides the rest: rows have their share of the busy time.
+IDLE_SHARE: Final = 0.5
+#: Such an idle share of a recording without marks of steps is no step's: it has start-up in it.
+UNMARKED_IDLE_SHARE: Final = 0.9
+#: A reason that begins with the operator that has no limit.
+_REASON: Final = re.compile(r"(\S+): ([^:]*)")
+_MARK_STEPS: Final = (
+    "Next: mark the steps (prof.step()) and record a few after warm-up: the file has no marks, so "
+    "all of it counts as one step."
+)
 
 _REMEDIES: Final = {
     "element-wise": "a fused step (torch.compile) reads and writes each tensor once",
@@ -55,24 +69,30 @@ def trace_report(ledger: StepLedger, *, everything: bool = False) -> list[Block]
         ledger: of a recorded step.
         everything: show all modules and calls.
     """
+    line = ledger.device_time
+    busy_s = line.busy_s if line and line.idle_s > IDLE_SHARE * line.span_s else None
+    unlimited = "limit_s unlimited_s " if ledger.limit_s is not None else ""
+    names = f"device_s share {unlimited}kernels"
     blocks: list[Block] = [
         Lines([conclusion(ledger)], bold=1),
         Heading(_heading(ledger), bold=0),
-        _table(ledger.categories, "category device_s share limit_s unlimited_s kernels"),
+        _table(ledger.categories, f"category {names}", busy_s),
     ]
     if len(ledger.directions) > 1:
-        directions = "category=direction device_s share limit_s unlimited_s kernels"
-        blocks.append(_table(ledger.directions, directions))
-    if ledger.idle and ledger.device_time and ledger.device_time.idle_s:
+        blocks.append(_table(ledger.directions, f"category=direction {names}", busy_s))
+    if ledger.idle and line and line.idle_s:
         blocks.append(_table(ledger.idle, "cause seconds"))
-    modules = shown_modules(ledger.modules, everything=everything)
+    modules = shown_parts(ledger.modules, everything=everything)
     if modules:
-        blocks.append(TableBlock.from_rows(_module_columns(modules), modules))
+        shown = f"device_s share each {unlimited}slowest"
+        columns = part_columns(modules, shown, separator="/")
+        blocks.append(TableBlock.from_rows(_of_busy(columns, busy_s), modules))
     calls = ledger.calls if everything else ledger.calls[:MAX_CALLS]
     blocks.append(
         _table(
             _with_short_modules(calls),
             "operator module direction shapes count device_s share limit_s best_s kernels",
+            busy_s,
         )
     )
     return [*blocks, Lines(_rest(ledger, len(calls), len(modules))), *_figures(ledger)]
@@ -91,7 +111,10 @@ def conclusion(ledger: StepLedger) -> str:
         largest = ledger.idle[0]
         what = f"The device is idle for {seconds} of the {step} of a step ({share})"
         cause = f"{largest.cause}, {format_seconds(largest.seconds)}"
-        return f"{what}: {cause}. {_idle_remedy(largest.cause)}"
+        unmarked = ledger.host_step_s is None and dominant.seconds > (
+            UNMARKED_IDLE_SHARE * ledger.step_s
+        )
+        return f"{what}: {cause}. {_MARK_STEPS if unmarked else _idle_remedy(largest.cause)}"
     if dominant.kind == "copy":
         share = percent(dominant.seconds / ledger.step_s)
         return (
@@ -106,7 +129,7 @@ def conclusion(ledger: StepLedger) -> str:
         )
     category = next(row for row in ledger.categories if row.category == dominant.name)
     calls = [call for call in ledger.calls if call.category == dominant.name]
-    kernels = f"{category.kernels:,.6g} kernels"
+    kernels = quantity(category.kernels, "kernel")
     if category.device_s and category.kernels:
         kernels += f", {format_seconds(category.device_s / category.kernels)} each"
     where = _places(ledger, calls)
@@ -114,7 +137,8 @@ def conclusion(ledger: StepLedger) -> str:
         share = percent(dominant.seconds / ledger.step_s)
         return (
             f"{_capital(dominant.name)} kernels take {seconds} of the {step} of a step ({share}): "
-            f"{kernels}{where}. No limit is known for {format_seconds(category.unlimited_s)} of it."
+            f"{kernels}{where}. No limit is known for {format_seconds(category.unlimited_s)} of it"
+            f"{_limit_remedy(calls)}."
         )
     whole = dominant.seconds / dominant.share
     remedy = _REMEDIES.get(dominant.name, "")
@@ -138,6 +162,29 @@ def _figures(ledger: StepLedger) -> list[Figure]:
         parts.append(Bar("idle", ledger.device_time.idle_s))
     figures = bars("categories", "Where the time of a step goes", parts)
     return [*timeline_figure(ledger.timeline, step_s), *figures]
+
+
+def _limit_remedy(calls: Sequence[LedgerCall]) -> str:
+    """Return what gives most of some calls a limit, as text; empty if nothing does."""
+    missing = _missing_limits(calls)
+    reason = max(missing, key=lambda reason: missing[reason][0], default="")
+    if reason == NO_OPERANDS:
+        return ": their operands were not recorded. Next: record with record_shapes=True"
+    said, _, remedy = reason.partition("; nearest: ")
+    return f": {said}. Next: {remedy}" if remedy else f": {reason}"
+
+
+def _missing_limits(calls: Sequence[LedgerCall]) -> dict[str, tuple[float, list[str]]]:
+    """Return seconds without a limit and the operators that have none, by kind of reason."""
+    missing: dict[str, tuple[float, list[str]]] = {}
+    for call in calls:
+        if call.limit_missing is not None:
+            named = _REASON.match(call.limit_missing)
+            kind, name = (named[2], named[1]) if named else (call.limit_missing, "")
+            seconds, names = missing.get(kind, (0.0, []))
+            new = [name] if name and name not in names else []
+            missing[kind] = (seconds + call.unlimited_s, [*names, *new])
+    return missing
 
 
 def _capital(text: str) -> str:
@@ -203,51 +250,18 @@ def _heading(ledger: StepLedger) -> list[str]:
     return lines
 
 
-def shown_modules(
-    modules: Sequence[LedgerModule], *, everything: bool = False
-) -> list[LedgerModule]:
-    """Return the parts of a tree that a table shows, in the order of the tree.
+def _of_busy(columns: list[Column[Row]], busy_s: float | None) -> list[Column[Row]]:
+    """Return columns with the share of the busy time behind the share of the step.
 
     Args:
-        modules: each followed by its parts.
-        everything: all of them; else the largest.
+        columns: of rows with times.
+        busy_s: seconds that the device is busy; None if the share of the step says enough.
     """
-    if everything:
-        return list(modules)
-    large = [row for row in modules if (row.share or 0.0) >= MIN_MODULE_SHARE]
-    # A part that is all of the part around it says nothing new.
-    kept = [
-        row
-        for place, row in enumerate(large)
-        if not (
-            place + 1 < len(large)
-            and large[place + 1].depth == row.depth + 1
-            and (large[place + 1].device_s or 0.0) > 0.999 * (row.device_s or 0.0)
-        )
-    ]
-    largest = sorted(kept, key=lambda row: -(row.device_s or 0.0))[:MAX_MODULES]
-    return [row for row in kept if row in largest]
-
-
-def _module_columns(modules: Sequence[LedgerModule]) -> list[Column[LedgerModule]]:
-    shown = {row.module for row in modules}
-
-    def indented(row: LedgerModule) -> str:
-        *outer, name = row.module.split("/")
-        around = ("/".join(outer[: place + 1]) for place in range(len(outer)))
-        return "\N{NO-BREAK SPACE}\N{NO-BREAK SPACE}" * sum(each in shown for each in around) + name
-
-    name: Column[LedgerModule] = Column("module", indented, right=False)
-    each: Column[LedgerModule] = Column(
-        "each",
-        lambda row: (
-            "-"
-            if row.repeats == 1
-            else f"{format_seconds(row.low_s)} .. {format_seconds(row.high_s)}"
-        ),
-    )
-    fields = columns_of(modules, "repeats device_s share limit_s unlimited_s slowest")
-    return [name, fields[0], *fields[1:3], each, *fields[3:]]
+    places = [place + 1 for place, column in enumerate(columns) if column.title == "of step"]
+    if not busy_s or not places:
+        return columns
+    share: Column[Row] = Column("of busy", lambda row: percent(row.seconds / busy_s))
+    return [*columns[: places[0]], share, *columns[places[0] :]]
 
 
 def _with_short_modules(calls: Sequence[LedgerCall]) -> list[LedgerCall]:
@@ -259,8 +273,8 @@ def _innermost(module: str) -> str:
     return "/".join(module.split("/")[-SHOWN_NAMES:])
 
 
-def _table(rows: Sequence[Record], names: str) -> TableBlock:
-    return TableBlock.from_rows(columns_of(rows, names), rows)
+def _table(rows: Sequence[Record], names: str, busy_s: float | None = None) -> TableBlock:
+    return TableBlock.from_rows(_of_busy(columns_of(rows, names), busy_s), rows)
 
 
 def _rest(ledger: StepLedger, calls: int, modules: int) -> list[str]:
@@ -269,19 +283,22 @@ def _rest(ledger: StepLedger, calls: int, modules: int) -> list[str]:
     below = ledger.calls[calls:]
     if below:
         share = percent(sum(call.share or 0.0 for call in below))
-        lines.append(f"{len(below):,} more calls: {share} of the step (--all)")
+        lines.append(f"{quantity(len(below), 'more call')}: {share} of the step (--all)")
     if len(ledger.modules) > modules > 0:
-        lines.append(f"{len(ledger.modules) - modules:,} more modules (--all)")
-    without = [call for call in ledger.calls if call.limit_missing is not None]
-    missing = sum_by((call.limit_missing or "", call.unlimited_s) for call in without)
-    reasons = sorted(missing, key=lambda reason: -missing[reason])
-    for reason in reasons[:MAX_NAMED]:
-        share = percent(missing[reason] / ledger.step_s) if ledger.step_s else "?"
-        lines.append(f"without a limit, {share} of the step: {reason}")
-    if len(reasons) > MAX_NAMED:
-        rest = sum(missing[reason] for reason in reasons[MAX_NAMED:])
-        share = percent(rest / ledger.step_s) if ledger.step_s else "?"
-        lines.append(f"{len(reasons) - MAX_NAMED} more reasons: {share} of the step (--json)")
+        lines.append(f"{quantity(len(ledger.modules) - modules, 'more module')} (--all)")
+    missing = _missing_limits(ledger.calls)
+    reasons = sorted(missing, key=lambda reason: -missing[reason][0])
+    kernel_s = ledger.device_time.kernel_s if ledger.device_time else 0.0
+    for reason in reasons[:MAX_REASONS]:
+        seconds, names = missing[reason]
+        share = percent(seconds / kernel_s) if kernel_s else "?"
+        named = f" ({some_names(names)})" if names else ""
+        lines.append(f"without a limit, {share} of the kernels: {reason}{named}")
+    if len(reasons) > MAX_REASONS:
+        rest = sum(missing[reason][0] for reason in reasons[MAX_REASONS:])
+        share = percent(rest / kernel_s) if kernel_s else "?"
+        others = quantity(len(reasons) - MAX_REASONS, "more reason")
+        lines.append(f"{others}: {share} of the kernels (--json)")
     if ledger.card is not None and ledger.limit_s is not None:
         lines.append(
             f"limits: published peaks of the {ledger.card}; bytes over the bandwidth of its "
@@ -309,7 +326,7 @@ def comparison_report(comparison: LedgerComparison, *, everything: bool = False)
     lines = list(comparison.notes)
     if below:
         rest = format_seconds(sum(row.difference_s for row in below))
-        lines.insert(0, f"{len(below):,} more rows: {rest} together (--all)")
+        lines.insert(0, f"{quantity(len(below), 'more row')}: {rest} together (--all)")
     heading = f"A  {comparison.a}  {format_seconds(comparison.a_s)}"
     return [
         Lines([_difference(comparison)], bold=1),

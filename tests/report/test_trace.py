@@ -1,0 +1,55 @@
+"""The first screen of a recorded step: shares of the busy time, what to do next, and reasons."""
+
+import pytest
+from invented_profile import ADD, MM, event, launched, step, write
+
+from pydlbench.analysis.ledger import ledger_of
+from pydlbench.devices.gpu.cards import card_named
+from pydlbench.report.text import as_markdown
+from pydlbench.report.trace import trace_report
+from pydlbench.traces.files import read
+
+CARD = card_named("NVIDIA H100 80GB HBM3")
+
+
+@pytest.fixture
+def report(tmp_path):
+    def make(events):
+        ledger = ledger_of(read(write(tmp_path / "trace.json", events)), "trace", card=CARD)
+        return as_markdown(trace_report(ledger))
+
+    return make
+
+
+def two_products(pause):
+    events = launched("aten::mm", "g", 0, 100, 100, 1, **MM)
+    return events + launched("aten::mm", "g", pause, pause + 200, 100, 2, **MM)
+
+
+@pytest.mark.parametrize(
+    ("events", "shown", "hidden"),
+    [
+        (two_products(300), "of busy", "prof.step()"),
+        (two_products(100), "2 kernels", "of busy"),
+        (two_products(9000), "prof.step()", "graph"),
+        ([step(1, 0, 9500), *two_products(9000)], "graph", "prof.step()"),
+        (
+            [event("kernel", "gemm", 0, 9, tid=7)],
+            "Next: record with record\\_shapes=True",
+            "of busy",
+        ),
+        (
+            [
+                *launched("mylib::one", "k", 0, 100, 100, 1, **ADD),
+                *launched("mylib::two", "k", 30, 200, 100, 2, **ADD),
+                event("kernel", "lost", 300, 1, tid=7, pid=0, correlation=99),
+            ],
+            "(mylib.one, mylib.two)",
+            "more reason",
+        ),
+    ],
+)
+def test_the_first_screen_says_what_dominates_and_what_to_do(report, events, shown, hidden):
+    text = report(events)
+    assert shown in text
+    assert hidden not in text
