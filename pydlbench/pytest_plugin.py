@@ -9,6 +9,7 @@ Every run of pytest in an environment with pydlbench imports this module, so it 
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             "PYTHON",
             "interpreter of the installation that tests are compared with, in turn",
         ),
-        (_BASELINE, "RUN", "stored run that tests are compared with: id, tag or JSON file"),
+        (_BASELINE, "RUN,...", "stored runs that tests are compared with: id, tag or JSON file"),
     ):
         group.addoption(option, metavar=metavar, help=text)
         parser.addini(option.removeprefix("--").replace("-", "_"), text)
@@ -181,14 +182,20 @@ class _Gate:
         return compare_installations(sides, pairs, device)
 
     def _stored(self, specs: Sequence[KernelSpec | StepSpec]) -> Comparison:
-        """Measure, and compare with a stored run."""
+        """Measure, and compare with the first stored run that has such rows."""
         from pydlbench.cli.machine import reading_store
+        from pydlbench.cli.values import splits
         from pydlbench.compare.rows import read_side
         from pydlbench.compare.stored import compare_sides
+        from pydlbench.errors import UsageError
 
         with reading_store(None) as store:
-            baseline = read_side(self._baseline, store)
-            return compare_sides(baseline, _measured(specs), store)
+            *others, last = (read_side(name, store) for name in splits(_BASELINE, self._baseline))
+            measured = _measured(specs)
+            for baseline in others:
+                with contextlib.suppress(UsageError):  # no row in common
+                    return compare_sides(baseline, measured, store)
+            return compare_sides(last, measured, store)
 
 
 def _measured(specs: Sequence[KernelSpec | StepSpec]) -> Side:

@@ -17,6 +17,7 @@ from pydlbench.cli.parser import COMMANDS, help_text, read, records
 from pydlbench.cli.sweep import read_file, table_keys
 from pydlbench.errors import UsageError
 from pydlbench.models import model_names
+from pydlbench.models.catalog import find_layers
 from pydlbench.records.documents import DOCUMENTS
 from pydlbench.report.drawing import DARK, LIGHT
 from pydlbench.runner.sweep import parse_sweep
@@ -98,7 +99,10 @@ def parse(line: str) -> None:
     arguments = [word for word in words[1:] if word != "..."]
     if set(arguments) <= set(records(words[0])):  # only the command is named
         return
-    assert read([words[0], *arguments]), line
+    options, _ = read([words[0], *arguments])
+    for pattern in getattr(options, "shape", None) or ():
+        if not pattern.startswith("@"):
+            assert find_layers([pattern], None, option="--shape"), line
 
 
 def test_enough_commands_are_found():
@@ -112,7 +116,10 @@ def test_the_commands_of_a_page_are_understood(page):
 
 
 def test_a_command_that_is_wrong_would_be_found():
-    for line in ("layers --threads", "layers --shap conv3", "layers --batch 1 2"):
+    for line in (
+        *("layers --threads", "layers --shap conv3", "layers --batch 1 2"),
+        "layers --shape relu:1048576",
+    ):
         with pytest.raises(UsageError):
             parse(line)
 

@@ -1,15 +1,19 @@
 """The fixtures that pydlbench gives to other people's tests, in runs of pytest of their own."""
 
+import dataclasses
 import importlib
 import json
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 from invented_installations import installation, invent_workers
 from said import says
 
+from pydlbench import pytest_plugin
 from pydlbench.cli import main
 
 pytest_plugins = ["pytester"]
@@ -75,7 +79,8 @@ def test_what_cannot_be_told_is_skipped_with_what_would_decide(run, baseline, mo
     invent_workers(monkeypatch)
     result = run("--pydlbench-python", baseline, limits="repetitions=2, budget=0.01")
     result.assert_outcomes(skipped=1)
-    assert says(result.stdout.str(), "cannot tell 5 %", "2 repetitions", "more --repetitions")
+    assert says(result.stdout.str(), "cannot tell 5 %", "2 repetitions", "more repetitions")
+    assert "--repetitions" not in result.stdout.str()
 
 
 @pytest.fixture
@@ -122,6 +127,26 @@ def test_a_keyword_that_the_marker_does_not_have_is_an_error(run):
     result = run(limits="faster='2%'")
     result.assert_outcomes(errors=1)
     assert "faster" in result.stdout.str()
+
+
+def test_the_documentation_has_the_keywords_of_the_marker():
+    page = (Path(__file__).parents[1] / "docs" / "pytest.md").read_text(encoding="utf-8")
+    (sentence,) = re.findall(
+        r"^The marker's keywords: .*?\. Ratios", page, re.DOTALL | re.MULTILINE
+    )
+    keywords = [field.name for field in dataclasses.fields(pytest_plugin._Limits)]
+    assert re.findall(r"`(\w+)`", sentence) == keywords
+    assert set(re.findall(r"mark\.pydlbench\((\w+)=", page)) <= set(keywords)
+
+
+def test_a_layer_and_a_step_of_one_file_have_a_baseline_each(run, stored, tmp_path):
+    # The first run has no row of the layer that the test measures.
+    document = json.loads(Path(stored).read_text())
+    document["measurements"][0] |= {"layer": "9x9:9x9", "problem": "9x9:9x9"}
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(document))
+    result = run("--pydlbench-baseline", f"{other},{stored}", limits="slower='50%'")
+    result.assert_outcomes(passed=1)
 
 
 def test_the_configuration_may_name_the_baseline(run, pytester):

@@ -26,7 +26,7 @@ from pydlbench.cli.options import (
 )
 from pydlbench.cli.output import Outputs, gate, reading_runs, without_collection
 from pydlbench.cli.terminal import ProgressLine
-from pydlbench.cli.values import fail_on, percentage, whole_number
+from pydlbench.cli.values import fail_on, percentage, splits, whole_number
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class CompareOptions(Measuring, MarkdownOutput):
         "pydlbench, frameworks and libraries",
         group=WHAT,
         many=True,
-        read=as_given,
+        read=splits,
         default=(),
     )
     model: str | None = option("MODEL", "with --published: this model only", group=WHAT)

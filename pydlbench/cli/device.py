@@ -7,8 +7,9 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.machine import device_of
-from pydlbench.cli.options import DEVICE, THREADS, JsonOutput, as_given, flag, option
+from pydlbench.cli.options import DEVICE, THREADS, JsonOutput, flag, option
 from pydlbench.cli.output import Outputs
+from pydlbench.cli.values import pairs
 from pydlbench.errors import UsageError, nearest
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
 
@@ -36,7 +37,7 @@ class DeviceOptions(JsonOutput):
         "with --known: price of a card, 'RTX 4090=1599'; adds TFLOP/s per 1000 USD, FP32 and FP16 "
         "on tensor cores",
         many=True,
-        read=as_given,
+        read=pairs,
         default=(),
     )
     throughput: tuple[str, ...] = option(
@@ -44,7 +45,7 @@ class DeviceOptions(JsonOutput):
         "with --known: images per second of a card in a model, measured or published; adds images "
         "per second and dollar where --price has the card",
         many=True,
-        read=as_given,
+        read=pairs,
         default=(),
     )
 

@@ -19,13 +19,13 @@ from pydlbench.cli.options import (
     MarkdownOutput,
     Stored,
     argument,
-    as_given,
     option,
 )
 from pydlbench.cli.output import Outputs, gate, reading_runs, without_collection
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import (
     one_of,
+    pairs,
     percentage,
     positive_seconds,
     splits,
@@ -118,7 +118,7 @@ class RunOptions(VerdictOptions):
         "slurm: an option of sbatch: partition=gpu, account=a, gres=gpu:1",
         group=HOW,
         many=True,
-        read=as_given,
+        read=pairs,
         default=(),
     )
     rounds: int = option(

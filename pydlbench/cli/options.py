@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, dataclass_transform
 
 from pydlbench.cli.values import (
-    assignment,
+    assignments,
     device,
     fail_on,
     frameworks,
@@ -205,7 +205,7 @@ SET: Final = Option(
     "CALLABLE (a Python literal, true, false or none; anything else is text)",
     group=WHAT,
     many=True,
-    read=assignment,
+    read=assignments,
     default=(),
 )
 DEVICE: Final = Option(
@@ -418,7 +418,7 @@ class ModelOptions(Measuring):
         "2); with a name, tokens=8x128:int64; default: the inputs that CALLABLE returns",
         group=USER_MODEL,
         many=True,
-        read=as_given,
+        read=splits,
         default=(),
     )
     loss: str | None = option(

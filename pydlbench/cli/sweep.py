@@ -24,7 +24,7 @@ from pydlbench.cli.options import (
 from pydlbench.cli.output import Outputs
 from pydlbench.cli.parser import COMMANDS, command_parser, records
 from pydlbench.cli.terminal import tell
-from pydlbench.cli.values import assignment
+from pydlbench.cli.values import assignments
 from pydlbench.errors import UsageError, nearest
 from pydlbench.report.blocks import Block, Heading, Lines, TableBlock, Title, run_lines
 from pydlbench.runner.sweep import Key, SweepFile, SweepTable, apply_rules, key_words, parse_sweep
@@ -174,7 +174,7 @@ def keys_of(kind: type[CommandOptions]) -> tuple[Key, ...]:
 
 
 def _takes(option: Option) -> str:
-    if option.read is assignment:
+    if option.read is assignments:
         return "pairs"
     return "many" if option.many else "one" if option.metavar else "flag"
 

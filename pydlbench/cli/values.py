@@ -161,18 +161,29 @@ def patterns(option: str, text: str) -> list[str]:
     return values
 
 
-def assignment(option: str, text: str) -> list[tuple[str, str]]:
-    """Return name and value of ``NAME=VALUE``, as a list of one.
+def pairs(option: str, text: str) -> list[str]:  # noqa: ARG001 - as all readers
+    """Return the texts ``NAME=VALUE`` between commas.
+
+    A comma that no ``NAME=`` follows belongs to the value: ``size=[1,2],lrn=off`` has two.
+    """
+    return re.split(r",(?=[\w .-]+=)", text)
+
+
+def assignments(option: str, text: str) -> list[tuple[str, str]]:
+    """Return names and values of ``NAME=VALUE,...``.
 
     Raises:
         UsageError: it has another form.
     """
-    name, mark, value = (part.strip() for part in text.partition("="))
-    if not mark or not name or not value:
-        raise UsageError(
-            f"{option} {text}: not NAME=VALUE; nearest: {option} {name or 'NAME'}=VALUE"
-        )
-    return [(name, value)]
+    values = []
+    for pair in pairs(option, text):
+        name, mark, value = (part.strip() for part in pair.partition("="))
+        if not mark or not name or not value:
+            raise UsageError(
+                f"{option} {pair}: not NAME=VALUE; nearest: {option} {name or 'NAME'}=VALUE"
+            )
+        values.append((name, value))
+    return values
 
 
 def splits(option: str, text: str) -> list[str]:

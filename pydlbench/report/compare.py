@@ -197,7 +197,7 @@ def _remedy(reason: str, comparison: Comparison, row: SideRow) -> str:
 def _ways(comparison: Comparison, rows: Sequence[SideRow]) -> list[str]:
     """Return ways to detect smaller changes."""
     if comparison.passes:
-        return ["more --repetitions"]
+        return ["more repetitions"]
     again = any(row.kind in (*LAYER_KINDS, "step") for row in rows)
     interleave = ["--interleave"] if again and comparison.matching.axis else []
     return [*interleave, "more runs of both sides in the store"]

@@ -4,7 +4,8 @@ from functools import partial
 
 import pytest
 
-from pydlbench.cli.options import Option, Parser, Quiet, add_options, argument
+from pydlbench.cli.options import Option, Parser, Quiet, add_options, argument, flag_of
+from pydlbench.cli.parser import COMMANDS, records
 from pydlbench.cli.sweep import keys_of, words_of
 from pydlbench.cli.values import one_of
 from pydlbench.errors import UsageError
@@ -37,6 +38,47 @@ def test_an_option_of_two_commands_is_known_to_the_help_a_sweep_and_python(kind,
         kind.parse(words_of("pydlbench.first", kind, {"what": "x", "order": "down"})).order
         == "down"
     )
+
+
+#: Group of the options of compare that are passed on.
+PASSED_ON = "what is measured with --python"
+#: Two values of each option that takes several, by the name of the value.
+SEVERAL = {
+    "NAME=USD": ("RTX 4090=1599", "T4=800"),
+    "NAME=N": ("RTX 4090=2500", "T4=30"),
+    "NAME=VALUE": ("size=[1,2]", "lrn=off"),
+    "NAME[=off]": ("lrn", "dropout=off"),
+    "PYTHON": ("a/bin/python", "b/bin/python"),
+    "SHAPE": ("8x8:8x8", "4x4:4x4"),
+    "MODEL": ("mnist", "vgg16"),
+    "N": ("1", "2"),
+    "NAME": ("torch", "tensorflow"),
+    "PASS": ("forward", "backward-data"),
+    "PHASE": ("forward", "training"),
+    "KIND": ("inference", "training"),
+    "STATE": ("hot", "all-cold"),
+    "LAYOUT": ("nchw", "nhwc"),
+    "HOW": ("events", "cuda-graph"),
+    "WHAT": ("none", "bias"),
+    "DEVICE": ("cpu", "cuda:0"),
+    "P": ("fp32", "bf16"),
+    "MODE": ("eager", "compiled"),
+}
+
+
+def test_values_between_commas_are_those_of_a_repeated_option():
+    checked = 0
+    for name in COMMANDS:
+        for kind, _ in records(name).values():
+            for field, known in kind.declared().items():
+                # Those that compare passes on to layers or step are read there.
+                if known.many and not known.argument and known.group != PASSED_ON:
+                    first, second = SEVERAL[known.metavar]
+                    flag = flag_of(field)
+                    words = [known.read(flag, value) for value in (first, second)]
+                    assert known.read(flag, f"{first},{second}") == [*words[0], *words[1]], flag
+                    checked += 1
+    assert checked > 30
 
 
 @pytest.mark.parametrize("words", [["--order", "dwon"], ["--odrer", "down"]])
