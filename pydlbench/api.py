@@ -8,7 +8,8 @@ meaning (``pydlbench COMMAND --help``): ``batch=16``, ``precision="bf16"``, ``se
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from pydlbench.cli.measuring import recorder_of
 from pydlbench.cli.parser import records
@@ -16,20 +17,16 @@ from pydlbench.cli.sweep import words_of
 from pydlbench.cli.terminal import ProgressLine
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 from pydlbench.models.user_model import is_user_model
+from pydlbench.records.breakdown import BreakdownRecord
+from pydlbench.records.comparison import CompareDocument
+from pydlbench.records.diagnosis import Diagnosis
+from pydlbench.records.estimate import StepEstimate
+from pydlbench.records.forecast import ForecastRecord
+from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.runner.execute import execute
+from pydlbench.runner.tasks import Task
+from pydlbench.store.reader import Reader
 from pydlbench.words import FRAMEWORKS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pydlbench.records.breakdown import BreakdownRecord
-    from pydlbench.records.comparison import CompareDocument
-    from pydlbench.records.diagnosis import Diagnosis
-    from pydlbench.records.estimate import StepEstimate
-    from pydlbench.records.forecast import ForecastRecord
-    from pydlbench.records.step import StepRecord, StepSpec
-    from pydlbench.runner.tasks import Task
-    from pydlbench.store.reader import Reader
 
 
 def step(model: str, **options: Any) -> StepRecord:

@@ -7,11 +7,8 @@ The command line ends with exit code 2 on a ``UsageError``, before anything is m
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+from collections.abc import Iterable
+from pathlib import Path
 
 
 class PydlbenchError(Exception):

@@ -9,10 +9,8 @@ import functools
 import importlib
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from types import ModuleType
+from typing import Final
 
 BACKENDS: Final = "pydlbench.backends"
 MODELS: Final = "pydlbench.models"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Final
 
 # C0, DEL and C1 without the whitespace among them.
 _CONTROLS: Final = dict.fromkeys({*range(32), *range(0x7F, 0xA0)} - {9, 10, 13})

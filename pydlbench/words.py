@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.errors import UsageError, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 #: Default time limit, in seconds, of a request that runs the user's own code.
 CODE_LIMIT_S: Final = 600.0

@@ -16,11 +16,12 @@ undisturbed, the printed values are taken from these.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
-from pydlbench.analysis.call_times import CallSeconds, CallTimes, in_round
+from pydlbench.analysis.call_times import CallSeconds, CallTimes, Experiment, StepParts, in_round
 from pydlbench.grouping import group_by
 from pydlbench.records.breakdown import (
     LEVELS,
@@ -32,17 +33,12 @@ from pydlbench.records.breakdown import (
     Term,
 )
 from pydlbench.records.measurement import MIN_NAMED_SHARE
+from pydlbench.records.trace import ProgramCall
 from pydlbench.steps.traced import alike, calls_in_context, limit_of_module
 from pydlbench.study.estimate import disturbances_by_round, estimate_values
+from pydlbench.study.table import SampleTable
 from pydlbench.timing.statistics import median, middle_rounds, sum_known
 from pydlbench.units import Scale, some_names
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pydlbench.analysis.call_times import Experiment, StepParts
-    from pydlbench.records.trace import ProgramCall
-    from pydlbench.study.table import SampleTable
 
 #: Names of the differences between a level and the next lower one.
 DIFFERENCES: Final = {

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -26,6 +27,8 @@ from pydlbench.analysis.call_times import (
     STEP,
     STEP_KEPT,
     TRACED,
+    Experiment,
+    NativeKernel,
     StepParts,
 )
 from pydlbench.analysis.experiments import (
@@ -46,43 +49,34 @@ from pydlbench.analysis.experiments import (
     returned_memory,
     wakeups,
 )
-from pydlbench.analysis.mapped import map_calls
+from pydlbench.analysis.mapped import MappedCall, map_calls
 from pydlbench.analysis.native_layers import NativeLayers
 from pydlbench.analysis.operators import kind_of, listed
 from pydlbench.analysis.subjects import ReadyCalls, TracedStep
 from pydlbench.backends import capabilities
+from pydlbench.backends.base import KernelFacts
 from pydlbench.backends.steps import requests
 from pydlbench.backends.steps.device import DeviceOperators
 from pydlbench.errors import PydlbenchError, UnsupportedError, WorkerError
 from pydlbench.records.breakdown import BreakdownRecord
+from pydlbench.records.forecast import ForecastRecord
+from pydlbench.records.measurement import Measurement
 from pydlbench.records.operator import OperatorsFacts
-from pydlbench.records.step import StepPreparation
-from pydlbench.records.trace import program_hash
+from pydlbench.records.specs import KernelSpec
+from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
+from pydlbench.records.trace import TraceFacts, Tracing, program_hash
+from pydlbench.runner.session import Session
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.run import step_policy
 from pydlbench.steps.traced import traced_rounds, tracing_of
 from pydlbench.study.loop import Size, Study, Subject, random_order
+from pydlbench.study.table import SampleTable
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.policy import LEAST_ROUNDS, STEP_BUDGET_S, Policy
 from pydlbench.units import quantity, some_names
-from pydlbench.workers.host import releasing, start_together
+from pydlbench.workers.host import RemoteKernel, releasing, start_together
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-
-    from pydlbench.analysis.call_times import Experiment, NativeKernel
-    from pydlbench.analysis.mapped import MappedCall
-    from pydlbench.backends.base import KernelFacts
-    from pydlbench.records.forecast import ForecastRecord
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.records.step import StepFacts, StepSpec
-    from pydlbench.records.trace import TraceFacts, Tracing
-    from pydlbench.runner.session import Session
-    from pydlbench.study.table import SampleTable
-    from pydlbench.timing.chunk import Chunk, ChunkRequest
-    from pydlbench.workers.host import RemoteKernel
-
-    Prepared = RemoteKernel[OperatorsFacts] | RemoteKernel[StepFacts] | RemoteKernel[KernelFacts]
+Prepared = RemoteKernel[OperatorsFacts] | RemoteKernel[StepFacts] | RemoteKernel[KernelFacts]
 
 # Bytes of the block that is written to measure the cost of page faults.
 _BLOCK_BYTES: Final = 1 << 26

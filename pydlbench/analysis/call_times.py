@@ -10,18 +10,15 @@ and their rooflines at that round's clock.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pydlbench.grouping import group_by
+from pydlbench.records.trace import ProgramCall
 from pydlbench.steps.traced import Rounds, scaled
+from pydlbench.study.table import SampleTable, Series, Visit
 from pydlbench.timing.statistics import median
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-
-    from pydlbench.records.trace import ProgramCall
-    from pydlbench.study.table import SampleTable, Series, Visit
 
 #: Subjects of the table: real steps; steps in a process that keeps freed pages, whose parts are the
 #: seconds of their calls; traced steps, with such parts; and calls alone, whose parts are the

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from pydlbench.timing.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
-
     from pydlbench.records.measurement import TimeSummary
 
 Key = TypeVar("Key", bound="Hashable")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.analysis.dominance import TimedItem
@@ -22,8 +23,6 @@ from pydlbench.timing.policy import LEAST_ROUNDS
 from pydlbench.timing.statistics import median_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.repetitions import Effort

@@ -14,29 +14,29 @@ The statistical interval is separate: that of the sums of the rounds in which th
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from pydlbench.analysis.dominance import Dominance, TimedItem, dominance
 from pydlbench.analysis.effort import half_width_s, sharing
 from pydlbench.grouping import group_by, sum_by
-from pydlbench.models.passes import LOSS, step_passes
+from pydlbench.models.graph import Model
+from pydlbench.models.passes import LOSS, StepPass, step_passes
 from pydlbench.ops.table import ITEM_BYTES, MEMORY_BOUND
-from pydlbench.records.estimate import EstimatedLayer, EstimatedStep, StepEstimate, group_layers
-from pydlbench.records.measurement import MATERIAL, disturbed_share
+from pydlbench.records.estimate import (
+    EstimatedLayer,
+    EstimatedStep,
+    Recorded,
+    StepEstimate,
+    group_layers,
+)
+from pydlbench.records.measurement import MATERIAL, Measurement, disturbed_share
 from pydlbench.records.specs import KernelSpec
+from pydlbench.runner.repetitions import Effort
 from pydlbench.timing.statistics import sum_known
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from pydlbench.models.graph import Model
-    from pydlbench.models.passes import StepPass
-    from pydlbench.records.estimate import Recorded
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.runner.repetitions import Effort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

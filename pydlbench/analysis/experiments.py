@@ -9,7 +9,8 @@ and its log alike.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from pydlbench.analysis.call_times import (
     ALONE,
@@ -17,6 +18,7 @@ from pydlbench.analysis.call_times import (
     STEP_KEPT,
     TRACED,
     Experiment,
+    StepParts,
     by_part,
     in_calls,
     in_round,
@@ -24,13 +26,8 @@ from pydlbench.analysis.call_times import (
 from pydlbench.backends.steps.timed_calls import LoggedOperators
 from pydlbench.records.breakdown import Alternative
 from pydlbench.study.estimate import estimate_values
+from pydlbench.study.table import SampleTable, Series
 from pydlbench.timing.statistics import median
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pydlbench.analysis.call_times import StepParts
-    from pydlbench.study.table import SampleTable, Series
 
 #: Subjects of the table: logged calls, with :data:`LOGGED` parts each; a block of memory with new
 #: pages each time, and a block with kept pages.

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -29,20 +30,15 @@ from pydlbench.analysis.scores import ScoreInterval, interval, scored
 from pydlbench.errors import UnsupportedError
 from pydlbench.grouping import group_by, sum_by
 from pydlbench.records.forecast import ForecastRecord, ForecastTerm, Place, StepFaults
-from pydlbench.records.step import StepPreparation
+from pydlbench.records.operator import OperatorsFacts, RecordedCall
+from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.records.trace import program_hash
+from pydlbench.runner.session import Session
 from pydlbench.steps.prepare import prepare_step
+from pydlbench.store.reader import Reader
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.timing.statistics import median
 from pydlbench.words import FRAMEWORK_MODES, GPU_FRAMEWORK
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pydlbench.records.operator import OperatorsFacts, RecordedCall
-    from pydlbench.records.step import StepSpec
-    from pydlbench.runner.session import Session
-    from pydlbench.store.reader import Reader
 
 #: Default number of processes in which a missing operator is timed.
 VISITS: Final = 3

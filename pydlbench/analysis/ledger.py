@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
+from pydlbench.calls.meaning import Meaning
+from pydlbench.devices.gpu.cards import KnownCard
 from pydlbench.grouping import group_by, sum_by
 from pydlbench.models.tree import RepeatedModule, fold
 from pydlbench.records.ledger import (
@@ -21,18 +24,12 @@ from pydlbench.records.ledger import (
     LedgerModule,
     StepLedger,
 )
+from pydlbench.records.trace import ProgramCall
 from pydlbench.steps.traced import executed_flops, meaning_of_call, moved_bytes
 from pydlbench.timing.statistics import sum_known
 from pydlbench.traces import kernel_names, timeline
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from pydlbench.calls.meaning import Meaning
-    from pydlbench.devices.gpu.cards import KnownCard
-    from pydlbench.records.trace import ProgramCall
-    from pydlbench.traces.recorded import RecordedTrace
-    from pydlbench.traces.timeline import Activity, StepTimeline
+from pydlbench.traces.recorded import RecordedTrace
+from pydlbench.traces.timeline import Activity, StepTimeline
 
 #: Categories by the kinds of meanings; other kinds are categories themselves.
 _CATEGORIES: Final = {

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final
 
 from pydlbench.errors import UsageError
 from pydlbench.grouping import group_by
-from pydlbench.records.ledger import LedgerComparison, LedgerDifference
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
-    from pydlbench.records.ledger import DeviceTime, LedgerCall, StepLedger
+from pydlbench.records.ledger import (
+    DeviceTime,
+    LedgerCall,
+    LedgerComparison,
+    LedgerDifference,
+    StepLedger,
+)
 
 #: Times of the same kernel that differ by less than this share are the same.
 SAME_SHARE: Final = 0.02

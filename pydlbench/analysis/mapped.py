@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -24,14 +25,10 @@ from pydlbench.models.passes import StepPass
 from pydlbench.ops.table import out_of_place
 from pydlbench.records.estimate import Recorded
 from pydlbench.records.operator import RecordedCall, operator_of
+from pydlbench.records.step import StepSpec
+from pydlbench.runner.session import Session
 from pydlbench.timing.statistics import sum_known
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS, ONNX_FRAMEWORK
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from pydlbench.records.step import StepSpec
-    from pydlbench.runner.session import Session
 
 #: The module of calls outside of any module.
 MODEL: Final = "(model)"

@@ -6,30 +6,26 @@ time does not depend on the location of its memory, and preparing it takes far l
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.analysis.call_times import NativeKernel
+from pydlbench.analysis.mapped import MappedCall
+from pydlbench.backends.base import KernelFacts
 from pydlbench.grouping import group_by, sum_by
 from pydlbench.ops.table import ITEM_BYTES, without_sides
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.specs import KernelSpec
+from pydlbench.runner.session import Session
 from pydlbench.study.loop import Size, Subject
+from pydlbench.study.table import SampleTable
+from pydlbench.timing.chunk import Chunk, ChunkRequest
+from pydlbench.timing.policy import Policy
 from pydlbench.units import some_names
-from pydlbench.workers.host import releasing
+from pydlbench.workers.host import RemoteKernel, releasing
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
-
-    from pydlbench.analysis.mapped import MappedCall
-    from pydlbench.backends.base import KernelFacts
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.session import Session
-    from pydlbench.study.table import SampleTable
-    from pydlbench.timing.chunk import Chunk, ChunkRequest
-    from pydlbench.timing.policy import Policy
-    from pydlbench.workers.host import RemoteKernel
-
-    Prepared = RemoteKernel[KernelFacts]
+Prepared = RemoteKernel[KernelFacts]
 
 # Share of a GPU's memory for native kernels that stay prepared: calls alone may take a quarter, and
 # two processes hold the step.

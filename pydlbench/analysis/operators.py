@@ -8,7 +8,6 @@ operator is a group of calls, see ``calls.groups``.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,10 +16,8 @@ from pydlbench.calls.groups import feed_signature, is_feed, is_group, runs_libra
 from pydlbench.calls.seen.tensorflow import TensorFlowNode, is_node
 from pydlbench.models import build_model
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
-
-if TYPE_CHECKING:
-    from pydlbench.records.step import StepSpec
-    from pydlbench.runner.session import Session
+from pydlbench.records.step import StepSpec
+from pydlbench.runner.session import Session
 
 
 def listed(

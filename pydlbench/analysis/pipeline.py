@@ -13,11 +13,10 @@ contain the gaps between nodes if each call was timed among others of its kind.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from pydlbench.records.operator import RecordedCall
 
 #: Steps in a row before the host waits for the device.

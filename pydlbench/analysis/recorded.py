@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pydlbench.calls.meaning import LayerPass, Meaning
 from pydlbench.grouping import group_by
 from pydlbench.records.recorded import RecordedProblem, RecordedSteps
-from pydlbench.records.trace import Dominant
+from pydlbench.records.trace import Dominant, ProgramCall
 from pydlbench.steps.traced import (
     Rounds,
     in_context,
     meaning_of_call,
     precision_of,
 )
+from pydlbench.traces.recorded import RecordedTrace
 from pydlbench.words import TYPE_PRECISIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pydlbench.calls.meaning import LayerPass, Meaning
-    from pydlbench.records.trace import ProgramCall
-    from pydlbench.traces.recorded import RecordedTrace
 
 #: The largest problems, which make this share of the time, are timed one by one; others are named.
 TIMED_SHARE: Final = 0.95

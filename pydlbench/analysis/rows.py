@@ -8,24 +8,20 @@ from its signature; no step is run.
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pydlbench.backends.steps import requests
 from pydlbench.records.forecast import OperatorTime, Place
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
-from pydlbench.timing.chunk import ChunkRequest
+from pydlbench.records.step import StepSpec
+from pydlbench.runner.session import Session
+from pydlbench.store.reader import Reader
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median, middle_rounds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pydlbench.records.step import StepSpec
-    from pydlbench.runner.session import Session
-    from pydlbench.store.reader import Reader
-    from pydlbench.timing.chunk import Chunk
-    from pydlbench.workers.host import RemoteKernel
+from pydlbench.workers.host import RemoteKernel
 
 #: A page fault as an operator; its row has the seconds of one.
 FAULT: Final = RecordedCall(signature="page fault of a result", operator="page fault")

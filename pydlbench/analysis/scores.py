@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pydlbench.records.forecast import Place
     from pydlbench.store.reader import Reader
 

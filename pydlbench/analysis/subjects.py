@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,18 +11,13 @@ from pydlbench.analysis.rows import batches
 from pydlbench.backends.steps import requests
 from pydlbench.backends.steps.timed_calls import LoggedOperators
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.operator import OperatorsFacts
+from pydlbench.records.operator import OperatorsFacts, RecordedCall
+from pydlbench.records.step import StepFacts, StepSpec
+from pydlbench.runner.session import Session
 from pydlbench.steps.traced import Rounds
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.statistics import median, middle_rounds, sum_known
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from pydlbench.records.operator import RecordedCall
-    from pydlbench.records.step import StepFacts, StepSpec
-    from pydlbench.runner.session import Session
-    from pydlbench.timing.chunk import Chunk, ChunkRequest
-    from pydlbench.workers.host import RemoteKernel
+from pydlbench.workers.host import RemoteKernel
 
 # Share of the available memory for the operands of all calls. If they need more, calls are prepared
 # in batches, anew in each round. Logged calls have their operands beside these and whole steps.

@@ -10,6 +10,7 @@ drift of the machine affects all of them.
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -17,8 +18,6 @@ from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, Un
 from pydlbench.timing.policy import MIN_READING_S
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pydlbench.verification.verify import Verdict
 
 # Except in a thorough search, a candidate is not run again if its first execution exceeds this

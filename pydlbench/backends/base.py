@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Collection
+from typing import Any, Protocol
 
 from pydlbench.errors import InsufficientMemoryError, UnsupportedError
-from pydlbench.records.measurement import Correctness  # noqa: TC001 - read where facts arrive
+from pydlbench.ops.op import Layer
+from pydlbench.records.measurement import Correctness
+from pydlbench.records.specs import KernelSpec
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from pydlbench.ops.op import Layer
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.timing.chunk import Chunk, ChunkRequest
 
 #: Default limit of a convolution's workspace in frameworks, in bytes.
 DEFAULT_WORKSPACE = 1 << 33

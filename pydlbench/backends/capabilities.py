@@ -16,6 +16,7 @@ import importlib.util
 import os
 import pkgutil
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -24,8 +25,6 @@ from pydlbench.errors import BackendMissingError, UsageError, nearest
 from pydlbench.words import IMAGE_LAYOUTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from pydlbench.backends.base import Backend
 
 #: Variable with a folder for files of a worker, which the host removes after the process has ended.

@@ -11,20 +11,17 @@ import gc
 import os
 import resource
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import msgspec
 
-from pydlbench.timing.chunk import Chunk
+from pydlbench.timing.chunk import Chunk, ChunkRequest, GpuReadings
 from pydlbench.timing.guards import gpu_disturbance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from numpy.typing import NDArray
-
-    from pydlbench.timing.chunk import ChunkRequest, GpuReadings
 
 _TASKS = Path("/proc/self/task")
 _STAT = Path("/proc/stat")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from pydlbench.calls.meaning import (
     LayerPass,
@@ -14,13 +15,9 @@ from pydlbench.calls.meaning import (
     require_floating,
 )
 from pydlbench.calls.value import Value, broadcast_shapes
+from pydlbench.ops.op import Layer
 from pydlbench.ops.table import OPS, build_layer, image_layer
 from pydlbench.ops.tensors import merged_elementwise
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pydlbench.ops.op import Layer
 
 #: Arguments with which an activation is the layer of the table; by default only none.
 _LAYER_ARGUMENTS: Final[dict[str, tuple[list[float], ...]]] = {

@@ -9,18 +9,15 @@ produces is a link to that call instead.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
 from pydlbench.calls.seen.tensorflow import LIBRARY_NODES
 from pydlbench.calls.step_calls import StepCall, distinct_calls
+from pydlbench.records.operator import RecordedCall
 from pydlbench.records.record import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterator, Sequence
-
-    from pydlbench.records.operator import RecordedCall
 
 _PREFIX: Final = '{"calls":['
 #: Operators that libraries compute, PyTorch's (without suffixes for a backward pass or a device),

@@ -13,17 +13,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ParamSpec, Self
+from typing import Any, ParamSpec, Self
 
 from pydlbench.calls.value import Value, dtypes_of, least_bytes
 from pydlbench.errors import PydlbenchError, UnsupportedError
+from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer, in_place
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from pydlbench.ops.op import Layer
 
 _P = ParamSpec("_P")
 

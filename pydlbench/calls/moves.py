@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pydlbench.calls.meaning import (
     LayerPass,
@@ -14,14 +14,9 @@ from pydlbench.calls.meaning import (
 )
 from pydlbench.calls.value import Value, least_bytes
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer, image_layer
 from pydlbench.ops.tensors import merged_move
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pydlbench.ops.op import Layer
-
 
 # -----------------------------------------------------------------------------
 # Views and copies.

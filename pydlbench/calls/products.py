@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from pydlbench.calls.meaning import LayerPass, Meaning, combine, meaning_rule, no_layer, row_layer
+from pydlbench.calls.value import Value
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import OPS, build_layer
 from pydlbench.ops.tensors import merged_elementwise
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pydlbench.calls.value import Value
 
 _SOFTMAX_PASSES: Final = OPS["softmax"].passes
 #: FLOPs per pair of query and key to recompute a probability: a difference and an exponential.

@@ -7,7 +7,8 @@ as in oneDNN. The type of the computation is the type of the images.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
 
 from pydlbench.calls.meaning import (
     LayerPass,
@@ -17,15 +18,11 @@ from pydlbench.calls.meaning import (
     require_floating,
     row_layer,
 )
+from pydlbench.calls.value import Value
 from pydlbench.calls.windows import pooling_layer
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import OPS, build_layer, image_layer
 from pydlbench.ops.tensors import merged_reduction
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from pydlbench.calls.value import Value
 
 #: FLOPs per element of the source; one for all other reductions.
 _REDUCTION_FLOPS: Final = {"norm": 2, "logsumexp": 4, "var": 4, "var_mean": 4, "std": 4}

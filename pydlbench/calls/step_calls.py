@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from pydlbench.grouping import group_by
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.record import Record
 from pydlbench.records.trace import ProgramCall, module_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class StepCall(Record, frozen=True, kw_only=True):

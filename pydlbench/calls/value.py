@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from pydlbench.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
 
 _FLOAT_PREFIXES: Final = ("float", "bfloat")
 

@@ -6,21 +6,18 @@ Pads are a pair (before, after) for each side.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from pydlbench.calls.meaning import LayerPass, Meaning, meaning_rule, no_layer
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.axis import ceil_pad, extent, output_size, same_pads
+from pydlbench.ops.op import Layer
 from pydlbench.ops.resize import flops_of_pixel
 from pydlbench.ops.resize import taps as taps_of
 from pydlbench.ops.table import build_layer, image_layer
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pydlbench.ops.op import Layer
-
-    Pads = Sequence[tuple[int, int]]
+Pads = Sequence[tuple[int, int]]
 
 _OTHER_COORDINATES: Final = {"aligned": "aligned corners", "whole": "corners of pixels"}
 

@@ -7,10 +7,7 @@ could not tell, 130 interrupted by Ctrl-C, 143 by SIGTERM.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 __all__ = ["main"]
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
+from pydlbench.backends.capabilities import Capabilities
 from pydlbench.cli.options import DEVICE, JsonOutput
 from pydlbench.cli.output import Outputs
 from pydlbench.report.blocks import Block, Lines, TableBlock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pydlbench.backends.capabilities import Capabilities
 
 
 class BackendsOptions(JsonOutput):

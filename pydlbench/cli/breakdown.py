@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -17,17 +18,15 @@ from pydlbench.cli.options import (
 from pydlbench.cli.steps import USER_MODEL_NODES, ModelTask, kernel_options, read_steps
 from pydlbench.cli.values import whole_number
 from pydlbench.errors import PydlbenchError
+from pydlbench.models.graph import Model
+from pydlbench.report.blocks import Block
 from pydlbench.runner.tasks import Result, Task, View
 from pydlbench.timing.policy import LEAST_ROUNDS, STEP_BUDGET_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pydlbench.models.graph import Model
     from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
-    from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results
     from pydlbench.store.documents import Loaded
 

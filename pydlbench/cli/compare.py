@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,8 +31,6 @@ from pydlbench.cli.values import fail_on, percentage, splits, whole_number
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from pydlbench.compare.comparison import Comparison
     from pydlbench.compare.match import Matching
     from pydlbench.compare.rerun import RerunPair

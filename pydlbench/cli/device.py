@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.machine import device_of
@@ -14,8 +15,6 @@ from pydlbench.errors import UsageError, nearest
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from pydlbench.devices.cpu.record import DeviceRecord
     from pydlbench.devices.gpu.record import GpuRecord
 

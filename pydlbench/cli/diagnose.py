@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -10,14 +11,12 @@ from pydlbench.cli.options import BUDGET, FAIL_ON, FRAMEWORK, HOW, ExplainedStep
 from pydlbench.cli.steps import ModelTask, kernel_options, read_steps
 from pydlbench.cli.values import FINDING, choices, fail_on, positive_seconds
 from pydlbench.errors import UsageError
+from pydlbench.report.blocks import Block
 from pydlbench.runner.tasks import Result, Task, View
 from pydlbench.words import FRAMEWORKS, ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from pydlbench.records.run import RunRecord
-    from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results
 
 

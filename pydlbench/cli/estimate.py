@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -22,6 +23,7 @@ from pydlbench.cli.options import (
     flag,
     option,
 )
+from pydlbench.cli.output import Outputs
 from pydlbench.cli.steps import (
     USER_MODEL_NODES,
     ModelTask,
@@ -33,19 +35,16 @@ from pydlbench.cli.steps import (
 )
 from pydlbench.cli.values import FINDING, one_of, whole_number
 from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.models.graph import Model
+from pydlbench.report.blocks import Block
 from pydlbench.runner.tasks import Result, Task, View
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORKS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from pydlbench.analysis.estimate import EstimatePlan
-    from pydlbench.cli.output import Outputs
-    from pydlbench.models.graph import Model
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
-    from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results
 
 #: Options that have no meaning with ``--summary``.
@@ -106,8 +105,6 @@ def run(args: EstimateOptions, session_factory: Callable[..., Any] | None = None
         PydlbenchError: nothing could be measured.
     """
     if args.summary:
-        from pydlbench.cli.output import Outputs
-
         args.refuse(_NOT_IN_SUMMARY, "with --summary")
         model, _ = read_model(args, args.batch)
         if model is None:

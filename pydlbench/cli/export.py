@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,8 +24,6 @@ from pydlbench.report.text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.step import StepRow
     from pydlbench.store.documents import Loaded

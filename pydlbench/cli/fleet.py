@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import uuid
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.machine import reading_store
@@ -33,14 +34,12 @@ from pydlbench.cli.values import (
 )
 from pydlbench.errors import PydlbenchError, UsageError, nearest
 from pydlbench.report.blocks import Block, run_lines
+from pydlbench.runner.sweep import SweepFile, parse_sweep
 from pydlbench.store.place import select_path, user_path
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pydlbench.records.fleet import FleetVerdict
     from pydlbench.records.run import RunInfo, RunRecord
-    from pydlbench.runner.sweep import SweepFile
     from pydlbench.store.documents import Loaded
     from pydlbench.store.store import Store
 
@@ -317,7 +316,6 @@ def _request(args: RunOptions) -> tuple[dict[str, Any], str | None]:
         UsageError: the file or an option is invalid, or there is no such run.
     """
     from pydlbench.cli.sweep import read_file, read_text, table_keys
-    from pydlbench.runner.sweep import parse_sweep
 
     if args.resume is not None:
         return _resumed(args, args.resume)
@@ -343,7 +341,6 @@ def _request(args: RunOptions) -> tuple[dict[str, Any], str | None]:
 def _resumed(args: RunOptions, resume: str) -> tuple[dict[str, Any], str]:
     """Return the request of the resumed run, with the engine of ``args``, and the run."""
     from pydlbench.cli.sweep import read_text, table_keys
-    from pydlbench.runner.sweep import parse_sweep
     from pydlbench.store.entry import BEING_WRITTEN
 
     args.refuse([name for name in _RUN_OPTIONS if name != "on"], "with --resume")

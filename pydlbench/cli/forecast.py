@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.cli.options import EXPLAIN, HOW, REPETITIONS, ExplainedStep, flag
 from pydlbench.cli.steps import ModelTask, code_limit, read_steps
 from pydlbench.errors import PydlbenchError
+from pydlbench.report.blocks import Block
 from pydlbench.runner.tasks import Result, Task, View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
-    from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results
     from pydlbench.store.documents import Loaded
 

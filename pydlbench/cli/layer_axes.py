@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.cli.layer_options import LayersOptions
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import choices
 from pydlbench.errors import UsageError, nearest
+from pydlbench.ops.op import Layer
 from pydlbench.words import CPU_PRECISIONS, FUSIONS, GPU_PRECISIONS, LAYOUTS, PASSES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from pydlbench.cli.layer_options import LayersOptions
     from pydlbench.cli.recorded import Log
-    from pydlbench.ops.op import Layer
 
     #: Layer, pass, precision and propagation.
     Problem = tuple[Layer, str, str, str]

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from pydlbench.backends import capabilities
-from pydlbench.cli.layer_options import layer_backends
+from pydlbench.cli.layer_options import LayersOptions, layer_backends
 from pydlbench.cli.values import choices
 from pydlbench.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.cli.layer_options import LayersOptions
 
 
 def read_backends(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.layer_axes import read_fusions, read_layouts, read_problems, read_threads
 from pydlbench.cli.layer_backends import read_backends
+from pydlbench.cli.layer_options import LayersOptions
 from pydlbench.cli.machine import check_threads, device_of
 from pydlbench.runner.tasks import KernelTask, Task, TaskRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pydlbench.cli.layer_options import LayersOptions
     from pydlbench.cli.recorded import Log
     from pydlbench.records.specs import KernelSpec
 

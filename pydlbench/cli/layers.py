@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.layer_options import LayersOptions
 from pydlbench.cli.layer_request import read_request
 from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.report.blocks import Block
+from pydlbench.runner.tasks import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from pydlbench.cli.recorded import Log
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.recorded import RecordedSteps
     from pydlbench.records.run import RunRecord
-    from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import Task
 
 
 def run(args: LayersOptions, session_factory: Callable[..., Any] | None = None) -> int:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pydlbench.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from pydlbench.store.store import Store
 
 

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydlbench.backends.capabilities import untested_versions
 from pydlbench.cli.machine import reading_store
+from pydlbench.cli.options import Measuring
 from pydlbench.cli.output import Outputs
 from pydlbench.cli.terminal import ProgressLine, tell
 from pydlbench.cli.values import FINDING
 from pydlbench.errors import StoreError, UsageError
+from pydlbench.records.record import Record
+from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.report.blocks import Block, run_lines
 from pydlbench.report.json import run_document
 from pydlbench.report.text import check_writable
 from pydlbench.runner.execute import Results, execute
 from pydlbench.runner.recorder import RowRecorder
+from pydlbench.runner.tasks import Task
 from pydlbench.store.entry import BEING_WRITTEN, Entry
 from pydlbench.store.place import select_path
 from pydlbench.store.store import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from pydlbench.cli.options import Measuring
-    from pydlbench.records.record import Record
-    from pydlbench.records.run import RunInfo, RunRecord
-    from pydlbench.runner.tasks import Task
 
 
 def answer(

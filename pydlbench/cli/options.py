@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, dataclass_transform
+from typing import Any, ClassVar, Final, NoReturn, Self, dataclass_transform
 
 from pydlbench.cli.values import (
     assignments,
@@ -36,9 +37,6 @@ from pydlbench.words import (
     PHASES,
     PRECISIONS,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 #: Groups of options, in the order of the help; a command's own groups come before the last.
 WHAT: Final = "what is measured"

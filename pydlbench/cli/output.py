@@ -10,23 +10,22 @@ import gc
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.cli.options import Quiet
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import FINDING, UNDECIDED
 from pydlbench.errors import PydlbenchError, StoreError, UsageError
+from pydlbench.report.blocks import Block
 from pydlbench.report.text import STDOUT, Style, as_markdown, as_text, check_writable, write_text
 from pydlbench.store.place import user_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from pydlbench.cli.options import Quiet
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepRecord
-    from pydlbench.report.blocks import Block
     from pydlbench.store.reader import Reader
 
 _FORMATS: Final = ("json", "csv", "md")

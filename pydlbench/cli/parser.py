@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from types import ModuleType
+from typing import Final
 
 from pydlbench.cli.options import CommandOptions, Parser, add_options
 from pydlbench.errors import UsageError, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import ModuleType
 
 
 @dataclass(frozen=True, slots=True)

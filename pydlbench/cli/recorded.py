@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pydlbench.analysis.recorded import StepProblem, describe, distinct_problems, layers_to_time
+from pydlbench.calls.meaning import LayerPass
+from pydlbench.cli.options import CommandOptions
 from pydlbench.errors import UsageError
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.recorded import RecordedSteps
 from pydlbench.report.exports.tritonbench import write_calls
 from pydlbench.steps.traced import precision_of
 from pydlbench.traces.files import is_recorded, read
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
-    from pydlbench.calls.meaning import LayerPass
-    from pydlbench.cli.options import CommandOptions
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.recorded import RecordedSteps
-    from pydlbench.traces.recorded import RecordedTrace
-
+from pydlbench.traces.recorded import RecordedTrace
 
 # -----------------------------------------------------------------------------
 # ``layers --shape @FILE``: the layers of a recorded step.

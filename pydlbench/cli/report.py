@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.cli.machine import reading_store
@@ -16,8 +17,6 @@ from pydlbench.store.place import user_path
 from pydlbench.units import quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pydlbench.report.page import PageRun
     from pydlbench.store.documents import Loaded
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -20,8 +21,6 @@ from pydlbench.report.text import Style, as_text
 from pydlbench.units import number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from pydlbench.records.run import RunInfo
     from pydlbench.store.documents import Loaded
     from pydlbench.store.entry import Entry

@@ -8,11 +8,11 @@ from pydlbench.cli.options import BATCH, POOL, JsonOutput, argument
 from pydlbench.cli.output import Outputs
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import patterns
+from pydlbench.ops.op import Layer
 from pydlbench.report.blocks import Block, Lines, TableBlock
 from pydlbench.units import format_flops
 
 if TYPE_CHECKING:
-    from pydlbench.ops.op import Layer
     from pydlbench.records.documents import ShapeEntry
 
 _ITEMSIZE: Final = 4  # fp32

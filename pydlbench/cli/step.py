@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,7 @@ from pydlbench.cli.steps import (
 )
 from pydlbench.cli.values import choices
 from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.models.graph import Model
 from pydlbench.runner.tasks import Result, Task, TaskRow, View
 from pydlbench.words import (
     CASTS,
@@ -33,9 +35,6 @@ from pydlbench.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.execute import Results
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from pydlbench.cli.options import (
     BATCH,
@@ -37,9 +37,6 @@ from pydlbench.cli.values import (
     wholes,
 )
 from pydlbench.words import CASTS, PHASES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["StepOptions"]
 

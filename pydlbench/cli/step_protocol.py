@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from pydlbench.cli.measuring import measure
 from pydlbench.cli.output import Outputs
+from pydlbench.cli.step_options import StepOptions
 from pydlbench.cli.steps import USER_MODEL_OPTIONS, StepsTask, devices_of, settings
 from pydlbench.cli.terminal import ProgressLine
 from pydlbench.cli.values import choices
 from pydlbench.errors import UsageError
+from pydlbench.protocols.protocol import Protocol
 from pydlbench.protocols.runner import ProtocolSpec, run_in_worker
 from pydlbench.protocols.scripts import find_protocol
+from pydlbench.records.run import RunRecord
 from pydlbench.report.json import dump
 from pydlbench.report.text import STDOUT, check_writable, write_text
+from pydlbench.runner.execute import Results
 from pydlbench.runner.tasks import Result, TaskRow, View
 from pydlbench.steps.run import check_memory
 from pydlbench.store.place import user_path
 from pydlbench.words import FRAMEWORKS, IMAGE_LAYOUTS, PRECISIONS, check_word
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pydlbench.cli.step_options import StepOptions
-    from pydlbench.protocols.protocol import Protocol
-    from pydlbench.records.run import RunRecord
-    from pydlbench.runner.execute import Results
 
 # A script may take days on a small machine.
 _TIMEOUT_S: Final = 30 * 86400.0

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from pydlbench.cli.machine import check_threads, device_of
 from pydlbench.cli.options import USER_MODEL, ExplainedStep, ModelOptions
+from pydlbench.cli.step_options import StepOptions
 from pydlbench.cli.values import choices, one_of
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
+from pydlbench.models.graph import Model
 from pydlbench.runner.tasks import Result, Task, TaskRow, View
 from pydlbench.words import (
     CODE_LIMIT_S,
@@ -23,10 +26,6 @@ from pydlbench.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pydlbench.cli.step_options import StepOptions
-    from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
 
 

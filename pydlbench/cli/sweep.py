@@ -8,6 +8,7 @@ import importlib
 import itertools
 import re
 import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.options import (
@@ -28,14 +29,12 @@ from pydlbench.cli.values import assignments
 from pydlbench.errors import UsageError, nearest
 from pydlbench.report.blocks import Block, Heading, Lines, TableBlock, Title, run_lines
 from pydlbench.runner.sweep import Key, SweepFile, SweepTable, apply_rules, key_words, parse_sweep
+from pydlbench.runner.tasks import Result, Task
 from pydlbench.store.place import user_path
 from pydlbench.units import format_seconds, per_second, percent, quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
     from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import Result, Task
 
 _MAX_FILE_BYTES: Final = 1 << 20
 _MAX_ROWS: Final = 50_000

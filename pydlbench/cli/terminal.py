@@ -8,15 +8,14 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
+from pydlbench.cli.options import Measuring
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType
-
     from tqdm import tqdm
-
-    from pydlbench.cli.options import Measuring
 
 
 # -----------------------------------------------------------------------------

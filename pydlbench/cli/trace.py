@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -17,20 +18,18 @@ from pydlbench.cli.options import (
     flag,
     option,
 )
+from pydlbench.devices.gpu.cards import KnownCard, card_named, known_cards
 from pydlbench.errors import UsageError, nearest
+from pydlbench.report.blocks import Block
 from pydlbench.runner.tasks import Result, Task, TaskRow
+from pydlbench.traces.recorded import RecordedTrace
 from pydlbench.units import quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pydlbench.devices.gpu.cards import KnownCard
     from pydlbench.records.ledger import StepLedger
     from pydlbench.records.run import RunRecord
-    from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results
     from pydlbench.store.documents import Loaded
-    from pydlbench.traces.recorded import RecordedTrace
 
 #: The machine itself, as a value of ``--on``.
 THIS_MACHINE: Final = "cpu"
@@ -151,8 +150,6 @@ def find_card(on: str | None) -> KnownCard | None:
     Raises:
         UsageError: there is no such card.
     """
-    from pydlbench.devices.gpu.cards import known_cards
-
     if on is None or on == THIS_MACHINE:
         return None
     cards = {_plain(card.name): card for card in known_cards()}
@@ -187,7 +184,6 @@ class TraceTask(Task):
         """Yield the ledger."""
         del view
         from pydlbench.analysis.ledger import ledger_of
-        from pydlbench.devices.gpu.cards import card_named
         from pydlbench.steps.traced import limits_of
 
         (row,) = self.rows

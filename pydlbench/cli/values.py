@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from pydlbench.errors import UsageError, nearest
 from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS, check_device
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _EXPONENTS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _MAX_COUNT: Final = 10**18 - 1

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from pydlbench.compare.environment import Difference
+from pydlbench.compare.rows import Side, SideRow
 from pydlbench.records.comparison import (
     CompareDocument,
     ComparisonEstimate,
@@ -17,11 +20,7 @@ from pydlbench.records.comparison import (
 from pydlbench.records.record import SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pydlbench.compare.environment import Difference
     from pydlbench.compare.match import Matching
-    from pydlbench.compare.rows import Side, SideRow
 
 #: A ratio B / A with its interval and verdict.
 Estimate = ComparisonEstimate

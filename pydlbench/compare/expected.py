@@ -8,23 +8,18 @@ scatter more.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from pydlbench.compare.match import key, kinds_of
-from pydlbench.compare.rows import side_of_documents
+from pydlbench.compare.rows import SideRow, side_of_documents
 from pydlbench.compare.statistics import quantile, scatter_of
 from pydlbench.compare.stored import repetitions, spread
-from pydlbench.records.measurement import LATER_LEVEL, OCCASIONS, Expected
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pydlbench.compare.rows import SideRow
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.run import RunRecord
-    from pydlbench.store.reader import Reader
+from pydlbench.records.measurement import LATER_LEVEL, OCCASIONS, Expected, Measurement
+from pydlbench.records.run import RunRecord
+from pydlbench.store.reader import Reader
 
 
 def add_predictions(

@@ -7,24 +7,20 @@ Interference in a round affects both and cancels.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from pydlbench.compare.comparison import MARGIN
+from pydlbench.compare.comparison import MARGIN, Comparison
 from pydlbench.compare.interleaved import compare_interleaved
 from pydlbench.compare.match import Matching, Pair
 from pydlbench.compare.rerun import RerunPair, RerunSide
 from pydlbench.compare.rows import Side, SideRow, row_of_step
 from pydlbench.errors import PydlbenchError
 from pydlbench.records.specs import KernelSpec
+from pydlbench.records.step import StepSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pydlbench.compare.comparison import Comparison
-    from pydlbench.records.step import StepSpec
-    from pydlbench.workers.installation import Installation
+from pydlbench.workers.installation import Installation
 
 #: A and B.
 Installations = tuple["Installation", "Installation"]

@@ -12,26 +12,20 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.compare.comparison import MARGIN, ComparedRow, Comparison, Estimate
 from pydlbench.compare.environment import differences
-from pydlbench.compare.match import Pair, kinds_of
-from pydlbench.compare.statistics import Scatter, judge, scatter_of, spread_of
+from pydlbench.compare.match import Matching, Pair, kinds_of
+from pydlbench.compare.rerun import RerunPair
+from pydlbench.compare.rows import Side, SideRow
+from pydlbench.compare.statistics import Scatter, Spread, judge, scatter_of, spread_of
+from pydlbench.records.run import RunRecord
 from pydlbench.timing.statistics import median
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.compare.match import Matching
-    from pydlbench.compare.rerun import RerunPair
-    from pydlbench.compare.rows import Side, SideRow
-    from pydlbench.compare.statistics import Spread
-    from pydlbench.records.run import RunRecord
 
 #: Minimum number of passes for a verdict: with fewer, the interval of their mean is many times as
 #: wide as their differences.

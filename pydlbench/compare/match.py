@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.errors import UsageError
 from pydlbench.grouping import group_by
@@ -15,10 +17,6 @@ from pydlbench.ops.table import KINDS
 from pydlbench.words import AS_BUILT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
     from pydlbench.compare.rows import Side, SideRow
 
 

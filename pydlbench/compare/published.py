@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import math
 import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -15,12 +16,7 @@ from pydlbench.errors import UsageError, nearest
 from pydlbench.grouping import group_by
 from pydlbench.records.published import OwnFigure, PublishedFigure
 from pydlbench.records.step import framework_text, options_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from pydlbench.store.documents import Loaded
-
+from pydlbench.store.documents import Loaded
 
 # -----------------------------------------------------------------------------
 # The published figures, read from the package's files.

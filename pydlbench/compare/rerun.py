@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from pydlbench.compare.match import LAYER_KINDS
+from pydlbench.backends.base import KernelFacts
+from pydlbench.compare.match import LAYER_KINDS, Pair
+from pydlbench.compare.rows import SideRow
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.models.catalog import find_layers
 from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.op import Layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.records.step import StepPreparation, StepSpec
+from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
+from pydlbench.runner.session import Session
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.study.estimate import contrast
 from pydlbench.study.loop import sample_pair
 from pydlbench.timing.policy import Policy, gpu_policy, step_policy
 from pydlbench.timing.statistics import median
 from pydlbench.words import TIMINGS
-from pydlbench.workers.host import releasing
+from pydlbench.workers.host import RemoteKernel, releasing
 
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Sequence
-
-    from pydlbench.backends.base import KernelFacts
-    from pydlbench.compare.match import Pair
-    from pydlbench.compare.rows import SideRow
-    from pydlbench.ops.op import Layer
-    from pydlbench.records.step import StepFacts
-    from pydlbench.runner.session import Session
-    from pydlbench.workers.host import RemoteKernel
-
-    Prepared = RemoteKernel[KernelFacts] | RemoteKernel[StepFacts]
+Prepared = RemoteKernel[KernelFacts] | RemoteKernel[StepFacts]
 
 
 # -----------------------------------------------------------------------------

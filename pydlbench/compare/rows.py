@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pydlbench.records.breakdown import LEVELS
 from pydlbench.records.measurement import MATERIAL
+from pydlbench.records.run import RunRecord
 from pydlbench.records.step import options_text
-from pydlbench.store.documents import load
+from pydlbench.store.documents import Loaded, load
 from pydlbench.store.entry import LAYER_COLUMNS, layer_values
+from pydlbench.store.reader import Reader
 from pydlbench.units import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from pydlbench.records.run import RunRecord
-    from pydlbench.store.documents import Loaded
-    from pydlbench.store.reader import Reader
 
 # Valid seconds of an execution, far beyond any kernel and the resolution of any clock.
 _MIN_SECONDS: Final = 1e-15

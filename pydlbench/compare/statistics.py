@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.compare.comparison import (
     ALPHA,
@@ -17,11 +19,6 @@ from pydlbench.compare.comparison import (
     UNCLEAR,
     Estimate,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 #: Degrees of freedom from which on Student's t is the normal distribution within 2 %.
 MAX_FREEDOM: Final = 200

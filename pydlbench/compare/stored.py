@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.compare.comparison import (
     FASTER,
@@ -25,10 +27,11 @@ from pydlbench.compare.comparison import (
     Estimate,
 )
 from pydlbench.compare.environment import differences
-from pydlbench.compare.match import key, kinds_of, match
-from pydlbench.compare.rows import Side, read_side
+from pydlbench.compare.match import Matching, Pair, key, kinds_of, match
+from pydlbench.compare.rows import Side, SideRow, read_side
 from pydlbench.compare.statistics import (
     Scatter,
+    Spread,
     freedom_of,
     judge,
     scatter_of,
@@ -37,16 +40,7 @@ from pydlbench.compare.statistics import (
 )
 from pydlbench.errors import UsageError
 from pydlbench.store.place import machine_name
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.compare.match import Matching, Pair
-    from pydlbench.compare.rows import SideRow
-    from pydlbench.compare.statistics import Spread
-    from pydlbench.store.reader import Reader
+from pydlbench.store.reader import Reader
 
 #: Standard deviation of a row's logarithm from run to run, assumed with fewer than
 #: :data:`MIN_RUNS` replicates. On shared machines the time of the same code moves by 5 to 20 % from

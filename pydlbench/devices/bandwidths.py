@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from pydlbench.devices.findings import Bandwidth, DeviceAdvice, ProbedDevice, Reading
 from pydlbench.devices.probe_cache import AGREES
 from pydlbench.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 
 #: Runs a native probe: ``probe("fma_peak", precision=..., cpus=..., seconds=...)``.
 Probe = Callable[..., Mapping[str, Any]]

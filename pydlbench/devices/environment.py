@@ -7,12 +7,10 @@ import hashlib
 import importlib.util
 import os
 import platform
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from typing import Any
 
 _PACKAGES = ("pydlbench", "numpy", "onednn-cpu-gomp", "pybind11")
 _PREFIXES = (

@@ -15,17 +15,14 @@ import math
 import os
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
+from pydlbench.devices.cpu.facts import CpuFacts
 from pydlbench.devices.findings import Bandwidth
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pydlbench.devices.cpu.facts import CpuFacts
 
 #: Environment variable with the path of the file, or ``none``.
 VARIABLE: Final = "PYDLBENCH_PROBES"

@@ -11,11 +11,8 @@ F. Pratas, L. Sousa, "Cache-aware Roofline model: upgrading the loft", IEEE CAL 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from pydlbench.devices.findings import ImpossiblePeakError, PrecisionPeak
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 # Three is the least number of which two can agree without the third. Seven with pauses take 3 s if
 # two threads share a core permanently.

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from pydlbench.backends.base import KernelFacts
+from pydlbench.diagnose.evidence import Observations
 from pydlbench.errors import PrimitiveError
 from pydlbench.records.diagnosis import ALL, Cause, Saving
-from pydlbench.records.step import StepPreparation
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.specs import KernelSpec
+from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
+from pydlbench.runner.session import Session
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.run import step_policy
-from pydlbench.study.estimate import contrast
+from pydlbench.study.estimate import Estimate, contrast
 from pydlbench.study.loop import ROUNDS, random_order, sample_pair
 from pydlbench.timing.policy import LEAST_ROUNDS, Policy
 from pydlbench.units import format_seconds, percent
-from pydlbench.workers.host import releasing
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pydlbench.backends.base import KernelFacts
-    from pydlbench.diagnose.evidence import Observations
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.records.step import StepFacts, StepSpec
-    from pydlbench.runner.session import Session
-    from pydlbench.study.estimate import Estimate
-    from pydlbench.workers.host import RemoteKernel
-
+from pydlbench.workers.host import RemoteKernel, releasing
 
 # -----------------------------------------------------------------------------
 # The experiments that a hypothesis can name: what is changed, and what it is compared with.

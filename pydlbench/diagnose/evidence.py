@@ -4,38 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from pydlbench.analysis.estimate import EstimatePlan, estimate, native_sum, plan_step, range_of
-from pydlbench.analysis.mapped import kernels_of, map_step
+from pydlbench.analysis.estimate import (
+    EstimatePlan,
+    EstimateTerm,
+    NativeSum,
+    estimate,
+    native_sum,
+    plan_step,
+    range_of,
+)
+from pydlbench.analysis.mapped import MappedCall, kernels_of, map_step
 from pydlbench.analysis.operators import kind_of
 from pydlbench.backends import capabilities
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.grouping import group_by, sum_by
 from pydlbench.models import build_model
+from pydlbench.models.graph import Model
+from pydlbench.ops.op import Layer
+from pydlbench.records.breakdown import BreakdownRecord, BrokenDownCall
+from pydlbench.records.breakdown import Term as Difference
 from pydlbench.records.diagnosis import MIN_SAVING
+from pydlbench.records.estimate import StepEstimate
+from pydlbench.records.measurement import Measurement
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.specs import KernelSpec
+from pydlbench.records.step import StepRecord, StepSpec
+from pydlbench.runner.session import Session
 from pydlbench.steps.run import run
 from pydlbench.timing.statistics import sum_known
 from pydlbench.units import percent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pydlbench.analysis.estimate import EstimateTerm, NativeSum
-    from pydlbench.analysis.mapped import MappedCall
-    from pydlbench.models.graph import Model
-    from pydlbench.ops.op import Layer
-    from pydlbench.records.breakdown import BreakdownRecord, BrokenDownCall
-    from pydlbench.records.breakdown import Term as Difference
-    from pydlbench.records.estimate import StepEstimate
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.step import StepRecord, StepSpec
-    from pydlbench.runner.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import math
 import shlex
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
+from pydlbench.analysis.estimate import EstimateTerm
 from pydlbench.diagnose.ablation import AgainstNative, Hypothesis, LayerChange
-from pydlbench.diagnose.evidence import like, part_of
+from pydlbench.diagnose.evidence import Excess, Observations, like, part_of
 from pydlbench.grouping import group_by
 from pydlbench.models.passes import LOSS
 from pydlbench.ops.windows import on_padded_images
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.specs import KernelSpec
 from pydlbench.units import format_bytes, format_seconds, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pydlbench.analysis.estimate import EstimateTerm
-    from pydlbench.diagnose.evidence import Excess, Observations
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.specs import KernelSpec
 
 
 def layer_command(spec: KernelSpec) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -12,12 +13,14 @@ from pydlbench.analysis.breakdown_run import break_down_step
 from pydlbench.backends import capabilities
 from pydlbench.diagnose.ablation import (
     AgainstNative,
+    Experiment,
+    Hypothesis,
     LayerChange,
     StepChange,
     cost_s,
     try_out,
 )
-from pydlbench.diagnose.evidence import observe
+from pydlbench.diagnose.evidence import Observations, observe
 from pydlbench.diagnose.layer_rules import (
     find_channels,
     find_copies,
@@ -37,19 +40,12 @@ from pydlbench.diagnose.step_rules import (
 )
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.grouping import group_by
-from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Tried, overlap
+from pydlbench.records.breakdown import BreakdownRecord
+from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried, overlap
+from pydlbench.records.step import StepSpec
+from pydlbench.runner.session import Session
 from pydlbench.timing.statistics import sum_known
 from pydlbench.units import format_seconds, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pydlbench.diagnose.ablation import Experiment, Hypothesis
-    from pydlbench.diagnose.evidence import Observations
-    from pydlbench.records.breakdown import BreakdownRecord
-    from pydlbench.records.diagnosis import Saving
-    from pydlbench.records.step import StepSpec
-    from pydlbench.runner.session import Session
 
 #: The rules, in the order in which symptoms are listed that share an experiment.
 RULES: Final[tuple[Callable[[Observations], Iterator[Hypothesis]], ...]] = (

@@ -7,7 +7,8 @@ could not save enough.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import msgspec
 
@@ -20,18 +21,13 @@ from pydlbench.analysis.experiments import (
 )
 from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
 from pydlbench.diagnose.ablation import Hypothesis, StepChange
+from pydlbench.diagnose.evidence import Observations
 from pydlbench.grouping import sum_by
 from pydlbench.models.passes import LOSS
-from pydlbench.records.step import step_words
+from pydlbench.records.step import StepSpec, step_words
 from pydlbench.records.user_model import FUSED, UserInput
 from pydlbench.units import format_bytes, format_seconds, percent
 from pydlbench.words import AS_BUILT, ONNX_FRAMEWORK
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pydlbench.diagnose.evidence import Observations
-    from pydlbench.records.step import StepSpec
 
 
 def again(spec: StepSpec, command: str = "diagnose") -> str:

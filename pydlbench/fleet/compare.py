@@ -8,10 +8,12 @@ temperature, is therefore in no node's change. It is listed separately, and has 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.errors import UsageError
 from pydlbench.fleet.effects import FAST, SLOW, Effects, changed
@@ -27,11 +29,6 @@ from pydlbench.fleet.verdict import (
 )
 from pydlbench.records.fleet import FleetChange, FleetCommon, FleetComparison
 from pydlbench.units import some_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
 
 __all__ = ["compare_fleets"]
 

@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.compare.statistics import MAX_FREEDOM, Scatter, quantiles, two_sided, welch
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 __all__ = [
     "FALSE_RATE",

@@ -13,9 +13,11 @@ import os
 import shlex
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from pydlbench.errors import PydlbenchError, UsageError, WorkerError, nearest
 from pydlbench.fleet.node import (
@@ -29,10 +31,6 @@ from pydlbench.fleet.node import (
     look,
     visit,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 __all__ = ["Engine", "Finished", "open_engine"]
 

@@ -5,25 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 from pydlbench.compare.match import FIELDS, LAYER_KINDS, describe, key
 from pydlbench.compare.rows import SideRow, side_of
 from pydlbench.errors import PydlbenchError, StoreError, UsageError
 from pydlbench.models.user_model import is_onnx
 from pydlbench.records.fleet import FleetVisit
+from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepSpec, step_words
 from pydlbench.runner.execute import kernel_of
 from pydlbench.store.documents import Loaded
 from pydlbench.store.place import cpu_identity, gpu_name, machine_name
 from pydlbench.store.store import Store
 from pydlbench.words import CASTS, FRAMEWORKS, ONNX_FRAMEWORK, TIMINGS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from pydlbench.records.run import RunRecord
 
 __all__ = ["STEPS", "TABLE", "collected", "gathered", "visit_key"]
 

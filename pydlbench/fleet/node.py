@@ -18,16 +18,14 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.devices.cpu.affinity import format_cpus
 from pydlbench.errors import PydlbenchError, StoreError, WorkerError
 from pydlbench.store.store import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 __all__ = [
     "Brought",

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.fleet.engines import Engine, Finished
 from pydlbench.fleet.gather import TABLE, gathered, visit_key
 from pydlbench.fleet.node import NodeSlot, Order, store_name
 from pydlbench.records.fleet import FleetVisit
 from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
 from pydlbench.units import format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from pydlbench.fleet.engines import Engine, Finished
-    from pydlbench.store.store import Store
 
 __all__ = ["REFERENCE", "FleetPlan", "run_rounds", "with_reference"]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.errors import UsageError
 from pydlbench.fleet.effects import (
@@ -29,11 +31,6 @@ from pydlbench.records.fleet import (
     FleetVerdict,
 )
 from pydlbench.units import format_hz, percent, some_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
 
 __all__ = [
     "WHOLE",

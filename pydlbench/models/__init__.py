@@ -8,18 +8,15 @@ PyTorch and TensorFlow, and counts are all derived from the same graph.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydlbench import plugins
 from pydlbench.errors import UsageError, nearest
+from pydlbench.models.graph import Model
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pydlbench.models.graph import Model
-
-    Build = TypeVar("Build", bound=Callable[..., Model])
+Build = TypeVar("Build", bound=Callable[..., Model])
 
 __all__ = ["build_model", "family", "is_model", "model_names"]
 

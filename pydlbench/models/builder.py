@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 from pydlbench.models.graph import (
     INPUT,
@@ -17,12 +18,8 @@ from pydlbench.models.graph import (
     weight_decays,
 )
 from pydlbench.ops.axis import ceil_pad, same_pads
+from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer, image_layer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.ops.op import Layer
 
 #: Elementwise operations on one node's output.
 Activation: TypeAlias = Literal["relu", "relu6", "hardswish", "hardsigmoid"]

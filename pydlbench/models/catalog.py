@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.errors import UsageError, nearest, nearest_file
 from pydlbench.models import build_model, is_model, model_names
 from pydlbench.models.transformers import TRANSFORMERS
 from pydlbench.ops.descriptor import check_pool, looks_like_problem, parse_problem
+from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pydlbench.ops.op import Layer
-
 
 # -----------------------------------------------------------------------------
 # Sources of named layers: models, two benchmarks of single layers, and transformers.

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from pydlbench.ops.op import Layer
-
+from pydlbench.ops.op import Layer
 
 #: Name of the images among the inputs of nodes.
 INPUT: Final = "input"

@@ -5,14 +5,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 from pydlbench.errors import UsageError, nearest
 from pydlbench.models.graph import Loss, Model, weight_decays
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 # Options of all models, which do not change the nodes of the graph.
 _COMMON_OPTIONS: Final = ("loss", "optimizer", "decay", "input_gradient")

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import collections
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.models.graph import INPUT, GraphNode, Model, trained_tensors
+from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer, image_layer
 from pydlbench.words import PHASES, check_word
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pydlbench.ops.op import Layer
 
 #: Stands for the loss where a node's name is expected.
 LOSS: Final = "loss"

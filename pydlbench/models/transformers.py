@@ -5,15 +5,12 @@ All blocks of a model have the same shapes; there is no graph.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pydlbench.ops.op import Layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,11 @@ or a number for a name and the same calls (names of PyTorch's modules: ``layers.
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from pydlbench.grouping import group_by
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 Item = TypeVar("Item")
 

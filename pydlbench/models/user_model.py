@@ -12,16 +12,14 @@ import importlib.util
 import pkgutil
 import sys
 import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.errors import UsageError, nearest
 from pydlbench.models import model_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = [
     "UserModelSource",

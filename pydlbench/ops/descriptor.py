@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.errors import UsageError, nearest
 from pydlbench.ops import grammar
+from pydlbench.ops.op import Layer, Op
 from pydlbench.ops.table import OPS
 from pydlbench.words import check_word
-
-if TYPE_CHECKING:
-    from pydlbench.ops.op import Layer, Op
 
 #: Values of ``--pool``: benchdnn's algorithms; ``avg`` is ``avg_np``, which ignores padding.
 POOL_MODES: Final = ("max", "avg", "avg_np", "avg_p")

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.fields import REQUIRED, SIDES, Field
-
-if TYPE_CHECKING:
-    from pydlbench.ops.op import Op, Sizes
+from pydlbench.ops.op import Op, Sizes
 
 _NUMBER: Final = re.compile(r"[0-9]+")
 _SIGNED: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[-+]?[0-9]+)?")

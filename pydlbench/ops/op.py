@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from types import SimpleNamespace
@@ -14,8 +15,6 @@ from pydlbench.ops.fields import REQUIRED, SIDES, Field, format_value
 from pydlbench.words import PASSES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from numpy.typing import NDArray
 
 

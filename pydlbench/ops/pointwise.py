@@ -12,15 +12,13 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.axis import Axis
 from pydlbench.ops.fields import Field
 from pydlbench.ops.op import Layer, Op, Pass, Shape, Shapes, in_place_op
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 # -----------------------------------------------------------------------------
 # Sizes.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.ops.fields import Field
 from pydlbench.ops.grammar import malformed
 from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape, Shapes, Sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # -----------------------------------------------------------------------------
 # ``dst[m, n] = src[m, k] @ weights[k, n]``, without bias, for each matrix of a batch; batch

@@ -14,14 +14,12 @@ and with ``bilinear`` and ``align_corners=False``.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 from pydlbench.ops.fields import Field
 from pydlbench.ops.op import Layer, Op, Pass
 from pydlbench.ops.windows import expand_sides
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def flops_of_pixel(per_side: int, sides: Iterable[tuple[int, int]], *, backward: bool) -> int:

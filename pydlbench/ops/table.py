@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydlbench.errors import UsageError, nearest
 from pydlbench.ops.op import IN_PLACE, Layer, Op
@@ -16,10 +17,6 @@ from pydlbench.ops.resize import RESIZES
 from pydlbench.ops.tensors import TENSOR_OPS
 from pydlbench.ops.windows import CONV, DECONV, POOL
 from pydlbench.words import FP8_PRECISIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 #: All ops by key: the name, with the kind and a colon before it as in descriptors.
 OPS: Final[Mapping[str, Op]] = MappingProxyType(

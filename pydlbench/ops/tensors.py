@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.fields import Field
 from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape, Sizes, in_place_op
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
 
 
 def _operands(minimum: int, maximum: int, *names: str) -> Operands:

@@ -15,15 +15,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.axis import Axis, derived_pad, extent, output_size, trailing_pad
 from pydlbench.ops.fields import SIDES, Field
 from pydlbench.ops.op import Layer, Op, Pass, Shapes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _MAX_CUT: Final = 2**63
 _GROUPS: Final = Field(name="groups", spelling="g", default=1)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from pydlbench.backends.steps.definition import FrameworkStep, Outcome, StepDefinition
 from pydlbench.errors import UsageError
+from pydlbench.protocols.data.datasets import Dataset, Split
 from pydlbench.protocols.protocol import ProtocolRun, TimedLoop, TrainingLoop
 from pydlbench.records.protocol import ProtocolNumber
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     import numpy as np
     from numpy.typing import NDArray
 
-    from pydlbench.backends.steps.definition import FrameworkStep, Outcome, StepDefinition
     from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.protocols.data.datasets import Dataset, Split
 
 #: Images per epoch, by data set.
 _EPOCH: Final = {"imagenet": 1_281_167, "cifar10": 50_000}

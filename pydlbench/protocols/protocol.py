@@ -7,19 +7,17 @@ the fields of :data:`FIELDS`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping  # noqa: TC003 - the defaults below need them
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from pydlbench.backends.steps.definition import StepDefinition
 from pydlbench.errors import UsageError, nearest
+from pydlbench.protocols.data.datasets import Dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from pydlbench.backends.steps.catalogue import CatalogueModel
-    from pydlbench.backends.steps.definition import StepDefinition
-    from pydlbench.protocols.data.datasets import Dataset
 
 #: Fields of line templates. Seconds are per step.
 FIELDS: Final[Mapping[str, str]] = {

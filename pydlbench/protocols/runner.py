@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from msgspec.structs import force_setattr
 
+from pydlbench.backends.base import Backend
 from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.registry import worker_of
 from pydlbench.models import build_model
+from pydlbench.models.graph import Model
+from pydlbench.protocols.data.datasets import Dataset, load
 from pydlbench.protocols.interpreter import run_protocol
 from pydlbench.protocols.protocol import LogStream, Protocol, ProtocolRun, ProtocolSubject, Settings
 from pydlbench.protocols.scripts import find_protocol
 from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
 from pydlbench.records.record import Record
 from pydlbench.records.step import StepSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pydlbench.backends.base import Backend
-    from pydlbench.models.graph import Model
-    from pydlbench.protocols.data.datasets import Dataset
-    from pydlbench.runner.session import Session
+from pydlbench.runner.session import Session
 
 
 class ProtocolSpec(ProtocolOptions, frozen=True, kw_only=True):
@@ -219,7 +216,6 @@ def _subject(spec: ProtocolSpec, model: Model, environment: Mapping[str, Any]) -
 
 def _data(spec: ProtocolSpec, log: LogStream) -> Dataset | None:
     """Return the images that the protocol needs: the real ones, or generated ones."""
-    from pydlbench.protocols.data.datasets import load
     from pydlbench.protocols.data.generated import generate
 
     name = spec.declaration.data

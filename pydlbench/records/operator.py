@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 from pydlbench.records.record import Record, one_of
 from pydlbench.words import DIRECTIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Direction = Annotated[str, one_of(*DIRECTIONS)]
 

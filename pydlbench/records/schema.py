@@ -10,16 +10,14 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, get_type_hints
 
 import msgspec
 
 from pydlbench.errors import UsageError, nearest
 from pydlbench.records.documents import DOCUMENTS
 from pydlbench.records.record import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _PLACE: Final = "#/$defs/{name}"
 _ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
 import msgspec
 
@@ -23,9 +24,6 @@ from pydlbench.words import (
     check_device,
     check_word,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LayerKind = Annotated[str, one_of(*KINDS)]
 PassName = Annotated[str, one_of(*PASSES)]

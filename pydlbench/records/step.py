@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 
 from pydlbench.errors import UsageError
 from pydlbench.models.user_model import is_onnx, is_user_model
+from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.fields import shown
 from pydlbench.records.measurement import Status, TimeSummary
 from pydlbench.records.record import Record, one_of
@@ -22,6 +23,7 @@ from pydlbench.records.trace import (
     Tracing,
 )
 from pydlbench.records.user_model import OPTIMIZERS, UserModelSpec
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.units import format_seconds, per_second
 from pydlbench.words import (
     AS_BUILT,
@@ -38,12 +40,8 @@ from pydlbench.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pydlbench.backends.host_clock import HostClock
     from pydlbench.backends.steps.trace import TracedSteps
-    from pydlbench.records.breakdown import BreakdownRecord
-    from pydlbench.timing.chunk import Chunk, ChunkRequest
 
 
 # -----------------------------------------------------------------------------

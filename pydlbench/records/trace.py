@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable
+from typing import Annotated
 
 from pydlbench.records.fields import shown
 from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.record import Record, one_of
 from pydlbench.units import format_seconds, percent
 from pydlbench.words import DIRECTIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: Ways to trace a step: the framework's profiler, or time stamps around each of the recorded calls,
 #: which are then replayed without modules and autograd.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from pydlbench.records.fields import Column, columns_of
-from pydlbench.records.measurement import UNCERTAIN_LEGEND, is_uncertain
+from pydlbench.records.measurement import UNCERTAIN_LEGEND, Measurement, is_uncertain
 from pydlbench.report.blocks import TableBlock
 from pydlbench.report.columns import (
     AXES,
@@ -18,11 +19,6 @@ from pydlbench.report.columns import (
     varying,
 )
 from pydlbench.units import format_bytes, format_flops
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.records.measurement import Measurement
 
 _CONTENDED, _UNCERTAIN, _OTHER_SUMS, _FEWER_FLOPS, _INTERRUPTED = "!", "~", "a", "f", "i"
 # Columns that follow the column of the backend.

@@ -6,12 +6,11 @@ only; in text and Markdown, tables and sentences have their contents.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence, Set
-
     from pydlbench.records.fields import Column
     from pydlbench.records.run import RunRecord
 

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from pydlbench.backends import capabilities
-from pydlbench.records.breakdown import LEVELS, BreakdownRecord
+from pydlbench.records.breakdown import LEVELS, Alternative, BreakdownRecord, Level, Term
 from pydlbench.records.fields import columns_of
 from pydlbench.records.measurement import MIN_NAMED_SHARE
+from pydlbench.records.run import RunRecord
 from pydlbench.records.step import step_words
 from pydlbench.records.user_model import rate_unit
-from pydlbench.report.blocks import Heading, Lines, TableBlock
+from pydlbench.report.blocks import Block, Heading, Lines, TableBlock
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import call_tree
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.module_tree import dominant_part, module_parts, parts_table, shown_parts
 from pydlbench.units import Scale, per_second, percent, quantity
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pydlbench.records.breakdown import Alternative, Level, Term
-    from pydlbench.records.run import RunRecord
-    from pydlbench.report.blocks import Block
 
 _MODULES: Final = "seconds=in_context share alone_s native_s limit_s"
 _TERMS: Final = "term kind seconds ci_low..ci_high share detail"

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydlbench.grouping import group_by
 from pydlbench.records.fields import Column, columns_of
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.run import RunRecord
 from pydlbench.units import format_bytes, format_flops, format_hz, quantity, time_in, time_unit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.run import RunRecord
-
 
 # -----------------------------------------------------------------------------
 # Axes along which the rows of a table may differ, and names of rows.

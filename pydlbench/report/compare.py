@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from pydlbench.compare.comparison import ALPHA, CONFIDENCE, FASTER, SAME, SLOWER, UNCLEAR
+from pydlbench.compare.comparison import (
+    ALPHA,
+    CONFIDENCE,
+    FASTER,
+    SAME,
+    SLOWER,
+    UNCLEAR,
+    ComparedRow,
+    Comparison,
+    Estimate,
+)
 from pydlbench.compare.match import AXES, LAYER_KINDS, describe
+from pydlbench.compare.rows import Side, SideRow
 from pydlbench.compare.stored import CONTENDED
 from pydlbench.grouping import group_by
 from pydlbench.records.comparison import FACTOR, least_change, ratio_text
 from pydlbench.records.fields import columns_of
-from pydlbench.report.blocks import Heading, Lines, TableBlock
+from pydlbench.report.blocks import Block, Heading, Lines, TableBlock
 from pydlbench.units import number, percent, quantity, some_names, time_in, time_unit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from pydlbench.compare.comparison import ComparedRow, Comparison, Estimate
-    from pydlbench.compare.rows import Side, SideRow
-    from pydlbench.report.blocks import Block
-
 
 # -----------------------------------------------------------------------------
 # Ratios, verdicts and settings of a comparison in words.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from pydlbench.grouping import group_by
-from pydlbench.records.step import step_words
-from pydlbench.report.blocks import Details, Lines
+from pydlbench.records.step import StepRecord, step_words
+from pydlbench.records.trace import CallInContext, Dominant, Tracing
+from pydlbench.report.blocks import Block, Details, Lines
 from pydlbench.report.columns import MAX_RIVALS
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.module_tree import (
@@ -20,13 +21,6 @@ from pydlbench.report.module_tree import (
     shown_parts,
 )
 from pydlbench.units import format_seconds, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.records.step import StepRecord
-    from pydlbench.records.trace import CallInContext, Dominant, Tracing
-    from pydlbench.report.blocks import Block
 
 
 def context_blocks(record: StepRecord, who: str) -> list[Block]:

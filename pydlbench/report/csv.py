@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from pydlbench.records.breakdown import LEVELS
 from pydlbench.records.fields import flat_names
 from pydlbench.records.measurement import Measurement
+from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRow
 from pydlbench.report.text import csv_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from pydlbench.records.run import RunRecord
-    from pydlbench.store.entry import Entry
-
+from pydlbench.store.entry import Entry
 
 # -----------------------------------------------------------------------------
 # Layers in CSV.

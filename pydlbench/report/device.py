@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.devices.cpu.affinity import format_cpus
-from pydlbench.devices.gpu.cards import find_card
+from pydlbench.devices.cpu.facts import Cache, CpuFacts
+from pydlbench.devices.findings import Bandwidth, PrecisionPeak
+from pydlbench.devices.gpu.cards import KnownCard, find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import accumulator, other_accumulators, theoretical_peak
 from pydlbench.grouping import group_by
-from pydlbench.report.blocks import Facts, Lines, TableBlock
+from pydlbench.report.blocks import Block, Facts, Lines, TableBlock
 from pydlbench.units import format_bytes, format_hz, format_seconds, percent, si
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from pydlbench.devices.cpu.facts import Cache, CpuFacts
     from pydlbench.devices.cpu.record import DeviceRecord
-    from pydlbench.devices.findings import Bandwidth, PrecisionPeak
-    from pydlbench.devices.gpu.cards import KnownCard
     from pydlbench.devices.gpu.record import GpuRecord
-    from pydlbench.report.blocks import Block
 
 _CPU_LEVELS: Final = {
     "memory": "memory",

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from pydlbench.backends import capabilities
 from pydlbench.grouping import group_by
+from pydlbench.records.diagnosis import Cause, Diagnosis, Finding
+from pydlbench.records.run import RunRecord
 from pydlbench.records.user_model import rate_unit
-from pydlbench.report.blocks import Facts, Heading, Lines
+from pydlbench.report.blocks import Block, Facts, Heading, Lines
 from pydlbench.report.columns import device_name
 from pydlbench.units import format_seconds, per_second, percent, quantity
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pydlbench.records.diagnosis import Cause, Diagnosis, Finding
-    from pydlbench.records.run import RunRecord
-    from pydlbench.report.blocks import Block
 
 #: Note below findings that are about the same parts of the step.
 OVERLAPS = (

@@ -9,14 +9,11 @@ dark theme has lighter versions of them.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from pydlbench.errors import PydlbenchError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pydlbench.report.blocks import Figure
+from pydlbench.report.blocks import Figure
 
 #: Width of a figure between its axes in pixels, without labels and legend.
 WIDTH: Final = 560

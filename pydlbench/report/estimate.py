@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from pydlbench.analysis.dominance import Dominance
-from pydlbench.records.estimate import EstimatedLayer
+from pydlbench.records.documents import SummaryDocument
+from pydlbench.records.estimate import EstimatedLayer, Recorded, StepEstimate
 from pydlbench.records.fields import columns_of
-from pydlbench.records.measurement import MIN_NAMED_SHARE, fewer_flops
+from pydlbench.records.measurement import MIN_NAMED_SHARE, Measurement, fewer_flops
+from pydlbench.records.run import RunRecord
 from pydlbench.records.user_model import rate_unit
-from pydlbench.report.blocks import Facts, Heading, Lines, TableBlock
+from pydlbench.report.blocks import Block, Facts, Heading, Lines, TableBlock
 from pydlbench.report.columns import device_name, group_names
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.roofline import roofline
 from pydlbench.report.verdicts import disturbance, dominates, share_text, sum_is_disturbed
 from pydlbench.units import format_bytes, format_seconds, percent, quantity, si, some_names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pydlbench.records.documents import SummaryDocument
-    from pydlbench.records.estimate import Recorded, StepEstimate
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.run import RunRecord
-    from pydlbench.report.blocks import Block
 
 # Titles of the passes' columns, and columns of the table.
 _PASSES: Final = {

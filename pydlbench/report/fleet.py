@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Sequence
+from typing import Final, TypeVar
 
 from pydlbench.grouping import group_by
 from pydlbench.records.fields import columns_of
-from pydlbench.records.fleet import SIGNED, FleetChange, FleetEffect
-from pydlbench.report.blocks import Heading, Lines, TableBlock
+from pydlbench.records.fleet import (
+    SIGNED,
+    FleetChange,
+    FleetComparison,
+    FleetEffect,
+    FleetNode,
+    FleetStep,
+    FleetVerdict,
+)
+from pydlbench.report.blocks import Block, Heading, Lines, TableBlock
 from pydlbench.report.figures.nodes import nodes
 from pydlbench.units import format_seconds, percent, quantity, some_names
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.records.fleet import FleetComparison, FleetNode, FleetStep, FleetVerdict
-    from pydlbench.report.blocks import Block
 
 Row = TypeVar("Row", FleetEffect, FleetChange)
 # Maximum number of metrics shown per node, of metrics shown of the fleet, and of nodes shown.

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from pydlbench.analysis.scores import MIN_SCORED
 from pydlbench.backends import capabilities
 from pydlbench.records.fields import Column, columns_of
-from pydlbench.records.forecast import ForecastRecord
-from pydlbench.report.blocks import Heading, Lines, TableBlock
+from pydlbench.records.forecast import ForecastRecord, ForecastTerm
+from pydlbench.records.run import RunRecord
+from pydlbench.report.blocks import Block, Heading, Lines, TableBlock
 from pydlbench.report.columns import device_name
 from pydlbench.units import Scale, percent, quantity
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pydlbench.records.forecast import ForecastTerm
-    from pydlbench.records.run import RunRecord
-    from pydlbench.report.blocks import Block
 
 # Maximum number of operators in the table, unless --explain is given.
 _MAX_OPERATORS: Final = 12

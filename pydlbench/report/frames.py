@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import Any
 
 from pydlbench.errors import BackendMissingError
-from pydlbench.records.record import plain
+from pydlbench.records.record import Record, plain
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import ModuleType
-
-    from pydlbench.records.record import Record
-
-    Records = Iterable[Record | Mapping[str, Any]]
+Records = Iterable[Record | Mapping[str, Any]]
 
 
 def to_pandas(records: Records) -> Any:

@@ -10,20 +10,16 @@ import base64
 import hashlib
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from xml.etree import ElementTree as ET
+from xml.etree.ElementTree import Element
 
-from pydlbench.report.blocks import Details, Facts, Figure, Heading, Lines, TableBlock, Title
+from pydlbench.report.blocks import Block, Details, Facts, Figure, Heading, Lines, TableBlock, Title
 from pydlbench.report.drawing import DARK, LIGHT, svg
 from pydlbench.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from xml.etree.ElementTree import Element
-
-    from pydlbench.report.blocks import Block
 
 #: Maximum number of rows of a table, and of figures of a kind, on a page; more make a browser slow.
 MAX_ROWS: Final = 3000

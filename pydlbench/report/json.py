@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pydlbench.records.measurement import Measurement
 from pydlbench.records.record import SCHEMA_VERSION, SCHEMA_VERSIONS
-
-if TYPE_CHECKING:
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.recorded import RecordedSteps
-    from pydlbench.records.run import RunRecord
-    from pydlbench.store.entry import Entry
+from pydlbench.records.recorded import RecordedSteps
+from pydlbench.records.run import RunRecord
+from pydlbench.store.entry import Entry
 
 
 def layers_document(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydlbench.ops.table import without_sides
 from pydlbench.records.fields import Column, columns_of
-from pydlbench.records.measurement import Candidate
+from pydlbench.records.measurement import Candidate, Measurement
+from pydlbench.records.run import RunRecord
 from pydlbench.report.backends import interleaved_legend, interleaved_table
-from pydlbench.report.blocks import Heading, Lines, TableBlock
+from pydlbench.report.blocks import Block, Heading, Lines, TableBlock
 from pydlbench.report.columns import by_problem, columns, group_names, heading, label, varying
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.roofline import roofline
@@ -28,13 +30,6 @@ from pydlbench.units import (
     time_unit,
 )
 from pydlbench.words import PROFILED_RANGE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.run import RunRecord
-    from pydlbench.report.blocks import Block
 
 
 def layers_report(

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final, TypeVar
 
 from pydlbench.grouping import sum_by
 from pydlbench.models.tree import RepeatedModule, fold
 from pydlbench.records.fields import Column, columns_of, shown
 from pydlbench.records.record import Record
+from pydlbench.records.trace import CallInContext
 from pydlbench.report.blocks import TableBlock
 from pydlbench.steps.traced import limit_of_module
 from pydlbench.timing.statistics import sum_known
 from pydlbench.units import format_seconds, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pydlbench.records.trace import CallInContext
 
 #: A part of a tree: :class:`ModulePart` or :class:`~pydlbench.records.ledger.LedgerModule`.
 Part = TypeVar("Part", bound=Any)

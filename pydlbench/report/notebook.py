@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.comparison import CompareDocument
@@ -12,9 +13,10 @@ from pydlbench.records.fields import columns_of
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.peaks import DevicePeaks
+from pydlbench.records.record import Record
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord
-from pydlbench.report.blocks import Facts, TableBlock
+from pydlbench.report.blocks import Block, Facts, TableBlock
 from pydlbench.report.breakdown import breakdown_report
 from pydlbench.report.diagnose import diagnosis_report
 from pydlbench.report.estimate import estimate_report
@@ -24,12 +26,6 @@ from pydlbench.report.layers import layers_report
 from pydlbench.report.step import steps_report
 from pydlbench.report.text import as_markdown
 from pydlbench.units import format_hz, number, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pydlbench.records.record import Record
-    from pydlbench.report.blocks import Block
 
 #: Placeholder for the unknown run of a single record.
 _RUN: Final = RunRecord(id="", created_utc="", device={"name": "machine not recorded"})

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydlbench.compare.match import match
 from pydlbench.compare.rows import side_of
 from pydlbench.compare.stored import compare
 from pydlbench.errors import UsageError
-from pydlbench.report.blocks import Details, Facts, Lines, TableBlock
+from pydlbench.records.fleet import FleetVerdict
+from pydlbench.report.blocks import Block, Details, Facts, Lines, TableBlock
 from pydlbench.report.columns import device_name
 from pydlbench.report.compare import comparison_report
 from pydlbench.report.figures.nodes import node_history
 from pydlbench.report.html import page
+from pydlbench.store.documents import Loaded
 from pydlbench.units import format_bytes, format_hz, format_seconds, number, si
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pydlbench.records.fleet import FleetVerdict
-    from pydlbench.report.blocks import Block
-    from pydlbench.store.documents import Loaded
 
 # Formats of values by the end of their names; the first one that fits is used.
 _UNITS: Final[Mapping[str, Callable[[float], str]]] = {

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from pydlbench.records.fields import columns_of
-from pydlbench.records.published import MatchedFigure
-from pydlbench.report.blocks import Lines, TableBlock
+from pydlbench.records.published import MatchedFigure, OwnFigure, PublishedFigure
+from pydlbench.report.blocks import Block, Lines, TableBlock
 from pydlbench.report.columns import group_names
 from pydlbench.units import join_names, number, quantity
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.records.published import OwnFigure, PublishedFigure
-    from pydlbench.report.blocks import Block
 
 _PLAIN_STEP_NOTE: Final = (
     "plain step: your step, which may not include all that the published one does"

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from pydlbench.records.fields import columns_of
-from pydlbench.report.blocks import Heading, Lines, TableBlock
+from pydlbench.records.recorded import RecordedProblem, RecordedSteps
+from pydlbench.report.blocks import Block, Heading, Lines, TableBlock
 from pydlbench.report.context import dominant_text
 from pydlbench.report.module_tree import module_parts, parts_table, shown_parts
 from pydlbench.units import format_seconds, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.records.recorded import RecordedProblem, RecordedSteps
-    from pydlbench.report.blocks import Block
 
 #: Maximum number of problems in the table; JSON has all.
 _MAX_PROBLEMS: Final = 15

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
-from pydlbench.records.measurement import is_tied, less_exact
+from pydlbench.records.measurement import Measurement, is_tied, less_exact
 from pydlbench.report.columns import by_problem, short_name
 from pydlbench.units import join_names, number, percent, quantity
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pydlbench.records.measurement import Measurement
 
 
 def compare_backends(timed: Sequence[Measurement]) -> list[str]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydlbench.records.fields import columns_of
 from pydlbench.records.measurement import MATERIAL
 from pydlbench.records.run import RunInfo
 from pydlbench.report.blocks import TableBlock
 from pydlbench.units import format_seconds, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 def runs_table(runs: Sequence[RunInfo]) -> TableBlock:

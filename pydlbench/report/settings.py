@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from pydlbench.grouping import group_by
+from pydlbench.records.measurement import Measurement
 from pydlbench.report.columns import AXES, axis_values, label
 from pydlbench.units import number, percent, time_in, time_unit
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.records.measurement import Measurement
 
 # Minimum ratio that counts as a difference. Rows of one run are timed one after another, and the
 # machine drifts in between by several percent, which no interval of a single row shows.

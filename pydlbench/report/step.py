@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.facts import GpuFacts
@@ -10,29 +11,21 @@ from pydlbench.devices.gpu.peaks import on_tensor_cores
 from pydlbench.grouping import group_by
 from pydlbench.models import build_model
 from pydlbench.models.counts import macs
+from pydlbench.models.graph import Model
 from pydlbench.records.fields import Column, columns_of, flat_names
-from pydlbench.records.step import StepRow, options_text, usual_layout
+from pydlbench.records.measurement import TimeSummary
+from pydlbench.records.run import RunRecord
+from pydlbench.records.step import StepRecord, StepRow, options_text, usual_layout
 from pydlbench.records.user_model import rate_unit
-from pydlbench.report.blocks import Heading, Lines, TableBlock
+from pydlbench.report.blocks import Block, Heading, Lines, TableBlock
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import context_blocks
 from pydlbench.report.csv import flat_lines
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.samples import RowSamples, samples
 from pydlbench.report.text import csv_text
-from pydlbench.study.estimate import estimate_values
+from pydlbench.study.estimate import Estimate, estimate_values
 from pydlbench.units import format_flops, format_seconds, per_second, percent, quantity
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pydlbench.models.graph import Model
-    from pydlbench.records.measurement import TimeSummary
-    from pydlbench.records.run import RunRecord
-    from pydlbench.records.step import StepRecord
-    from pydlbench.report.blocks import Block
-    from pydlbench.study.estimate import Estimate
-
 
 # -----------------------------------------------------------------------------
 # Facts about timed steps besides their records: FLOP/s, and ratios to other steps.

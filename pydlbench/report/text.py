@@ -12,20 +12,16 @@ import shutil
 import stat
 import sys
 import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TextIO
+from typing import Any, Final, Self, TextIO
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.report.blocks import Details, Facts, Figure, Heading, Lines, TableBlock, Title
+from pydlbench.report.blocks import Block, Details, Facts, Figure, Heading, Lines, TableBlock, Title
 from pydlbench.store.place import user_path
 from pydlbench.units import cut, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from pydlbench.report.blocks import Block
 
 #: Width of a report in a pipe or a file, and the largest width on a terminal.
 MAX_WIDTH: Final = 150

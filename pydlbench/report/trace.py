@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
 from pydlbench.analysis.ledger import NO_OPERANDS
 from pydlbench.grouping import sum_by
 from pydlbench.records.fields import Column, columns_of
-from pydlbench.report.blocks import Figure, Heading, Lines, TableBlock
+from pydlbench.records.ledger import LedgerCall, LedgerComparison, StepLedger
+from pydlbench.records.record import Record
+from pydlbench.report.blocks import Block, Figure, Heading, Lines, TableBlock
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.timeline import timeline_figure
 from pydlbench.report.module_tree import part_columns, shown_parts
 from pydlbench.traces import timeline
 from pydlbench.units import format_seconds, percent, quantity, some_names
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.records.ledger import LedgerCall, LedgerComparison, StepLedger
-    from pydlbench.records.record import Record
-    from pydlbench.report.blocks import Block
 
 Row = TypeVar("Row", bound=Any)
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from pydlbench.analysis.dominance import Dominance, TimedItem, dominance
 from pydlbench.grouping import sum_by
 from pydlbench.ops.table import ITEM_BYTES, without_sides
-from pydlbench.records.measurement import MATERIAL, NEAR_ROOF, disturbed_share
+from pydlbench.records.measurement import (
+    MATERIAL,
+    NEAR_ROOF,
+    Measurement,
+    Roofline,
+    disturbed_share,
+)
+from pydlbench.records.run import RunRecord
 from pydlbench.report.columns import LEVEL_NAMES, MAX_RIVALS, by_problem, short_name, varying
 from pydlbench.report.rivals import compare_backends
 from pydlbench.report.settings import compare_settings
 from pydlbench.timing.guards import HARMFUL
 from pydlbench.timing.statistics import CONFIDENCE
 from pydlbench.units import format_seconds, number, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pydlbench.records.measurement import Measurement, Roofline
-    from pydlbench.records.run import RunRecord
-
 
 # Maximum efficiency that the error of a clock read beside the load, not during it, can explain.
 _MAX_EFFICIENCY = 1.03

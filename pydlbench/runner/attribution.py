@@ -18,23 +18,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from pydlbench.ops.table import without_sides
-from pydlbench.records.measurement import kernel_name
+from pydlbench.records.measurement import Measurement, kernel_name
+from pydlbench.runner.backend_run import BackendRun
 from pydlbench.study.ranking import saved_s
 from pydlbench.timing.statistics import median
 from pydlbench.units import format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.runner.backend_run import BackendRun
-
 
 #: The default source of a kernel's time.
 LOG = "by the library's own log"

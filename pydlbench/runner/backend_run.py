@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
+from pydlbench.backends.base import KernelFacts
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.specs import KernelSpec
 from pydlbench.study.loop import Subject
+from pydlbench.study.table import Series
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.policy import Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
-    from pydlbench.backends.base import KernelFacts
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.study.table import Series
-    from pydlbench.timing.chunk import Chunk, ChunkRequest
-    from pydlbench.workers.host import RemoteKernel
+from pydlbench.workers.host import RemoteKernel
 
 
 def _unprepared(_request: ChunkRequest) -> NoReturn:

@@ -10,27 +10,22 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from pydlbench.errors import PydlbenchError, UnsupportedError
-from pydlbench.runner.tasks import Result, View
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.run import RunRecord
+from pydlbench.records.specs import KernelSpec
+from pydlbench.runner.recorder import RowRecorder
+from pydlbench.runner.repetitions import Effort
+from pydlbench.runner.tasks import Result, Task, TaskRow, View
 from pydlbench.store.entry import ANSWERED, Entry
 from pydlbench.store.resume import merge_records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.run import RunRecord
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.recorder import RowRecorder
-    from pydlbench.runner.repetitions import Effort
-    from pydlbench.runner.tasks import Task, TaskRow
-
 
 # -----------------------------------------------------------------------------
 # Keys of stored entries: those of rows, and of kernels that are parts of a row.
@@ -85,8 +80,6 @@ def kernels(
     Raises:
         PydlbenchError: a kernel could not be measured at all, and the run is not tolerant.
     """
-    from pydlbench.records.measurement import Measurement
-
     rows: dict[KernelSpec, Measurement] = {}
     for spec in specs:
         if known := view.kernel(spec):

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from pydlbench.backends import capabilities
-from pydlbench.backends.base import Preparation
+from pydlbench.backends.base import KernelFacts, Preparation
 from pydlbench.backends.frameworks.verbose import Turn, evidence, last_call, middle_turn, parse
+from pydlbench.devices.cpu.facts import CpuFacts
 from pydlbench.errors import PydlbenchError
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.specs import KernelSpec
+from pydlbench.runner.machine import Devices, Workers
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.rows import measured_row
 from pydlbench.runner.stored_kernels import StoredKernels
 from pydlbench.study.loop import Size
+from pydlbench.study.table import Interference, Series
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.timing.policy import Policy, gpu_policy
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.backends.base import KernelFacts
-    from pydlbench.devices.cpu.facts import CpuFacts
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.machine import Devices, Workers
-    from pydlbench.runner.options import RunnerOptions
-    from pydlbench.study.table import Interference, Series
-    from pydlbench.workers.host import RemoteKernel, Worker
+from pydlbench.workers.host import RemoteKernel, Worker
 
 # Size of the rotating copies for cold caches, in last-level caches.
 _COLD_FACTOR: Final = 3

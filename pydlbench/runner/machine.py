@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -12,26 +13,21 @@ from pydlbench.backends import capabilities
 from pydlbench.devices.bandwidths import LEVELS, PATTERNS, extend_bandwidths
 from pydlbench.devices.cpu import record as cpu_record
 from pydlbench.devices.cpu.advice import unprobed_advice
+from pydlbench.devices.cpu.facts import CpuFacts
+from pydlbench.devices.cpu.record import DeviceRecord
 from pydlbench.devices.cpu.working_set import last_level_bytes, private_level_bytes
 from pydlbench.devices.gpu import record as gpu_record
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import lacks
+from pydlbench.devices.gpu.record import GpuRecord
 from pydlbench.devices.probe_cache import ProbeCache, machine_key, probe_cache_path
 from pydlbench.errors import PydlbenchError, WorkerError
-from pydlbench.records.measurement import NEAR_ROOF
+from pydlbench.records.measurement import NEAR_ROOF, Measurement
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.rows import cached_bytes, with_limits
 from pydlbench.study.table import Interference
 from pydlbench.workers.environment import allocator_environment
 from pydlbench.workers.host import DEFAULT_TIMEOUT, Worker, early_count, start_together, take_early
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from pydlbench.devices.cpu.facts import CpuFacts
-    from pydlbench.devices.cpu.record import DeviceRecord
-    from pydlbench.devices.gpu.record import GpuRecord
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.specs import KernelSpec
 
 
 class Workers:

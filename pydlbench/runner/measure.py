@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from pydlbench.backends import capabilities
 from pydlbench.backends.capabilities import default_device
+from pydlbench.devices.cpu.record import DeviceRecord
+from pydlbench.devices.gpu.record import GpuRecord
 from pydlbench.errors import BackendMissingError, UsageError
 from pydlbench.models.catalog import find_layers
+from pydlbench.ops.op import Layer
+from pydlbench.records.measurement import Measurement
 from pydlbench.records.peaks import DevicePeaks
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.session import Session
 from pydlbench.timing.policy import LAYER_BUDGET_S
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS, check_device, check_word
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.devices.cpu.record import DeviceRecord
-    from pydlbench.devices.gpu.record import GpuRecord
-    from pydlbench.ops.op import Layer
-    from pydlbench.records.measurement import Measurement
 
 
 def measure(

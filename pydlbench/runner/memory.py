@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.errors import UsageError
+from pydlbench.ops.op import Layer
 from pydlbench.ops.table import ITEM_BYTES
 from pydlbench.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
 # Layouts of every operand, and pools of finalists, that a search holds at the same time.

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
 
+from pydlbench.backends.base import KernelFacts
 from pydlbench.errors import PydlbenchError, UnsupportedError, WorkerError
-from pydlbench.records.measurement import SLOW, less_exact
+from pydlbench.records.measurement import SLOW, Measurement, less_exact
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.attribution import with_causes
 from pydlbench.runner.backend_run import BackendRun, KernelSubject
-from pydlbench.runner.kernels import EQUAL_FACTOR, variant_of
+from pydlbench.runner.kernels import EQUAL_FACTOR, SessionKernels, variant_of
 from pydlbench.runner.rows import empty_row
+from pydlbench.study.estimate import Estimate
 from pydlbench.study.loop import ROUNDS, Study, random_order
 from pydlbench.study.ranking import clock_beside, ratio, ratios
-from pydlbench.workers.host import releasing
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
-
-    from pydlbench.backends.base import KernelFacts
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.kernels import SessionKernels
-    from pydlbench.study.estimate import Estimate
-    from pydlbench.workers.host import RemoteKernel
+from pydlbench.workers.host import RemoteKernel, releasing
 
 # Upper bound of the cost of a page fault, which takes 0.1 to 1 us, the longest on virtual machines.
 _FAULT_S = 2e-6

@@ -7,19 +7,16 @@ import shlex
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
 
 from pydlbench.errors import StoreError, UsageError
+from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.store.entry import Entry
 from pydlbench.store.reader import short_id
 from pydlbench.store.resume import merge_records, refuse_differences
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import TracebackType
-
-    from pydlbench.records.run import RunInfo, RunRecord
-    from pydlbench.store.store import Store
+from pydlbench.store.store import Store
 
 # Seconds between two updates of a run's device and environment.
 _UPDATE_PERIOD_S = 5.0

@@ -8,24 +8,20 @@ the next ones have other addresses and other memory pages.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 import msgspec
 
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.specs import KernelSpec
+from pydlbench.runner.kernels import SessionKernels
+from pydlbench.runner.machine import Workers
 from pydlbench.runner.memory import memory_held
 from pydlbench.runner.problem import RowProblem, is_quick
 from pydlbench.study.loop import random_order
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.kernels import SessionKernels
-    from pydlbench.runner.machine import Workers
-
-    #: See :func:`repeated_problems`.
-    Effort = Callable[[Sequence[KernelSpec], Mapping[KernelSpec, Measurement]], str | None]
+#: See :func:`repeated_problems`.
+Effort = Callable[[Sequence[KernelSpec], Mapping[KernelSpec, Measurement]], str | None]
 
 # Maximum share of the free memory for kernels that stay prepared between repetitions.
 _KEPT_SHARE = 0.25

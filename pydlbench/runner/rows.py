@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import msgspec
 
+from pydlbench.backends.base import KernelFacts
+from pydlbench.devices.cpu.record import DeviceRecord
 from pydlbench.devices.gpu.record import GpuRecord
 from pydlbench.devices.roofline import memory_time, roof, with_launch
 from pydlbench.ops.table import ITEM_BYTES
-from pydlbench.records.measurement import Measurement, Peaks, Roofline, time_summary
+from pydlbench.records.measurement import Measurement, Peaks, Roofline, TimeSummary, time_summary
 from pydlbench.records.record import plain
-from pydlbench.study.estimate import estimate
+from pydlbench.records.specs import KernelSpec
+from pydlbench.study.estimate import Estimate, estimate
+from pydlbench.study.table import Series
 from pydlbench.timing.statistics import median
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from pydlbench.backends.base import KernelFacts
-    from pydlbench.devices.cpu.record import DeviceRecord
-    from pydlbench.records.measurement import TimeSummary
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.study.estimate import Estimate
-    from pydlbench.study.table import Series
 
 # The change from the first to the last rounds that is a warning; 1 to 2 % on an undisturbed
 # machine.

@@ -5,28 +5,24 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import uuid
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
 from pydlbench.backends import capabilities
+from pydlbench.backends.base import KernelFacts
 from pydlbench.devices.cpu import affinity
 from pydlbench.devices.cpu.facts import CpuFacts, read_cpu_facts
+from pydlbench.records.measurement import Measurement
 from pydlbench.records.run import RunRecord, command_line
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.kernels import SessionKernels
 from pydlbench.runner.machine import Devices, Workers
 from pydlbench.runner.memory import check_memory
 from pydlbench.runner.options import RunnerOptions
 from pydlbench.runner.problem import by_problem
-from pydlbench.runner.repetitions import repeated_problems
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pydlbench.backends.base import KernelFacts
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.repetitions import Effort
-    from pydlbench.study.table import Interference
-    from pydlbench.workers.host import RemoteKernel, Worker
+from pydlbench.runner.repetitions import Effort, repeated_problems
+from pydlbench.study.table import Interference
+from pydlbench.workers.host import RemoteKernel, Worker
 
 
 class Session:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.devices.probe_cache import CachedKernel
+from pydlbench.records.specs import KernelSpec
+from pydlbench.runner.machine import Devices
+from pydlbench.runner.options import RunnerOptions
 from pydlbench.study.estimate import estimate
 from pydlbench.study.plan import planned_repetitions, relative_deviation
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.machine import Devices
-    from pydlbench.runner.options import RunnerOptions
-    from pydlbench.study.table import Series
+from pydlbench.study.table import Series
 
 # A stored kernel that has become slower by this factor is deleted: machines differ by less from one
 # hour to another.

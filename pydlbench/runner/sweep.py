@@ -23,17 +23,14 @@ from __future__ import annotations
 import math
 import re
 import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydlbench.errors import UsageError, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from pydlbench.runner.tasks import TaskRow
+from pydlbench.runner.tasks import TaskRow
 
 # Maximum number of combinations of axes in a table, and of parts of a key, which TOML does not
 # limit.

@@ -7,15 +7,14 @@ are imported when something is measured.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydlbench.errors import PydlbenchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
-
     from pydlbench.records.record import Record
     from pydlbench.records.specs import KernelSpec
     from pydlbench.store.store import Store

@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from pydlbench.records.agreement import DISTURBANCE, Agreement
-from pydlbench.records.step import StepPreparation
+from pydlbench.records.step import StepPreparation, StepSpec
+from pydlbench.runner.session import Session
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.words import FRAMEWORKS
-
-if TYPE_CHECKING:
-    from pydlbench.records.step import StepSpec
-    from pydlbench.runner.session import Session
 
 
 def agree(step: StepSpec, session: Session, frameworks: tuple[str, str] = FRAMEWORKS) -> Agreement:

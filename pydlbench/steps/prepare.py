@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import msgspec
 
 from pydlbench.backends.steps import requests
-from pydlbench.records.step import StepFacts, StepPreparation
+from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
+from pydlbench.runner.session import Session
 from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.records.step import StepSpec
-    from pydlbench.runner.session import Session
-    from pydlbench.workers.host import RemoteKernel
+from pydlbench.workers.host import RemoteKernel
 
 
 def prepare_step(

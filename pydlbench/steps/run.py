@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.models.counts import memory
-from pydlbench.records.step import StepFacts, StepPreparation, StepRecord
+from pydlbench.models.graph import Model
+from pydlbench.records.step import StepFacts, StepPreparation, StepRecord, StepSpec
 from pydlbench.runner.rows import summary_of
+from pydlbench.runner.session import Session
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.traced import trace_step
+from pydlbench.store.reader import Reader
 from pydlbench.study.estimate import estimate
 from pydlbench.study.loop import ROUNDS, Size, Study, Subject, random_order
 from pydlbench.study.plan import planned_repetitions, relative_deviation
+from pydlbench.study.table import Series
 from pydlbench.timing import policy as policies
 from pydlbench.timing.policy import LEAST_ROUNDS, Policy, gpu_policy
 from pydlbench.units import format_bytes
-from pydlbench.workers.host import releasing, start_together
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pydlbench.models.graph import Model
-    from pydlbench.records.step import StepSpec
-    from pydlbench.runner.session import Session
-    from pydlbench.store.reader import Reader
-    from pydlbench.study.table import Series
-    from pydlbench.workers.host import RemoteKernel
-
+from pydlbench.workers.host import RemoteKernel, releasing, start_together
 
 # Maximum number of stored steps that are searched for an earlier run.
 _MAX_STORED_STEPS: Final = 200

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydlbench.backends.steps.device_trace import fit_to_step
+from pydlbench.calls.meaning import Meaning
 from pydlbench.calls.seen import meaning_of
 from pydlbench.calls.value import bytes_of_type
 from pydlbench.devices.bandwidths import LEVELS
@@ -14,26 +16,22 @@ from pydlbench.devices.roofline import memory_time, roof
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
 from pydlbench.grouping import group_by
 from pydlbench.records.operator import RecordedCall
+from pydlbench.records.step import StepFacts, StepSpec
 from pydlbench.records.trace import (
     CallInContext,
     Dominant,
     ModuleInContext,
+    ProgramCall,
+    TraceFacts,
     Tracing,
     program_hash,
 )
+from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.timing.policy import LEAST_ROUNDS
 from pydlbench.timing.statistics import median, median_interval, middle_rounds, sum_known
 from pydlbench.words import TYPE_PRECISIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pydlbench.calls.meaning import Meaning
-    from pydlbench.records.step import StepFacts, StepSpec
-    from pydlbench.records.trace import ProgramCall, TraceFacts
-    from pydlbench.runner.session import Session
-    from pydlbench.workers.host import RemoteKernel
+from pydlbench.workers.host import RemoteKernel
 
 # Maximum number of traced steps. At least LEAST_ROUNDS are traced, as many as there are processes.
 # Short steps are traced for some seconds; long steps as often as fits into half a minute.

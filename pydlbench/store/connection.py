@@ -15,15 +15,12 @@ import shutil
 import sqlite3
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydlbench.errors import StoreError
 from pydlbench.store.entry import LAYER_COLUMNS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _PLACES = ", ".join("?" * (1 + len(LAYER_COLUMNS)))
 #: Inserts an entry's number and :func:`~pydlbench.store.entry.layer_values` into ``layers``.

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from pydlbench.errors import PydlbenchError, UsageError, nearest_file
 from pydlbench.records.record import SCHEMA_VERSION, SCHEMA_VERSIONS
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.store.entry import LAYER_COLUMNS, UNTIMED, Entry, layer_values, without_controls
 from pydlbench.store.place import machine_name, user_path
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from pydlbench.store.reader import Reader
+from pydlbench.store.reader import Reader
 
 # A run of 100,000 layers with their candidates is smaller than this.
 _MAX_BYTES = 1 << 28

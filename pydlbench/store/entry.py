@@ -9,16 +9,14 @@ import os
 import platform
 import sys
 import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 
 from pydlbench.units import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 #: Kinds of entries: a timed layer; the estimate of a step (computed, not measured); a timed
 #: framework step, the comparison of two frameworks' results, the numbers of a published script;

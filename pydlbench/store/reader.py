@@ -6,6 +6,8 @@ import contextlib
 import itertools
 import json
 import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import StoreError, UsageError, nearest
@@ -23,8 +25,6 @@ from pydlbench.units import printable
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-    from pathlib import Path
 
 
 # -----------------------------------------------------------------------------

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import msgspec
 
 from pydlbench.errors import UsageError
+from pydlbench.records.run import RunRecord
 from pydlbench.store.place import cpu_identity, gpu_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pydlbench.records.run import RunRecord
 
 _MISSING = object()
 _MAX_LISTED = 3

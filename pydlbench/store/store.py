@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 from pydlbench.errors import StoreError, UsageError
+from pydlbench.records.run import RunRecord
 from pydlbench.store.entry import (
     BEING_WRITTEN,
     TABLES,
@@ -20,13 +24,6 @@ from pydlbench.store.entry import (
 )
 from pydlbench.store.place import default_path, machine_name, user_path
 from pydlbench.store.reader import Reader, check_tag
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-    from types import TracebackType
-
-    from pydlbench.records.run import RunRecord
 
 _ENDS = ("done", "interrupted", "failed")
 

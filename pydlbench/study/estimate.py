@@ -18,17 +18,14 @@ undisturbed rounds is at most 2 % lower: the interference made no difference the
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pydlbench.study.table import Series, Visit
 from pydlbench.timing.guards import describe_interference
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import Interval, median, median_interval
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from pydlbench.study.table import Series, Visit
 
 # On undisturbed cores 95 of 100 FMA bursts reach 98 % or more; fewer means interference.
 _MIN_FMA_SHARE: Final = 0.95

@@ -9,22 +9,16 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.errors import PydlbenchError
-from pydlbench.study.table import Interference, SampleTable, visit_of
-from pydlbench.timing.chunk import ChunkRequest
+from pydlbench.study.table import Interference, SampleTable, Series, visit_of
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.guards import chunk_interference, waited_for_others_s
-from pydlbench.timing.policy import MIN_READING_S
+from pydlbench.timing.policy import MIN_READING_S, Policy
 from pydlbench.timing.statistics import median
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
-    from pydlbench.study.table import Series
-    from pydlbench.timing.chunk import Chunk
-    from pydlbench.timing.policy import Policy
 
 #: Rounds of subjects that are prepared once: the smallest number whose interval excludes both
 #: extremes.

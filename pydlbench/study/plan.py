@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from pydlbench.timing.policy import LEAST_ROUNDS
 from pydlbench.timing.statistics import median
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 #: Default half-width of a row's interval, relative to its median.
 WIDTH: Final = 0.03

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
 
 from pydlbench.study.estimate import Estimate, contrast
+from pydlbench.study.table import Series
 from pydlbench.timing.statistics import median
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from pydlbench.study.table import Series
 
 
 def ratios(

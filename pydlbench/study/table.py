@@ -9,17 +9,13 @@ placement that another process does not have.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pydlbench.grouping import group_by
+from pydlbench.timing.chunk import Chunk, GpuReadings
 from pydlbench.timing.guards import merge_readings, waited_s
 from pydlbench.timing.statistics import median
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
-
-    from pydlbench.timing.chunk import Chunk, GpuReadings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
-from pydlbench.timing.chunk import GpuReadings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from pydlbench.timing.chunk import Chunk
-    from pydlbench.timing.policy import Policy
-
+from pydlbench.timing.chunk import Chunk, GpuReadings
+from pydlbench.timing.policy import Policy
 
 # -----------------------------------------------------------------------------
 # Interference. No sample is dropped because of its time: a kernel's times may be bimodal by nature.

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
+from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from pydlbench.errors import UsageError
 from pydlbench.traces import nodes, pytorch, timeline
+from pydlbench.traces.events import ChromeEvent
 from pydlbench.traces.recorded import RecordedTrace, Round, alike
 from pydlbench.traces.timeline import Activity, Origin, StepTimeline, TimeSpan
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.traces.events import ChromeEvent
 
 _MICRO: Final = 1e-6
 

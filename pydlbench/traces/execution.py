@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -16,9 +17,6 @@ from pydlbench.records.trace import ProgramCall
 from pydlbench.traces.outermost import OperatorEvent, calls_of
 from pydlbench.traces.recorded import RecordedTrace, Round
 from pydlbench.traces.torch_calls import DTYPES, read_schema, tensor, write_signature
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _TENSOR: Final = re.compile(r"Tensor\((.+)\)")
 

@@ -6,8 +6,9 @@ import dataclasses
 import gzip
 import re
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -15,12 +16,8 @@ from pydlbench.backends.frameworks.verbose import MARKS
 from pydlbench.errors import UsageError, nearest_file
 from pydlbench.traces import chrome, execution, logs, pytorch
 from pydlbench.traces.events import ChromeEvent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pydlbench.traces.recorded import RecordedTrace
-    from pydlbench.traces.timeline import Origin
+from pydlbench.traces.recorded import RecordedTrace
+from pydlbench.traces.timeline import Origin
 
 #: Bytes of a file, unpacked.
 LARGEST: Final = 512 << 20

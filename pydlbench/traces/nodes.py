@@ -6,13 +6,11 @@ product lies transposed. FLOPs and bytes do not depend on what else there may be
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from pydlbench.calls.seen.onnx import OnnxNode, Tensor
 from pydlbench.records.trace import ProgramCall
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _DTYPES: Final = {"float": "float32", "double": "float64"}
 #: ONNX's number of a list of integers, and of an integer.

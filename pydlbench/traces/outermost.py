@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.calls.seen import aten
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _OPERATOR: Final = re.compile(r"\w+::\w+")
 #: Kernels of Triton, which PyTorch notes like operators.

@@ -14,23 +14,20 @@ import bisect
 import itertools
 import math
 from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydlbench.calls.value import bytes_of_type
 from pydlbench.errors import UsageError
 from pydlbench.records.trace import ProgramCall
 from pydlbench.traces import kernel_names, timeline
+from pydlbench.traces.events import ChromeEvent
 from pydlbench.traces.outermost import COMPILED, OperatorEvent, OutermostCall, visit
 from pydlbench.traces.recorded import RecordedTrace, Round, alike
 from pydlbench.traces.timeline import Activity, Origin, TimeSpan, Wait, split_steps
 from pydlbench.traces.torch_calls import DTYPES, tensor, write_signature
 from pydlbench.units import format_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from pydlbench.traces.events import ChromeEvent
 
 _STEP: Final = "ProfilerStep#"
 _HOST: Final = ("cpu_op", "operator", "user_annotation")

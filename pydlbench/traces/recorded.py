@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.traces.timeline import StepTimeline, sequence_of_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pydlbench.records.trace import ProgramCall
 
 

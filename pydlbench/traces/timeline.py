@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from pydlbench.records.trace import ProgramCall
 
 KERNEL: Final = "kernel"

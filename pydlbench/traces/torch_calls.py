@@ -6,11 +6,9 @@ How signatures are written: :mod:`pydlbench.backends.torch.steps.signature`.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Final
 
 #: NumPy's names by those of C++.
 DTYPES: Final = {

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from pydlbench.ops.op import Layer
 from pydlbench.verification.arithmetic import Rounded
 from pydlbench.verification.checksums import (
     Deviation,
     ElementComparison,
     KernelRun,
+    Piece,
     pieces,
     worse,
 )
 from pydlbench.verification.elements import TAIL_FACTOR, compare, forward, gradient, make_piece
 from pydlbench.verification.inputs import query_blocks
 from pydlbench.verification.tensors import choose
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from pydlbench.ops.op import Layer
-    from pydlbench.verification.checksums import Piece
 
 #: Errors may be this many times as large as elsewhere: kernels round scores, weights, their
 #: gradients, and the result that the backward pass reads, to the storage format.

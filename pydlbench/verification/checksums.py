@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pydlbench.ops.axis import Axis
+from pydlbench.ops.op import Layer
 from pydlbench.ops.resize import side_sizes, taps
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-    from pydlbench.ops.axis import Axis
-    from pydlbench.ops.op import Layer
-
 
 # -----------------------------------------------------------------------------
 # Multiplication of small matrices into the axes of a large tensor, in one pass and in float64.

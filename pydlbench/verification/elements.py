@@ -8,17 +8,21 @@ all steps before.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from pydlbench.ops.op import Layer
 from pydlbench.verification import arithmetic
 from pydlbench.verification.arithmetic import EXACT, Rounded, gradients
 from pydlbench.verification.checksums import (
     Deviation,
     ElementComparison,
+    KernelRun,
     Piece,
     element_name,
     pieces,
@@ -29,16 +33,8 @@ from pydlbench.verification.checksums import (
 from pydlbench.verification.inputs import kept_elements, significand_bits, smallest_normal
 from pydlbench.verification.threads import in_threads
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.ops.op import Layer
-    from pydlbench.verification.checksums import KernelRun
-
-    Inputs = Mapping[str, NDArray[Any] | Rounded]
-    Formula = Callable[[Layer, Any], Mapping[str, Rounded]]
+Inputs = Mapping[str, NDArray[Any] | Rounded]
+Formula = Callable[[Layer, Any], Mapping[str, Rounded]]
 
 
 # -----------------------------------------------------------------------------

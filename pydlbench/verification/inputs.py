@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.errors import UnsupportedError, UsageError, nearest
-from pydlbench.ops.op import INTEGERS
+from pydlbench.ops.op import INTEGERS, Layer
 from pydlbench.verification.threads import in_threads
 from pydlbench.words import FP8_PRECISIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from numpy.typing import NDArray
-
-    from pydlbench.ops.op import Layer
 
 
 def check_shape(layer: Layer, role: str, tensor: NDArray[Any]) -> NDArray[Any]:

@@ -22,11 +22,14 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from pydlbench.ops.op import Layer
 from pydlbench.ops.windows import PASS_OF_CONVOLUTION
 from pydlbench.verification.checksums import (
     CHECKSUM_UNIT,
@@ -45,13 +48,6 @@ from pydlbench.verification.checksums import (
     worst_of,
 )
 from pydlbench.verification.inputs import smallest_normal
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.ops.op import Layer
 
 # -----------------------------------------------------------------------------
 # The axes of the source, the weights and the output in each pass, as letters of the formula above;

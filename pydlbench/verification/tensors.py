@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from pydlbench.ops.op import Layer
 from pydlbench.verification.arithmetic import EXACT, TRANSCENDENTAL
 from pydlbench.verification.checksums import (
     CHECKSUM_UNIT,
     Deviation,
     ElementComparison,
+    KernelRun,
     Piece,
     contract,
     element_name,
@@ -24,15 +28,6 @@ from pydlbench.verification.checksums import (
 )
 from pydlbench.verification.elements import compare, evaluate, gradient, make_piece
 from pydlbench.verification.inputs import largest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from pydlbench.ops.op import Layer
-    from pydlbench.verification.checksums import KernelRun
-
 
 #: Error scale of exact values.
 _NO_ERROR: Final = np.zeros(())

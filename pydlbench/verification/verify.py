@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.errors import UsageError, nearest
+from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import Correctness
 from pydlbench.verification.attention import check_attention
 from pydlbench.verification.checksums import ElementComparison, KernelRun, pieces
@@ -23,12 +25,6 @@ from pydlbench.verification.tensors import (
     check_reduction,
 )
 from pydlbench.verification.threads import quiet
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pydlbench.ops.op import Layer
-
 
 # -----------------------------------------------------------------------------
 # How far a correct result may be from the exact one.

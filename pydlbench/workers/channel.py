@@ -15,17 +15,14 @@ import os
 import selectors
 import threading
 import time
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import IO, Any, BinaryIO
 
 import msgspec
 
 from pydlbench import errors
 from pydlbench.backends.base import insufficient_memory, is_out_of_memory
 from pydlbench.timing.chunk import ChunkRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import BinaryIO
 
 
 class _Operation(msgspec.Struct, frozen=True, tag_field="op", tag=str.lower):

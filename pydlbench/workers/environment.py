@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydlbench.backends import capabilities
 from pydlbench.devices.probe_cache import probe_cache_path
 from pydlbench.errors import UnsupportedError, UsageError, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 # Settings of thread pools, math libraries and the allocator influence results: workers do not
 # inherit them from the shell. Backends declare further variables.

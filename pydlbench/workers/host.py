@@ -13,15 +13,18 @@ import sys
 import tempfile
 import time
 import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from pydlbench.backends.base import KernelFacts
+from pydlbench.backends.base import KernelFacts, Preparation
 from pydlbench.backends.capabilities import FOLDER_VARIABLE
 from pydlbench.errors import PydlbenchError, WorkerError
-from pydlbench.timing.chunk import Chunk
+from pydlbench.records.specs import KernelSpec
+from pydlbench.records.trace import TraceFacts
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.workers.channel import (
     HEARTBEAT_S,
     Build,
@@ -41,14 +44,6 @@ from pydlbench.workers.channel import (
 )
 from pydlbench.workers.environment import inherited_environment, worker_environment
 from pydlbench.workers.stopping import guardian
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from pydlbench.backends.base import Preparation
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.records.trace import TraceFacts
-    from pydlbench.timing.chunk import ChunkRequest
 
 Facts = TypeVar("Facts")
 
@@ -585,8 +580,6 @@ class RemoteKernel(Generic[Facts]):
         Raises:
             UnsupportedError: the step cannot be traced; the message has the reason.
         """
-        from pydlbench.records.trace import TraceFacts  # not needed for layers
-
         return msgspec.convert(self._worker.request(TraceStep(self._number)), TraceFacts)
 
     def release(self) -> None:

@@ -7,13 +7,11 @@ import inspect
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydlbench.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # The process imports this package and reads versions, which takes seconds from a cold disk.
 _TIMEOUT_S: Final = 120.0

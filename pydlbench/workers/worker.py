@@ -12,8 +12,9 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from threading import Event
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from pydlbench.backends import capabilities
 from pydlbench.backends.base import Backend, Kernel, Preparation
@@ -32,9 +33,6 @@ from pydlbench.workers.channel import (
     error_reply,
     is_fatal,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def prepare(backend: Backend, spec: dict[str, Any], preparation: dict[str, Any]) -> Kernel:

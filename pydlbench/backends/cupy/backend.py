@@ -5,29 +5,27 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from pydlbench.backends.base import DEFAULT_WORKSPACE
+from pydlbench.backends.base import DEFAULT_WORKSPACE, KernelFacts
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, entry_of
 from pydlbench.backends.frameworks.device_clock import (
     CACHES_OF_SAMPLER,
     DeviceClock,
     sampler_module,
 )
+from pydlbench.backends.host_clock import HostClock, Operator
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.devices.cpu.affinity import process_cpus
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.op import Layer
+from pydlbench.records.specs import KernelSpec
 from pydlbench.verification.verify import TENSOR_ACCUMULATOR
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.cupy.operators import CupyOperator
-    from pydlbench.backends.host_clock import HostClock, Operator
-    from pydlbench.ops.op import Layer
-    from pydlbench.records.specs import KernelSpec
 
 _PRODUCTS = ("fp32", "tf32", "fp16-tc")
 

@@ -12,26 +12,21 @@ import functools
 import importlib
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import cupy
 import numpy as np
+from numpy.typing import NDArray
 
-from pydlbench.backends.frameworks.device_clock import Sampler
+from pydlbench.backends.frameworks.device_clock import DeviceWork, Sampler
 from pydlbench.backends.frameworks.operands import LayerLayout
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.op import Layer
+from pydlbench.records.specs import KernelSpec
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.frameworks.device_clock import DeviceWork
-    from pydlbench.ops.op import Layer
-    from pydlbench.records.specs import KernelSpec
-
-    #: Computes into the given result, or into a new one if it is None, and returns it.
-    Compute = Callable[[Any], Any]
+#: Computes into the given result, or into a new one if it is None, and returns it.
+Compute = Callable[[Any], Any]
 
 linalg = importlib.import_module("cupy._core._routines_linalg")
 cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")

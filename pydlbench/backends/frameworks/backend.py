@@ -6,8 +6,11 @@ import abc
 import contextlib
 import functools
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
 
 from pydlbench.backends import autotune
 from pydlbench.backends.base import (
@@ -18,9 +21,9 @@ from pydlbench.backends.base import (
     insufficient_memory,
     is_out_of_memory,
 )
-from pydlbench.backends.frameworks.device_clock import DeviceClock, is_device_lost
+from pydlbench.backends.frameworks.device_clock import DeviceClock, StepRuntime, is_device_lost
 from pydlbench.backends.frameworks.verdicts import check_fused, fused_inputs, is_random, judge
-from pydlbench.backends.host_clock import HostClock, Operator
+from pydlbench.backends.host_clock import HostClock, Operator, Watcher
 from pydlbench.errors import (
     DeviceLostError,
     InsufficientMemoryError,
@@ -28,22 +31,12 @@ from pydlbench.errors import (
     PydlbenchError,
     UnsupportedError,
 )
+from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import Correctness, kernel_name
-from pydlbench.timing.chunk import ChunkRequest
+from pydlbench.records.specs import KernelSpec
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.verification.inputs import make_inputs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.frameworks.device_clock import StepRuntime
-    from pydlbench.backends.host_clock import Watcher
-    from pydlbench.ops.op import Layer
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.timing.chunk import Chunk
-    from pydlbench.verification.verify import Verdict
-
+from pydlbench.verification.verify import Verdict
 
 Entry = TypeVar("Entry")
 

@@ -7,23 +7,16 @@ same for every backend. Nothing here depends on a framework: each provides a run
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Final, Protocol
 
-from pydlbench.backends.host_clock import HostClock
+from pydlbench.backends.host_clock import HostClock, Operator
 from pydlbench.backends.native.modules import native_module
-from pydlbench.backends.native.sustained import Sustained, measure_sustained
+from pydlbench.backends.native.sustained import EnergyMeter, Sustained, measure_sustained
 from pydlbench.errors import BackendMissingError, DeviceLostError, UnsupportedError
-from pydlbench.timing.chunk import Chunk
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.statistics import median
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from pydlbench.backends.host_clock import Operator
-    from pydlbench.backends.native.sustained import EnergyMeter
-    from pydlbench.timing.chunk import ChunkRequest
 
 #: States of the cache that the sampler supports for a framework's work.
 CACHES_OF_SAMPLER: Final = ("hot", "all-cold")

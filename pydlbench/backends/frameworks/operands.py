@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
+
+from pydlbench.ops.op import Layer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
     Array = NDArray[Any]

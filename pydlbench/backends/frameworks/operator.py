@@ -5,22 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.backends.frameworks.backend import op_of
-from pydlbench.backends.frameworks.operands import roles_of
+from pydlbench.backends.frameworks.operands import LayerLayout, roles_of
+from pydlbench.records.specs import KernelSpec
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.frameworks.operands import LayerLayout
-    from pydlbench.records.specs import KernelSpec
-
-    Function = Callable[..., Any]
+Function = Callable[..., Any]
 
 
 class FrameworkLayerPass:

@@ -11,24 +11,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer
 from pydlbench.ops.windows import on_padded_images
+from pydlbench.records.specs import KernelSpec
 from pydlbench.verification.inputs import round_to, smallest_normal
 from pydlbench.verification.verify import Verdict, tolerance, verify
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from pydlbench.ops.op import Layer
-    from pydlbench.records.specs import KernelSpec
 
 # Number of the random stream of a fused bias.
 _BIAS_STREAM = 91

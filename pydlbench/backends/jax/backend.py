@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from pydlbench.backends import autotune
+from pydlbench.backends.base import KernelFacts
 from pydlbench.backends.frameworks import hlo
-from pydlbench.backends.frameworks.backend import HostTimedBackend, rename_algorithm, resolve_mode
+from pydlbench.backends.frameworks.backend import (
+    HostTimedBackend,
+    Variant,
+    rename_algorithm,
+    resolve_mode,
+)
+from pydlbench.backends.host_clock import Operator
 from pydlbench.backends.jax.layers import JaxOperator, as_array, variants_of
 from pydlbench.backends.jax.settings import choose, jax, jax_device
 from pydlbench.devices.cpu.affinity import process_cpus
 from pydlbench.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.backends.base import KernelFacts
-    from pydlbench.backends.frameworks.backend import Variant
-    from pydlbench.backends.host_clock import Operator
-    from pydlbench.records.specs import KernelSpec
+from pydlbench.records.specs import KernelSpec
 
 
 class JaxBackend(HostTimedBackend):

@@ -8,16 +8,17 @@ their signatures.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jax.extend.core import Literal
 
-from pydlbench.backends.frameworks.backend import framework_errors
+from pydlbench.backends.frameworks.backend import FrameworkBackend, framework_errors
 from pydlbench.backends.frameworks.linked_calls import LinkedCalls
-from pydlbench.backends.jax.settings import jax
+from pydlbench.backends.jax.settings import JaxDevice, jax
 from pydlbench.backends.jax.step import JaxModel, JaxStep
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER, scope_of
 from pydlbench.backends.steps.repeated import (
@@ -31,13 +32,7 @@ from pydlbench.backends.steps.timed_calls import OperatorsKernel, TimedCall, che
 from pydlbench.calls.groups import JAX_PREFIX, CallGroup, distinct_groups, is_feed, step_groups
 from pydlbench.calls.step_calls import StepCall
 from pydlbench.records.operator import OperatorsFacts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.backends.jax.settings import JaxDevice
-    from pydlbench.records.step import StepSpec
+from pydlbench.records.step import StepSpec
 
 jnp = jax.numpy
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from jax import ShapeDtypeStruct, lax, linear_transpose, nn
@@ -18,10 +19,7 @@ from jax import numpy as jnp
 
 from pydlbench.backends.frameworks.operands import ForwardOptions, always, axes_of, shape_in
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    Function = Callable[..., Any]
+Function = Callable[..., Any]
 
 #: The layout of filters, by the layout of images.
 FILTERS = {"nchw": "oihw", "nhwc": "hwio"}

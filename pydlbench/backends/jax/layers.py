@@ -9,29 +9,24 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 from jax import jit, tree_util, vjp
+from numpy.typing import NDArray
 
 from pydlbench.backends.frameworks.backend import Variant, entry_of, op_of
 from pydlbench.backends.frameworks.operands import LayerLayout, layouts_of
 from pydlbench.backends.frameworks.operator import FrameworkLayerPass, FrameworkOperator
 from pydlbench.backends.jax.forward import FILTERS, FORWARD, SOURCES, STATISTICS, JaxForwardOptions
-from pydlbench.backends.jax.settings import jax
+from pydlbench.backends.jax.settings import JaxDevice, jax
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.op import Layer
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.statistics import median
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.jax.settings import JaxDevice
-    from pydlbench.ops.op import Layer
-    from pydlbench.records.specs import KernelSpec
-
-    Array = NDArray[Any]
+Array = NDArray[Any]
 
 #: Names of algorithms by op; for all other ops the op is the name.
 _ALGORITHMS: Final = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import jax
 from jax import lax, random
@@ -11,14 +12,9 @@ from jax import numpy as jnp
 from pydlbench.backends.frameworks.backend import op_of
 from pydlbench.backends.frameworks.operands import LayerLayout
 from pydlbench.backends.jax.forward import FILTERS, FORWARD, JaxForwardOptions
-from pydlbench.backends.steps.network import Network
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pydlbench.backends.steps.network import NetworkRun
-    from pydlbench.models.graph import GraphNode, Model
-    from pydlbench.ops.op import Layer
+from pydlbench.backends.steps.network import Network, NetworkRun
+from pydlbench.models.graph import GraphNode, Model
+from pydlbench.ops.op import Layer
 
 
 class JaxNet(Network):

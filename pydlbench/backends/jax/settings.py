@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydlbench.backends.base import check_precision
 from pydlbench.errors import UnsupportedError
@@ -18,11 +18,10 @@ from pydlbench.verification.verify import TENSOR_ACCUMULATOR
 # little.
 os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 
-import jax
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+import jax
 
 __all__ = ["JaxArithmetic", "JaxDevice", "arithmetic", "choose", "jax", "jax_device"]
 

@@ -7,17 +7,20 @@ and returns it. It may reuse its memory (``donate_argnums``), as training loops 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 from jax.extend.core import jaxprs_in_params
+from numpy.typing import NDArray
 
 from pydlbench.backends.frameworks.backend import framework_errors
 from pydlbench.backends.jax.net import JaxNet
 from pydlbench.backends.jax.settings import jax, jax_device
 from pydlbench.backends.steps.catalogue import host_arrays
-from pydlbench.backends.steps.definition import Losses
-from pydlbench.backends.steps.inputs import trained
+from pydlbench.backends.steps.definition import Losses, StepDefinition
+from pydlbench.backends.steps.inputs import Batch, trained
 from pydlbench.backends.steps.network import (
     LOSS,
     OPTIMIZER,
@@ -25,17 +28,8 @@ from pydlbench.backends.steps.network import (
     NetworkModel,
     NetworkRun,
 )
+from pydlbench.backends.steps.trace import StepTracer
 from pydlbench.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
-
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.steps.definition import StepDefinition
-    from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.backends.steps.trace import StepTracer
 
 jnp = jax.numpy
 

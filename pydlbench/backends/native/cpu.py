@@ -8,10 +8,12 @@ import os
 import re
 import resource
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 import pydlbench._cpu as _cpu
 from pydlbench.backends import autotune
@@ -28,22 +30,15 @@ from pydlbench.devices.cpu.peaks import flop_rate
 from pydlbench.devices.cpu.working_set import last_level_bytes
 from pydlbench.devices.probe_cache import ProbeCache, machine_key, probe_cache_path
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import Correctness
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.guards import slow_bursts
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median
 from pydlbench.verification.verify import Verdict, verify
 from pydlbench.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.ops.op import Layer
-    from pydlbench.records.specs import KernelSpec
-
 
 # -----------------------------------------------------------------------------
 # The choice among the candidates of one spec.

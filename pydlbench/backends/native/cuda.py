@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
 import pydlbench._cuda as _cuda
+from pydlbench.backends import autotune
 from pydlbench.backends.base import (
     KernelFacts,
     Preparation,
@@ -31,15 +32,12 @@ from pydlbench.errors import (
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.guards import gpu_disturbance
 from pydlbench.timing.statistics import median
 from pydlbench.units import some_names
 from pydlbench.verification.inputs import make_inputs
 from pydlbench.words import PROFILED_RANGE
-
-if TYPE_CHECKING:
-    from pydlbench.backends import autotune
-    from pydlbench.timing.chunk import Chunk, ChunkRequest
 
 #: Environment variable with the only plan that rows may use.
 _PLAN_VARIABLE = "PYDLBENCH_PLAN"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pydlbench._cuda as _cuda
 from pydlbench.backends import autotune
+from pydlbench.backends.base import Preparation
 from pydlbench.backends.native.inputs import RecentInputs
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.records.measurement import fewer_flops, kernel_name
+from pydlbench.records.specs import KernelSpec
 from pydlbench.verification.verify import (
     FAST_ACCUMULATOR,
     TENSOR_ACCUMULATOR,
@@ -17,13 +20,6 @@ from pydlbench.verification.verify import (
     tolerance,
     verify,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.backends.base import Preparation
-    from pydlbench.records.specs import KernelSpec
-
 
 # -----------------------------------------------------------------------------
 # The list of plans, and the device's float64 reference.

@@ -6,13 +6,12 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.errors import UnsupportedError
 from pydlbench.verification.inputs import make_inputs, round_to, significand_bits
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from pydlbench.records.specs import KernelSpec
 
 # The bias of a fused kernel has its own random stream.

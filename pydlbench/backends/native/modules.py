@@ -6,12 +6,10 @@ import ctypes
 import importlib
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import ModuleType
+from typing import Final
 
 from pydlbench.errors import BackendMissingError
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 #: Name by which the module's dependency is listed.
 _ONEDNN: Final = "libdnnl.so.3"

@@ -10,15 +10,13 @@ import importlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydlbench.timing.chunk import GpuReadings
 from pydlbench.timing.guards import reasons_of
 from pydlbench.timing.statistics import median
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # NVML updates its sensors every 20 to 100 ms.
 _PERIOD_S = 0.02

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from pydlbench.backends.host_clock import Watcher
 from pydlbench.errors import PrimitiveError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 # The card updates its energy counter about every 100 ms, so ten times after the start, in which
 # graphs are made and the clock settles.

@@ -6,31 +6,25 @@ import dataclasses
 import hashlib
 import importlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numba
 import numpy as np
 from numba import prange
+from numpy.typing import NDArray
 
-from pydlbench.backends.frameworks.backend import FrameworkBackend, entry_of
+from pydlbench.backends.base import KernelFacts
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, entry_of
+from pydlbench.backends.host_clock import Operator
 from pydlbench.backends.numba.build import VARIANTS, HostOperator
 from pydlbench.backends.numba.kernels import parallel
 from pydlbench.devices.cpu.affinity import process_cpus
 from pydlbench.errors import UnsupportedError
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.timing.statistics import median
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.base import KernelFacts
-    from pydlbench.backends.frameworks.backend import Variant
-    from pydlbench.backends.host_clock import Operator
-    from pydlbench.records.specs import KernelSpec
-
 
 # -----------------------------------------------------------------------------
 # Machine code of a kernel: the width of its vectors, and operands from memory.

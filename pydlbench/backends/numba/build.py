@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.backends.frameworks.backend import Variant, wanted_variant
 from pydlbench.backends.frameworks.operands import arrange, plain
 from pydlbench.backends.numba import kernels
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.axis import Axis
+from pydlbench.ops.op import Layer
+from pydlbench.records.specs import KernelSpec
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.ops.axis import Axis
-    from pydlbench.ops.op import Layer
-    from pydlbench.records.specs import KernelSpec
-
-    Array = NDArray[Any]
-    Inputs = dict[str, Array]
-    Result = tuple[tuple[int, ...], type[np.generic]]
+Array = NDArray[Any]
+Inputs = dict[str, Array]
+Result = tuple[tuple[int, ...], type[np.generic]]
 
 
 class HostOperator:

@@ -9,21 +9,18 @@ tables, and gathers from all results that its element contributed to.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 from numba import prange
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float32]
-    Indices = NDArray[np.integer[Any]]
-    #: First index, and step.
-    Walk = tuple[int, int]
+Array = NDArray[np.float32]
+Indices = NDArray[np.integer[Any]]
+#: First index, and step.
+Walk = tuple[int, int]
 
 _numba: Any = numba  # partly without types
 _Function = TypeVar("_Function", bound="Callable[..., Any]")

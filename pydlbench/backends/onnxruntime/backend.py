@@ -9,19 +9,16 @@ from __future__ import annotations
 import functools
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import onnxruntime
 
-from pydlbench.backends.frameworks.backend import FrameworkBackend
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant
+from pydlbench.backends.host_clock import Operator
 from pydlbench.devices.cpu.affinity import process_cpus
 from pydlbench.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from pydlbench.backends.frameworks.backend import Variant
-    from pydlbench.backends.host_clock import Operator
-    from pydlbench.records.specs import KernelSpec
+from pydlbench.records.specs import KernelSpec
 
 # Level of onnxruntime's log: errors only, which are raised as well.
 _LOG_LEVEL: Final = 3

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 from pydlbench.backends.base import insufficient_memory, is_out_of_memory
 from pydlbench.errors import BackendMissingError, PydlbenchError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 # Types of weights, by their numbers in ONNX: TensorProto.FLOAT is 1.
 _FLOATS: Final = {1: "fp32", 10: "fp16", 16: "bf16", 11: "fp64"}

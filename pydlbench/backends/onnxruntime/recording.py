@@ -17,13 +17,15 @@ import statistics
 import tempfile
 import time
 import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import onnx
 import onnxruntime
+from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from pydlbench.backends.capabilities import FOLDER_VARIABLE
@@ -31,15 +33,8 @@ from pydlbench.backends.steps.trace import StepTrace, StepTracer
 from pydlbench.calls.seen.onnx import OnnxNode, Tensor
 from pydlbench.calls.step_calls import StepCall, distinct_calls
 from pydlbench.errors import PrimitiveError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.records.operator import RecordedCall
-    from pydlbench.records.trace import ProgramCall
-
+from pydlbench.records.operator import RecordedCall
+from pydlbench.records.trace import ProgramCall
 
 #: Numbers of runs under the profiler: untimed runs, and timed runs.
 _UNTIMED_RUNS: Final = 2

@@ -10,32 +10,27 @@ from __future__ import annotations
 
 import base64
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import onnx
 import onnxruntime
+from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from pydlbench.backends.onnxruntime.backend import OnnxruntimeBackend
 from pydlbench.backends.onnxruntime.file import types_of, words
 from pydlbench.backends.onnxruntime.recording import record
 from pydlbench.backends.onnxruntime.step import OnnxModel
 from pydlbench.backends.steps.repeated import dispatch_s, prepare_operators
 from pydlbench.backends.steps.timed_calls import CallCost, OperatorsKernel
-from pydlbench.calls.seen.onnx import OnnxNode
+from pydlbench.calls.seen.onnx import OnnxNode, Tensor
 from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.operator import OperatorsFacts
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.onnxruntime.backend import OnnxruntimeBackend
-    from pydlbench.calls.seen.onnx import Tensor
-    from pydlbench.records.step import StepSpec
+from pydlbench.records.step import StepSpec
 
 # Operators that only change the shape, and reuse the memory of their input in a step. At the ends
 # of a file they would copy: they are timed between two operators, whose own time is subtracted.

@@ -5,14 +5,20 @@ As in a user's loop, the step is ``session.run(None, inputs)``, which allocates 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
 
+from pydlbench.backends.onnxruntime.backend import OnnxruntimeBackend
 from pydlbench.backends.onnxruntime.file import onnx_errors, parameters, read_graph, types_of
+from pydlbench.backends.steps.trace import StepTracer
 from pydlbench.backends.steps.user_model import FedModel, Tensors
 from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.devices.cpu.facts import read_cpu_facts
@@ -24,20 +30,9 @@ from pydlbench.errors import (
     nearest,
 )
 from pydlbench.models.user_model import find_onnx
-from pydlbench.records.user_model import UserModelSpec
+from pydlbench.records.step import StepSpec
+from pydlbench.records.user_model import UserInput, UserModelSpec
 from pydlbench.units import format_bytes
-
-if TYPE_CHECKING:
-    import contextlib
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.onnxruntime.backend import OnnxruntimeBackend
-    from pydlbench.backends.steps.trace import StepTracer
-    from pydlbench.records.step import StepSpec
-    from pydlbench.records.user_model import UserInput
 
 
 def _output_arrays(value: Any) -> list[NDArray[Any]]:

@@ -6,29 +6,29 @@ import abc
 import dataclasses
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.backends.frameworks.operands import arrange, plain
-from pydlbench.backends.steps.definition import StepDefinition, StepModel, definition_of
-from pydlbench.backends.steps.inputs import save_results, trained
+from pydlbench.backends.steps.definition import (
+    Fetch,
+    FrameworkStep,
+    LossKind,
+    Outcome,
+    StepDefinition,
+    StepModel,
+    definition_of,
+)
+from pydlbench.backends.steps.inputs import Batch, save_results, trained
 from pydlbench.calls.seen import meaning_of
 from pydlbench.models.counts import macs, parameters
-from pydlbench.records.step import Check
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.steps.definition import Fetch, FrameworkStep, LossKind, Outcome
-    from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.models.graph import Model
-    from pydlbench.records.operator import RecordedCall
-    from pydlbench.records.step import StepSpec
-
+from pydlbench.models.graph import Model
+from pydlbench.records.operator import RecordedCall
+from pydlbench.records.step import Check, StepSpec
 
 #: Number of steps of the descent, and the maximum share by which the first may reduce the loss.
 _DESCENT_STEPS = 4

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import abc
 import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias
 
 from pydlbench.errors import UnsupportedError, UsageError
+from pydlbench.models.graph import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from types import TracebackType
-
     import numpy as np
     from numpy.typing import NDArray
 
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.backends.steps.trace import StepTracer
-    from pydlbench.models.graph import Model
     from pydlbench.records.step import Check, StepSpec
 
 Phase: TypeAlias = Literal[

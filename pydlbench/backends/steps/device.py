@@ -11,25 +11,28 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from pydlbench.backends.frameworks.device_clock import chunk_of, is_device_lost, nvtx_range
-from pydlbench.backends.host_clock import HostClock, take_watched
+from pydlbench.backends.frameworks.device_clock import (
+    DeviceRuntime,
+    DeviceWork,
+    StepRuntime,
+    chunk_of,
+    is_device_lost,
+    nvtx_range,
+)
+from pydlbench.backends.host_clock import HostClock, Operator, Watcher, take_watched
+from pydlbench.backends.steps.trace import TracedSteps
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.step import StepKernel
+from pydlbench.records.operator import OperatorsFacts
+from pydlbench.records.step import StepFacts, StepKernel
 from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.units import some_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
     from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.backends.frameworks.device_clock import DeviceRuntime, DeviceWork, StepRuntime
-    from pydlbench.backends.host_clock import Operator, Watcher
-    from pydlbench.backends.steps.trace import TracedSteps
-    from pydlbench.records.operator import OperatorsFacts
-    from pydlbench.records.step import StepFacts
 
 #: The ways in which a step on a GPU is timed: by the host, which waits for the device after the
 #: last of several steps; and replayed from a graph, which is captured at the first request.

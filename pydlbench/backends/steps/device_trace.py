@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pydlbench.backends.steps.trace import CallEvent, StepTrace, align
 from pydlbench.errors import PrimitiveError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 #: Parts of a step on a GPU besides the kernels of its calls, in the order of ``gaps_s``.
 IDLE_IN_CALLS: Final = "idle: the host enqueues a call"

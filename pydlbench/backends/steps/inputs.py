@@ -7,21 +7,15 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pydlbench.models.graph import buffers, trained_tensors
+from pydlbench.models.graph import GraphNode, Init, Model, buffers, trained_tensors
 from pydlbench.verification.inputs import fill_uniform
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from pydlbench.models.graph import GraphNode, Init, Model
 
 
 @dataclass(frozen=True, slots=True)

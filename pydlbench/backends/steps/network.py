@@ -8,27 +8,19 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from pydlbench.backends.frameworks.operands import LayerLayout
 from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays
-from pydlbench.backends.steps.definition import Outcome, check_trainable
-from pydlbench.backends.steps.inputs import weight_shapes
-from pydlbench.models.graph import INPUT, cropped
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.frameworks.operands import LayerLayout
-    from pydlbench.backends.steps.definition import StepDefinition
-    from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.models.graph import GraphNode, Model
-    from pydlbench.ops.op import Layer
-
+from pydlbench.backends.steps.definition import Outcome, StepDefinition, check_trainable
+from pydlbench.backends.steps.inputs import Batch, weight_shapes
+from pydlbench.models.graph import INPUT, GraphNode, Model, cropped
+from pydlbench.ops.op import Layer
 
 #: Scopes of operators that belong to no node.
 LOSS: Final = "step_loss"

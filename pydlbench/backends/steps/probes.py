@@ -14,20 +14,16 @@ import itertools
 import mmap
 import socket
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.backends.steps.timed_calls import OperatorsKernel
 from pydlbench.devices.cpu.affinity import bind, process_cpus
 from pydlbench.records.operator import OperatorsFacts
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 
 class WrittenBlocks:

@@ -10,19 +10,19 @@ function runs in the worker and is answered by a function that begins with ``ser
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from pydlbench.backends.steps.definition import StepModel
+from pydlbench.models.graph import Model
 
+if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.steps.catalogue import CatalogueModel
-    from pydlbench.backends.steps.definition import StepModel
     from pydlbench.backends.steps.device import DeviceOperators
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.backends.steps.timed_calls import LoggedOperators, OperatorsKernel
-    from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
 
 

@@ -8,18 +8,14 @@ call is made right after the operator, where the caches are as operators leave t
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 from pydlbench.backends.base import is_out_of_memory
-from pydlbench.backends.steps.timed_calls import CallCost, TimedCall
+from pydlbench.backends.steps.timed_calls import CallCost, TimedCall, TimedOperator
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
 from pydlbench.timing.statistics import median
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from pydlbench.backends.steps.timed_calls import TimedOperator
 
 # An operator is repeated in its function until a call takes this long, but at most so many times.
 _CALL_S: Final = 12e-3

@@ -7,19 +7,17 @@ Frameworks and NumPy are imported inside the functions, so that the host can imp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.backends.base import Backend
+from pydlbench.backends.steps.device import DeviceOperators
 from pydlbench.backends.steps.registry import worker_of
-from pydlbench.records.step import StepPreparation, StepSpec
+from pydlbench.backends.steps.timed_calls import LoggedOperators, OperatorsKernel
+from pydlbench.records.step import StepKernel, StepPreparation, StepSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pydlbench.backends.base import Backend
     from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.backends.steps.device import DeviceOperators
-    from pydlbench.backends.steps.timed_calls import LoggedOperators, OperatorsKernel
-    from pydlbench.records.step import StepKernel
 
 
 def request_framework(

@@ -5,23 +5,19 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.steps.catalogue import CatalogueModel
+from pydlbench.backends.steps.definition import StepModel
 from pydlbench.backends.steps.device import step_kernel
-from pydlbench.backends.steps.inputs import make_batch, make_weights
+from pydlbench.backends.steps.inputs import Batch, make_batch, make_weights
 from pydlbench.backends.steps.registry import worker_of
 from pydlbench.backends.steps.trace import TracedSteps
 from pydlbench.errors import UsageError
 from pydlbench.models import build_model
-from pydlbench.records.step import StepFacts, StepPreparation
-
-if TYPE_CHECKING:
-    from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.backends.steps.definition import StepModel
-    from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.models.graph import Model
-    from pydlbench.records.step import StepKernel, StepSpec
+from pydlbench.models.graph import Model
+from pydlbench.records.step import StepFacts, StepKernel, StepPreparation, StepSpec
 
 
 def model_of(backend: FrameworkBackend, spec: StepSpec, disturbance: float = 0.0) -> StepModel:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 from pydlbench.backends.frameworks.verbose import creation_s, parse, total_s
 from pydlbench.backends.host_clock import HostCounters, page_faults
 from pydlbench.errors import UnsupportedError
+from pydlbench.records.operator import OperatorsFacts
+from pydlbench.records.step import StepSpec
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 from pydlbench.timing.statistics import median
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pydlbench.records.operator import OperatorsFacts
-    from pydlbench.records.step import StepSpec
-    from pydlbench.timing.chunk import Chunk, ChunkRequest
 
 
 def check_on_cpu(spec: StepSpec) -> None:

@@ -12,20 +12,16 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydlbench.backends.host_clock import HostCounters
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.records.trace import TraceFacts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from pydlbench.records.operator import OperatorsFacts
-    from pydlbench.records.trace import ProgramCall
-    from pydlbench.timing.chunk import Chunk, ChunkRequest
+from pydlbench.records.operator import OperatorsFacts
+from pydlbench.records.trace import ProgramCall, TraceFacts
+from pydlbench.timing.chunk import Chunk, ChunkRequest
 
 
 @dataclass(frozen=True, slots=True)

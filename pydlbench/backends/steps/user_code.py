@@ -16,9 +16,9 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydlbench.backends.base import is_out_of_memory
 from pydlbench.errors import (
@@ -29,14 +29,9 @@ from pydlbench.errors import (
     UsageError,
     nearest,
 )
-from pydlbench.models.user_model import find_user_model
+from pydlbench.models.user_model import UserModelSource, find_user_model
 from pydlbench.records.user_model import DTYPES, UserInput
 from pydlbench.words import FRAMEWORKS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from pydlbench.models.user_model import UserModelSource
 
 _WORDS: Final = {"true": True, "false": False, "none": None}
 _PYDLBENCH: Final = Path(__file__).parent.parent

@@ -10,11 +10,12 @@ import abc
 import functools
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.backends.steps.definition import Losses, StepModel
 from pydlbench.backends.steps.user_code import (
@@ -29,12 +30,6 @@ from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.records.step import Check
 from pydlbench.records.user_model import INDEX_DTYPES, UserModelSpec
 from pydlbench.words import TYPE_PRECISIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from numpy.typing import NDArray
-
 
 #: Learning rate, so small that thousands of steps on one batch hardly change the numbers.
 RATE: Final = 1e-6

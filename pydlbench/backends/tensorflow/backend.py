@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from pydlbench.backends.frameworks.backend import HostTimedBackend, rename_algorithm, resolve_mode
-from pydlbench.backends.host_clock import HostClock
+from pydlbench.backends.base import KernelFacts
+from pydlbench.backends.frameworks.backend import (
+    HostTimedBackend,
+    Variant,
+    rename_algorithm,
+    resolve_mode,
+)
+from pydlbench.backends.host_clock import HostClock, Operator
 from pydlbench.backends.tensorflow.layers.layer_pass import (
     FunctionOperator,
     as_array,
@@ -19,16 +26,9 @@ from pydlbench.backends.tensorflow.steps.trace import calls_for, kernels_behind,
 from pydlbench.devices.cpu.affinity import process_cpus
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import ChunkRequest
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydlbench.backends.base import KernelFacts
-    from pydlbench.backends.frameworks.backend import Variant
-    from pydlbench.backends.host_clock import Operator
-    from pydlbench.records.specs import KernelSpec
 
 
 class TensorflowBackend(HostTimedBackend):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydlbench.backends.base import check_not_emulated, check_precision
 from pydlbench.errors import (
@@ -23,10 +23,9 @@ from pydlbench.words import FP8_PRECISIONS
 # exceptions on stderr.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import tensorflow as tf
+from collections.abc import Callable, Collection
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+import tensorflow as tf
 
 __all__ = [
     "DTYPES",

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.steps.serving import model_of
 from pydlbench.backends.steps.timed_calls import OperatorsKernel
 from pydlbench.backends.tensorflow.steps.calls_alone import serve_calls
 from pydlbench.backends.tensorflow.steps.step import TensorflowModel, TracedModel
 from pydlbench.backends.tensorflow.steps.user_model import UserTensorflowModel
 from pydlbench.records.operator import OperatorsFacts
-
-if TYPE_CHECKING:
-    from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.records.step import StepSpec
+from pydlbench.records.step import StepSpec
 
 __all__ = [
     "catalogue_model",

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
 from pydlbench.backends.base import INSTRUCTION_SETS
 from pydlbench.errors import UnsupportedError
+from pydlbench.records.specs import KernelSpec
 from pydlbench.words import FP8_PRECISIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pydlbench.records.specs import KernelSpec
 
 #: Data type of all tensors by precision.
 DTYPES = {

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -16,8 +17,10 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.backends.steps import device
+from pydlbench.backends.steps.device import DeviceCall, DeviceOperators
 from pydlbench.backends.steps.inputs import make_batch, make_weights, weight_shapes
 from pydlbench.backends.steps.repeated import one_line
 from pydlbench.backends.steps.serving import model_of
@@ -25,6 +28,7 @@ from pydlbench.backends.steps.timed_calls import (
     LoggedOperators,
     OperatorsKernel,
     TimedCall,
+    TimedOperator,
     check_on_cpu,
 )
 from pydlbench.backends.steps.user_code import load_user_object
@@ -32,6 +36,7 @@ from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers.library_kernels import library_output
 from pydlbench.backends.torch.steps import calls_alone, compiled_groups
 from pydlbench.backends.torch.steps.compiled_groups import groups_of
+from pydlbench.backends.torch.steps.recording import Recording
 from pydlbench.backends.torch.steps.replayed_step import below_autograd, call_cost
 from pydlbench.backends.torch.steps.step import TorchModel, TorchSubject
 from pydlbench.backends.torch.steps.user_model import UserTorchModel
@@ -40,16 +45,8 @@ from pydlbench.calls.seen import meaning_of
 from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.records.operator import OperatorsFacts, RecordedCall, operator_of
+from pydlbench.records.step import StepSpec
 from pydlbench.units import quantity
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.backends.steps.device import DeviceCall, DeviceOperators
-    from pydlbench.backends.steps.timed_calls import TimedOperator
-    from pydlbench.backends.torch.steps.recording import Recording
-    from pydlbench.records.step import StepSpec
 
 #: PyTorch's models are modules, not files.
 runs_files: Final = False

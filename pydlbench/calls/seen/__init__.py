@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydlbench.calls.meaning import Meaning
 from pydlbench.calls.seen import aten, onednn, onnx, tensorflow
 from pydlbench.errors import UnsupportedError, UsageError
-
-if TYPE_CHECKING:
-    from pydlbench.records.operator import RecordedCall
+from pydlbench.records.operator import RecordedCall
 
 
 def meaning_of(recorded: RecordedCall) -> Meaning:

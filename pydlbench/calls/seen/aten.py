@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,8 +18,6 @@ from pydlbench.calls.value import Value, broadcast_shapes, dtypes_of, least_byte
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from pydlbench.records.operator import RecordedCall
 
 _CONSTANTS: Final = {"inf": math.inf, "nan": math.nan}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.calls import elementwise, products, rows, windows
@@ -18,12 +19,10 @@ from pydlbench.calls.meaning import LayerPass, Meaning, complete
 from pydlbench.calls.value import Value, broadcast_shapes, bytes_of_type
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pydlbench.ops.op import Layer
     from pydlbench.records.operator import RecordedCall
 
 _ONEDNN: Final = "onednn:"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -17,11 +18,7 @@ from pydlbench.calls import elementwise, moves, products, rows, windows
 from pydlbench.calls.meaning import Meaning, combine, complete
 from pydlbench.calls.value import Value, broadcast_shapes, bytes_of_type
 from pydlbench.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pydlbench.records.operator import RecordedCall
+from pydlbench.records.operator import RecordedCall
 
 _PREFIX: Final = "onnx:"
 

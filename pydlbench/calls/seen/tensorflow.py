@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -14,12 +15,7 @@ from pydlbench.calls import elementwise, moves, products, rows, windows
 from pydlbench.calls.meaning import Meaning, combine, complete
 from pydlbench.calls.value import Value, bytes_of_type, dtypes_of, is_floating
 from pydlbench.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pydlbench.records.operator import RecordedCall
-
+from pydlbench.records.operator import RecordedCall
 
 # -----------------------------------------------------------------------------
 # The text of a node: all that affects its time, and nothing else.

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydlbench.devices.cpu.affinity import physical_cores
+from pydlbench.devices.cpu.facts import CpuFacts
 from pydlbench.devices.cpu.kernel_files import read_text
 from pydlbench.devices.findings import DeviceAdvice
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pydlbench.devices.cpu.facts import CpuFacts
 
 # The FMA probe loses a few per cent to its start and to interrupts.
 _EXPECTED_SHARE = 0.90

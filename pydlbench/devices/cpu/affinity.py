@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Sequence
 
+from pydlbench.devices.cpu.facts import CpuFacts
 from pydlbench.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from pydlbench.devices.cpu.facts import CpuFacts
-
 
 # -----------------------------------------------------------------------------
 # The logical CPUs of a run: one per physical core, among those that the process may use.

@@ -6,8 +6,9 @@ import dataclasses
 import os
 import platform
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydlbench.devices.cpu.kernel_files import (
     parse_cpu_list,
@@ -17,9 +18,6 @@ from pydlbench.devices.cpu.kernel_files import (
     read_text,
 )
 from pydlbench.devices.cpu.limits import read_affinity, read_cpu_limit, read_memory_limit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydlbench.devices.cpu.kernel_files import parse_cpu_list, read_number, read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Without a limit, version 1 has the largest multiple of a page.
 _UNLIMITED = 1 << 60

@@ -5,15 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
+from pydlbench.devices.cpu.facts import CpuFacts
 from pydlbench.devices.findings import FlopRate, TheoreticalPeak
 from pydlbench.units import format_hz
 from pydlbench.words import CPU_PRECISIONS
-
-if TYPE_CHECKING:
-    from pydlbench.devices.cpu.facts import CpuFacts
-
 
 # -----------------------------------------------------------------------------
 # FLOP per cycle and core, from the number and the width of each core's FMA pipes.

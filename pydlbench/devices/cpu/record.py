@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from pydlbench.devices.bandwidths import (
     LEVELS,
@@ -16,6 +17,7 @@ from pydlbench.devices.bandwidths import (
 )
 from pydlbench.devices.cpu.advice import assumption_advice, cpu_advice, peak_advice
 from pydlbench.devices.cpu.affinity import physical_cores
+from pydlbench.devices.cpu.facts import CpuFacts
 from pydlbench.devices.cpu.peaks import theoretical_peak
 from pydlbench.devices.cpu.working_set import (
     cache_working_set,
@@ -26,6 +28,7 @@ from pydlbench.devices.cpu.working_set import (
     private_working_set,
 )
 from pydlbench.devices.findings import (
+    Bandwidth,
     DeviceAdvice,
     ImpossiblePeakError,
     PrecisionPeak,
@@ -33,15 +36,9 @@ from pydlbench.devices.findings import (
     Reading,
     peak_beside_theory,
 )
+from pydlbench.devices.probe_cache import ProbeCache
 from pydlbench.devices.tries import better_of, confirm_peak, try_peak
 from pydlbench.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pydlbench.devices.cpu.facts import CpuFacts
-    from pydlbench.devices.findings import Bandwidth
-    from pydlbench.devices.probe_cache import ProbeCache
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

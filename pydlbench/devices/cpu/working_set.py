@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from pydlbench.devices.cpu.facts import Cache, CpuFacts
+from pydlbench.devices.cpu.facts import Cache, CpuFacts
 
 # If the caches are unknown: as much as large desktop chips have.
 _ASSUMED_LAST_LEVEL = 64 << 20

@@ -6,18 +6,14 @@ Derived from the GPU's facts and from NVML's state before the run; settings are 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from pydlbench.devices.findings import DeviceAdvice
+from pydlbench.devices.findings import DeviceAdvice, PrecisionPeak
 from pydlbench.devices.gpu.cards import find_card
+from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import on_tensor_cores
 from pydlbench.units import format_hz
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pydlbench.devices.findings import PrecisionPeak
-    from pydlbench.devices.gpu.facts import GpuFacts
 
 # Loops of multiply-adds reach nearly the peak. The library's products lose some tenths, and more if
 # partial sums are promoted to float32.

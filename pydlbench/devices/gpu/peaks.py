@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from pydlbench.devices.findings import FlopRate, TheoreticalPeak
 from pydlbench.devices.gpu.cards import find_card
+from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.units import format_hz
 from pydlbench.words import FP8_PRECISIONS, GPU_PRECISIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pydlbench.devices.gpu.facts import GpuFacts
-
 
 # -----------------------------------------------------------------------------
 # FLOP per clock and multiprocessor, from the number and the width of its arithmetic units.

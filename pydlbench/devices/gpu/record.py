@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 from pydlbench.devices.bandwidths import (
     Probe,
@@ -12,7 +13,10 @@ from pydlbench.devices.bandwidths import (
     probe_levels,
 )
 from pydlbench.devices.findings import (
+    Bandwidth,
+    DeviceAdvice,
     ImpossiblePeakError,
+    Limits,
     PrecisionPeak,
     ProbedDevice,
     Reading,
@@ -25,6 +29,7 @@ from pydlbench.devices.gpu.advice import (
     unknown_advice,
 )
 from pydlbench.devices.gpu.cards import find_card
+from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import (
     accumulator,
     lacks,
@@ -36,12 +41,6 @@ from pydlbench.devices.gpu.peaks import (
 )
 from pydlbench.devices.tries import try_peak
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pydlbench.devices.findings import Bandwidth, DeviceAdvice, Limits
-    from pydlbench.devices.gpu.facts import GpuFacts
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

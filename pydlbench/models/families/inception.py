@@ -6,16 +6,14 @@ torchvision's normalisations have one. Averages exclude padding, as in TensorFlo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 from pydlbench.models import family
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Model, Optimizer
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    Step: TypeAlias = tuple[int, int | tuple[int, int]]
+Step: TypeAlias = tuple[int, int | tuple[int, int]]
 
 _BATCH: Final = 32
 _DECAY: Final = 4e-5

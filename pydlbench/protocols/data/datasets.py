@@ -6,6 +6,7 @@ import gzip
 import struct
 import tarfile
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal
@@ -14,8 +15,6 @@ from pydlbench.errors import UsageError
 from pydlbench.store.place import user_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
     from numpy.typing import NDArray
 

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from pydlbench.protocols.data.datasets import CLASSES, VALIDATION, cifar10_dataset, scale, split_off
+from pydlbench.protocols.data.datasets import (
+    CLASSES,
+    VALIDATION,
+    Dataset,
+    cifar10_dataset,
+    scale,
+    split_off,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from pydlbench.protocols.data.datasets import Dataset
 
 _SHAPES: Final = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
 #: Published numbers of training images (for MNIST including validation) and test images.

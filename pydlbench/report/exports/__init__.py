@@ -6,17 +6,14 @@ entries that are not in it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
+from pydlbench.records.run import RunRecord
 from pydlbench.report.exports import perfetto, tracking, tritonbench
+from pydlbench.store.entry import Entry
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pydlbench.records.run import RunRecord
-    from pydlbench.store.entry import Entry
-
-    Runs = Sequence[tuple[RunRecord, Sequence[Entry]]]
+Runs = Sequence[tuple[RunRecord, Sequence[Entry]]]
 
 #: Formats by their name in ``export --format``.
 EXPORTS: Final[Mapping[str, Callable[[Runs], tuple[str, list[str]]]]] = {

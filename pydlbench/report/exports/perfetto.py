@@ -11,14 +11,13 @@ Format: "Trace Event Format", Google, 2016; complete events (``X``) in microseco
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError
 from pydlbench.grouping import group_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from pydlbench.records.run import RunRecord
     from pydlbench.store.entry import Entry
 

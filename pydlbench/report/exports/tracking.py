@@ -9,18 +9,15 @@ from run to run.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydlbench.errors import UsageError
+from pydlbench.records.run import RunRecord
 from pydlbench.records.user_model import rate_unit
+from pydlbench.store.entry import Entry
 from pydlbench.words import AS_BUILT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from pydlbench.records.run import RunRecord
-    from pydlbench.store.entry import Entry
 
 #: Field of the time, by the store's table.
 _TIMES: Final = {"layer": "time_s", "step": "time_s", "breakdown": "measured_s"}

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from pydlbench.calls.seen.aten import TorchName, leaves, read_call
 from pydlbench.calls.value import Value
 from pydlbench.errors import UnsupportedError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from pydlbench.records.run import RunRecord
-    from pydlbench.store.entry import Entry
+from pydlbench.records.run import RunRecord
+from pydlbench.store.entry import Entry
 
 _TYPES: Final = {
     "bfloat16": "bf16",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from pydlbench.report.blocks import Figure
 from pydlbench.report.drawing import HUES, LIGHT
 from pydlbench.units import format_seconds, time_unit
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _MAX_BARS: Final = 24
 

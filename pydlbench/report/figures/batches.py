@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from pydlbench.grouping import group_by
 from pydlbench.report.blocks import Figure
 from pydlbench.report.drawing import line_spec
 from pydlbench.units import number
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Rate(NamedTuple):

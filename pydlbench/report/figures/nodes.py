@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.blocks import Figure
@@ -9,8 +10,6 @@ from pydlbench.report.drawing import LIGHT, line_spec
 from pydlbench.units import percent, some_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pydlbench.records.fleet import FleetEffect, FleetVerdict
 
 _MAX_METRICS: Final = 24

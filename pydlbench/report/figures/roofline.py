@@ -7,19 +7,15 @@ for multicore architectures", CACM 52(4), 2009.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.run import RunRecord
 from pydlbench.report.blocks import Figure
 from pydlbench.report.columns import LEVEL_NAMES
 from pydlbench.report.drawing import LIGHT, WIDTH, series
 from pydlbench.units import format_seconds, number, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.run import RunRecord
 
 _HOW: Final = (
     "Rate of the executed FLOPs over executed FLOPs per byte that has to be moved; both axes "

@@ -6,6 +6,7 @@ a bend; two clusters side by side are two clocks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydlbench.report.blocks import Figure
@@ -13,8 +14,6 @@ from pydlbench.report.drawing import LIGHT, series
 from pydlbench.units import format_seconds, number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pydlbench.records.measurement import TimeSummary
 
 _HOW: Final = (

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from pydlbench.report.blocks import Figure
 from pydlbench.units import format_seconds, percent, time_unit
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 def timeline_figure(rows: Mapping[str, Sequence[float]], step_s: float) -> list[Figure]:

@@ -9,23 +9,20 @@ roles. TensorFlow derives the gradients
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.backends.frameworks.operands import ForwardOptions, always, axes_of, shape_in
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.ops.axis import extent
 from pydlbench.verification.inputs import kept_elements
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    Function = Callable[..., Any]
+Function = Callable[..., Any]
 
 _FLOAT32: Final = "float32"
 

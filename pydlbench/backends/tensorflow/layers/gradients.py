@@ -7,12 +7,10 @@ as in a step, which keeps them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 from pydlbench.backends.tensorflow.settings import tf
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 # Operators that compute nothing: constants, views, reads and assignments of variables.
 _PLUMBING: Final = (

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.backends.frameworks.backend import Variant, entry_of, op_of
 from pydlbench.backends.frameworks.operands import LayerLayout, layouts_of
@@ -24,19 +26,18 @@ from pydlbench.backends.tensorflow.layers.forward import (
     padding_of,
 )
 from pydlbench.backends.tensorflow.layers.gradients import TracedGraph
-from pydlbench.backends.tensorflow.settings import DTYPES, tf, translate_error
+from pydlbench.backends.tensorflow.settings import (
+    DTYPES,
+    TensorFlowArithmetic,
+    Tracer,
+    tf,
+    translate_error,
+)
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.op import Layer
+from pydlbench.records.specs import KernelSpec
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.tensorflow.settings import TensorFlowArithmetic, Tracer
-    from pydlbench.ops.op import Layer
-    from pydlbench.records.specs import KernelSpec
-
-    Array = NDArray[Any]
+Array = NDArray[Any]
 
 
 # -----------------------------------------------------------------------------

@@ -5,12 +5,13 @@ If XLA compiles the step, groups of nodes are timed.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from pydlbench.backends.frameworks.backend import framework_errors
+from pydlbench.backends.frameworks.backend import FrameworkBackend, framework_errors
 from pydlbench.backends.steps.catalogue import host_arrays
 from pydlbench.backends.steps.inputs import make_batch
 from pydlbench.backends.steps.repeated import (
@@ -27,13 +28,7 @@ from pydlbench.calls.groups import CallGroup, is_feed, is_group
 from pydlbench.calls.seen.tensorflow import TensorFlowNode
 from pydlbench.models import build_model
 from pydlbench.records.operator import OperatorsFacts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.records.step import StepSpec
-
+from pydlbench.records.step import StepSpec
 
 # -----------------------------------------------------------------------------
 # Nodes in functions of their own.

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -27,12 +28,8 @@ from pydlbench.calls.groups import CallGroup, distinct_groups
 from pydlbench.calls.seen.tensorflow import NodeTensor, TensorFlowNode
 from pydlbench.calls.step_calls import StepCall, distinct_calls
 from pydlbench.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from pydlbench.records.operator import Direction, RecordedCall
-    from pydlbench.records.trace import ProgramCall
+from pydlbench.records.operator import Direction, RecordedCall
+from pydlbench.records.trace import ProgramCall
 
 #: The scope of backward operators.
 _TAPE: Final = "gradient_tape"

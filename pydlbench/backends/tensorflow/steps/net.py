@@ -7,11 +7,15 @@ Groups are split unless there is one per channel, as TensorFlow's gradients supp
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
 
 from pydlbench.backends.frameworks.backend import op_of
+from pydlbench.backends.frameworks.operands import LayerLayout
 from pydlbench.backends.steps.inputs import trained
-from pydlbench.backends.steps.network import Network
+from pydlbench.backends.steps.network import Network, NetworkRun
 from pydlbench.backends.tensorflow.layers.forward import (
     FORWARD,
     TensorFlowForwardOptions,
@@ -22,16 +26,8 @@ from pydlbench.backends.tensorflow.layers.forward import (
 from pydlbench.backends.tensorflow.layers.layer_pass import layout_of
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.frameworks.operands import LayerLayout
-    from pydlbench.backends.steps.network import NetworkRun
-    from pydlbench.models.graph import GraphNode, Model
-    from pydlbench.ops.op import Layer
+from pydlbench.models.graph import GraphNode, Model
+from pydlbench.ops.op import Layer
 
 
 class TensorFlowNet(Network):

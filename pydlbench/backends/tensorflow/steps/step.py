@@ -7,14 +7,16 @@ import contextlib
 import functools
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pydlbench.backends.frameworks.backend import op_of
 from pydlbench.backends.steps.catalogue import host_arrays, product_flops
-from pydlbench.backends.steps.definition import Outcome, StepDefinition, StepModel
-from pydlbench.backends.steps.inputs import trained
+from pydlbench.backends.steps.definition import FrameworkStep, Outcome, StepDefinition, StepModel
+from pydlbench.backends.steps.inputs import Batch, trained
 from pydlbench.backends.steps.network import (
     LOSS,
     OPTIMIZER,
@@ -41,18 +43,9 @@ from pydlbench.backends.tensorflow.steps.net import TensorFlowNet
 from pydlbench.backends.tensorflow.steps.trace import StepProfiles, node_runs
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError
-from pydlbench.models.graph import INPUT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.steps.definition import FrameworkStep
-    from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.models.graph import GraphNode
-    from pydlbench.records.operator import RecordedCall
-    from pydlbench.records.step import StepSpec
+from pydlbench.models.graph import INPUT, GraphNode
+from pydlbench.records.operator import RecordedCall
+from pydlbench.records.step import StepSpec
 
 
 def _cross_entropy(logits: Any, labels: Any) -> Any:

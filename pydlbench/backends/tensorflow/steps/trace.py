@@ -6,22 +6,18 @@ import re
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydlbench.backends.frameworks import hlo
 from pydlbench.backends.steps.trace import StepTrace
+from pydlbench.backends.tensorflow.layers.layer_pass import FunctionOperator
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.backends.tensorflow.steps.graph import run_graphs
 from pydlbench.errors import PrimitiveError
 from pydlbench.timing.statistics import median
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from pydlbench.backends.tensorflow.layers.layer_pass import FunctionOperator
-
 
 # -----------------------------------------------------------------------------
 # Times of kernels. The profiler records start and end of each node of a graph, and of XLA's

@@ -10,25 +10,21 @@ import contextlib
 import inspect
 import os
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import keras
 from keras.src.backend.common import global_state  # no public name has the numbers of layers
 
+from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER
 from pydlbench.backends.steps.user_code import load_user_object, user_code_errors
 from pydlbench.backends.steps.user_model import MU, RATE, Tensors, UserModel
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.backends.tensorflow.steps.step import TracedModel
 from pydlbench.errors import UnsupportedError, UsageError
+from pydlbench.records.step import StepSpec
 from pydlbench.words import AS_BUILT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.records.step import StepSpec
 
 
 class UserTensorflowModel(UserModel, TracedModel):

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
+from pydlbench.backends.base import KernelFacts
 from pydlbench.backends.frameworks.backend import (
     FrameworkBackend,
     Variant,
     rename_algorithm,
     resolve_mode,
 )
-from pydlbench.backends.host_clock import HostClock
+from pydlbench.backends.host_clock import HostClock, Operator
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers import user_kernel
 from pydlbench.backends.torch.layers.layer_pass import variants_of
@@ -27,13 +29,7 @@ from pydlbench.backends.torch.layers.operator import (
 )
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.user_model import is_user_model
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pydlbench.backends.base import KernelFacts
-    from pydlbench.backends.host_clock import Operator
-    from pydlbench.records.specs import KernelSpec
+from pydlbench.records.specs import KernelSpec
 
 MODES = ("eager", "compiled", "frozen")
 FROZEN_NOTE = (

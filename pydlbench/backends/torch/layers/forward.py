@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,8 +25,6 @@ from pydlbench.ops.op import IN_PLACE
 from pydlbench.verification.inputs import kept_elements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from pydlbench.backends.torch.layers.operator import TorchOperands
     from pydlbench.records.specs import KernelSpec
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from pydlbench.backends.torch.layers.operator import BoundFunction, as_array
+from pydlbench.backends.frameworks.backend import Variant
+from pydlbench.backends.torch.layers.operator import (
+    BoundFunction,
+    CompilationSite,
+    TorchOperands,
+    as_array,
+)
 from pydlbench.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from pydlbench.backends.frameworks.backend import Variant
-    from pydlbench.backends.torch.layers.operator import CompilationSite, TorchOperands
 
 # FP8 kernels read both factors along the summed dimension, 16 elements at a time.
 _MULTIPLE = 16

@@ -5,34 +5,31 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from pydlbench.backends import autotune
+from pydlbench.backends.base import KernelFacts
 from pydlbench.backends.frameworks.backend import rename_algorithm
 from pydlbench.backends.frameworks.device_clock import (
     CACHES_OF_SAMPLER,
     DeviceClock,
+    DeviceWork,
     Sampler,
+    StepRuntime,
     sampler_module,
 )
+from pydlbench.backends.host_clock import Operator
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.torch.layers.base import TorchBackend
 from pydlbench.backends.torch.layers.operator import TorchOperator
 from pydlbench.backends.torch.steps.profiled import kernel_seconds
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.measurement import kernel_name
+from pydlbench.records.specs import KernelSpec
 from pydlbench.verification.verify import FAST_ACCUMULATOR, TENSOR_ACCUMULATOR
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pydlbench.backends.base import KernelFacts
-    from pydlbench.backends.frameworks.device_clock import DeviceWork, StepRuntime
-    from pydlbench.backends.host_clock import Operator
-    from pydlbench.records.specs import KernelSpec
-
 
 _cuda: Any = torch.cuda  # not fully typed
 # Number of calls before a capture, so that cuDNN's benchmark mode and lazy loading are finished.

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -18,9 +19,6 @@ from torch.fx.node import map_aggregate
 from torch.utils._pytree import tree_leaves
 
 from pydlbench.backends.torch.dispatch import DispatchMode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _ATEN: Final = torch.ops.aten
 # Calls that allocate memory and compute nothing.

@@ -6,12 +6,13 @@ A new op is an entry in :data:`~pydlbench.backends.torch.layers.forward.FORWARD`
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pydlbench.backends.frameworks.backend import entry_of, op_of
+from pydlbench.backends.frameworks.backend import Variant, entry_of, op_of
 from pydlbench.backends.frameworks.operands import LayerLayout, axes_of, layouts_of
 from pydlbench.backends.frameworks.operator import FrameworkLayerPass
 from pydlbench.backends.torch.layers import fp8, gradients, recurrent
@@ -25,19 +26,19 @@ from pydlbench.backends.torch.layers.forward import (
     kernels_of,
     padding_note,
 )
-from pydlbench.backends.torch.layers.operator import FORMATS, BoundFunction, TorchOperands, as_array
+from pydlbench.backends.torch.layers.operator import (
+    FORMATS,
+    BoundFunction,
+    CompilationSite,
+    TensorPlace,
+    TorchOperands,
+    as_array,
+)
 from pydlbench.backends.torch.settings import stored
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.op import Layer
+from pydlbench.records.specs import KernelSpec
 from pydlbench.words import FP8_PRECISIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pydlbench.backends.frameworks.backend import Variant
-    from pydlbench.backends.torch.layers.operator import CompilationSite, TensorPlace
-    from pydlbench.ops.op import Layer
-    from pydlbench.records.specs import KernelSpec
-
 
 # -----------------------------------------------------------------------------
 # The ways to run a pass.

@@ -7,6 +7,7 @@ import ctypes
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,6 @@ from pydlbench.backends.frameworks import verbose
 from pydlbench.backends.steps.timed_calls import TimedCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from pydlbench.backends.torch.layers.operator import TorchOperator
 
 

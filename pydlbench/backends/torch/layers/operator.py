@@ -7,24 +7,19 @@ import dataclasses
 import functools
 import itertools
 import types
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from pydlbench.backends.frameworks.backend import Variant
 from pydlbench.backends.frameworks.operands import LayerLayout
 from pydlbench.backends.frameworks.operator import FrameworkOperator
 from pydlbench.backends.torch import settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.records.specs import KernelSpec
-
+from pydlbench.records.specs import KernelSpec
 
 # -----------------------------------------------------------------------------
 # Operands: tensors by role, where and as PyTorch's operators take them.

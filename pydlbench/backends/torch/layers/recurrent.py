@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from pydlbench.backends.frameworks.backend import Variant
 from pydlbench.backends.torch.layers import gradients
-from pydlbench.backends.torch.layers.operator import BoundFunction, as_array
+from pydlbench.backends.torch.layers.operator import (
+    BoundFunction,
+    CompilationSite,
+    TorchOperands,
+    as_array,
+)
 from pydlbench.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.frameworks.backend import Variant
-    from pydlbench.backends.torch.layers.operator import CompilationSite, TorchOperands
-    from pydlbench.ops.op import Layer
+from pydlbench.ops.op import Layer
 
 #: Positions of pydlbench's gates among PyTorch's gates, whose second gate of a GRU is the update
 #: gate.

@@ -9,17 +9,19 @@ is verified against the layer of the row like the results of every backend.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from pydlbench.backends.frameworks.backend import Variant
 from pydlbench.backends.steps.user_code import accepts, load_user_object
-from pydlbench.backends.torch.layers.operator import BoundFunction, as_array
+from pydlbench.backends.torch.layers.operator import (
+    BoundFunction,
+    CompilationSite,
+    TorchOperands,
+    as_array,
+)
 from pydlbench.errors import UsageError
-
-if TYPE_CHECKING:
-    import torch
-
-    from pydlbench.backends.frameworks.backend import Variant
-    from pydlbench.backends.torch.layers.operator import CompilationSite, TorchOperands
 
 
 def variants_of(site: CompilationSite) -> list[Variant]:

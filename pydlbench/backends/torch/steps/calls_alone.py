@@ -14,7 +14,8 @@ that forward pass. Other integers are zeros, which are valid as an index.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -23,6 +24,7 @@ from pydlbench.backends.torch.dispatch import DispatchMode
 from pydlbench.backends.torch.steps.replayed_step import below_autograd
 from pydlbench.backends.torch.steps.signature import (
     ALIGNMENT,
+    ParsedCall,
     first_byte,
     parse,
     signature,
@@ -32,11 +34,6 @@ from pydlbench.calls.seen.aten import leaves, map_leaves
 from pydlbench.calls.value import Value
 from pydlbench.errors import UnsupportedError
 from pydlbench.grouping import group_by
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from pydlbench.backends.torch.steps.signature import ParsedCall
 
 _aten: Any = torch.ops.aten
 

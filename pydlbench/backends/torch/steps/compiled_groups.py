@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import torch
 from torch import fx, nn
@@ -19,17 +20,12 @@ from pydlbench.backends.steps.repeated import RepeatedOperator, prepare_operator
 from pydlbench.backends.steps.timed_calls import CallCost
 from pydlbench.backends.torch.layers.operator import compiled
 from pydlbench.backends.torch.steps.calls_alone import CallOperator
-from pydlbench.backends.torch.steps.recording import StorageSlot
+from pydlbench.backends.torch.steps.recording import DispatchedCall, Recording, StorageSlot
 from pydlbench.backends.torch.steps.signature import parse
 from pydlbench.calls.groups import CallGroup, distinct_groups
 from pydlbench.calls.seen.aten import leaves, map_leaves
 from pydlbench.calls.step_calls import StepCall
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pydlbench.backends.torch.steps.recording import DispatchedCall, Recording
-    from pydlbench.records.operator import RecordedCall
+from pydlbench.records.operator import RecordedCall
 
 _EMPTY_CALL: Final = "aten.relu.default(float32[1](1))"
 

@@ -11,11 +11,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from torch.profiler import ProfilerActivity, profile
 
+from pydlbench.backends.frameworks.device_clock import StepRuntime
+from pydlbench.backends.steps.trace import StepTracer
 from pydlbench.backends.torch.steps.profiled import (
     by_profiler,
     contains,
@@ -23,19 +26,13 @@ from pydlbench.backends.torch.steps.profiled import (
     name_in_profile,
     plain_name,
 )
+from pydlbench.backends.torch.steps.recording import Recording
 from pydlbench.calls.seen.aten import read_call
 from pydlbench.calls.value import Value
 from pydlbench.errors import UnsupportedError
 from pydlbench.grouping import group_by
 from pydlbench.records.operator import operator_of
 from pydlbench.records.trace import ProgramCall
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from pydlbench.backends.frameworks.device_clock import StepRuntime
-    from pydlbench.backends.steps.trace import StepTracer
-    from pydlbench.backends.torch.steps.recording import Recording
 
 # Maximum length of a kernel's name when it is used as the name of a module.
 _MAX_NAME_LETTERS: Final = 44

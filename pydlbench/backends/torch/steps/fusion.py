@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import torch
 from torch import fx, nn
@@ -14,9 +15,6 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from pydlbench.backends.torch.steps.net import Applied
 from pydlbench.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: Operands of a normalisation, in the order of PyTorch's function that folds them.
 _STATISTICS: Final = ("running_mean", "running_var", "eps", "weight", "bias")

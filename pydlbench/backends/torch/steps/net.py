@@ -12,26 +12,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
+from numpy.typing import NDArray
 from torch import fx, nn
 
 from pydlbench.backends.frameworks.backend import op_of
 from pydlbench.backends.steps.inputs import weight_shapes
 from pydlbench.backends.torch.layers.forward import FORWARD, TorchForwardOptions, window_of
-from pydlbench.models.graph import INPUT, cropped
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.torch.steps.recording import DispatchRecorder, Naming
-    from pydlbench.models.graph import GraphNode, Model
-    from pydlbench.ops.op import Layer
+from pydlbench.backends.torch.steps.recording import DispatchRecorder, Naming
+from pydlbench.models.graph import INPUT, GraphNode, Model, cropped
+from pydlbench.ops.op import Layer
 
 # PyTorch's names of tensors by role.
 _TORCH_NAMES = {

@@ -10,24 +10,20 @@ import functools
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
-from pydlbench.backends.frameworks.device_clock import nvtx_range
+from pydlbench.backends.frameworks.device_clock import StepRuntime, nvtx_range
 from pydlbench.backends.steps.device_trace import GAPS, DeviceProfile, Span, trace_of
 from pydlbench.backends.steps.trace import CallEvent, StepTrace, StepTracer, align
+from pydlbench.backends.torch.steps.recording import Recording
 from pydlbench.backends.torch.steps.replayed_step import ReplayedStep
 from pydlbench.errors import PrimitiveError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from pydlbench.backends.frameworks.device_clock import StepRuntime
-    from pydlbench.backends.torch.steps.recording import Recording
-    from pydlbench.records.trace import ProgramCall
+from pydlbench.records.trace import ProgramCall
 
 #: Autograd's own detached tensors; recordings leave them out, too.
 _DETACH: Final = ("aten::detach", "detach")

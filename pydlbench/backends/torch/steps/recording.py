@@ -15,9 +15,10 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
+from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules.module import (
     register_module_forward_hook,
@@ -28,12 +29,7 @@ from pydlbench.backends.torch.dispatch import DispatchMode
 from pydlbench.backends.torch.steps.signature import signature
 from pydlbench.calls.seen.aten import leaves, map_leaves
 from pydlbench.calls.step_calls import StepCall, distinct_calls
-from pydlbench.records.operator import OperatorsFacts
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from pydlbench.records.operator import Direction, RecordedCall
+from pydlbench.records.operator import Direction, OperatorsFacts, RecordedCall
 
 _aten: Any = torch.ops.aten
 # Modules whose frames lie between the caller of an operator and the recorder.

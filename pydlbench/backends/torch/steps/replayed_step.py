@@ -11,21 +11,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
 from pydlbench.backends.steps.repeated import dispatch_s
 from pydlbench.backends.steps.timed_calls import TimedCall
 from pydlbench.backends.steps.trace import StepTrace
-from pydlbench.backends.torch.steps.recording import StorageSlot, record
+from pydlbench.backends.torch.steps.recording import DispatchedCall, Recording, StorageSlot, record
 from pydlbench.calls.seen.aten import leaves
 from pydlbench.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pydlbench.backends.torch.steps.recording import DispatchedCall, Recording
 
 
 @contextlib.contextmanager

@@ -6,46 +6,41 @@ import abc
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
+from numpy.typing import NDArray
 from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 
 from pydlbench.backends import base
 from pydlbench.backends.steps.catalogue import CatalogueModel, product_flops
 from pydlbench.backends.steps.definition import (
+    Fetch,
+    FrameworkStep,
+    LossKind,
     Outcome,
     StepDefinition,
     StepModel,
     check_trainable,
 )
+from pydlbench.backends.steps.inputs import Batch
+from pydlbench.backends.steps.trace import StepTracer
 from pydlbench.backends.steps.user_model import UserLosses
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers import gpu
 from pydlbench.backends.torch.layers.operator import compiled
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.backends.torch.steps import compiled_trace, profiled
-from pydlbench.backends.torch.steps.calls_alone import StepOperands
+from pydlbench.backends.torch.steps.calls_alone import Operands, StepOperands
 from pydlbench.backends.torch.steps.fusion import fold_normalisations
 from pydlbench.backends.torch.steps.net import TorchNet, by_node
-from pydlbench.backends.torch.steps.recording import RecordedStep, record
+from pydlbench.backends.torch.steps.recording import Naming, RecordedStep, Recording, record
 from pydlbench.errors import UnsupportedError
+from pydlbench.records.step import StepSpec
 from pydlbench.words import FP8_PRECISIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.steps.definition import Fetch, FrameworkStep, LossKind
-    from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.backends.steps.trace import StepTracer
-    from pydlbench.backends.torch.steps.calls_alone import Operands
-    from pydlbench.backends.torch.steps.recording import Naming, Recording
-    from pydlbench.records.step import StepSpec
 
 
 def autocast(spec: StepSpec) -> contextlib.AbstractContextManager[Any]:

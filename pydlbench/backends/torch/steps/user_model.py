@@ -8,29 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from pydlbench.backends.frameworks.backend import FrameworkBackend
+from pydlbench.backends.steps.definition import LossKind, StepDefinition
+from pydlbench.backends.steps.inputs import Batch
 from pydlbench.backends.steps.user_code import user_code_errors, user_line
 from pydlbench.backends.steps.user_model import MU, RATE, Tensors, UserModel
 from pydlbench.backends.torch.dispatch import DispatchMode
 from pydlbench.backends.torch.settings import DTYPES
-from pydlbench.backends.torch.steps.recording import by_module
+from pydlbench.backends.torch.steps.recording import Naming, by_module
 from pydlbench.backends.torch.steps.step import TorchStep, TorchSubject, tensors_in
 from pydlbench.errors import UsageError, nearest
+from pydlbench.records.step import StepSpec
 from pydlbench.records.user_model import FUSED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.backends.steps.definition import LossKind, StepDefinition
-    from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.backends.torch.steps.recording import Naming
-    from pydlbench.records.step import StepSpec
 
 
 class UserTorchModel(UserModel, TorchSubject):

@@ -13,13 +13,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pydlbench.devices.gpu.facts import GpuFacts
+from pydlbench.devices.gpu.facts import GpuFacts
 
 __all__ = ["KnownCard", "find_card", "known_cards"]
 
