@@ -27,14 +27,31 @@ _EMPTY_ALONE: Final = (
     *("view_as", "resolve_conj", "resolve_neg", "requires_grad_", "numpy_T", "chunk"),
     *("cudnn_is_acceptable", "unflatten", "matmul", "result_type"),
 )
-_MODULE: Final = "nn.Module: "
-_BACKWARD: Final = "autograd::engine::evaluate_function"
+MODULE: Final = "nn.Module: "
+#: Functions of autograd, and operators that compute gradients.
+_BACKWARD: Final = re.compile(
+    r"autograd::engine::evaluate_function|(?:torch::autograd::)?\w+Backward\d*$|\w+::\w+_backward$"
+)
+_ENGINE: Final = "autograd::engine"
 _OPTIMIZER: Final = "Optimizer."
+#: Operators that update many tensors at once.
+_UPDATE: Final = re.compile(r"aten::_(?:foreach_(?!copy_)|fused_(?:ada|sgd))")
+_LOSS: Final = re.compile(r"\w+::\w*(?:loss|cross_entropy)\w*|aten::kl_div")
+_LOSS_MODULE: Final = re.compile(r"\w*(?:Loss|Criterion)(?:_\d+)?")
+#: Annotations that name a direction and nothing else.
+_ANNOTATED: Final = re.compile(
+    r"\W*(?:(?:compute|calc)_)?(loss|backward|optimizer)(?:[_ ](?:step|pass))?\W*", re.IGNORECASE
+)
 #: The cast that autocast puts in front of an operator, inside of it.
 _CAST: Final = "aten::_to_copy"
 _CASTS: Final = ("aten::to", _CAST, "aten::copy_", "aten::clone", "aten::contiguous")
-#: An event, its call, whether that has a rule, direction and modules.
-_Entry = tuple["OperatorEvent", "OperatorEvent | None", bool, str, tuple[str, ...]]
+#: How annotations begin that mark phases of a program, and no parts of a model.
+_MARKED: Final = "## "
+#: How the modules around an event are known: none is, a user named that part of the step, they are
+#: on the stack, or they are those of the forward call that a gradient belongs to.
+_OUTSIDE, _ANNOTATION, _STACK, _GRADIENT = range(4)
+#: An event, its call, whether that has a rule, direction, modules, and how these are known.
+_Entry = tuple["OperatorEvent", "OperatorEvent | None", bool, str, tuple[str, ...], int]
 #: Around a compiled graph, whose generated kernels may have no events of their own.
 COMPILED: Final = "## Call CompiledFxGraph"
 
@@ -50,6 +67,7 @@ class OperatorEvent:
         number: autograd's sequence number, which the gradient's event shares; None without one.
         annotates: whether the user named a part of the step so.
         launches: whether it is a call of the device's runtime.
+        direction: of what runs in it, if nothing inside says otherwise.
     """
 
     name: str
@@ -58,6 +76,7 @@ class OperatorEvent:
     number: int | None = None
     annotates: bool = False
     launches: bool = False
+    direction: str = "forward"
 
     @property
     def is_operator(self) -> bool:
@@ -108,7 +127,7 @@ class OutermostCall:
         event: the event.
         call: the call that it is or belongs to; the innermost operator if none of the operators
             around it is a call; None outside of operators.
-        direction: ``forward``, ``backward`` or ``optimizer``.
+        direction: ``forward``, ``loss``, ``backward`` or ``optimizer``.
         modules: names of the modules around it, the outermost first.
     """
 
@@ -129,25 +148,109 @@ def visit(roots: Sequence[OperatorEvent]) -> Iterator[OutermostCall]:
     Args:
         roots: in order of time; gradients behind the forward calls that they belong to.
     """
-    modules_of: dict[int, tuple[str, ...]] = {}
-    waiting: list[_Entry] = [(event, None, False, "forward", ()) for event in reversed(roots)]
+    around = _Around(roots)
+    waiting: list[_Entry] = [(e, None, False, e.direction, (), _OUTSIDE) for e in reversed(roots)]
     while waiting:
-        event, call, within, direction, modules = waiting.pop()
-        if event.name.startswith(_BACKWARD):
-            number = -1 if event.number is None else event.number
-            direction, modules = "backward", modules_of.get(number, modules)
-        elif event.name.startswith(_OPTIMIZER):
-            direction, modules = "optimizer", ()
-        elif event.name.startswith(_MODULE):
-            modules = (*modules, event.name.removeprefix(_MODULE))
-        elif event.annotates and not modules:
-            modules = (event.name,)
+        event, call, within, direction, modules, known = waiting.pop()
+        direction, modules, known = around.inside(event, direction, modules, known)
         if not within and event.is_operator:
             call, within = event, event.is_call
-        if direction == "forward" and event.number is not None:
-            modules_of[event.number] = modules
         yield OutermostCall(event, call, direction, modules)
-        waiting += [(inner, call, within, direction, modules) for inner in reversed(event.inner)]
+        waiting += [(e, call, within, direction, modules, known) for e in reversed(event.inner)]
+
+
+class _Around:
+    """Finds the direction and the modules of events that are visited in order.
+
+    Args:
+        roots: see :func:`visit`.
+    """
+
+    def __init__(self, roots: Sequence[OperatorEvent]) -> None:
+        self._roots = roots
+        self._forward: dict[int | None, tuple[str, ...]] = {}
+        self._recomputed: dict[int | None, tuple[str, ...]] = {}
+        self._paths: dict[str, tuple[str, ...]] = {}
+
+    def inside(
+        self, event: OperatorEvent, direction: str, modules: tuple[str, ...], known: int
+    ) -> tuple[str, tuple[str, ...], int]:
+        """Return direction and modules of what runs in an event, from those around it.
+
+        Args:
+            event: the event.
+            direction: around it.
+            modules: around it.
+            known: how these modules are known.
+        """
+        kind = _kind_of(event.name)
+        if kind in ("engine", "gradient"):
+            if known == _GRADIENT and kind == "gradient":
+                return direction, modules, known
+            # An engine inside of a function runs the gradients of what was recomputed there.
+            again = self._recomputed if known == _GRADIENT else self._forward
+            own = again.get(event.number) or self._forward.get(event.number) or modules
+            return "backward", own, _GRADIENT
+        if kind == "optimizer":
+            return "optimizer", (), _OUTSIDE
+        if kind == "module":
+            direction, modules = self._in_module(event, direction, modules, known)
+            known = _STACK
+        elif event.annotates:
+            if not event.name.startswith(_MARKED):
+                modules, known = modules or (event.name,), known or _ANNOTATION
+            direction = _direction_named(event.name, direction)
+        elif direction == "forward" and known != _STACK:
+            direction = self._of_operator(kind)
+        if event.number is not None and (direction != "backward" or known == _STACK):
+            of = self._recomputed if direction == "backward" else self._forward
+            of[event.number] = modules
+        return direction, modules, known
+
+    def _of_operator(self, kind: str) -> str:
+        """Return the direction of an operator outside of modules that run forward."""
+        if kind == "update" and self._trains:
+            return "optimizer"
+        return "loss" if kind == "loss" else "forward"
+
+    def _in_module(
+        self, event: OperatorEvent, direction: str, modules: tuple[str, ...], known: int
+    ) -> tuple[str, tuple[str, ...]]:
+        own = event.name.removeprefix(MODULE)
+        # Inside of a gradient a module runs again, and belongs where it ran forward.
+        modules = self._paths.get(own, (own,)) if known == _GRADIENT else (*modules, own)
+        if direction == "forward":
+            self._paths[own] = modules
+            direction = "loss" if _LOSS_MODULE.fullmatch(own) else "forward"
+        return direction, modules
+
+    @functools.cached_property
+    def _trains(self) -> bool:
+        """Whether anything computes gradients."""
+        return any(is_gradient(event.name) for root in self._roots for event in root.all())
+
+
+def _direction_named(name: str, around: str) -> str:
+    """Return the direction that an annotation names inside of a forward pass; else that around."""
+    word = _ANNOTATED.fullmatch(name) if around == "forward" else None
+    return word[1].lower() if word else around
+
+
+@functools.cache
+def _kind_of(name: str) -> str:
+    """Return what an event's name says of direction and modules; ``other`` if it says nothing."""
+    if is_gradient(name):
+        return "engine" if name.startswith(_ENGINE) else "gradient"
+    if name.startswith((MODULE, _OPTIMIZER)):
+        return "module" if name.startswith(MODULE) else "optimizer"
+    if _LOSS.fullmatch(name):
+        return "loss"
+    return "update" if _UPDATE.match(name) else "other"
+
+
+def is_gradient(name: str) -> bool:
+    """Whether an event computes gradients, by its name."""
+    return _BACKWARD.match(name) is not None
 
 
 def calls_of(roots: Sequence[OperatorEvent]) -> Iterator[OutermostCall]:

@@ -23,7 +23,14 @@ from pydlbench.errors import UsageError
 from pydlbench.records.trace import ProgramCall
 from pydlbench.traces import kernel_names, timeline
 from pydlbench.traces.events import ChromeEvent
-from pydlbench.traces.outermost import COMPILED, OperatorEvent, OutermostCall, visit
+from pydlbench.traces.outermost import (
+    COMPILED,
+    MODULE,
+    OperatorEvent,
+    OutermostCall,
+    is_gradient,
+    visit,
+)
 from pydlbench.traces.recorded import RecordedTrace, Round, alike
 from pydlbench.traces.timeline import Activity, Origin, TimeSpan, Wait, split_steps
 from pydlbench.traces.torch_calls import DTYPES, tensor, write_signature
@@ -483,12 +490,13 @@ def _nest(name: str, events: Sequence[ChromeEvent]) -> list[OperatorEvent]:
     for place, event in enumerate(events):
         category = event.cat.lower()
         runtime = category.endswith(_RUNTIME)
-        if category in _HOST or runtime or event.name.startswith("nn.Module: "):
+        if category in _HOST or runtime or event.name.startswith(MODULE):
             threads[event.pid, event.tid].append(place)
     roots: list[OperatorEvent] = []
     # The thread that begins first runs forward.
     for places in sorted(threads.values(), key=lambda own: min(events[place].ts for place in own)):
         callers: list[OperatorEvent] = []
+        before = len(roots)
         for place in sorted(places, key=lambda place: (events[place].ts, -events[place].dur)):
             event = events[place]
             while callers and events[callers[-1].place].end <= event.ts:
@@ -504,12 +512,21 @@ def _nest(name: str, events: Sequence[ChromeEvent]) -> list[OperatorEvent]:
                 name=event.name,
                 place=place,
                 number=number if isinstance(number, int) else None,
-                annotates=annotation and not event.name.startswith((_STEP, "## ")),
+                annotates=annotation and not event.name.startswith(_STEP),
                 launches=event.cat.lower().endswith(_RUNTIME),
             )
             (callers[-1].inner if callers else roots).append(nested)
             callers.append(nested)
+        own = [each for each in roots[before:] if not each.launches]
+        # A thread of autograd's engine: what it launches besides gradients belongs to them.
+        if own and is_gradient(own[0].name) and not any(_leads_step(each.name) for each in own):
+            for each in roots[before:]:
+                each.direction = "backward"
     return roots
+
+
+def _leads_step(name: str) -> bool:
+    return name.startswith((_STEP, MODULE, "Optimizer."))
 
 
 def _round_on_device(activities: Sequence[Activity], step_s: float) -> Round:

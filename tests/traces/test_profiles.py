@@ -181,21 +181,73 @@ def test_an_operator_without_a_rule_keeps_the_kernels_that_it_launches_itself(re
     assert by_operator(recorded(events)) == {"mylib.moe_forward": 700, "aten.mm": 100}
 
 
-def test_modules_surround_what_they_launch_and_its_gradients(recorded):
+def gradient(name, ts, dur, number):
+    """A function of autograd with its engine's event around it, in a thread of its own."""
+    return [
+        event("cpu_op", name, ts + place, dur - place, tid=2, **{"Sequence number": number})
+        for place, name in enumerate((f"autograd::engine::evaluate_function: {name}", name))
+    ]
+
+
+def in_thread(thread, events):
+    return [{**each, "tid": thread} if each["pid"] else each for each in events]
+
+
+def directions_and_modules(recording):
+    return [
+        (each.origin.direction, each.origin.modules)
+        for one in recording.timelines
+        for each in one.activities
+    ]
+
+
+def test_modules_surround_what_they_launch_its_gradients_and_what_is_recomputed(recorded):
     events = [
-        module("Net_0", 0, 200), module("Linear_1", 5, 50),
-        *launched("aten::mm", "g", 10, 300, 100, 1, **MM, **{"Sequence number": 4}),
-        event(
-            "cpu_op", "autograd::engine::evaluate_function: MmBackward0", 210, 60, tid=2,
-            **{"Sequence number": 4},
-        ),
-        event("cpu_op", "aten::mm", 220, 20, tid=2, **MM),
-        event("cuda_runtime", "cudaLaunchKernel", 222, 5, tid=2, correlation=1002),
-        event("kernel", "g", 500, 100, tid=7, pid=0, correlation=1002),
+        module("Net_0", 0, 200), module("Block_1", 2, 90), module("Linear.a/b_2", 5, 50),
+        *launched("aten::mm", "g", 10, 300, 10, 1, **MM, **{"Sequence number": 4}),
+        *gradient("MmBackward0", 210, 60, 4),
+        *in_thread(2, launched("aten::mm", "g", 220, 310, 10, 2, **MM)),
+        *gradient("CheckpointFunctionBackward", 300, 200, 5),
+        {**module("Block_1", 310, 50), "tid": 2},
+        *in_thread(2, launched("aten::mm", "g", 315, 500, 10, 3, **MM, **{"Sequence number": 0})),
+        {**module("Never_3", 365, 20), "tid": 2},
+        *in_thread(2, launched("aten::mm", "g", 366, 505, 10, 4, **MM)),
+        *gradient("MmBackward0", 400, 60, 0),
+        *in_thread(2, launched("aten::mm", "g", 420, 520, 10, 5, **MM)),
+        *in_thread(2, launched("aten::mm", "g", 600, 700, 10, 6, **MM)),  # a hook of the engine's
     ]  # fmt: skip
-    forward, backward = recorded(events).timelines[0].activities
-    assert forward.origin.modules == backward.origin.modules == ("Net_0", "Linear_1")
-    assert (forward.origin.direction, backward.origin.direction) == ("forward", "backward")
+    block = ("Net_0", "Block_1")
+    assert directions_and_modules(recorded(events)) == [
+        ("forward", (*block, "Linear.a/b_2")),
+        ("backward", (*block, "Linear.a/b_2")),
+        ("backward", block),
+        ("backward", ("Never_3",)),
+        ("backward", block),
+        ("backward", ()),
+    ]
+
+
+def test_losses_and_optimizers_are_directions_of_their_own(recorded):
+    names = ("mse_loss", "cross_entropy_loss", "mm", "_foreach_add_", "mm_backward", "_foreach_mul")
+    calls = {
+        name: launched(f"aten::{name}", "g", 50 * place, 1000 + 50 * place, 10, place, **MM)
+        for place, name in enumerate(names)
+    }
+    inside = [module("Net_0", 0, 40), event("user_annotation", "train.step/x", 50, 90)]
+    found = recorded([*inside, *(each for own in calls.values() for each in own)])
+    assert directions_and_modules(found) == [
+        ("forward", ("Net_0",)),
+        ("loss", ("train.step/x",)),
+        ("forward", ("train.step/x",)),
+        ("optimizer", ()),
+        ("backward", ()),
+        ("optimizer", ()),
+    ]
+    # Nothing trains in a file without gradients.
+    assert directions_and_modules(recorded(calls["_foreach_mul"])) == [("forward", ())]
+    losses = [module("MSELoss_4", 0, 50), event("user_annotation", "## optimizer ##", 50, 50)]
+    found = recorded([*losses, *calls["mse_loss"], *calls["cross_entropy_loss"]])
+    assert [each for each, _ in directions_and_modules(found)] == ["loss", "optimizer"]
 
 
 def test_a_bad_event_costs_itself_and_a_note(recorded):
