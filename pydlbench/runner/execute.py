@@ -261,7 +261,8 @@ def execute(
         progress.close()
     run = recorder.own(loop.described())
     results = Results(loop.total, run, loop.outcomes, loop.parts, interrupted, trouble)
-    recorder.finish(run, results.status)
+    keys = [row_key(task, row) for task in tasks for row in task.rows]
+    recorder.finish(run, results.status, keys)
     results.where = recorder.where if recorder.begun else None
     return results
 

@@ -236,12 +236,13 @@ class RowRecorder:
         except StoreError as error:
             self._warn(error)
 
-    def finish(self, run: RunRecord, status: str) -> None:
+    def finish(self, run: RunRecord, status: str, keys: Sequence[str] = ()) -> None:
         """End the run; leaving the context prints where it is stored, below the results.
 
         Args:
             run: the session's final record.
             status: ``done``, ``interrupted`` or ``failed``.
+            keys: keys of the rows, in the order in which they were requested.
         """
         if self._run is None or self._ended:
             return
@@ -254,6 +255,7 @@ class RowRecorder:
                     self.store.delete(run.id)
                     self.begun = False
                     return
+                self.store.arrange(run.id, keys)
                 self.store.finish(run, status)
             except StoreError as error:
                 self._warn(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -128,6 +128,28 @@ class Store(Reader):
         """Store a run's device and environment as known so far."""
         document, _, machine = _columns(run)
         self._update(run.id, "document = ?, machine = ?", document, machine)
+
+    def arrange(self, run_id: str, keys: Sequence[str]) -> None:
+        """Put the entries with some keys into the order of the keys; others keep their places.
+
+        Rows are finished in a random order, and are read in the order in which they were requested.
+        """
+        with self._transaction():
+            execute = self._connection.execute
+            known = "SELECT key, number FROM entries WHERE run = ? AND key IS NOT NULL"
+            places = dict(execute(known, (run_id,)))
+            before = [places[key] for key in dict.fromkeys(keys) if key in places]
+            moves = [
+                pair for pair in zip(sorted(before), before, strict=True) if len(set(pair)) > 1
+            ]
+            execute("PRAGMA defer_foreign_keys = ON")
+            # A number that another entry still has is written with a minus first.
+            for sign, moved in ((-1, moves), (1, [(new, -new) for new, _ in moves])):
+                for table, column in (("entries", "number"), ("layers", "entry")):
+                    self._connection.executemany(
+                        f"UPDATE {table} SET {column} = ? WHERE {column} = ?",  # noqa: S608 - constants
+                        [(sign * new, old) for new, old in moved],
+                    )
 
     def finish(self, run: RunRecord, status: str) -> None:
         """End a run: store its status, and its final device and environment.

@@ -139,6 +139,21 @@ def test_a_later_entry_takes_the_place_of_one_with_the_same_key(store, run_of, b
     assert len(store.columns(begun.id)) == store.info(begun.id).measurements == 4
 
 
+def test_rows_are_read_in_the_order_in_which_they_were_requested(store, run_of, begun, entry):
+    other = run_of(1)
+    store.begin(other, "layers")
+    for number in (2, 0, 3, 1):
+        store.add(other.id, entry(key=str(number), layer=f"other/{number}"))
+        store.add(begun.id, entry(key=str(number), layer=f"net/{number}", samples_s=(number, 1.0)))
+    store.add(begun.id, Entry("agreement", {"detail": "last"}))
+    store.arrange(begun.id, [*map(str, range(4)), "missing"])
+    rows = store.entries(begun.id, samples=True)
+    assert [row.document.get("layer") for row in rows] == [*(f"net/{n}" for n in range(4)), None]
+    assert [row.samples and row.samples[0] for row in rows] == [0, 1, 2, 3, None]
+    assert [name for name, *_ in store.columns(begun.id)] == [f"net/{n}" for n in range(4)]
+    assert [name for name, *_ in store.columns(other.id)] == [f"other/{n}" for n in (2, 0, 3, 1)]
+
+
 def test_entries_that_are_added_together_are_all_there_or_none(store, begun, entry):
     with pytest.raises(UsageError, match="Rows"):
         store.add_all(begun.id, [entry(), entry(), Entry("Rows", {})])
