@@ -21,6 +21,7 @@ from pydlbench.records.ledger import (
     IdleTime,
     LedgerCall,
     LedgerCategory,
+    LedgerCollective,
     LedgerModule,
     StepLedger,
 )
@@ -248,6 +249,9 @@ def ledger_of(
         ),
         timeline=_timeline(recorded, limits),
         outside_s=recorded.outside_s,
+        rank=recorded.rank,
+        world_size=recorded.world_size,
+        collectives=_collectives(recorded),
         notes=recorded.notes,
     )
 
@@ -492,6 +496,23 @@ def _device_time(recorded: RecordedTrace) -> tuple[DeviceTime | None, tuple[Idle
         exposed_copy_s=sum(step.exposed_s(timeline.COPY) for step in steps) / count,
         exposed_communication_s=sum(step.exposed_s(timeline.COLLECTIVE) for step in steps) / count,
     ), _idle_rows(causes, count)
+
+
+def _collectives(recorded: RecordedTrace) -> tuple[LedgerCollective, ...]:
+    return tuple(
+        LedgerCollective(
+            step=number,
+            operator=each.origin.call.operator
+            if each.origin.call
+            else kernel_names.short_name(each.name),
+            shapes=each.origin.shapes,
+            group=each.group,
+            device_s=each.seconds,
+        )
+        for number, step in enumerate(recorded.timelines)
+        for each in step.activities
+        if each.kind == timeline.COLLECTIVE
+    )
 
 
 def _timeline(recorded: RecordedTrace, limits: CardLimits) -> dict[str, tuple[float, ...]]:

@@ -74,7 +74,8 @@ class CompareOptions(Measuring, MarkdownOutput):
 
     description = (
         "Compare run B with run A row by row: SAME, FASTER, SLOWER or UNCLEAR. A run is in the "
-        "store or in a file that --json wrote; runs of fleet are compared node by node. With "
+        "store or in a file that --json wrote; runs of fleet are compared node by node, recorded "
+        "steps call by call. With "
         "--python given twice, two installations measure layers, or steps of a MODEL, in turn. "
         "With --published, your steps are compared with published figures."
     )
@@ -174,6 +175,8 @@ def run(args: CompareOptions, open_host: Callable[..., Any] | None = None) -> in
                 runs = [load(text, store) for text in args.runs]
                 if any(item.info.kind == "fleet" for item in runs):
                     return _compare_fleets(args, runs, outputs)
+                if any(item.info.kind == "trace" for item in runs):
+                    return _compare_traces(args, runs, outputs)
                 a, b = map(side_of, args.runs, runs)
                 comparison, interrupted = compare_sides(a, b, store, margin), False
         if not comparison.rows:
@@ -203,6 +206,43 @@ def _refuse(args: CompareOptions) -> None:
         args.refuse(_MEASURING, "without --interleave", "--interleave")
 
 
+def _compare_traces(args: CompareOptions, runs: Sequence[Loaded], outputs: Outputs) -> int:
+    """Compare the recorded steps of two runs, as ``pydlbench trace`` compares files.
+
+    Raises:
+        UsageError: only one of them is a trace, or an option has no meaning for traces.
+    """
+    from pydlbench.cli import trace
+
+    args.refuse(("fail_on", "same"), "with recorded steps")
+    _refuse_other_kind(runs, "trace")
+    ledgers = [ledger for item in runs for ledger in trace.stored_ledgers(item)]
+    if len(ledgers) != 2:  # A and B
+        raise UsageError(
+            f"{' '.join(args.runs)}: have {len(ledgers)} traces, two are compared; nearest: two "
+            "runs of one trace each"
+        )
+    head = {"kind": "trace", "run": runs[1].record.to_dict()}
+    outputs.write(
+        lambda: {**head, **trace.document_of(ledgers)},
+        lambda: trace.report_of(ledgers, everything=args.all),
+    )
+    return 0
+
+
+def _refuse_other_kind(runs: Sequence[Loaded], kind: str) -> None:
+    """Refuse two runs of which only one is of a kind.
+
+    Raises:
+        UsageError: that is so.
+    """
+    other = next((item.info for item in runs if item.info.kind != kind), None)
+    if other is not None:
+        raise UsageError(
+            f"run {other.id}: is of {other.kind}, the other one of {kind}; nearest: two of {kind}"
+        )
+
+
 def _compare_fleets(args: CompareOptions, runs: Sequence[Loaded], outputs: Outputs) -> int:
     """Compare two runs of a fleet node by node; return the exit code.
 
@@ -213,11 +253,7 @@ def _compare_fleets(args: CompareOptions, runs: Sequence[Loaded], outputs: Outpu
     from pydlbench.fleet.gather import TABLE
     from pydlbench.report.fleet import fleet_comparison, judge_changes
 
-    other = next((item.info for item in runs if item.info.kind != "fleet"), None)
-    if other is not None:
-        raise UsageError(
-            f"run {other.id}: is of {other.kind}, the other one of fleet; nearest: two of fleet"
-        )
+    _refuse_other_kind(runs, "fleet")
     for item, text in zip(runs, args.runs, strict=True):
         if item.table("fleet"):
             raise UsageError(

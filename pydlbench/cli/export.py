@@ -24,8 +24,6 @@ from pydlbench.report.text import (
 )
 
 if TYPE_CHECKING:
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.step import StepRow
     from pydlbench.store.documents import Loaded
     from pydlbench.store.entry import Entry
 
@@ -226,20 +224,21 @@ def _write(target: str, content: str | bytes) -> None:
 
 
 def _csv(loaded: Sequence[Loaded]) -> tuple[str, list[str]]:
-    """Return a line for each layer or, without layers, for each step; and notes on the rest.
+    """Return a line for each layer, else for each step or each call of a trace; notes on the rest.
 
     Raises:
-        UsageError: there are neither layers nor steps.
+        UsageError: there are none of them.
     """
-    from pydlbench.report import csv, step
+    from pydlbench.report import csv, step, trace
 
     for table, columns, read in (
         ("layer", csv.CSV_COLUMNS, _layers),
         ("step", step.CSV_COLUMNS, _steps),
+        ("trace", trace.CSV_COLUMNS, _traced_calls),
     ):
         rows: list[list[Any]] = []
         for stored in loaded:
-            documents = (record.to_dict() for record in read(stored.entries))
+            documents = read(stored.entries)
             rows += csv.flat_lines(stored.record, table, columns, documents)
         if rows:
             rest = sum(entry.table != table for stored in loaded for entry in stored.entries)
@@ -261,19 +260,25 @@ def run_markdown(stored: Loaded) -> str:
     return as_markdown([*stored_report(stored), run_lines(stored.record)])
 
 
-def _layers(entries: Sequence[Entry]) -> list[Measurement]:
+def _layers(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     from pydlbench.records.measurement import Measurement
 
     documents = [entry.document for entry in entries if entry.table == "layer"]
-    return [Measurement.from_dict(document) for document in documents]
+    return [Measurement.from_dict(document).to_dict() for document in documents]
 
 
-def _steps(entries: Sequence[Entry]) -> list[StepRow]:
+def _traced_calls(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    from pydlbench.report.trace import csv_rows
+
+    return csv_rows(entry.document for entry in entries if entry.table == "trace")
+
+
+def _steps(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     from pydlbench.records.step import StepRecord
     from pydlbench.report.step import step_rows
 
     documents = [entry.document for entry in entries if entry.table == "step"]
-    return step_rows(list(map(StepRecord.from_dict, documents)))
+    return [row.to_dict() for row in step_rows(list(map(StepRecord.from_dict, documents)))]
 
 
 SUBCOMMANDS: Final = {"": (ExportOptions, run)}

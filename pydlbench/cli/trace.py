@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.cli.options import (
     OUTPUT,
     THREADS,
     WHAT,
-    MarkdownOutput,
     Measuring,
+    TableOutput,
     argument,
     as_given,
     flag,
@@ -33,11 +35,11 @@ if TYPE_CHECKING:
 
 #: The machine itself, as a value of ``--on``.
 THIS_MACHINE: Final = "cpu"
-#: Traces that one command compares.
-MAX_FILES: Final = 2
+#: The number of a rank in the name of a file or its folder.
+_RANK: Final = re.compile(r"rank[-_. ]?(\d{1,6})", re.IGNORECASE)
 
 
-class TraceOptions(Measuring, MarkdownOutput):
+class TraceOptions(Measuring, TableOutput):
     """The command's options."""
 
     description = (
@@ -46,7 +48,11 @@ class TraceOptions(Measuring, MarkdownOutput):
         "its limit. Nothing of the step is run."
     )
     files: tuple[str, ...] = argument(
-        "FILE", "the trace or log; .gz or not; of two, what differs is shown", "+", read=as_given
+        "FILE",
+        "the trace or log; .gz or not; of two, what differs is shown; of more, or of two ranks of "
+        "one job, how long the ranks wait for each other",
+        "+",
+        read=as_given,
     )
     on: str | None = option(
         "CARD",
@@ -77,19 +83,21 @@ def run(args: TraceOptions, session_factory: Callable[..., Any] | None = None) -
     Raises:
         UsageError: the file cannot be read, or there is no such card.
     """
-    from pydlbench.analysis.ledger_difference import compare_ledgers
     from pydlbench.cli.measuring import answer
+    from pydlbench.report.csv import flat_lines
+    from pydlbench.report.text import csv_text
+    from pydlbench.report.trace import CSV_COLUMNS, csv_rows
 
     def report(_: RunRecord, results: Results) -> list[Block]:
         return report_of(_ledgers(results), everything=args.all)
 
     def document(results: Results) -> dict[str, Any]:
-        ledgers = _ledgers(results)
         head: dict[str, Any] = {"kind": "trace", "run": results.run.to_dict()}
-        if len(ledgers) > 1:
-            recorded = [ledger.to_dict() for ledger in ledgers]
-            return {**head, "recorded": recorded, **compare_ledgers(*ledgers).to_dict()}
-        return {**head, "recorded": ledgers[0].to_dict() if ledgers else None}
+        return {**head, **document_of(_ledgers(results))}
+
+    def csv(results: Results) -> str:
+        calls = csv_rows(outcome.document for outcome in results.outcomes)
+        return csv_text(CSV_COLUMNS, flat_lines(results.run, "trace", CSV_COLUMNS, calls))
 
     return answer(
         args,
@@ -98,6 +106,7 @@ def run(args: TraceOptions, session_factory: Callable[..., Any] | None = None) -
         (),
         report,
         document=document,
+        csv=csv,
         sessions=session_factory,
         what="traces",
     )[0]
@@ -112,14 +121,10 @@ def read_tasks(args: TraceOptions) -> list[Task]:
     from pydlbench.traces.files import read, read_captures
     from pydlbench.traces.pytorch import with_captures
 
-    if len(args.files) > MAX_FILES:
-        raise UsageError(
-            f"{args.files[MAX_FILES]}: at most {MAX_FILES} traces are compared; nearest: leave it "
-            "out"
-        )
     card = find_card(args.on)
     captures = () if args.capture is None else read_captures(args.capture)
     tasks: list[Task] = []
+    files: dict[int | None, str] = {}
     for number, name in enumerate(args.files, start=1):
         recorded = read(name)
         if captures:
@@ -131,6 +136,13 @@ def read_tasks(args: TraceOptions) -> list[Task]:
                     f"--capture {args.capture}: no replay in {name} launched as many kernels as "
                     "one of its captures; nearest: the capture of the same graph"
                 )
+        recorded = _with_rank(recorded, name)
+        if recorded.rank is not None and recorded.rank in files and len(args.files) > 2:  # A and B
+            raise UsageError(
+                f"{name}: is rank {recorded.rank}, and so is {files[recorded.rank]}; nearest: one "
+                "file of each rank"
+            )
+        files[recorded.rank] = name
         row = TaskRow(fields={"file": name, "number": str(number)}, label=name, spec=name)
         tasks.append(
             TraceTask(
@@ -142,6 +154,15 @@ def read_tasks(args: TraceOptions) -> list[Task]:
             )
         )
     return tasks
+
+
+def _with_rank(recorded: RecordedTrace, name: str) -> RecordedTrace:
+    """Return a recording with the rank that the name of its file tells, if the file does not."""
+    path = Path(name)
+    match = _RANK.search(path.name) or _RANK.search(path.parent.name)
+    if recorded.rank is not None or match is None:
+        return recorded
+    return dataclasses.replace(recorded, rank=int(match[1]))
 
 
 def find_card(on: str | None) -> KnownCard | None:
@@ -209,25 +230,51 @@ def _ledgers(results: Results) -> list[StepLedger]:
 
 
 def report_of(ledgers: Sequence[StepLedger], *, everything: bool = False) -> list[Block]:
-    """Return the report of a recorded step; of two, what differs between them.
+    """Return the report of a recorded step; of two, what differs; of ranks, their skew.
 
     Args:
-        ledgers: one or two.
+        ledgers: of the recordings.
         everything: show all modules, calls and differences.
     """
     from pydlbench.analysis.ledger_difference import compare_ledgers
-    from pydlbench.report.trace import comparison_report, trace_report
+    from pydlbench.analysis.ranks import are_ranks, compare_ranks
+    from pydlbench.report.trace import comparison_report, ranks_report, trace_report
 
-    if len(ledgers) == MAX_FILES:
-        return comparison_report(compare_ledgers(*ledgers), everything=everything)
-    return [block for ledger in ledgers for block in trace_report(ledger, everything=everything)]
+    blocks: list[Block] = []
+    if are_ranks(ledgers):
+        blocks += ranks_report(compare_ranks(ledgers), everything=everything)
+    if len(ledgers) == 2:  # A and B
+        blocks += comparison_report(compare_ledgers(*ledgers), everything=everything)
+    return blocks or [
+        block for ledger in ledgers for block in trace_report(ledger, everything=everything)
+    ]
+
+
+def document_of(ledgers: Sequence[StepLedger]) -> dict[str, Any]:
+    """Return the results of a JSON object: the ledgers, what differs, and the ranks' skew."""
+    from pydlbench.analysis.ledger_difference import compare_ledgers
+    from pydlbench.analysis.ranks import are_ranks, compare_ranks
+
+    if len(ledgers) < 2:
+        return {"recorded": ledgers[0].to_dict() if ledgers else None}
+    document: dict[str, Any] = {"recorded": [ledger.to_dict() for ledger in ledgers]}
+    if are_ranks(ledgers):
+        document |= compare_ranks(ledgers).to_dict()
+    if len(ledgers) == 2:  # A and B
+        document |= compare_ledgers(*ledgers).to_dict()
+    return document
 
 
 def stored_report(loaded: Loaded) -> list[Block]:
     """Return the report of a run of a store or a file."""
+    return report_of(stored_ledgers(loaded))
+
+
+def stored_ledgers(loaded: Loaded) -> list[StepLedger]:
+    """Return the recorded steps of a run of a store or a file."""
     from pydlbench.records.ledger import StepLedger
 
-    return report_of([StepLedger.from_dict(entry.document) for entry in loaded.table("trace")])
+    return [StepLedger.from_dict(entry.document) for entry in loaded.table("trace")]
 
 
 SUBCOMMANDS: Final = {"": (TraceOptions, run)}

@@ -22,7 +22,7 @@ from pydlbench.records.estimate import StepEstimate
 from pydlbench.records.fields import shown
 from pydlbench.records.fleet import FleetComparison, FleetVerdict
 from pydlbench.records.forecast import ForecastRecord
-from pydlbench.records.ledger import LedgerDifference, StepLedger
+from pydlbench.records.ledger import CollectiveSkew, LedgerDifference, RankStep, StepLedger
 from pydlbench.records.measurement import Measurement, Status
 from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
 from pydlbench.records.published import PublishedDocument
@@ -171,7 +171,7 @@ class TraceDocument(RunDocument, frozen=True, kw_only=True):
     """The ledger of a recorded step; of two steps, what differs as well. Times in seconds.
 
     Attributes:
-        recorded: the ledger; the ledgers of both steps, if there are two; null if there is no
+        recorded: the ledger; the ledgers of all files, if there are several; null if there is no
             result.
         a: file of the first of two steps; see :class:`~pydlbench.records.ledger.LedgerComparison`.
         b: file of the second step.
@@ -179,6 +179,11 @@ class TraceDocument(RunDocument, frozen=True, kw_only=True):
         b_s: time of the second step.
         rows: differences, which add up to the difference between the steps.
         difference_s: time by which the second step is longer.
+        ranks: of a job's ranks each one's step; see
+            :class:`~pydlbench.records.ledger.RankComparison`.
+        collectives: the skew of each kind of collective.
+        matched: number of collectives that were found in several files.
+        unmatched_s: time of the mean rank in collectives that were found in its file only.
         notes: restrictions for the reader.
     """
 
@@ -189,6 +194,10 @@ class TraceDocument(RunDocument, frozen=True, kw_only=True):
     b_s: float | None = None
     rows: tuple[LedgerDifference, ...] = ()
     difference_s: float | None = None
+    ranks: tuple[RankStep, ...] = ()
+    collectives: tuple[CollectiveSkew, ...] = ()
+    matched: int | None = None
+    unmatched_s: float | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -154,6 +154,24 @@ class LedgerModule(LedgerRow, frozen=True, kw_only=True):
         return f"{format_seconds(self.low_s)} .. {format_seconds(self.high_s)}"
 
 
+class LedgerCollective(Record, frozen=True, kw_only=True):
+    """A collective that one rank executed.
+
+    Attributes:
+        step: number of the step, from 0.
+        operator: name of the operator, or of the kernel.
+        shapes: shapes of the operands, as text; empty if they were not recorded.
+        group: ranks that take part, as the file has them; empty if it does not name them.
+        device_s: seconds, with the time of waiting for other ranks.
+    """
+
+    step: int
+    operator: str
+    shapes: str = ""
+    group: str = ""
+    device_s: float
+
+
 class DominantPart(Record, frozen=True, kw_only=True):
     """The part of a step in which most of the time above its limit lies.
 
@@ -199,6 +217,9 @@ class StepLedger(Record, frozen=True, kw_only=True):
         timeline: the first step in equal parts of time: seconds of each part in which the device
             executed each category, by category.
         outside_s: device time outside of the steps, in all.
+        rank: number of the process in its job; None if neither the file nor its name tells it.
+        world_size: number of processes of the job; None if the file does not tell it.
+        collectives: in the order of the device.
         notes: restrictions for the reader.
     """
 
@@ -224,6 +245,9 @@ class StepLedger(Record, frozen=True, kw_only=True):
     unattributed_s: float = 0.0
     timeline: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
     outside_s: float = 0.0
+    rank: int | None = None
+    world_size: int | None = None
+    collectives: tuple[LedgerCollective, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -282,3 +306,73 @@ class LedgerComparison(Record, frozen=True, kw_only=True):
     def difference_s(self) -> float:
         """Time by which the second step is longer."""
         return self.b_s - self.a_s
+
+
+class RankStep(Record, frozen=True, kw_only=True):
+    """The step of one rank of a job. Times in seconds.
+
+    Attributes:
+        rank: number of the rank.
+        file: its recording.
+        step_s: time of a step.
+        busy_s: see :class:`DeviceTime`.
+        idle_s: likewise.
+        exposed_communication_s: likewise.
+        wait_s: time that the rank waits for others in collectives.
+        last: number of collectives in which it arrives last.
+        caused_s: time that the mean rank waits for this one.
+    """
+
+    rank: Annotated[int, shown("rank")]
+    file: Annotated[str, shown("file", right=False)]
+    step_s: Annotated[float, shown("step", format_seconds, unit="s")]
+    busy_s: Annotated[float, shown("busy", format_seconds, unit="s")]
+    idle_s: Annotated[float, shown("idle", format_seconds, unit="s")]
+    exposed_communication_s: Annotated[
+        float, shown("exposed communication", format_seconds, unit="s")
+    ]
+    wait_s: Annotated[float, shown("waits", format_seconds, unit="s")]
+    last: Annotated[int, shown("arrives last", format_count)]
+    caused_s: Annotated[float, shown("others wait for it", format_seconds, unit="s")]
+
+
+class CollectiveSkew(Record, frozen=True, kw_only=True):
+    """Collectives of one kind in a step, over all ranks. Times in seconds.
+
+    Attributes:
+        operator: see :class:`LedgerCollective`.
+        shapes: likewise.
+        count: number in a step.
+        transfer_s: time after the last rank has arrived: the shortest time of any rank.
+        wait_s: time that the mean rank waits for the last one.
+        longest_wait_s: the longest wait of one rank in one collective.
+        last_rank: the rank that arrives last most often.
+        last_share: share of the collectives in which it does.
+    """
+
+    operator: Annotated[str, shown("collective", right=False)]
+    shapes: Annotated[str, shown("shapes", right=False)] = ""
+    count: Annotated[float, shown("per step", format_count)]
+    transfer_s: Annotated[float, shown("transfer", format_seconds, unit="s")]
+    wait_s: Annotated[float, shown("mean wait", format_seconds, unit="s")]
+    longest_wait_s: Annotated[float, shown("longest wait", format_seconds, unit="s")]
+    last_rank: Annotated[int, shown("last rank")]
+    last_share: Annotated[float, shown("in", percent)]
+
+
+class RankComparison(Record, frozen=True, kw_only=True):
+    """The ranks of a job. Times in seconds, of one step.
+
+    Attributes:
+        ranks: in the order of their numbers.
+        collectives: the one with the longest waits first.
+        matched: number of collectives that were found in several files.
+        unmatched_s: time of the mean rank in collectives that were found in its file only.
+        notes: restrictions for the reader.
+    """
+
+    ranks: tuple[RankStep, ...]
+    collectives: tuple[CollectiveSkew, ...]
+    matched: int
+    unmatched_s: float = 0.0
+    notes: tuple[str, ...] = ()

@@ -150,7 +150,8 @@ def flat_row(table: str, document: Mapping[str, Any]) -> dict[str, Any]:
     reorders = document.get("reorder_s")
     if isinstance(reorders, dict):
         row["reorder_s"] = sum(reorders.values()) if reorders else None
-    return {name: row.get(name) for name in LONG_COLUMNS}
+    # The long form has no lines for calls of traces.
+    return {name: row.get(name) for name in (row if table == "trace" else LONG_COLUMNS)}
 
 
 def _scalar(value: Any) -> Any:

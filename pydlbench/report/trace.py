@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from pydlbench.analysis.ledger import NO_OPERANDS
+from pydlbench.analysis.ledger import NO_OPERANDS, ROUNDING
 from pydlbench.grouping import sum_by
 from pydlbench.records.fields import Column, columns_of
-from pydlbench.records.ledger import LedgerCall, LedgerComparison, StepLedger
+from pydlbench.records.ledger import LedgerCall, LedgerComparison, RankComparison, StepLedger
 from pydlbench.records.record import Record
 from pydlbench.report.blocks import Block, Figure, Heading, Lines, TableBlock
 from pydlbench.report.figures.bars import Bar, bars
@@ -31,6 +31,14 @@ MIN_LIMITED_SHARE: Final = 0.99
 SHOWN_NAMES: Final = 2
 #: Places that a conclusion names.
 MAX_NAMED: Final = 2
+#: Ranks that wait for less than this share of a step are balanced.
+BALANCED_SHARE: Final = 0.02
+#: Columns of CSV: a line for each call.
+CSV_COLUMNS: Final = (
+    *("run_id", "created_utc", "file", "operator", "module", "direction", "category", "shapes"),
+    *("kernel", "count", "kernels", "device_s", "share", "flops", "bytes", "limit_s"),
+    *("unlimited_s", "limit_missing", "best_s"),
+)
 #: Kinds of reasons for missing limits that are listed.
 MAX_REASONS: Final = 4
 #: Idle time beyond this share of a step hides the rest: rows have their share of the busy time.
@@ -92,6 +100,11 @@ def trace_report(ledger: StepLedger, *, everything: bool = False) -> list[Block]
         )
     )
     return [*blocks, Lines(_rest(ledger, len(calls), len(modules))), *_figures(ledger)]
+
+
+def csv_rows(documents: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the calls of ledgers' JSON objects, each with its file; see CSV_COLUMNS."""
+    return [{"file": each["file"], **call} for each in documents for call in each["calls"]]
 
 
 def conclusion(ledger: StepLedger) -> str:
@@ -306,6 +319,65 @@ def _rest(ledger: StepLedger, calls: int, modules: int) -> list[str]:
 
 
 # -----------------------------------------------------------------------------
+# Ranks of a job.
+
+
+def ranks_report(comparison: RankComparison, *, everything: bool = False) -> list[Block]:
+    """Return the conclusion, each rank's step, the skew of collectives, and notes.
+
+    Args:
+        comparison: of the ranks.
+        everything: show all collectives.
+    """
+    rows = comparison.collectives if everything else comparison.collectives[:MAX_CALLS]
+    how = "the shortest time of any rank, which the others wait for; wait: what it takes longer"
+    lines = [f"transfer: {how} on the others"]
+    below = comparison.collectives[len(rows) :]
+    if below:
+        rest = format_seconds(sum(row.wait_s for row in below))
+        lines.append(f"{quantity(len(below), 'more collective')}: {rest} of waiting (--all)")
+    if comparison.unmatched_s:
+        lines.append(
+            f"{format_seconds(comparison.unmatched_s)} of collectives correspond to none of "
+            "another rank"
+        )
+    names = "rank file step_s busy_s idle_s exposed_communication_s wait_s caused_s last"
+    skews = "operator shapes count transfer_s wait_s longest_wait_s last_rank last_share"
+    return [
+        Lines([_skew(comparison)], bold=1),
+        _table(comparison.ranks, names),
+        *([_table(rows, skews)] if rows else []),
+        Lines([*(lines if rows else []), *comparison.notes]),
+    ]
+
+
+def _skew(comparison: RankComparison) -> str:
+    """Return the sentence that says which rank the others wait for."""
+    ranks = comparison.ranks
+    step_s = sum(rank.step_s for rank in ranks) / len(ranks)
+    wait_s = sum(rank.wait_s for rank in ranks) / len(ranks)
+    transfer_s = sum(row.transfer_s for row in comparison.collectives)
+    if not comparison.matched:
+        return f"No collective of these {len(ranks)} ranks corresponds to one of another rank."
+    where = (
+        f"{format_seconds(wait_s)} of the {format_seconds(step_s)} of a step "
+        f"({percent(wait_s / step_s if step_s else None)})"
+    )
+    moved = f"the transfer itself takes {format_seconds(transfer_s)}"
+    if wait_s < BALANCED_SHARE * step_s:
+        return f"The ranks are balanced: they wait {where} for each other in collectives; {moved}."
+    last = max(ranks, key=lambda rank: rank.caused_s)
+    longest = comparison.collectives[0]
+    first = max(ranks, key=lambda rank: rank.wait_s)
+    of = f"{last.last:,} of {quantity(comparison.matched, 'collective')}"
+    return (
+        f"Ranks wait {where} for each other, {format_seconds(last.caused_s)} of it for rank "
+        f"{last.rank}, which arrives last in {of}; most of it in {longest.operator}; {moved}."
+        f"{f' Next: pydlbench trace {first.file} {last.file} (what differs)' * (len(ranks) > 2)}"
+    )
+
+
+# -----------------------------------------------------------------------------
 # Two recorded steps.
 
 
@@ -343,6 +415,8 @@ def _difference(comparison: LedgerComparison) -> str:
         if row.difference_s * comparison.difference_s > 0 and row.why != "overlap"
     )
     first = next(same_sign, None)
+    if abs(comparison.difference_s) < ROUNDING * comparison.a_s:
+        return f"B's step takes as long as A's, {format_seconds(comparison.a_s)}."
     text = f"B's step is {length} {longer} than A's ({ratio:.3g} times its time)"
     if first is None or not first.difference_s:
         return f"{text}."

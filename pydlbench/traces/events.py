@@ -20,6 +20,7 @@ class Arguments(
         "shapes": "Input Dims",
         "strides": "Input Strides",
         "concrete": "Concrete Inputs",
+        "group": "Process Group Ranks",
     },
 ):
     """What a profiler notes of an event. Other keys are not read.
@@ -35,6 +36,7 @@ class Arguments(
         concrete: values of what is no tensor.
         device: number of the device.
         bytes: that a copy moves.
+        group: ranks that take part in a collective.
         provider: onnxruntime's execution provider.
         op_name: onnxruntime's operator.
         input_type_shape: onnxruntime's operands.
@@ -51,6 +53,7 @@ class Arguments(
     concrete: Any = None
     device: Any = None
     bytes: Any = None
+    group: Any = None
     provider: Any = None
     op_name: Any = None
     input_type_shape: Any = None

@@ -122,6 +122,12 @@ class _Head(msgspec.Struct):
     traceEvents: msgspec.Raw = msgspec.Raw()  # noqa: N815 - as the file has it
     nodes: msgspec.Raw = msgspec.Raw()
     deviceProperties: msgspec.Raw = msgspec.Raw()  # noqa: N815 - as the file has it
+    distributedInfo: msgspec.Raw = msgspec.Raw()  # noqa: N815 - as the file has it
+
+
+class _Job(msgspec.Struct):
+    rank: int | None = None
+    world_size: int | None = None
 
 
 class _Device(msgspec.Struct):
@@ -151,10 +157,15 @@ def _decode_json(name: str, data: bytes) -> RecordedTrace:
     head = msgspec.json.decode(data, type=_Head)
     if bytes(head.traceEvents):
         device = _device_name(bytes(head.deviceProperties))
-        return _with_notes(
+        recorded = _with_notes(
             lambda name, events: chrome.read(name, events, device),
             *(name, head.traceEvents, ChromeEvent, "event"),
         )
+        try:
+            job = msgspec.json.decode(bytes(head.distributedInfo) or b"{}", type=_Job)
+        except msgspec.ValidationError:
+            job = _Job()
+        return dataclasses.replace(recorded, rank=job.rank, world_size=job.world_size)
     if bytes(head.nodes):
         return _with_notes(execution.read, name, head.nodes, execution.ExecutionNode, "node")
     raise UsageError(f"{name}: neither traceEvents nor nodes in it; {_EXPECTED}")

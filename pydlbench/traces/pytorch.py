@@ -317,6 +317,7 @@ class _Profile:
                         launch=span,
                         origin=origin,
                         bytes=_byte_count(event.noted.bytes),
+                        group=str(event.noted.group or ""),
                         replayed=launch is not None and _GRAPH_LAUNCH in launch.event.name,
                     ),
                     moment,

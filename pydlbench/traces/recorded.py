@@ -42,6 +42,8 @@ class RecordedTrace:
         host_times: whether times are those of the host in each call, although a device computed.
         device: name of the device as recorded; None if the file does not name it.
         outside_s: seconds of the device's activities outside of the steps.
+        rank: number of the process in its job; None if the file does not tell it.
+        world_size: number of processes of the job; likewise.
         notes: restrictions that a reader has to know.
     """
 
@@ -53,6 +55,8 @@ class RecordedTrace:
     host_times: bool = False
     device: str | None = None
     outside_s: float = 0.0
+    rank: int | None = None
+    world_size: int | None = None
     notes: tuple[str, ...] = ()
 
     @property

@@ -87,6 +87,7 @@ class Activity:
         launch: of the host's call that put it into the queue; None if that was not recorded.
         origin: what launched it.
         bytes: that a copy or fill moves; None if not recorded.
+        group: ranks that take part in a collective, as the file has them.
         replayed: whether one launch replayed it in a graph with others.
     """
 
@@ -97,6 +98,7 @@ class Activity:
     launch: TimeSpan | None
     origin: Origin
     bytes: int | None = None
+    group: str = ""
     replayed: bool = False
 
 

@@ -1,11 +1,12 @@
 """``pydlbench trace``: the ledger as text, JSON and a kept run, with invented limits of a CPU."""
 
+import csv
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from invented_profile import MM, launched, module, write
+from invented_profile import MM, MM_FLOPS, launched, module, write
 
 from pydlbench.cli import trace
 from pydlbench.cli.parser import dispatch, read
@@ -93,7 +94,7 @@ def test_the_conclusion_comes_first_and_the_parts_of_the_model_are_named(capsys,
     ("words", "part"),
     [
         (["--on", "h100-smx"], "nearest: H100 SXM"),
-        (["missing.json"], "at most 2 traces"),
+        (["missing.json"], "missing.json: No such file"),
         (["--capture", str(DATA / "eager.json.gz")], "no capture of a graph"),
     ],
 )
@@ -102,6 +103,38 @@ def test_bad_input_is_refused_in_one_line(capsys, profile, words, part):
         traced(capsys, profile(), profile("other"), *words)
     assert part in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_of_ranks_each_is_one_file(capsys, profile):
+    names = [profile(f"rank{number}") for number in range(3)]
+    found = document(capsys, *names)
+    assert [rank["rank"] for rank in found["ranks"]] == [0, 1, 2]
+    assert [rank["file"] for rank in found["ranks"]] == names
+    with pytest.raises(UsageError, match="is rank 1, and so is"):
+        traced(capsys, *names, names[1])
+    both = document(capsys, *names[:2])
+    assert (len(both["ranks"]), both["difference_s"]) == (2, pytest.approx(0))
+
+
+def test_csv_has_a_line_for_each_call(capsys, profile):
+    lines = traced(capsys, profile(), "--csv", "-", "--store", "none").splitlines()
+    (call,) = csv.DictReader(lines)
+    assert (call["operator"], float(call["device_s"])) == ("aten.mm", pytest.approx(200e-6))
+    assert float(call["flops"]) == 2 * MM_FLOPS
+
+
+def test_kept_traces_are_compared_as_files_are(capsys, profile, tmp_path):
+    names = [profile(), profile("other", device="AMD Instinct MI300X")]
+    kept = [str(tmp_path / f"kept{number}.json") for number in range(3)]
+    for files, path in zip(([names[0]], [names[1]], names), kept, strict=True):
+        traced(capsys, *files, "--json", path, "--store", "none")
+    assert dispatch(["compare", *kept[:2], "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == document(capsys, *names)["rows"]
+    assert dispatch(["export", kept[0]]) == 0
+    assert "aten.mm" in capsys.readouterr().out
+    for words in ([*kept[:2], "--same", "3%"], kept[1:]):
+        with pytest.raises(UsageError, match="nearest"):
+            dispatch(["compare", *words])
 
 
 def test_two_traces_are_compared(capsys, profile):
