@@ -48,8 +48,8 @@ _TENSOR_MODES: Final = {
     "float8_e4m3fn": "fp8-tc",
     "float8_e5m2": "fp8-tc",
 }
-#: Kernels of TensorFloat-32, by their names.
-_TF32: Final = re.compile(r"tf32|xf32|s1688(?!.*(?:bf16|f16))", re.IGNORECASE)
+#: Kernels of TensorFloat-32, by their names: those of tensor cores, of float32 operands.
+_TF32: Final = re.compile(r"tf32|xf32|^(?!.*f16).*(?:s1688|s16816|tensorop_s)", re.IGNORECASE)
 #: Why kernels that belong to no operator, or to one without shapes, have no limit.
 NO_OPERANDS: Final = "its operands were not recorded"
 _NO_LINKS: Final = "the bandwidth of the links is not known"

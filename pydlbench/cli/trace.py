@@ -57,7 +57,7 @@ class TraceOptions(Measuring, TableOutput):
     on: str | None = option(
         "CARD",
         "compute limits by the published peaks of this card (see: pydlbench device --known); cpu "
-        "is this machine (default: the card that the file names)",
+        "is this machine (default: the card that the file names; a CPU has no default)",
         group=WHAT,
     )
     capture: str | None = option(
@@ -176,7 +176,8 @@ def find_card(on: str | None) -> KnownCard | None:
     cards = {_plain(card.name): card for card in known_cards()}
     if _plain(on) in cards:
         return cards[_plain(on)]
-    near = nearest(_plain(on), cards, 3) or list(cards)[-3:]
+    begin = [name for name in cards if name.startswith(_plain(on))]
+    near = begin[:3] or nearest(_plain(on), cards, 3) or list(cards)[-3:]
     names = ", ".join(cards[name].name for name in near)
     raise UsageError(f"--on {on}: no such card; nearest: {names}; all: pydlbench device --known")
 
@@ -213,9 +214,10 @@ class TraceTask(Task):
         if card is None and recorded.device is not None and self.on is None:
             card = card_named(recorded.device)
             missing = f"no known card is named {recorded.device}; nearest: --on CARD"
+        elif not recorded.on_gpu:
+            missing = "the file does not name its CPU; nearest: --on cpu, if it was this machine"
         how: dict[str, Any] = {"card": card, "missing": missing}
-        host = not recorded.on_gpu and card is None and recorded.device is None
-        if host or self.on == THIS_MACHINE:
+        if self.on == THIS_MACHINE:
             calls = recorded.rounds[0].calls
             how["limit_s"] = limits_of(calls, session)
             how["limits_of"] = f"{session.facts.name}, {quantity(len(session.cpus), 'thread')}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import re
 import zlib
 from collections.abc import Callable
@@ -27,6 +26,9 @@ MAX_ITEMS: Final = 6_000_000
 _HEAD: Final = 16 << 20
 _GZIP: Final = b"\x1f\x8b"
 _JSON: Final = (b"{", b"[")
+#: Files of a folder that may be traces, and how many of them a message names.
+_ENDINGS: Final = (".json", ".json.gz", ".log", ".log.gz")
+_MAX_NAMED: Final = 3
 #: Numbers that are no JSON, as values.
 _NO_JSON: Final = re.compile(rb"(:\s*|[\[,]\s*)-?(?:inf|nan|Infinity|NaN)(?=\s*[,}\]])")
 _EXPECTED: Final = (
@@ -57,12 +59,14 @@ def read(name: str) -> RecordedTrace:
     Raises:
         UsageError: it cannot be read, is too large or damaged, or is none; in one line.
     """
-    data = _content(name)
+    data, notes = _content(name)
     if _begins_json(data):
-        return _read_json(name, data)
-    if not _is_log(data):
+        recorded = _read_json(name, data)
+    elif _is_log(data):
+        recorded = logs.read(name, data.decode("utf-8", "replace"), MAX_ITEMS)
+    else:
         raise UsageError(f"{name}: no log and no trace; {_EXPECTED}")
-    return logs.read(name, data.decode("utf-8", "replace"), MAX_ITEMS)
+    return dataclasses.replace(recorded, notes=(*recorded.notes, *notes))
 
 
 def read_captures(name: str) -> tuple[tuple[Origin, ...], ...]:
@@ -74,7 +78,7 @@ def read_captures(name: str) -> tuple[tuple[Origin, ...], ...]:
     Raises:
         UsageError: the file cannot be read, or no graph was captured in it.
     """
-    data = _content(name)
+    data, _ = _content(name)
     try:
         events, _ = _decode_items(
             msgspec.json.decode(data, type=_Head).traceEvents, ChromeEvent, name, "event"
@@ -95,25 +99,57 @@ def _is_log(data: bytes) -> bool:
     return any(data.startswith(mark) or b"\n" + mark in data for mark in marks)
 
 
-def _content(name: str) -> bytes:
-    """Return the bytes of a file, unpacked where it is packed."""
+def _content(name: str) -> tuple[bytes, tuple[str, ...]]:
+    """Return the bytes of a file, unpacked where it is packed, and notes on what was left out."""
+    path = Path(name)
+    if path.is_dir():
+        inside = sorted(str(each) for each in path.iterdir() if each.name.endswith(_ENDINGS))
+        near = (
+            ", ".join(inside[:_MAX_NAMED]) if inside else f"none of its files is one; {_EXPECTED}"
+        )
+        raise UsageError(f"{name}: a folder, no trace; nearest: {near}")
+    notes: tuple[str, ...] = ()
     try:
-        with Path(name).open("rb") as file:
-            packed = file.read(len(_GZIP)) == _GZIP
-        with gzip.open(name) if packed else Path(name).open("rb") as stream:
-            data = stream.read(LARGEST + 1)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UsageError(f"{name}: damaged: {error}; nearest: record it again") from error
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(
             f"{name}: {reason}{nearest_file(Path(name)) or f'; {_EXPECTED}'}"
         ) from error
+    if data.startswith(_GZIP):
+        data, rest = _unpack(name, data)
+        if rest:
+            notes = (f"{rest:,} bytes behind the packed data are left out: they are not gzip's",)
     if len(data) > LARGEST:
         raise UsageError(
             f"{name}: more than {LARGEST >> 20} MiB unpacked; nearest: record fewer steps"
         )
-    return data
+    return data, notes
+
+
+def _unpack(name: str, packed: bytes) -> tuple[bytes, int]:
+    """Return the data of gzip's members, and the number of bytes behind the last one.
+
+    Raises:
+        UsageError: the first member is damaged.
+    """
+    parts: list[bytes] = []
+    left = LARGEST + 1
+    while packed.startswith(_GZIP) and left > 0:
+        member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        try:
+            part = member.decompress(packed, left)
+            if not member.eof and len(part) < left:
+                raise zlib.error("its end is missing")
+        except zlib.error as error:
+            if parts:
+                break
+            raise UsageError(f"{name}: damaged: {error}; nearest: record it again") from error
+        parts.append(part)
+        left -= len(part)
+        packed = member.unused_data
+    return b"".join(parts), len(packed.lstrip(b"\0"))
 
 
 class _Head(msgspec.Struct):

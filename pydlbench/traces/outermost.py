@@ -238,7 +238,7 @@ def _direction_named(name: str, around: str) -> str:
 
 @functools.cache
 def _kind_of(name: str) -> str:
-    """Return what an event's name says of direction and modules; ``other`` if it says nothing."""
+    """Return the kind of an event, by its name: the ones that tell directions, or ``other``."""
     if is_gradient(name):
         return "engine" if name.startswith(_ENGINE) else "gradient"
     if name.startswith((MODULE, _OPTIMIZER)):

@@ -61,6 +61,8 @@ _MAX_DEPTH: Final = 1000
 MAX_BYTES: Final = 1 << 50
 #: An operator that spends this share of its time itself is more than a wrapper of what it calls.
 _OWN_SHARE: Final = 0.5
+#: A gap of this share of a file is worth a note.
+_LONG_GAP: Final = 0.1
 
 
 def is_profile(events: Sequence[ChromeEvent]) -> bool:
@@ -87,7 +89,7 @@ def read(name: str, events: Sequence[ChromeEvent], device: str | None) -> Record
     # Copies alone are no step of a device: the CPU computed.
     if timeline.KERNEL in kinds or (kinds and not profile.roots):
         return profile.on_device(device)
-    return profile.on_host(device)
+    return profile.on_host()
 
 
 def captured_origins(name: str, events: Sequence[ChromeEvent]) -> tuple[tuple[Origin, ...], ...]:
@@ -227,9 +229,12 @@ class _Profile:
         device: str | None,
     ) -> RecordedTrace:
         hosts_s: list[float | None] = [window.end - window.begin for window in windows] or [None]
-        waits = self._waits()
+        waits = sorted(self._waits(), key=lambda wait: wait.interval)
+        begins = [wait.interval.begin for wait in waits]
         within = [
-            [wait for wait in waits if window.begin <= wait.interval.begin <= window.end]
+            waits[
+                bisect.bisect_left(begins, window.begin) : bisect.bisect_right(begins, window.end)
+            ]
             for window in windows
         ] or [waits]
         notes = []
@@ -237,6 +242,8 @@ class _Profile:
             notes.append("the device executed nothing that was launched in the profiler's steps")
             steps, hosts_s, within, outside = [outside], [None], [waits], []
         timelines = split_steps(steps, hosts_s, within)
+        if not windows and timelines:
+            notes += _note_on_gap(timelines[0])
         outside_s = sum(activity.seconds for activity in outside)
         for known, why in (
             (True, "were launched outside of the profiler's steps"),
@@ -370,7 +377,7 @@ class _Profile:
     # -------------------------------------------------------------------------
     # A CPU.
 
-    def on_host(self, device: str | None) -> RecordedTrace:
+    def on_host(self) -> RecordedTrace:
         """Return the steps of a CPU, whose time line is that of its calls."""
         owners = self._owners()
         activities = [
@@ -418,7 +425,6 @@ class _Profile:
                 for step, window in zip(steps, windows, strict=True)
             ),
             named=any(each.modules for each in self.visited.values()),
-            device=device,
             notes=notes,
         )
 
@@ -479,6 +485,17 @@ class _Profile:
 
     def _is_call(self, event: OperatorEvent) -> bool:
         return self.visited[event.place].call is event and event.is_call
+
+
+def _note_on_gap(whole: timeline.StepTimeline) -> list[str]:
+    """Return a note on the longest gap of a file without steps; none if it is short."""
+    gap_s, before, after = whole.largest_gap()
+    if gap_s < _LONG_GAP * whole.span_s:
+        return []
+    names = " and ".join(map(kernel_names.short_name, (before, after)))
+    idle = f"{format_seconds(gap_s)} of its {format_seconds(whole.span_s - whole.busy_s)} idle time"
+    note = f"no steps are marked: the whole file is one; {idle} are one gap, between {names}"
+    return [f"{note}; torch.profiler.schedule and prof.step() leave out what lies between steps"]
 
 
 def _nest(name: str, events: Sequence[ChromeEvent]) -> list[OperatorEvent]:

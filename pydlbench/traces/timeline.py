@@ -8,7 +8,6 @@ device is busy, which is the length of their union.
 from __future__ import annotations
 
 import bisect
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -170,7 +169,8 @@ class StepTimeline:
         """
         causes: dict[str, float] = {}
         waits = sorted(self.waits, key=lambda wait: wait.interval)
-        now, launched_before, next_wait = self.begin, float("-inf"), 0
+        begins = [wait.interval.begin for wait in waits]
+        now, launched_before = self.begin, float("-inf")
         for activity in sorted(self.activities, key=lambda each: each.interval):
             begin, end = activity.interval
             launch = activity.launch
@@ -179,20 +179,10 @@ class StepTimeline:
                     _add(causes, NO_LAUNCH, self._idle_between(now, begin))
                 else:
                     ready = min(max(launch.end, now), begin)
-                    while next_wait < len(waits) and waits[next_wait].interval.end <= min(
-                        launched_before, now
-                    ):
-                        next_wait += 1
-                    wait = next(
-                        (
-                            each
-                            for each in itertools.islice(waits, next_wait, next_wait + 16)
-                            if launched_before <= each.interval.begin < launch.begin
-                        ),
-                        None,
-                    )
+                    first = bisect.bisect_left(begins, launched_before)
                     where = NOT_LAUNCHED
-                    if wait is not None:
+                    if first < len(waits) and begins[first] < launch.begin:
+                        wait = waits[first]
                         inside = f" in {wait.operator}" if wait.operator else ""
                         where = f"{SYNCHRONISED}: {wait.name}{inside}"
                     _add(causes, where, self._idle_between(now, ready))
@@ -203,8 +193,21 @@ class StepTimeline:
             now = max(now, end)
         return causes
 
+    def largest_gap(self) -> tuple[float, str, str]:
+        """Return the longest idle time between two activities: seconds, and the names of both."""
+        gap = (0.0, "", "")
+        before: Activity | None = None
+        for activity in self.activities:
+            if before is not None:
+                idle_s = self._idle_between(before.interval.end, activity.interval.begin)
+                if idle_s > gap[0]:
+                    gap = (idle_s, before.name, activity.name)
+            if before is None or activity.interval.end > before.interval.end:
+                before = activity
+        return gap
+
     def _idle_between(self, begin: float, end: float) -> float:
-        return end - begin - self._busy_between(begin, end)
+        return 0.0 if end <= begin else end - begin - self._busy_between(begin, end)
 
     def _clipped(self, activities: Iterable[Activity]) -> list[TimeSpan]:
         """Return the intervals of activities, without what lies before the step's begin."""

@@ -58,8 +58,11 @@ def profile(tmp_path):
     return lambda name="trace", **how: write(tmp_path / f"{name}.json", events, **how)
 
 
-def test_a_recording_of_a_cpu_is_held_against_this_machine(capsys):
-    found = document(capsys, str(DATA / "eager.json.gz"))["recorded"]
+def test_a_recording_of_a_cpu_is_held_against_this_machine_if_the_user_says_so(capsys):
+    unknown = document(capsys, str(DATA / "eager.json.gz"))["recorded"]
+    assert unknown["limit_s"] is None
+    assert {"--on cpu" in each["limit_missing"] for each in unknown["calls"]} == {True}
+    found = document(capsys, str(DATA / "eager.json.gz"), "--on", "cpu")["recorded"]
     call = next(each for each in found["calls"] if each["operator"] == "aten.convolution_backward")
     # Memory: what it reads, and both gradients.
     source, weights, result = 8 * 16 * 32 * 32, 32 * 16 * 9, 8 * 32 * 16 * 16
@@ -95,6 +98,7 @@ def test_the_conclusion_comes_first_and_the_parts_of_the_model_are_named(capsys,
     [
         (["--on", "h100-smx"], "nearest: H100 SXM"),
         (["missing.json"], "missing.json: No such file"),
+        (["--on", "h100"], "nearest: H100 PCIe, H100 SXM"),
         (["--capture", str(DATA / "eager.json.gz")], "no capture of a graph"),
     ],
 )

@@ -250,6 +250,8 @@ def test_what_is_damaged_or_too_large_is_refused(tmp_path, monkeypatch):
         read(str(path))
     with pytest.raises(UsageError, match="No such file"):
         read(str(tmp_path / "missing"))
+    with pytest.raises(UsageError, match=r"nearest: .*torn\.json\.gz"):
+        read(str(tmp_path))
     monkeypatch.setattr(files, "LARGEST", 1 << 20)
     path.write_bytes(gzip.compress(b"[" + b" " * (2 << 20)))
     with pytest.raises(UsageError, match="1 MiB"):
@@ -259,6 +261,18 @@ def test_what_is_damaged_or_too_large_is_refused(tmp_path, monkeypatch):
         read(written(tmp_path, {"traceEvents": [event("aten::mm", 0, 1)] * 3}))
     with pytest.raises(UsageError, match=r":3: .* 2 "):
         read(written(tmp_path, f"{LINE}\n{LINE}\n{LINE}\n"))
+
+
+@pytest.mark.parametrize("behind", [b"junk", gzip.compress(b"1")[:-3]])
+def test_members_of_gzip_are_read_and_what_stands_behind_them_is_noted(tmp_path, behind):
+    path = tmp_path / "step.log.gz"
+    halves = gzip.compress(f"{LINE}\n".encode()), gzip.compress(f"{LINE}\n".encode())
+    path.write_bytes(b"".join(halves) + behind)
+    recorded = read(str(path))
+    assert len(recorded.rounds[0].calls) == 2
+    assert any(f"{len(behind)} bytes behind" in note for note in recorded.notes)
+    path.write_bytes(b"".join(halves) + bytes(100))
+    assert not any("behind" in note for note in read(str(path)).notes)
 
 
 def test_a_circle_of_nodes_and_torn_lines_are_told(tmp_path):

@@ -122,6 +122,30 @@ def test_idle_time_has_a_cause(recorded):
     }
 
 
+def test_any_wait_of_many_is_a_cause_of_idle_time(recorded):
+    events = launched("aten::mm", "g", 0, 10, 10, 1, **MM)
+    waits = [event("cuda_runtime", "cudaStreamSynchronize", 21 + n, 0.5) for n in range(50)]
+    # All but the last lie before the first launch.
+    waits += [event("cuda_runtime", "cudaEventSynchronize", -100 + n, 0.5) for n in range(50)]
+    events += [*waits, *launched("aten::mm", "g", 90, 110, 10, 2, **MM)]
+    (one,) = recorded(events).timelines
+    assert {cause: round(each * 1e6) for cause, each in one.idle().items()} == {
+        f"{timeline.SYNCHRONISED}: cudaStreamSynchronize": 80,  # 20 to 100
+        timeline.LAUNCHED: 10,
+    }
+
+
+def test_the_longest_gap_of_a_file_without_steps_is_named(recorded):
+    events = launched("aten::mm", "before", 0, 10, 10, 1, **MM)
+    events += launched("aten::mm", "after", 5000, 5100, 10, 2, **MM)
+    events += launched("aten::mm", "last", 5050, 5200, 10, 3, **MM)
+    (note,) = (each for each in recorded(events).notes if "one gap" in each)
+    assert "5.08 ms of its 5.17 ms" in note
+    assert "between before and after" in note
+    found = recorded([step(1, 0, 20), step(2, 5000, 100), *events])
+    assert not any("one gap" in each for each in found.notes)
+
+
 def replay(kernels):
     return [
         event("cuda_runtime", "cudaGraphLaunch", 10, 5, correlation=7),
